@@ -1,0 +1,88 @@
+"""From a graph and a signature to the per-device graphs that are executed: the pipeline of passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from runner.engine import op as op_table
+from runner.engine.device import Cluster
+from runner.engine.graph import Graph, Node
+from runner.engine.passes.placement import place
+from runner.engine.passes.prune import prune
+from runner.engine.passes.schedule import schedule, split
+from runner.engine.passes.transfers import insert_transfers
+from runner.engine.plan import DevicePlan, plan_device
+from runner.engine.tensor import Tensor
+from runner.kernels.registry import Registry
+
+Observer = Callable[[str, Graph], None]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What is asked of a graph: tensors to fetch, nodes to run, tensors to feed. Plans are cached by it."""
+
+    fetches: tuple[Tensor, ...] = ()
+    targets: tuple[str, ...] = ()
+    feeds: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One device's share of a signature: its scheduled graph, what is fetched there, and where feeds enter."""
+
+    graph: Graph
+    fetches: tuple[Tensor, ...]
+    feeds: Mapping[Tensor, Tensor]
+
+    def plan(self, device: str) -> DevicePlan:
+        """The device's plan; a pure function, so that every process derives the same one."""
+        return plan_device(device, self.graph, self.fetches, self.feeds)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A signature, cut by device. ``location`` says where and under which name each fetch is found."""
+
+    parts: Mapping[str, Part]
+    location: Mapping[Tensor, tuple[str, Tensor]]
+
+
+def compile_signature(
+    graph: Graph, signature: Signature, cluster: Cluster, registry: Registry, observe: Observer | None = None
+) -> Compiled:
+    """Prune, place, cut, schedule and split ``graph`` for one signature.
+
+    observe: called with the name and the result of every pass; tests verify the graph there.
+    """
+
+    def seen(name: str, result: Graph) -> Graph:
+        if observe is not None:
+            observe(name, result)
+        return result
+
+    pruned, moved = prune(graph, signature.fetches, signature.targets, signature.feeds)
+    seen("prune", pruned)
+    placed = seen("place", place(pruned, cluster, lambda node: _device_types(node, registry)))
+    cut = seen("transfers", insert_transfers(placed))
+    graphs = split(cut, schedule(cut, cluster))
+    for device, part in graphs.items():
+        seen(f"split {device}", part)
+    fetched = {tensor: moved.get(tensor, tensor) for tensor in signature.fetches}
+    location = {tensor: (placed.nodes[local.node].device, local) for tensor, local in fetched.items()}
+    parts = {
+        device: Part(
+            part,
+            tuple(dict.fromkeys(local for owner, local in location.values() if owner == device)),
+            {fed: local for fed, local in moved.items() if local.node in part},
+        )
+        for device, part in graphs.items()
+    }
+    return Compiled(parts, location)
+
+
+def _device_types(node: Node, registry: Registry) -> frozenset[str] | None:
+    if op_table.lookup(node.op).executed_by == "executor":
+        return None
+    return registry.device_types(node.op)

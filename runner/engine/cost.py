@@ -1,0 +1,21 @@
+"""How long a node and a transfer should take: op formulas over device rates."""
+
+from __future__ import annotations
+
+from runner.engine import op as op_table
+from runner.engine.device import Device
+from runner.engine.graph import Graph, Node
+from runner.engine.op import Cost
+
+DISPATCH_S = 2e-6
+
+
+def node_cost(graph: Graph, node: Node) -> Cost:
+    """Floating-point operations and bytes moved by one node."""
+    return op_table.lookup(node.op).cost(graph.input_specs(node), node.outputs, node.attributes)
+
+
+def node_seconds(graph: Graph, node: Node, device: Device) -> float:
+    """Estimated seconds of one node on a device: dispatch plus the slower of arithmetic and memory."""
+    cost = node_cost(graph, node)
+    return DISPATCH_S + max(cost.flops / device.flops_per_s, cost.nbytes / device.bytes_per_s)

@@ -1,0 +1,117 @@
+"""Device names and the cluster they belong to (TensorFlow whitepaper 2016, section 3).
+
+A full name is ``/job:worker/task:3/device:cpu:0``; a constraint may leave parts out. Devices are logical: several
+may share a core or a card.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_PATTERN = re.compile(
+    r"(?:/job:(?P<job>[a-z_]+))?(?:/task:(?P<task>\d+))?(?:/device:(?P<type>[a-z]+)(?::(?P<index>\d+))?)?"
+)
+
+
+@dataclass(frozen=True, order=True)
+class DeviceName:
+    """A full or partial device name; None stands for any."""
+
+    job: str | None = None
+    task: int | None = None
+    type: str | None = None
+    index: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> DeviceName:
+        """Read a full or partial name; raises ValueError showing the form expected."""
+        match = _PATTERN.fullmatch(text)
+        if match is None:
+            raise ValueError(
+                f"device {text!r}: expected '/job:NAME/task:N/device:TYPE:N' or some of these parts in this order"
+            )
+        parts = match.groupdict()
+        return cls(
+            parts["job"],
+            None if parts["task"] is None else int(parts["task"]),
+            parts["type"],
+            None if parts["index"] is None else int(parts["index"]),
+        )
+
+    def __str__(self) -> str:
+        text = "" if self.job is None else f"/job:{self.job}"
+        text += "" if self.task is None else f"/task:{self.task}"
+        if self.type is not None:
+            text += f"/device:{self.type}" + ("" if self.index is None else f":{self.index}")
+        return text
+
+    @property
+    def is_full(self) -> bool:
+        return None not in (self.job, self.task, self.type, self.index)
+
+    def matches(self, constraint: DeviceName) -> bool:
+        """Whether this name satisfies every part the constraint names."""
+        return all(
+            wanted is None or wanted == mine
+            for wanted, mine in (
+                (constraint.job, self.job),
+                (constraint.task, self.task),
+                (constraint.type, self.type),
+                (constraint.index, self.index),
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Device:
+    """A logical device and the rates the cost model assumes for it.
+
+    flops_per_s: floating-point operations a second; bytes_per_s: memory traffic a second.
+    """
+
+    name: str
+    flops_per_s: float = 5e10
+    bytes_per_s: float = 1e10
+
+    @property
+    def type(self) -> str:
+        return DeviceName.parse(self.name).type or ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The devices a graph may be placed on and the links between them.
+
+    latency_s and bytes_per_s hold for every pair of devices.
+    """
+
+    devices: tuple[Device, ...]
+    latency_s: float = 1e-4
+    bytes_per_s: float = 2e9
+
+    def __post_init__(self) -> None:
+        names = [device.name for device in self.devices]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"cluster devices {names}: expected at least one and no name twice")
+        for name in names:
+            if not DeviceName.parse(name).is_full:
+                raise ValueError(f"cluster device {name!r}: expected a full name")
+
+    def device(self, name: str) -> Device:
+        """The device of this full name."""
+        return next(device for device in self.devices if device.name == name)
+
+    def transfer_s(self, nbytes: int) -> float:
+        """Seconds the cost model allows for moving ``nbytes`` between two devices."""
+        return self.latency_s + nbytes / self.bytes_per_s
+
+
+def worker_device(task: int, job: str = "worker") -> str:
+    """Full name of the first CPU of a worker."""
+    return f"/job:{job}/task:{task}/device:cpu:0"
+
+
+def local_cluster(workers: int) -> Cluster:
+    """A cluster of ``workers`` tasks with one CPU device each."""
+    return Cluster(tuple(Device(worker_device(k)) for k in range(workers)))

@@ -1,0 +1,174 @@
+"""The static executor: a Plan is bound to kernels once, then the hot loop walks a list of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.device import DeviceName
+from runner.engine.plan import DevicePlan, Instruction
+from runner.engine.rendezvous import Rendezvous
+from runner.engine.tensor import Tensor
+from runner.errors import NumericError, RunnerError
+from runner.kernels.registry import Registry, as_array
+
+Array = NDArray[Any]
+Call = Callable[..., Sequence[Array]]
+
+
+class VariableStore:
+    """Values of the variables that live on one device, by node name. They outlast steps and plans."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Array] = {}
+
+    def read(self, name: str) -> Array:
+        """The current value; raises RunnerError when it was never assigned."""
+        try:
+            return self._values[name]
+        except KeyError:
+            raise RunnerError(
+                f"variable {name!r} has no value yet: run the 'init' or the 'restore' client first"
+            ) from None
+
+    def commit(self, name: str, value: Array) -> None:
+        """Replace a value. Arrays are never written in place, so a value that owns its memory may be kept."""
+        self._values[name] = value if value.flags.owndata else value.copy()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory the values take, bytes."""
+        return sum(value.nbytes for value in self._values.values())
+
+
+@dataclass(frozen=True)
+class _Bound:
+    call: Call
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    release: tuple[int, ...]
+
+
+class DeviceExecutor:
+    """Runs one device's plan, step after step.
+
+    check_finite: stop at the first node whose floating output is not finite and name it. Slow; for debugging.
+    """
+
+    def __init__(
+        self,
+        plan: DevicePlan,
+        registry: Registry,
+        variables: VariableStore,
+        rendezvous: Rendezvous,
+        *,
+        check_finite: bool = False,
+    ) -> None:
+        self.plan = plan
+        self._variables = variables
+        self._rendezvous = rendezvous
+        self._registry = registry
+        self._step = 0
+        self._check_finite = check_finite
+        self.libraries: set[str] = set()
+        self._calls = [
+            _Bound(self._bind(each), each.inputs, each.outputs, each.release) for each in plan.instructions
+        ]
+        self._slots: list[Any] = [None] * len(plan.specs)
+
+    def run(self, step: int, feeds: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
+        """Execute one step and return the fetched values; they stay valid until the next step.
+
+        Raises RunnerError naming the feed or the node at fault.
+        """
+        self._step = step
+        slots = self._slots
+        self._take_feeds(feeds)
+        position = 0
+        try:
+            for position, bound in enumerate(self._calls):  # noqa: B007 - read when a kernel fails
+                results = bound.call(*[slots[i] for i in bound.inputs])
+                for slot, value in zip(bound.outputs, results, strict=True):
+                    slots[slot] = value
+                if self._check_finite:
+                    self._refuse_non_finite(position)
+                for slot in bound.release:
+                    slots[slot] = None
+            return {tensor: slots[slot] for tensor, slot in self.plan.fetches.items()}
+        except RunnerError:
+            raise
+        except Exception as error:
+            failed = self.plan.instructions[position]
+            raise RunnerError(
+                f"node {failed.node!r} (op {failed.op!r}) on {self.plan.device} failed in step {step}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        finally:
+            slots[:] = [None] * len(slots)
+
+    def _take_feeds(self, feeds: Mapping[Tensor, Array]) -> None:
+        for feed in self.plan.feeds:
+            if feed.tensor not in feeds:
+                raise RunnerError(f"step on {self.plan.device}: no value was fed for {feed.tensor}")
+            try:
+                self._slots[feed.slot] = as_array(feeds[feed.tensor], feed.spec)
+            except ValueError as error:
+                raise RunnerError(f"feed {feed.tensor}: {error}") from None
+
+    def _refuse_non_finite(self, position: int) -> None:
+        instruction = self.plan.instructions[position]
+        for port, slot in enumerate(instruction.outputs):
+            value = self._slots[slot]
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                bad = int(value.size - np.isfinite(value).sum())
+                raise NumericError(
+                    f"node {instruction.node!r} (op {instruction.op!r}), output {port}: {bad} of {value.size} "
+                    f"values are not finite in step {self._step}; it is the first node that produced any"
+                )
+
+    def _bind(self, instruction: Instruction) -> Call:
+        own: Mapping[str, Callable[[Instruction], Call]] = {
+            "variable": self._bind_variable,
+            "assign": self._bind_assign,
+            "send": self._bind_send,
+            "recv": self._bind_recv,
+        }
+        if instruction.op in own:
+            return own[instruction.op](instruction)
+        specs = self.plan.specs
+        inputs = [specs[slot] for slot in instruction.inputs]
+        outputs = [specs[slot] for slot in instruction.outputs]
+        kernel = self._registry.select(
+            instruction.op, DeviceName.parse(self.plan.device).type or "", {s.dtype for s in inputs + outputs}
+        )
+        self.libraries.add(kernel.library)
+        return kernel.bind(instruction.attributes, inputs, outputs)
+
+    def _bind_variable(self, instruction: Instruction) -> Call:
+        return lambda: (self._variables.read(instruction.node),)
+
+    def _bind_assign(self, instruction: Instruction) -> Call:
+        variable = instruction.attributes["variable"]
+
+        def assign(value: Array) -> Sequence[Array]:
+            self._variables.commit(variable, value)
+            return (value,)
+
+        return assign
+
+    def _bind_send(self, instruction: Instruction) -> Call:
+        key, destination = instruction.attributes["key"], instruction.attributes["destination"]
+
+        def send(value: Array) -> Sequence[Array]:
+            self._rendezvous.send(self._step, key, destination, value)
+            return ()
+
+        return send
+
+    def _bind_recv(self, instruction: Instruction) -> Call:
+        key, source = instruction.attributes["key"], instruction.attributes["source"]
+        return lambda: (self._rendezvous.receive(self._step, key, source),)

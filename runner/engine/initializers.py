@@ -1,0 +1,68 @@
+"""Initial values as graph nodes: pure functions of (seed, unsharded variable name)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from runner.engine import ops
+from runner.engine.graph import Graph
+from runner.engine.tensor import Tensor, TensorSpec
+
+
+class Initializer(Protocol):
+    """A rule for the first value of a variable."""
+
+    def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
+        """Add nodes that compute the whole, unsharded initial value."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every element equals ``value``."""
+
+    value: float = 0.0
+
+    def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
+        """Add a fill node; seed and key are not needed."""
+        return ops.fill(graph, self.value, spec.shape, spec.dtype)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Independent normal draws."""
+
+    stddev: float
+    mean: float = 0.0
+
+    def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
+        """Add a random_normal node."""
+        return ops.random_normal(
+            graph, spec.shape, spec.dtype, seed=seed, key=key, mean=self.mean, stddev=self.stddev
+        )
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Independent uniform draws in [low, high)."""
+
+    low: float
+    high: float
+
+    def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
+        """Add a random_uniform node."""
+        return ops.random_uniform(
+            graph, spec.shape, spec.dtype, seed=seed, key=key, low=self.low, high=self.high
+        )
+
+
+def he_normal(fan_in: int) -> Normal:
+    """Normal with variance 2 / fan_in (He et al. 2015, eq. 10): for layers followed by ReLU."""
+    return Normal((2.0 / fan_in) ** 0.5)
+
+
+def glorot_uniform(fan_in: int, fan_out: int) -> Uniform:
+    """Uniform with variance 2 / (fan_in + fan_out) (Glorot and Bengio 2010, eq. 16)."""
+    limit = (6.0 / (fan_in + fan_out)) ** 0.5
+    return Uniform(-limit, limit)

@@ -1,0 +1,117 @@
+"""How a network is added to a graph: what layers write to and what strategies read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from runner.engine.graph import Graph, LayerStamp
+from runner.engine.initializers import Initializer
+from runner.engine.tensor import Tensor, TensorSpec
+from runner.engine.variables import Variable, Variables
+
+
+@dataclass(frozen=True)
+class StateUpdate:
+    """A moving average to advance: value <- decay * value + (1 - decay) * batch_value.
+
+    batch_value is the statistic of this copy's share of the batch; a strategy combines the shares.
+    """
+
+    variable: Variable
+    batch_value: Tensor
+    decay: float
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a network answers for N examples.
+
+    losses: (N,) loss of each example. logits: (N, C). predictions: (N,) int64 class. correct: (N,) 1 or 0 in the
+    network's dtype.
+    """
+
+    losses: Tensor
+    logits: Tensor
+    predictions: Tensor
+    correct: Tensor
+
+
+NetworkFunction = Callable[["NetworkBuilder", Mapping[str, Tensor]], Outputs]
+"""Adds one copy of a network over the inputs x, y, index and returns its outputs."""
+
+
+class NetworkBuilder:
+    """Adds one copy of a network to a graph.
+
+    training: dropout drops and batch normalisation uses the batch's statistics. step: () int64, index: (N,) int64;
+    random draws of a step are pure functions of them.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        variables: Variables,
+        *,
+        dtype: str,
+        seed: int,
+        training: bool,
+        step: Tensor,
+        index: Tensor,
+    ) -> None:
+        self.graph = graph
+        self.variables = variables
+        self.dtype = dtype
+        self.seed = seed
+        self.training = training
+        self.step = step
+        self.index = index
+        self.state_updates: list[StateUpdate] = []
+        self.layer_outputs: dict[str, Tensor] = {}
+        self._layer: LayerStamp | None = None
+
+    @contextmanager
+    def layer(self, name: str, kind: str) -> Iterator[None]:
+        """Scope names under ``name`` and stamp nodes and variables with the layer."""
+        outer, self._layer = self._layer, LayerStamp(name, kind)
+        try:
+            with self.graph.name_scope(name), self.graph.layer(self._layer):
+                yield
+        finally:
+            self._layer = outer
+
+    @property
+    def stamp(self) -> LayerStamp:
+        """The layer being added; raises ValueError outside of one."""
+        if self._layer is None:
+            raise ValueError("no layer is being added: wrap the call in `with builder.layer(name, kind):`")
+        return self._layer
+
+    def parameter(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        initializer: Initializer,
+        *,
+        trainable: bool = True,
+        decayed: bool = False,
+    ) -> Variable:
+        """The variable ``<layer>/<name>`` in the network's dtype."""
+        return self.variables.get(
+            f"{self.stamp.name}/{name}",
+            TensorSpec(shape, self.dtype),
+            initializer,
+            trainable=trainable,
+            decayed=decayed,
+            layer=self.stamp,
+        )
+
+    def output(self, tensor: Tensor) -> Tensor:
+        """Record ``tensor`` as the output of the current layer, for `runner explain`, and return it."""
+        self.layer_outputs[self.stamp.name] = tensor
+        return tensor
+
+    def advance(self, variable: Variable, batch_value: Tensor, decay: float) -> None:
+        """Ask for a moving average to be advanced at the end of the step."""
+        self.state_updates.append(StateUpdate(variable, batch_value, decay))

@@ -1,0 +1,129 @@
+"""The ops: importing this package fills the table ``OPS``; its functions add nodes of one op each.
+
+from runner.engine import ops
+y = ops.relu(graph, ops.matmul(graph, x, w))
+"""
+
+from runner.engine.ops.activation import log_softmax, relu, relu_gradient, sigmoid, softmax, tanh
+from runner.engine.ops.arithmetic import (
+    abs,  # noqa: A004 - the op's name
+    add,
+    div,
+    exp,
+    log,
+    log1p,
+    mul,
+    neg,
+    pow,  # noqa: A004 - the op's name
+    scale,
+    sign,
+    sqrt,
+    square,
+    sub,
+)
+from runner.engine.ops.batch_normalization import batch_norm, batch_norm_gradient
+from runner.engine.ops.common import unbroadcast
+from runner.engine.ops.comparison import equal, greater, greater_equal, less, maximum, minimum, select
+from runner.engine.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
+from runner.engine.ops.executor import assign, placeholder, recv, send, variable
+from runner.engine.ops.indexing import gather, one_hot, scatter_add
+from runner.engine.ops.linear import matmul
+from runner.engine.ops.local_response_normalization import (
+    channel_window_sum,
+    local_response_normalization,
+    local_response_normalization_gradient,
+)
+from runner.engine.ops.loss import sigmoid_cross_entropy, softmax_cross_entropy
+from runner.engine.ops.pooling import (
+    avg_pool,
+    avg_pool_gradient,
+    max_pool,
+    max_pool_gather,
+    max_pool_gradient,
+)
+from runner.engine.ops.random import dropout_mask, random_normal, random_uniform
+from runner.engine.ops.reduction import argmax, broadcast_to, reduce_max, reduce_mean, reduce_sum
+from runner.engine.ops.shape import (
+    concat,
+    pad,
+    reshape,
+    slice,  # noqa: A004 - the op's name
+    split,
+    transpose,
+)
+from runner.engine.ops.structural import add_n, cast, constant, fill, identity, stop_gradient
+
+__all__ = [
+    "abs",
+    "add",
+    "add_n",
+    "argmax",
+    "assign",
+    "avg_pool",
+    "avg_pool_gradient",
+    "batch_norm",
+    "batch_norm_gradient",
+    "broadcast_to",
+    "cast",
+    "channel_window_sum",
+    "concat",
+    "constant",
+    "conv2d",
+    "conv2d_input_gradient",
+    "conv2d_weight_gradient",
+    "div",
+    "dropout_mask",
+    "equal",
+    "exp",
+    "fill",
+    "gather",
+    "greater",
+    "greater_equal",
+    "identity",
+    "less",
+    "local_response_normalization",
+    "local_response_normalization_gradient",
+    "log",
+    "log1p",
+    "log_softmax",
+    "matmul",
+    "max_pool",
+    "max_pool_gather",
+    "max_pool_gradient",
+    "maximum",
+    "minimum",
+    "mul",
+    "neg",
+    "one_hot",
+    "pad",
+    "placeholder",
+    "pow",
+    "random_normal",
+    "random_uniform",
+    "recv",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_sum",
+    "relu",
+    "relu_gradient",
+    "reshape",
+    "scale",
+    "scatter_add",
+    "select",
+    "send",
+    "sigmoid",
+    "sigmoid_cross_entropy",
+    "sign",
+    "slice",
+    "softmax",
+    "softmax_cross_entropy",
+    "split",
+    "sqrt",
+    "square",
+    "stop_gradient",
+    "sub",
+    "tanh",
+    "transpose",
+    "unbroadcast",
+    "variable",
+]

@@ -1,0 +1,60 @@
+"""Matrix multiplication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.engine.graph import Graph, Node
+from runner.engine.op import Attributes, OpDef, expect, register
+from runner.engine.ops.common import expect_dtype, expect_rank, expect_same_dtype, single_output
+from runner.engine.tensor import FLOATS, Tensor, TensorSpec
+
+
+def matmul(
+    graph: Graph,
+    a: Tensor,
+    b: Tensor,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Add the matrix product A B, where A (m, k) is a or its transpose and B (k, n) is b or its transpose."""
+    attributes = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+    return graph.add("matmul", [a, b], attributes, name=name)[0]
+
+
+def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    a, b = specs
+    expect_same_dtype("matmul", specs)
+    expect_dtype("matmul", a, FLOATS)
+    expect_rank("matmul", a, 2, "a")
+    expect_rank("matmul", b, 2, "b")
+    m, inner_a = reversed(a.shape) if attributes["transpose_a"] else a.shape
+    inner_b, n = reversed(b.shape) if attributes["transpose_b"] else b.shape
+    expect(inner_a == inner_b, "matmul", "inner extents that agree", f"{a} and {b} with {dict(attributes)}")
+    return [TensorSpec((m, n), a.dtype)]
+
+
+def _gradient(graph: Graph, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    a, b = node.inputs
+    turned_a, turned_b = node.attributes["transpose_a"], node.attributes["transpose_b"]
+    # With A = op(a), B = op(b): dA = dy B', dB = A' dy; a transposed operand takes the transposed product.
+    if turned_a:
+        da = matmul(graph, b, dy, transpose_a=turned_b, transpose_b=True)
+    else:
+        da = matmul(graph, dy, b, transpose_b=not turned_b)
+    if turned_b:
+        db = matmul(graph, dy, a, transpose_a=True, transpose_b=turned_a)
+    else:
+        db = matmul(graph, a, dy, transpose_a=not turned_a)
+    return [da, db]
+
+
+def _flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    inner = inputs[0].shape[0 if attributes["transpose_a"] else 1]
+    return 2 * outputs[0].size * inner
+
+
+_TRANSPOSES = {"transpose_a": "bool", "transpose_b": "bool"}
+register(OpDef("matmul", _infer, single_output(_gradient), arity=2, attributes=_TRANSPOSES, flops=_flops))

@@ -1,0 +1,104 @@
+"""Draws. Each is a pure function of its attributes and inputs (counter-based Philox), whoever computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.engine.graph import Graph
+from runner.engine.op import Attributes, InferRule, NotDifferentiable, OpDef, expect, register
+from runner.engine.ops.common import declared_spec
+from runner.engine.tensor import FLOATS, Tensor, TensorSpec
+
+
+def random_uniform(
+    graph: Graph,
+    shape: Sequence[int],
+    dtype: str,
+    *,
+    seed: int,
+    key: str,
+    low: float = 0.0,
+    high: float = 1.0,
+    name: str | None = None,
+) -> Tensor:
+    """Add uniform draws of [low, high): a function of (seed, key), drawn in float64, cast to ``dtype``."""
+    attributes = {**_stream(shape, dtype, seed, key), "low": low, "high": high}
+    return graph.add("random_uniform", (), attributes, name=name)[0]
+
+
+def random_normal(
+    graph: Graph,
+    shape: Sequence[int],
+    dtype: str,
+    *,
+    seed: int,
+    key: str,
+    mean: float = 0.0,
+    stddev: float = 1.0,
+    name: str | None = None,
+) -> Tensor:
+    """Add normal draws: a function of (seed, key), drawn in float64, then cast to ``dtype``."""
+    attributes = {**_stream(shape, dtype, seed, key), "mean": mean, "stddev": stddev}
+    return graph.add("random_normal", (), attributes, name=name)[0]
+
+
+def dropout_mask(
+    graph: Graph,
+    step: Tensor,
+    index: Tensor,
+    *,
+    shape: Sequence[int],
+    dtype: str,
+    rate: float,
+    seed: int,
+    key: str,
+    name: str | None = None,
+) -> Tensor:
+    """Add a mask that is 0 with probability ``rate`` and 1 / (1 - rate) otherwise (inverted dropout).
+
+    step: int64 scalar; index: (N,) int64 global example indices; shape: (N, ...). The draws of a row are a
+    function of (seed, key, step, index of the row), independent of the other rows and of N.
+    """
+    attributes = {**_stream(shape, dtype, seed, key), "rate": rate}
+    return graph.add("dropout_mask", [step, index], attributes, name=name)[0]
+
+
+def _stream(shape: Sequence[int], dtype: str, seed: int, key: str) -> dict[str, object]:
+    return {"shape": tuple(shape), "dtype": dtype, "seed": seed, "key": key}
+
+
+def _draws(op: str) -> InferRule:
+    def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+        spec = declared_spec(op, attributes)
+        expect(spec.dtype in FLOATS, op, "a float dtype", spec)
+        return [spec]
+
+    return infer
+
+
+def _infer_mask(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    op = "dropout_mask"
+    step, index = specs
+    mask = declared_spec(op, attributes)
+    expect(mask.dtype in FLOATS, op, "a float dtype", mask)
+    expect(step == TensorSpec((), "int64"), op, "step as an int64 scalar", step)
+    expect(
+        index == TensorSpec(mask.shape[:1], "int64") and mask.rank > 0,
+        op,
+        f"one index per row of {mask}",
+        index,
+    )
+    expect(0.0 <= attributes["rate"] < 1.0, op, "a rate within [0, 1)", attributes["rate"])
+    return [mask]
+
+
+_A_DRAW = NotDifferentiable("it is a draw of random numbers")
+_STREAM = {"shape": "ints", "dtype": "dtype", "seed": "int", "key": "str"}
+
+_UNIFORM = {**_STREAM, "low": "float", "high": "float"}
+_NORMAL = {**_STREAM, "mean": "float", "stddev": "float"}
+_MASK = {**_STREAM, "rate": "float"}
+
+register(OpDef("random_uniform", _draws("random_uniform"), _A_DRAW, arity=0, attributes=_UNIFORM))
+register(OpDef("random_normal", _draws("random_normal"), _A_DRAW, arity=0, attributes=_NORMAL))
+register(OpDef("dropout_mask", _infer_mask, _A_DRAW, arity=2, attributes=_MASK))

@@ -1,0 +1,99 @@
+"""Cut edges between devices into Send and Recv (TensorFlow whitepaper 2016, section 3.2.2).
+
+One pair per (tensor, destination device), however many nodes read the tensor there. A control edge between devices
+becomes a transfer of an empty tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from runner.engine.graph import Graph, Node
+from runner.engine.tensor import Tensor, TensorSpec
+
+_TOKEN = TensorSpec((0,), "float32")
+
+
+def transfer_key(tensor: Tensor, destination: str) -> str:
+    """Name of a transfer in the rendezvous: unique within a step."""
+    return f"{tensor}->{destination}"
+
+
+def insert_transfers(graph: Graph) -> Graph:
+    """Return a placed graph with every cross-device edge cut.
+
+    Each recv has its send as a control input: in one graph that keeps the order visible; when the graph is split
+    by device, the rendezvous keeps it.
+    """
+    cut = _Cut(graph)
+    for node in graph:
+        cut.copy(node)
+    return cut.result
+
+
+class _Cut:
+    def __init__(self, source: Graph) -> None:
+        self.source = source
+        self.result = Graph()
+        self._arrivals: dict[tuple[Tensor, str], Tensor] = {}
+        self._tokens: dict[str, Tensor] = {}
+
+    def copy(self, node: Node) -> None:
+        """Append ``node`` with its remote inputs replaced by what arrives on its own device."""
+        inputs = tuple(self._local(tensor, node) for tensor in node.inputs)
+        controls = tuple(self._local_control(name, node) for name in node.control_inputs)
+        # Colocation is settled once devices are; kept, it would name nodes of other devices' graphs.
+        self.result.insert(replace(node, inputs=inputs, control_inputs=controls, colocate_with=()))
+
+    def _local(self, tensor: Tensor, reader: Node) -> Tensor:
+        producer = self.result.nodes[tensor.node]
+        if producer.device == reader.device:
+            return tensor
+        arrival = (tensor, reader.device)
+        if arrival not in self._arrivals:
+            self._arrivals[arrival] = self._transfer(tensor, producer, reader.device)
+        return self._arrivals[arrival]
+
+    def _local_control(self, name: str, reader: Node) -> str:
+        before = self.result.nodes[name]
+        if before.device == reader.device:
+            return name
+        if name not in self._tokens:
+            token = Node(
+                f"{name}/done",
+                "fill",
+                (),
+                {"value": 0.0, "shape": _TOKEN.shape, "dtype": _TOKEN.dtype},
+                (_TOKEN,),
+                before.device,
+                control_inputs=(name,),
+            )
+            self._tokens[name] = self.result.insert(token)[0]
+        return self._local(self._tokens[name], reader).node
+
+    def _transfer(self, tensor: Tensor, producer: Node, destination: str) -> Tensor:
+        key = transfer_key(tensor, destination)
+        spec = self.result.spec(tensor)
+        slug = destination.strip("/").replace("/", ".").replace(":", "")
+        send = self.result.insert(
+            Node(
+                f"send/{tensor.node}_{tensor.port}/{slug}",
+                "send",
+                (tensor,),
+                {"key": key, "destination": destination},
+                (),
+                producer.device,
+                layer=producer.layer,
+            )
+        )
+        recv = Node(
+            f"recv/{tensor.node}_{tensor.port}/{slug}",
+            "recv",
+            (),
+            {"key": key, "source": producer.device, "shape": spec.shape, "dtype": spec.dtype},
+            (spec,),
+            destination,
+            control_inputs=(send.name,),
+            layer=producer.layer,
+        )
+        return self.result.insert(recv)[0]

@@ -1,0 +1,47 @@
+"""What a strategy hands to the engine: one graph, and the clients that run parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runner.engine.compile import Signature
+from runner.engine.graph import Graph
+from runner.engine.inputs import InputSlot
+from runner.engine.tensor import Tensor, TensorSpec
+
+
+@dataclass(frozen=True)
+class Client:
+    """One way to run a program's graph.
+
+    fetches: name -> tensor to bring back. targets: nodes to run besides. inputs: tensors the input source feeds.
+    feeds: name -> tensors that all receive the value the caller gives under that name (one per replica).
+    """
+
+    name: str
+    fetches: Mapping[str, Tensor] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()
+    inputs: tuple[InputSlot, ...] = ()
+    feeds: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
+
+    @property
+    def signature(self) -> Signature:
+        """What the engine compiles for this client."""
+        fed = (*(slot.tensor for slot in self.inputs), *(t for group in self.feeds.values() for t in group))
+        return Signature(tuple(dict.fromkeys(self.fetches.values())), self.targets, tuple(fed))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A device-annotated training graph and its clients.
+
+    clients: "init" assigns initial values; "train" runs one step and fetches "loss" and "accuracy"; "eval" scores
+    one batch; "save" fetches every variable, whole, by unsharded name; "restore" feeds them back.
+    variables: unsharded name -> spec of everything a checkpoint holds. workers: number of worker tasks used.
+    """
+
+    graph: Graph
+    clients: Mapping[str, Client]
+    variables: Mapping[str, TensorSpec]
+    workers: int

@@ -1,0 +1,215 @@
+"""A session holds a program's variables and runs its clients; ``LocalSession`` does so inside this process."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.compile import Compiled, Signature, compile_signature
+from runner.engine.device import Cluster
+from runner.engine.executor import DeviceExecutor, VariableStore
+from runner.engine.inputs import InputSlot, InputSource
+from runner.engine.plan import DevicePlan
+from runner.engine.program import Client, Program
+from runner.engine.rendezvous import LocalRendezvous
+from runner.engine.tensor import Tensor
+from runner.errors import RunnerError
+from runner.kernels.registry import Registry
+
+Array = NDArray[Any]
+
+
+class Session(Protocol):
+    """Runs clients of one program. Not thread-safe: one step at a time."""
+
+    def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
+        """Run one step of a client and return its fetches by name."""
+        ...
+
+    def sent_bytes(self) -> list[int]:
+        """Bytes of tensors each worker has sent so far, in worker order."""
+        ...
+
+    def peak_memory_bytes(self) -> dict[str, int]:
+        """Peak resident memory by process name."""
+        ...
+
+    def libraries(self) -> dict[str, list[str]]:
+        """Kernel libraries in use by device type."""
+        ...
+
+    def close(self) -> None:
+        """Release everything the session holds."""
+        ...
+
+
+def read_inputs(
+    source: InputSource | None, slots: Sequence[InputSlot], wanted: set[Tensor], step: int
+) -> dict[Tensor, Array]:
+    """Read the fields that ``wanted`` tensors need, one read per share."""
+    fed: dict[Tensor, Array] = {}
+    by_share: dict[tuple[str, int, int], list[InputSlot]] = {}
+    for slot in slots:
+        if slot.tensor in wanted:
+            by_share.setdefault((slot.split, slot.lo, slot.hi), []).append(slot)
+    for (split, lo, hi), group in by_share.items():
+        if source is None:
+            raise RunnerError(f"step {step} reads {split!r} examples {lo}..{hi}, but the session has no input source")
+        fields = source.read(split, step, lo, hi)
+        fed.update({slot.tensor: fields[slot.field] for slot in group})
+    return fed
+
+
+def client_of(program: Program, name: str) -> Client:
+    """The client called ``name``; raises RunnerError listing the clients there are."""
+    if name not in program.clients:
+        raise RunnerError(f"client {name!r}: the program has {', '.join(sorted(program.clients))}")
+    return program.clients[name]
+
+
+def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Array]:
+    """Give each fed name's value to every tensor of that name."""
+    if feeds.keys() != client.feeds.keys():
+        raise RunnerError(
+            f"client {client.name!r} was fed {sorted(feeds)}, but takes {sorted(client.feeds)}"
+        )
+    return {tensor: feeds[name] for name, tensors in client.feeds.items() for tensor in tensors}
+
+
+class LocalSession:
+    """All devices of the cluster live in this process; several run in a thread each and meet in memory.
+
+    check_finite: name the first node that produces a value that is not finite.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        cluster: Cluster,
+        registry: Registry,
+        source: InputSource | None = None,
+        *,
+        check_finite: bool = False,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._program = program
+        self._cluster = cluster
+        self._registry = registry
+        self._source = source
+        self._check_finite = check_finite
+        self._timeout_s = timeout_s
+        self._stores = {device.name: VariableStore() for device in cluster.devices}
+        self._ready: dict[Signature, _Ready] = {}
+        self._sent = dict.fromkeys(self._stores, 0)
+        self._pool: ThreadPoolExecutor | None = None
+        if len(cluster.devices) > 1:
+            self._pool = ThreadPoolExecutor(len(cluster.devices), thread_name_prefix="device")
+
+    def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
+        """Run one step of a client; see :class:`Session`."""
+        asked = client_of(self._program, client)
+        ready = self._prepare(asked.signature)
+        fed = expand_feeds(asked, feeds or {})
+        fetched: dict[tuple[str, Tensor], Array] = {}
+        jobs = {
+            device: {
+                **{tensor: fed[tensor] for tensor in plan_feeds if tensor in fed},
+                **read_inputs(self._source, asked.inputs, plan_feeds, step),
+            }
+            for device, plan_feeds in ready.feeds.items()
+        }
+        for device, values in self._execute(ready, step, jobs).items():
+            fetched.update({(device, tensor): value for tensor, value in values.items()})
+            self._sent[device] += ready.executors[device].plan.sent_bytes
+        return {name: fetched[ready.compiled.location[t]] for name, t in asked.fetches.items()}
+
+    def plans(self, client: str) -> dict[str, DevicePlan]:
+        """The plans of a client by device."""
+        ready = self._prepare(client_of(self._program, client).signature)
+        return {device: executor.plan for device, executor in ready.executors.items()}
+
+    def sent_bytes(self) -> list[int]:
+        """Bytes sent so far; see :class:`Session`."""
+        return list(self._sent.values())
+
+    def peak_memory_bytes(self) -> dict[str, int]:
+        """Peak resident memory of this process; see :class:`Session`."""
+        return {"main": peak_rss_bytes()}
+
+    def libraries(self) -> dict[str, list[str]]:
+        """Kernel libraries in use; see :class:`Session`."""
+        found: set[str] = set()
+        for ready in self._ready.values():
+            for executor in ready.executors.values():
+                found |= executor.libraries
+        return {"cpu": sorted(found)}
+
+    def close(self) -> None:
+        """Stop the device threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _prepare(self, signature: Signature) -> _Ready:
+        if signature not in self._ready:
+            compiled = compile_signature(self._program.graph, signature, self._cluster, self._registry)
+            rendezvous = LocalRendezvous(self._timeout_s)
+            executors = {
+                device: DeviceExecutor(
+                    part.plan(device),
+                    self._registry,
+                    self._stores[device],
+                    rendezvous,
+                    check_finite=self._check_finite,
+                )
+                for device, part in compiled.parts.items()
+            }
+            self._ready[signature] = _Ready(compiled, executors, rendezvous)
+        return self._ready[signature]
+
+    def _execute(
+        self, ready: _Ready, step: int, jobs: Mapping[str, Mapping[Tensor, Array]]
+    ) -> dict[str, dict[Tensor, Array]]:
+        if self._pool is None or len(ready.executors) == 1:
+            return {device: each.run(step, jobs[device]) for device, each in ready.executors.items()}
+
+        def guarded(device: str) -> dict[Tensor, Array]:
+            try:
+                return ready.executors[device].run(step, jobs[device])
+            except BaseException as error:
+                ready.rendezvous.abort(error)
+                raise
+
+        running = {device: self._pool.submit(guarded, device) for device in ready.executors}
+        failures = [error for future in running.values() if (error := future.exception()) is not None]
+        if failures:
+            raise ready.rendezvous.failure or failures[0]
+        return {device: future.result() for device, future in running.items()}
+
+
+class _Ready:
+    """A signature made executable."""
+
+    def __init__(
+        self, compiled: Compiled, executors: Mapping[str, DeviceExecutor], rendezvous: LocalRendezvous
+    ) -> None:
+        self.compiled = compiled
+        self.executors = executors
+        self.rendezvous = rendezvous
+        self.feeds = {
+            device: {feed.tensor for feed in each.plan.feeds} for device, each in executors.items()
+        }
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident set of this process so far, bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def scalar(value: float | int, dtype: str) -> Array:
+    """A 0-d array to feed a scalar placeholder with."""
+    return np.asarray(value, dtype=dtype)

@@ -1,0 +1,101 @@
+"""Variables of one copy of a network: named as the unsharded network names them, wherever the copy lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from runner.engine import ops
+from runner.engine.graph import Graph, LayerStamp
+from runner.engine.initializers import Constant, Initializer
+from runner.engine.op import ShapeError
+from runner.engine.tensor import Tensor, TensorSpec
+
+
+@dataclass(frozen=True)
+class Variable:
+    """State that lives on a device across steps.
+
+    name: name in the unsharded network, e.g. "conv1/weights"; checkpoints speak it. tensor: the value at the start
+    of the step. initial: name of the node that assigns the initial value. trainable: updated by gradients.
+    decayed: subject to weight decay (weights are, biases and normalisation parameters are not).
+    """
+
+    name: str
+    tensor: Tensor
+    spec: TensorSpec
+    initial: str
+    trainable: bool
+    decayed: bool
+    layer: LayerStamp | None
+
+
+class Variables:
+    """Get-or-create store of the variables of one replica.
+
+    prefix: put before node names so that replicas can share a graph; initial values do not depend on it.
+    device: device constraint of the variables, "" for none.
+    """
+
+    def __init__(self, graph: Graph, *, seed: int, prefix: str = "", device: str = "") -> None:
+        self.graph = graph
+        self.seed = seed
+        self.prefix = prefix
+        self.device = device
+        self._by_name: dict[str, Variable] = {}
+
+    def __iter__(self) -> Iterator[Variable]:
+        return iter(self._by_name.values())
+
+    def __getitem__(self, name: str) -> Variable:
+        return self._by_name[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    @property
+    def trainable(self) -> list[Variable]:
+        """Variables that gradients update, in order of creation."""
+        return [variable for variable in self if variable.trainable]
+
+    def get(
+        self,
+        name: str,
+        spec: TensorSpec,
+        initializer: Initializer,
+        *,
+        trainable: bool = True,
+        decayed: bool = False,
+        layer: LayerStamp | None = None,
+    ) -> Variable:
+        """Return the variable called ``name``, creating it the first time.
+
+        Raises ShapeError when it exists with another shape or dtype.
+        """
+        if name not in self._by_name:
+            self._by_name[name] = self._create(name, spec, initializer, trainable, decayed, layer)
+        found = self._by_name[name]
+        if found.spec != spec:
+            raise ShapeError(f"variable {name!r} is {found.spec}, but is asked for as {spec}")
+        return found
+
+    def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
+        """Optimizer state of ``of``'s shape beside it, e.g. "conv1/weights/momentum"."""
+        return self.get(f"{of.name}/{name}", of.spec, Constant(initial), trainable=False, layer=of.layer)
+
+    def _create(
+        self,
+        name: str,
+        spec: TensorSpec,
+        initializer: Initializer,
+        trainable: bool,
+        decayed: bool,
+        layer: LayerStamp | None,
+    ) -> Variable:
+        graph = self.graph
+        with graph.absolute_scope(self.prefix), graph.device(self.device), graph.layer(layer):
+            tensor = ops.variable(graph, spec.shape, spec.dtype, name=name)
+            with graph.name_scope(f"init/{name}"):
+                value = initializer.build(graph, spec, seed=self.seed, key=name)
+                initial = ops.assign(graph, tensor, value)
+        return Variable(name, tensor, spec, initial.node, trainable, decayed, layer)

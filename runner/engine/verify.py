@@ -1,0 +1,84 @@
+"""What every legal graph satisfies. Run between passes in tests: a pass can be wrong, but not silently."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from runner.engine import op as op_table
+from runner.engine.device import DeviceName
+from runner.engine.graph import Graph, Node, infer
+from runner.engine.op import ShapeError
+
+
+class VerificationError(ValueError):
+    """A graph breaks an invariant; the message names the first offending node."""
+
+
+def verify(graph: Graph) -> None:
+    """Check names, order, ops, attributes, shapes, devices, colocation and assignments of a graph.
+
+    Raises VerificationError naming the node and the invariant.
+    """
+    seen: set[str] = set()
+    for name, node in graph.nodes.items():
+        if name != node.name:
+            raise VerificationError(f"node {node.name!r} is filed under {name!r}")
+        for before in (*(t.node for t in node.inputs), *node.control_inputs):
+            if before not in seen:
+                raise VerificationError(f"node {name!r} depends on {before!r}, which does not stand before it")
+        _verify_rule(graph, node)
+        _verify_device(graph, node)
+        seen.add(name)
+    _verify_assignments(graph)
+
+
+def verify_partition(parts: dict[str, Graph]) -> None:
+    """Check per-device graphs: each verified, each node on its device, sends and receives in pairs."""
+    sends: Counter[tuple[str, str, str]] = Counter()
+    receives: Counter[tuple[str, str, str]] = Counter()
+    for device, part in parts.items():
+        verify(part)
+        for node in part:
+            if node.device != device:
+                raise VerificationError(f"node {node.name!r} of {node.device!r} stands in the part of {device!r}")
+            if node.op == "send":
+                sends[node.attributes["key"], device, node.attributes["destination"]] += 1
+            if node.op == "recv":
+                receives[node.attributes["key"], node.attributes["source"], device] += 1
+    for transfer in sends.keys() | receives.keys():
+        if sends[transfer] != 1 or receives[transfer] != 1:
+            raise VerificationError(
+                f"transfer {transfer[0]!r} from {transfer[1]} to {transfer[2]} has {sends[transfer]} sends "
+                f"and {receives[transfer]} receives; expected one of each"
+            )
+
+
+def _verify_rule(graph: Graph, node: Node) -> None:
+    try:
+        definition = op_table.lookup(node.op)
+        attributes = op_table.check_attributes(definition, node.attributes)
+        outputs = infer(definition, graph.input_specs(node), attributes)
+    except ShapeError as error:
+        raise VerificationError(f"node {node.name!r}: {error}") from None
+    if attributes != dict(node.attributes):
+        raise VerificationError(f"node {node.name!r}: attributes {node.attributes} are not in canonical form")
+    if outputs != node.outputs:
+        claimed, inferred = [str(s) for s in node.outputs], [str(s) for s in outputs]
+        raise VerificationError(f"node {node.name!r} claims outputs {claimed}, its op infers {inferred}")
+
+
+def _verify_device(graph: Graph, node: Node) -> None:
+    try:
+        DeviceName.parse(node.device)
+    except ValueError as error:
+        raise VerificationError(f"node {node.name!r}: {error}") from None
+    for partner in node.colocate_with:
+        if partner not in graph:
+            raise VerificationError(f"node {node.name!r} is colocated with {partner!r}, which is not there")
+
+
+def _verify_assignments(graph: Graph) -> None:
+    variables = {node.name for node in graph if node.op == "variable"}
+    for node in graph:
+        if node.op == "assign" and node.inputs[0].node not in variables:
+            raise VerificationError(f"node {node.name!r} assigns to {node.inputs[0]}, which is no variable")

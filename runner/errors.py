@@ -1,0 +1,74 @@
+"""Every error a user can meet, each with the exit code of its class.
+
+A message names where the fault is, what came, what was expected and what to do. Anything that
+reaches the user and is not one of these is a defect of runner.
+"""
+
+from __future__ import annotations
+
+import signal
+
+
+class RunnerError(Exception):
+    """Base of all errors that end a run with a message instead of a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(RunnerError):
+    """The configuration is wrong: unknown key, wrong type, missing value or impossible combination."""
+
+    exit_code = 2
+
+
+class DataError(RunnerError):
+    """A dataset is missing, corrupt or does not fit the configuration."""
+
+    exit_code = 3
+
+
+class ResourceError(RunnerError):
+    """The machine cannot give what was asked: memory, disk space, a writable directory, a library."""
+
+    exit_code = 4
+
+
+class NumericError(RunnerError):
+    """A value that must be finite is not."""
+
+    exit_code = 5
+
+
+class CheckpointError(RunnerError):
+    """A checkpoint is missing, damaged or belongs to another network."""
+
+    exit_code = 6
+
+
+class ClusterError(RunnerError):
+    """A worker died, did not answer or did not join."""
+
+    exit_code = 7
+
+
+class SecurityError(RunnerError):
+    """A peer or a file broke a security rule."""
+
+    exit_code = 8
+
+
+class DirectoryInUseError(RunnerError):
+    """Another run holds the run directory."""
+
+    exit_code = 9
+
+
+class Interrupted(RunnerError):
+    """The run was asked to stop by a signal and committed a checkpoint first.
+
+    ``exit_code`` follows the shell's convention: 128 + signal number (130 for Ctrl-C, 143 for SIGTERM).
+    """
+
+    def __init__(self, signum: int, message: str = "") -> None:
+        super().__init__(message or f"stopped by {signal.Signals(signum).name}")
+        self.exit_code = 128 + signum

@@ -1,0 +1,41 @@
+"""Batch normalisation and its gradient, channel by channel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from runner.kernels.registry import Array, reference
+
+
+def _axes(x: Array) -> tuple[int, ...]:
+    """The axes that one channel's values lie along: all but axis 1."""
+    return tuple(axis for axis in range(x.ndim) if axis != 1)
+
+
+def _per_channel(vector: Array, x: Array) -> Array:
+    """Shape a (C,) vector so that it broadcasts against x."""
+    return vector.reshape(-1, *[1] * (x.ndim - 2))
+
+
+@reference("batch_norm")
+def batch_norm(x: Array, gamma: Array, beta: Array, *, epsilon: float) -> tuple[Array, Array, Array]:
+    x = np.asarray(x, order="C")  # sums follow the order of memory
+    mean = x.mean(axis=_axes(x))
+    centred = x - _per_channel(mean, x)
+    variance = np.square(centred).mean(axis=_axes(x))
+    factor = gamma / np.sqrt(variance + epsilon)
+    return centred * _per_channel(factor, x) + _per_channel(beta, x), mean, variance
+
+
+@reference("batch_norm_gradient")
+def batch_norm_gradient(
+    x: Array, gamma: Array, mean: Array, variance: Array, dy: Array, *, epsilon: float
+) -> tuple[Array, Array, Array]:
+    x, dy = np.asarray(x, order="C"), np.asarray(dy, order="C")
+    count = x.size // gamma.size
+    inverse_deviation = 1 / np.sqrt(variance + epsilon)
+    z = (x - _per_channel(mean, x)) * _per_channel(inverse_deviation, x)
+    dbeta = dy.sum(axis=_axes(x))
+    dgamma = (dy * z).sum(axis=_axes(x))
+    projected = dy - _per_channel(dbeta / count, x) - z * _per_channel(dgamma / count, x)
+    return projected * _per_channel(gamma * inverse_deviation, x), dgamma, dbeta

@@ -1,0 +1,269 @@
+"""The contract of a strategy, and the pieces every strategy builds programs from.
+
+A strategy is a function from a task to a :class:`Program`: it decides how many copies of the network there are,
+where their nodes live and how their gradients meet. It sees layer stamps, never models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from runner.engine import ops
+from runner.engine.autodiff import gradients
+from runner.engine.graph import Graph
+from runner.engine.inputs import FIELDS, InputSlot
+from runner.engine.network import NetworkBuilder, NetworkFunction, Outputs, StateUpdate
+from runner.engine.program import Client, Program
+from runner.engine.tensor import Tensor, TensorSpec
+from runner.engine.variables import Variable, Variables
+from runner.optimizers.base import Optimizer
+
+
+@dataclass(frozen=True)
+class Task:
+    """What there is to train, free of any decision about where.
+
+    example_shape: (C, H, W). dtype: of activations and parameters. batch_size: examples of one update over all
+    workers. microbatches: parts a batch is computed in, one after the other, before its gradients are summed.
+    """
+
+    network: NetworkFunction
+    optimizer: Optimizer
+    example_shape: tuple[int, ...]
+    dtype: str
+    seed: int
+    batch_size: int
+    eval_batch_size: int
+    microbatches: int = 1
+
+
+class Strategy(Protocol):
+    """One value of the ``parallelism`` axis; its dataclass fields are its configuration."""
+
+    name: str
+    workers: int
+
+    def build(self, task: Task) -> Program:
+        """Return the program that trains ``task`` this way."""
+        ...
+
+
+Share = tuple[int, int]
+
+
+def shares(total: int, parts: int) -> list[Share]:
+    """Cut 0..total into ``parts`` ranges as even as possible, larger ones first (numpy's array_split)."""
+    base, extra = divmod(total, parts)
+    edges = [0]
+    for part in range(parts):
+        edges.append(edges[-1] + base + (part < extra))
+    return list(zip(edges, edges[1:], strict=False))
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What one copy computed on its share, already divided by the size of the whole batch.
+
+    Summed over the shares these are the loss, the accuracy, the gradients and the batch statistics of the batch.
+    """
+
+    loss: Tensor
+    accuracy: Tensor
+    gradients: Sequence[tuple[Variable, Tensor]]
+    state_updates: Sequence[StateUpdate]
+
+
+class Replica:
+    """One copy of the network on one device: its variables, its scalars, its shares of the batches."""
+
+    def __init__(self, graph: Graph, task: Task, *, device: str, prefix: str = "") -> None:
+        self.graph = graph
+        self.task = task
+        self.device = device
+        self.prefix = prefix
+        self.variables = Variables(graph, seed=task.seed, prefix=prefix, device=device)
+        self.train_inputs: list[InputSlot] = []
+        self.eval_inputs: list[InputSlot] = []
+        with graph.absolute_scope(prefix), graph.device(device):
+            self.step = ops.placeholder(graph, (), "int64", name="step")
+            self.learning_rate = ops.placeholder(graph, (), task.dtype, name="learning_rate")
+
+    def compute_gradients(self, share: Share, scope: str) -> Gradients:
+        """Add forward and backward pass over examples lo..hi-1 of the training batch."""
+        graph, task = self.graph, self.task
+        with graph.absolute_scope(self._scoped(scope)), graph.device(self.device):
+            batch, slots = self._inputs("train", share)
+            self.train_inputs += slots
+            net = self._builder(batch, training=True)
+            outputs = task.network(net, batch)
+            # A gradient is the sum over examples divided by the whole batch, so shares simply add up.
+            loss = self._share_of_mean(outputs.losses, "loss")
+            accuracy = self._share_of_mean(outputs.correct, "accuracy")
+            trainable = self.variables.trainable
+            found = gradients(
+                graph, [loss], [v.tensor for v in trainable], scope=self._scoped(f"{scope}/gradients")
+            )
+            pairs = [
+                (variable, self._or_zeros(variable, gradient))
+                for variable, gradient in zip(trainable, found, strict=True)
+            ]
+            updates = [self._weighted(update, share) for update in net.state_updates]
+        return Gradients(loss, accuracy, pairs, updates)
+
+    def apply(
+        self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]
+    ) -> list[str]:
+        """Add the optimizer's update and the moving averages; returns the assign nodes to run."""
+        graph = self.graph
+        with graph.absolute_scope(self._scoped("update")), graph.device(self.device):
+            targets = self.task.optimizer.update(
+                graph, self.variables, totals, learning_rate=self.learning_rate, step=self.step
+            )
+            for update in state_updates:
+                targets.append(self._advance(update))
+        return targets
+
+    def evaluate(self, share: Share) -> tuple[Outputs, Mapping[str, Tensor]]:
+        """Add a forward pass over examples lo..hi-1 of an evaluation batch; returns outputs and inputs."""
+        graph = self.graph
+        with graph.absolute_scope(self._scoped("eval")), graph.device(self.device):
+            batch, slots = self._inputs("test", share)
+            self.eval_inputs += slots
+            return self.task.network(self._builder(batch, training=False), batch), batch
+
+    def _scoped(self, scope: str) -> str:
+        return f"{self.prefix}/{scope}" if self.prefix else scope
+
+    def _builder(self, batch: Mapping[str, Tensor], *, training: bool) -> NetworkBuilder:
+        return NetworkBuilder(
+            self.graph,
+            self.variables,
+            dtype=self.task.dtype,
+            seed=self.task.seed,
+            training=training,
+            step=self.step,
+            index=batch["index"],
+        )
+
+    def _inputs(self, split: str, share: Share) -> tuple[dict[str, Tensor], list[InputSlot]]:
+        count = share[1] - share[0]
+        dtype = self.task.dtype
+        specs = {
+            "x": TensorSpec((count, *self.task.example_shape), dtype),
+            "y": TensorSpec((count,), "int64"),
+            "index": TensorSpec((count,), "int64"),
+            "mask": TensorSpec((count,), dtype),
+        }
+        batch = {
+            field: ops.placeholder(self.graph, specs[field].shape, specs[field].dtype, name=field)
+            for field in FIELDS
+        }
+        return batch, [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
+
+    def _share_of_mean(self, per_example: Tensor, name: str) -> Tensor:
+        total = ops.reduce_sum(self.graph, per_example, axes=(0,))
+        return _scaled(self.graph, total, 1.0 / self.task.batch_size, self.task.dtype, name)
+
+    def _or_zeros(self, variable: Variable, gradient: Tensor | None) -> Tensor:
+        if gradient is not None:
+            return gradient
+        return ops.fill(self.graph, 0.0, variable.spec.shape, variable.spec.dtype)
+
+    def _weighted(self, update: StateUpdate, share: Share) -> StateUpdate:
+        weight = (share[1] - share[0]) / self.task.batch_size
+        part = _scaled(self.graph, update.batch_value, weight, self.task.dtype, "statistic")
+        return StateUpdate(update.variable, part, update.decay)
+
+    def _advance(self, update: StateUpdate) -> str:
+        graph, dtype = self.graph, self.task.dtype
+        old = _scaled(graph, update.variable.tensor, update.decay, dtype, "old")
+        new = _scaled(graph, update.batch_value, 1.0 - update.decay, dtype, "new")
+        return ops.assign(graph, update.variable.tensor, ops.add(graph, old, new)).node
+
+
+def _scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -> Tensor:
+    return ops.mul(graph, tensor, ops.fill(graph, factor, (), dtype), name=name)
+
+
+def ordered_sum(graph: Graph, parts: Sequence[Tensor], name: str = "sum") -> Tensor:
+    """Sum in the order given, ((p0 + p1) + p2) + ...: the one order every strategy uses for shares of a batch."""
+    return parts[0] if len(parts) == 1 else ops.add_n(graph, parts, name=name)
+
+
+def program(
+    graph: Graph,
+    replicas: Sequence[Replica],
+    *,
+    loss: Tensor,
+    accuracy: Tensor,
+    targets: Sequence[str],
+) -> Program:
+    """Assemble the clients of replicas that all hold the whole network."""
+    first = replicas[0]
+    scalars = {
+        "step": tuple(replica.step for replica in replicas),
+        "learning_rate": tuple(replica.learning_rate for replica in replicas),
+    }
+    evaluation = _evaluation(graph, replicas)
+    clients = [
+        Client("init", targets=tuple(v.initial for replica in replicas for v in replica.variables)),
+        Client(
+            "train",
+            fetches={"loss": loss, "accuracy": accuracy},
+            targets=tuple(targets),
+            inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
+            feeds=scalars,
+        ),
+        evaluation,
+        Client("save", fetches={variable.name: variable.tensor for variable in first.variables}),
+        _restore(graph, replicas),
+    ]
+    return Program(
+        graph,
+        {client.name: client for client in clients},
+        {variable.name: variable.spec for variable in first.variables},
+        workers=len(replicas),
+    )
+
+
+def _evaluation(graph: Graph, replicas: Sequence[Replica]) -> Client:
+    """Every replica scores its share; the first gathers: sums of loss and hits over real examples, and predictions."""
+    task = replicas[0].task
+    gathered: dict[str, list[Tensor]] = {"loss": [], "correct": [], "predictions": [], "labels": [], "mask": []}
+    for replica, share in zip(replicas, shares(task.eval_batch_size, len(replicas)), strict=True):
+        outputs, batch = replica.evaluate(share)
+        with graph.absolute_scope(f"{replica.prefix}/eval" if replica.prefix else "eval"):
+            with graph.device(replica.device):
+                for name, values in (("loss", outputs.losses), ("correct", outputs.correct)):
+                    masked = ops.mul(graph, values, batch["mask"])
+                    gathered[name].append(ops.reduce_sum(graph, masked, axes=(0,)))
+        gathered["predictions"].append(outputs.predictions)
+        gathered["labels"].append(batch["y"])
+        gathered["mask"].append(batch["mask"])
+    with graph.absolute_scope("eval/gathered"), graph.device(replicas[0].device):
+        fetches = {name: ordered_sum(graph, gathered[name], name) for name in ("loss", "correct")}
+        for name in ("predictions", "labels", "mask"):
+            parts = gathered[name]
+            fetches[name] = parts[0] if len(parts) == 1 else ops.concat(graph, parts, axis=0, name=name)
+    return Client(
+        "eval",
+        fetches=fetches,
+        inputs=tuple(slot for replica in replicas for slot in replica.eval_inputs),
+        feeds={"step": tuple(replica.step for replica in replicas)},
+    )
+
+
+def _restore(graph: Graph, replicas: Sequence[Replica]) -> Client:
+    feeds: dict[str, tuple[Tensor, ...]] = {}
+    targets: list[str] = []
+    for replica in replicas:
+        scope = f"{replica.prefix}/restore" if replica.prefix else "restore"
+        with graph.absolute_scope(scope), graph.device(replica.device):
+            for variable in replica.variables:
+                value = ops.placeholder(graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
+                feeds[variable.name] = (*feeds.get(variable.name, ()), value)
+                with graph.name_scope(variable.name):
+                    targets.append(ops.assign(graph, variable.tensor, value).node)
+    return Client("restore", targets=tuple(targets), feeds=feeds)
