@@ -52,9 +52,10 @@ class Compiled:
 def compile_signature(
     graph: Graph, signature: Signature, cluster: Cluster, registry: Registry, observe: Observer | None = None
 ) -> Compiled:
-    """Prune, place, cut, schedule and split ``graph`` for one signature.
+    """Place, prune, cut, schedule and split ``graph`` for one signature.
 
-    observe: called with the name and the result of every pass; tests verify the graph there.
+    The whole graph is placed first, whatever is asked of it, so that a variable lives on the same device for every
+    signature. observe: called with the name and the result of every pass; tests verify the graph there.
     """
 
     def seen(name: str, result: Graph) -> Graph:
@@ -62,15 +63,14 @@ def compile_signature(
             observe(name, result)
         return result
 
-    pruned, moved = prune(graph, signature.fetches, signature.targets, signature.feeds)
-    seen("prune", pruned)
-    placed = seen("place", place(pruned, cluster, lambda node: _device_types(node, registry)))
-    cut = seen("transfers", insert_transfers(placed))
+    placed = seen("place", place(graph, cluster, lambda node: _device_types(node, registry)))
+    pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
+    cut = seen("transfers", insert_transfers(seen("prune", pruned)))
     graphs = split(cut, schedule(cut, cluster))
     for device, part in graphs.items():
         seen(f"split {device}", part)
     fetched = {tensor: moved.get(tensor, tensor) for tensor in signature.fetches}
-    location = {tensor: (placed.nodes[local.node].device, local) for tensor, local in fetched.items()}
+    location = {tensor: (pruned.nodes[local.node].device, local) for tensor, local in fetched.items()}
     parts = {
         device: Part(
             part,

@@ -99,8 +99,11 @@ class Cluster:
                 raise ValueError(f"cluster device {name!r}: expected a full name")
 
     def device(self, name: str) -> Device:
-        """The device of this full name."""
-        return next(device for device in self.devices if device.name == name)
+        """The device of this full name; raises ValueError listing the devices when there is none."""
+        for device in self.devices:
+            if device.name == name:
+                return device
+        raise ValueError(f"device {name!r} is not in the cluster: {', '.join(d.name for d in self.devices)}")
 
     def transfer_s(self, nbytes: int) -> float:
         """Seconds the cost model allows for moving ``nbytes`` between two devices."""

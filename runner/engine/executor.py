@@ -14,7 +14,7 @@ from runner.engine.plan import DevicePlan, Instruction
 from runner.engine.rendezvous import Rendezvous
 from runner.engine.tensor import Tensor
 from runner.errors import NumericError, RunnerError
-from runner.kernels.registry import Registry, as_array
+from runner.kernels.registry import Kernel, Registry, as_array
 
 Array = NDArray[Any]
 Call = Callable[..., Sequence[Array]]
@@ -36,8 +36,13 @@ class VariableStore:
             ) from None
 
     def commit(self, name: str, value: Array) -> None:
-        """Replace a value. Arrays are never written in place, so a value that owns its memory may be kept."""
-        self._values[name] = value if value.flags.owndata else value.copy()
+        """Replace a value. Arrays are never written in place, so a value that owns its memory may be kept.
+
+        What is kept is made read-only: it is handed out to whoever reads or fetches the variable.
+        """
+        kept = value if value.flags.owndata else value.copy()
+        kept.flags.writeable = False
+        self._values[name] = kept
 
     @property
     def nbytes(self) -> int:
@@ -74,7 +79,6 @@ class DeviceExecutor:
         self._registry = registry
         self._step = 0
         self._check_finite = check_finite
-        self.libraries: set[str] = set()
         self._calls = [
             _Bound(self._bind(each), each.inputs, each.outputs, each.release) for each in plan.instructions
         ]
@@ -87,9 +91,9 @@ class DeviceExecutor:
         """
         self._step = step
         slots = self._slots
-        self._take_feeds(feeds)
         position = 0
         try:
+            self._take_feeds(feeds)
             for position, bound in enumerate(self._calls):  # noqa: B007 - read when a kernel fails
                 results = bound.call(*[slots[i] for i in bound.inputs])
                 for slot, value in zip(bound.outputs, results, strict=True):
@@ -115,9 +119,12 @@ class DeviceExecutor:
             if feed.tensor not in feeds:
                 raise RunnerError(f"step on {self.plan.device}: no value was fed for {feed.tensor}")
             try:
-                self._slots[feed.slot] = as_array(feeds[feed.tensor], feed.spec)
+                # A view: the caller's array must neither be written by a kernel nor kept as a variable's value.
+                value = as_array(feeds[feed.tensor], feed.spec).view()
             except ValueError as error:
                 raise RunnerError(f"feed {feed.tensor}: {error}") from None
+            value.flags.writeable = False
+            self._slots[feed.slot] = value
 
     def _refuse_non_finite(self, position: int) -> None:
         instruction = self.plan.instructions[position]
@@ -139,14 +146,13 @@ class DeviceExecutor:
         }
         if instruction.op in own:
             return own[instruction.op](instruction)
+        kernel = select_kernel(self.plan, instruction, self._registry)
         specs = self.plan.specs
-        inputs = [specs[slot] for slot in instruction.inputs]
-        outputs = [specs[slot] for slot in instruction.outputs]
-        kernel = self._registry.select(
-            instruction.op, DeviceName.parse(self.plan.device).type or "", {s.dtype for s in inputs + outputs}
+        return kernel.bind(
+            instruction.attributes,
+            [specs[slot] for slot in instruction.inputs],
+            [specs[slot] for slot in instruction.outputs],
         )
-        self.libraries.add(kernel.library)
-        return kernel.bind(instruction.attributes, inputs, outputs)
 
     def _bind_variable(self, instruction: Instruction) -> Call:
         return lambda: (self._variables.read(instruction.node),)
@@ -171,4 +177,23 @@ class DeviceExecutor:
 
     def _bind_recv(self, instruction: Instruction) -> Call:
         key, source = instruction.attributes["key"], instruction.attributes["source"]
-        return lambda: (self._rendezvous.receive(self._step, key, source),)
+        spec = self.plan.specs[instruction.outputs[0]]
+        return lambda: (as_array(self._rendezvous.receive(self._step, key, source), spec),)
+
+
+_OWN = frozenset({"variable", "assign", "send", "recv"})
+
+
+def select_kernel(plan: DevicePlan, instruction: Instruction, registry: Registry) -> Kernel:
+    """The kernel an instruction is bound to: the first by priority that takes its dtypes."""
+    dtypes = {plan.specs[slot].dtype for slot in (*instruction.inputs, *instruction.outputs)}
+    return registry.select(instruction.op, DeviceName.parse(plan.device).type or "", dtypes)
+
+
+def libraries_of(plan: DevicePlan, registry: Registry) -> set[str]:
+    """Names of the libraries whose kernels a plan uses."""
+    return {
+        select_kernel(plan, instruction, registry).library
+        for instruction in plan.instructions
+        if instruction.op not in _OWN
+    }

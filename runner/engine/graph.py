@@ -16,7 +16,7 @@ from runner.engine import op as op_table
 from runner.engine.op import ShapeError
 from runner.engine.tensor import Tensor, TensorSpec
 
-_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./-]*")
+NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./-]*")
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Graph:
             specs = [self.spec(tensor) for tensor in inputs]
             checked = op_table.check_attributes(definition, attributes or {})
             outputs = infer(definition, specs, checked)
-        except ShapeError as error:
+        except ValueError as error:
             raise ShapeError(f"node {full_name!r}: {error}") from None
         node = Node(
             name=full_name,
@@ -194,7 +194,7 @@ class Graph:
             self._context = outer
 
     def _scoped(self, name: str) -> str:
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise ShapeError(f"name {name!r}: expected letters, digits and the characters _ . / -")
         return f"{self._context.scope}/{name}" if self._context.scope else name
 

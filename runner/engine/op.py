@@ -6,6 +6,7 @@ and never changes afterwards.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -130,8 +131,10 @@ def check_attributes(definition: OpDef, attributes: Attributes) -> dict[str, Any
 def _canonical(op: str, name: str, kind: str, value: object) -> object:
     if kind == "ints" and isinstance(value, list | tuple) and all(type(v) is int for v in value):
         return tuple(value)
-    if kind == "float" and type(value) in (int, float):
-        return float(value)  # type: ignore[arg-type]
+    if kind == "float" and type(value) is int and abs(value) <= sys.float_info.max:
+        return float(value)
+    if kind == "float" and type(value) is float:
+        return value
     if kind == "dtype" and value in DTYPES:
         return value
     plain = {"int": int, "bool": bool, "str": str, "bytes": bytes}

@@ -64,6 +64,13 @@ class LocalRendezvous:
             self.failure = self.failure or failure
             self._condition.notify_all()
 
+    def reset(self) -> BaseException | None:
+        """Forget a failed step, its failure and the values left over; return the failure. No device may be waiting."""
+        with self._condition:
+            failure, self.failure = self.failure, None
+            self._values.clear()
+            return failure
+
     @property
     def pending(self) -> list[tuple[int, str]]:
         """Values sent and not yet received; empty between steps."""

@@ -16,7 +16,7 @@ from runner.engine.verify import VerificationError, verify
 
 FORMAT = 1
 MAX_NODES = 1_000_000
-_NODE_FIELDS = {"name", "op", "inputs", "attributes", "outputs", "device", "control", "layer"}
+_NODE_FIELDS = {"name", "op", "inputs", "attributes", "outputs", "device", "control", "colocate", "layer"}
 
 
 def to_document(graph: Graph) -> dict[str, Any]:
@@ -33,6 +33,7 @@ def _node_document(node: Node) -> dict[str, Any]:
         "outputs": [[list(spec.shape), spec.dtype] for spec in node.outputs],
         "device": node.device,
         "control": list(node.control_inputs),
+        "colocate": list(node.colocate_with),
         "layer": None if node.layer is None else [node.layer.name, node.layer.kind],
     }
 
@@ -68,6 +69,7 @@ def _node(entry: object) -> Node:
         outputs=tuple(_spec(output) for output in _items(entry["outputs"])),
         device=_text(entry["device"]),
         control_inputs=tuple(_text(name) for name in _items(entry["control"])),
+        colocate_with=tuple(_text(name) for name in _items(entry["colocate"])),
         layer=None if layer is None else LayerStamp(*(_text(part) for part in _items(layer, 2))),
     )
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from runner.engine.compile import Compiled, Signature, compile_signature
 from runner.engine.device import Cluster
-from runner.engine.executor import DeviceExecutor, VariableStore
+from runner.engine.executor import DeviceExecutor, VariableStore, libraries_of
 from runner.engine.inputs import InputSlot, InputSource
 from runner.engine.plan import DevicePlan
 from runner.engine.program import Client, Program
@@ -146,7 +146,7 @@ class LocalSession:
         found: set[str] = set()
         for ready in self._ready.values():
             for executor in ready.executors.values():
-                found |= executor.libraries
+                found |= libraries_of(executor.plan, self._registry)
         return {"cpu": sorted(found)}
 
     def close(self) -> None:
@@ -187,7 +187,7 @@ class LocalSession:
         running = {device: self._pool.submit(guarded, device) for device in ready.executors}
         failures = [error for future in running.values() if (error := future.exception()) is not None]
         if failures:
-            raise ready.rendezvous.failure or failures[0]
+            raise ready.rendezvous.reset() or failures[0]
         return {device: future.result() for device, future in running.items()}
 
 

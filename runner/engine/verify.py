@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 
 from runner.engine import op as op_table
 from runner.engine.device import DeviceName
-from runner.engine.graph import Graph, Node, infer
-from runner.engine.op import ShapeError
+from runner.engine.graph import NAME, Graph, Node, infer
+from runner.engine.tensor import TensorSpec
 
 
 class VerificationError(ValueError):
@@ -23,6 +23,8 @@ def verify(graph: Graph) -> None:
     for name, node in graph.nodes.items():
         if name != node.name:
             raise VerificationError(f"node {node.name!r} is filed under {name!r}")
+        if not NAME.fullmatch(name):
+            raise VerificationError(f"node name {name!r}: expected letters, digits and the characters _ . / -")
         for before in (*(t.node for t in node.inputs), *node.control_inputs):
             if before not in seen:
                 raise VerificationError(f"node {name!r} depends on {before!r}, which does not stand before it")
@@ -33,23 +35,29 @@ def verify(graph: Graph) -> None:
 
 
 def verify_partition(parts: dict[str, Graph]) -> None:
-    """Check per-device graphs: each verified, each node on its device, sends and receives in pairs."""
-    sends: Counter[tuple[str, str, str]] = Counter()
-    receives: Counter[tuple[str, str, str]] = Counter()
+    """Check per-device graphs: each verified, each node on its device, sends and receives in pairs of one spec."""
+    sends: dict[tuple[str, str, str], list[TensorSpec]] = defaultdict(list)
+    receives: dict[tuple[str, str, str], list[TensorSpec]] = defaultdict(list)
     for device, part in parts.items():
         verify(part)
         for node in part:
             if node.device != device:
                 raise VerificationError(f"node {node.name!r} of {node.device!r} stands in the part of {device!r}")
             if node.op == "send":
-                sends[node.attributes["key"], device, node.attributes["destination"]] += 1
+                sends[node.attributes["key"], device, node.attributes["destination"]] += part.input_specs(node)
             if node.op == "recv":
-                receives[node.attributes["key"], node.attributes["source"], device] += 1
-    for transfer in sends.keys() | receives.keys():
-        if sends[transfer] != 1 or receives[transfer] != 1:
+                receives[node.attributes["key"], node.attributes["source"], device] += node.outputs
+    for transfer in sorted(sends.keys() | receives.keys()):
+        key, source, destination = transfer
+        sent, received = sends[transfer], receives[transfer]
+        if len(sent) != 1 or len(received) != 1:
             raise VerificationError(
-                f"transfer {transfer[0]!r} from {transfer[1]} to {transfer[2]} has {sends[transfer]} sends "
-                f"and {receives[transfer]} receives; expected one of each"
+                f"transfer {key!r} from {source} to {destination} has {len(sent)} sends and {len(received)} "
+                f"receives; expected one of each"
+            )
+        if sent != received:
+            raise VerificationError(
+                f"transfer {key!r} from {source} to {destination}: {sent[0]} is sent, {received[0]} is expected"
             )
 
 
@@ -58,7 +66,7 @@ def _verify_rule(graph: Graph, node: Node) -> None:
         definition = op_table.lookup(node.op)
         attributes = op_table.check_attributes(definition, node.attributes)
         outputs = infer(definition, graph.input_specs(node), attributes)
-    except ShapeError as error:
+    except ValueError as error:
         raise VerificationError(f"node {node.name!r}: {error}") from None
     if attributes != dict(node.attributes):
         raise VerificationError(f"node {node.name!r}: attributes {node.attributes} are not in canonical form")

@@ -1,7 +1,8 @@
 """The one table of kernels: (op, device type) -> implementations in order of priority.
 
 A kernel is bound once, when a Plan is made executable: ``bind(attributes, inputs, outputs)`` receives the
-node's attributes and the specs of its inputs and outputs and returns the function the hot loop calls with arrays.
+node's attributes and the specs of its inputs and outputs and returns the function the hot loop calls with
+arrays.
 """
 
 from __future__ import annotations
@@ -106,10 +107,14 @@ def reference(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def bind(attributes: Mapping[str, Any], inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Bound:
             call = partial(function, **attributes) if attributes else function
-            # NumPy turns results of no dimension into scalars; outputs are always arrays.
-            if len(outputs) == 1:
-                return lambda *arrays: (np.asarray(call(*arrays)),)
-            return lambda *arrays: tuple(np.asarray(output) for output in call(*arrays))
+
+            def bound(*arrays: Array) -> Sequence[Array]:
+                result = call(*arrays)
+                several = result if isinstance(result, tuple) else (result,)
+                # NumPy turns results of no dimension into scalars; outputs are always arrays.
+                return tuple(np.asarray(output) for output in several)
+
+            return bound
 
         REGISTRY.add(Kernel(op, "cpu", "numpy", 0, frozenset({"float32", "float64"}), bind))
         return function

@@ -24,9 +24,9 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
     slice it owns, in total 2 (K - 1) n b.
     """
     workers = len(devices)
-    if workers == 1:
-        return list(parts)
     spec = graph.spec(parts[0])
+    if workers == 1 or spec.size == 0:
+        return list(parts)
     owned = [(k, lo, hi) for k, (lo, hi) in enumerate(shares(spec.size, workers)) if hi > lo]
     flat = []
     for k, part in enumerate(parts):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runner.engine.graph import Graph, Node
@@ -20,9 +20,9 @@ def prune(
 ) -> tuple[Graph, dict[Tensor, Tensor]]:
     """Return the part of ``graph`` that fetches and targets need when feeds are given, and where tensors went.
 
-    Any tensor may be fed: its readers then read a placeholder, and what only it needed is dropped. The second
-    result maps every fed tensor to that placeholder's output. Raises ShapeError for unknown names and for a
-    placeholder that is needed but not fed.
+    Any tensor may be fed: its readers then read a placeholder, and what only it needed is dropped. An assign
+    still names its variable when that is fed. The second result maps every fed tensor to that placeholder's
+    output. Raises ShapeError for unknown names and for a placeholder that is needed but not fed.
     """
     for tensor in (*fetches, *feeds):
         graph.spec(tensor)
@@ -30,38 +30,44 @@ def prune(
         if target not in graph:
             raise ShapeError(f"target {target!r} is not in the graph")
     moved = {tensor: Tensor(feed_node_name(tensor)) for tensor in feeds}
-    needed = _needed(graph, {t.node for t in fetches if t not in moved} | set(targets), moved)
+    rewired = {node.name: _rewired(graph, node, moved) for node in graph}
+    needed = _needed(rewired, {t.node for t in fetches if t not in moved} | set(targets))
     pruned = Graph()
     for tensor in feeds:
         owner, spec = graph.nodes[tensor.node], graph.spec(tensor)
         attributes = {"shape": spec.shape, "dtype": spec.dtype}
         name = feed_node_name(tensor)
         pruned.insert(Node(name, "placeholder", (), attributes, (spec,), owner.device, layer=owner.layer))
-    for node in graph:
-        if node.name in needed:
-            pruned.insert(_rewired(node, moved, needed))
+    for name, node in rewired.items():
+        if name in needed:
+            # A colocation partner is no reason to run a node; it is dropped where nothing else needs it.
+            kept = tuple(partner for partner in node.colocate_with if partner in needed)
+            pruned.insert(replace(node, colocate_with=kept))
     return pruned, moved
 
 
-def _needed(graph: Graph, start: set[str], moved: dict[Tensor, Tensor]) -> set[str]:
+def _needed(rewired: Mapping[str, Node], start: set[str]) -> set[str]:
     needed, stack = set(start), sorted(start)
     while stack:
-        node = graph.nodes[stack.pop()]
+        node = rewired[stack.pop()]
         if node.op == "placeholder":
             raise ShapeError(
                 f"placeholder {node.name!r} is needed but not fed; feed it or a tensor between it and the fetches"
             )
-        # A colocation partner is no reason to run a node; it is dropped where nothing else needs it.
-        for name in (*(t.node for t in node.inputs if t not in moved), *node.control_inputs):
-            if name not in needed:
+        for name in (*(t.node for t in node.inputs), *node.control_inputs):
+            # What carries a fed value is not among the graph's own nodes.
+            if name in rewired and name not in needed:
                 needed.add(name)
                 stack.append(name)
     return needed
 
 
-def _rewired(node: Node, moved: dict[Tensor, Tensor], needed: set[str]) -> Node:
-    return replace(
-        node,
-        inputs=tuple(moved.get(tensor, tensor) for tensor in node.inputs),
-        colocate_with=tuple(name for name in node.colocate_with if name in needed),
+def _rewired(graph: Graph, node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
+    """The node with fed tensors, and control edges from fed placeholders, replaced by what carries the value."""
+    variable = node.inputs[:1] if node.op == "assign" else ()
+    inputs = (*variable, *(moved.get(tensor, tensor) for tensor in node.inputs[len(variable) :]))
+    controls = tuple(
+        moved[Tensor(name)].node if graph.nodes[name].op == "placeholder" and Tensor(name) in moved else name
+        for name in node.control_inputs
     )
+    return replace(node, inputs=inputs, control_inputs=controls)

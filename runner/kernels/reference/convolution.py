@@ -18,11 +18,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 from runner.kernels.reference.windows import Ints, inner, padded, padded_shape, places
 from runner.kernels.registry import Array, reference
 
-_RUN_BYTES = 1 << 20
+_RUN_BYTES = 1 << 18
 
 
 def _runs(columns: Ints, itemsize: int) -> Iterator[slice]:
-    """Cut the examples of columns (N, ...) into consecutive runs of about ``_RUN_BYTES``, at least one long."""
+    """Cut the examples of columns (N, ...) into consecutive runs of about ``_RUN_BYTES``, one at least."""
     length = max(1, _RUN_BYTES // max(1, math.prod(columns[1:]) * itemsize))
     for start in range(0, columns[0], length):
         yield slice(start, start + length)

@@ -10,7 +10,8 @@ from runner.kernels.registry import Array, reference
 @reference("channel_window_sum")
 def channel_window_sum(x: Array, *, size: int) -> Array:
     """Add the neighbours one offset after another, from the lowest channel to the highest."""
-    reach, channels = size // 2, x.shape[1]
+    channels = x.shape[1]
+    reach = min(size // 2, channels - 1)
     total = np.zeros_like(x)
     for offset in range(-reach, reach + 1):
         first, last = max(0, -offset), min(channels, channels - offset)

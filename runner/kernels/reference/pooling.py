@@ -16,7 +16,8 @@ def max_pool(x: Array, *, window: Ints, strides: Ints, padding: Ints) -> tuple[A
     argmax = np.zeros(best.shape, np.int32)
     for position, place in enumerate(others, start=1):
         candidate = image[place]
-        argmax[candidate > best] = position
+        # Positions rise, so the last improvement is also the greatest position.
+        np.maximum(argmax, np.int32(position) * (candidate > best), out=argmax)
         np.maximum(best, candidate, out=best)
     return best, argmax
 
@@ -26,9 +27,8 @@ def max_pool_gradient(
     dy: Array, argmax: Array, *, input_shape: Ints, window: Ints, strides: Ints, padding: Ints
 ) -> Array:
     image = np.zeros(padded_shape(input_shape, padding), dy.dtype)
-    zero = dy.dtype.type(0)
     for position, place in enumerate(places(dy.shape[2:], window, strides)):
-        image[place] += np.where(argmax == position, dy, zero)
+        image[place] += dy * (argmax == position)
     return inner(image, padding)
 
 

@@ -1,0 +1,22 @@
+"""Declarative, config-driven experiment runner for parallel neural-network training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.summary import Summary
+
+__all__ = ["run"]
+
+
+def run(overrides: Sequence[str] = ()) -> Summary:
+    """Train what the command line ``runner OVERRIDES`` would, and return the summary of the run.
+
+    Raises a subclass of :class:`runner.errors.RunnerError` where the command line would exit with its code.
+    """
+    # Late: `import runner` must not cost what composing and training need.
+    from runner import commands
+
+    return commands.run(overrides)

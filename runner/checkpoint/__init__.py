@@ -1,0 +1,24 @@
+"""Checkpoints: ``step-N/`` with the variables of the unsharded network as safetensors, and a manifest.
+
+A reader never sees half of one, a damaged one is never loaded, and nothing in one is ever executed.
+"""
+
+from runner.checkpoint.limits import MINIMUM_KEEP
+from runner.checkpoint.reading import Checkpoint, Expected, load, newest
+from runner.checkpoint.records import CheckpointMeta, Manifest, ShardRecord, VariableRecord
+from runner.checkpoint.variables import weights_sha256
+from runner.checkpoint.writing import save
+
+__all__ = [
+    "MINIMUM_KEEP",
+    "Checkpoint",
+    "CheckpointMeta",
+    "Expected",
+    "Manifest",
+    "ShardRecord",
+    "VariableRecord",
+    "load",
+    "newest",
+    "save",
+    "weights_sha256",
+]

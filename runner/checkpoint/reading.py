@@ -1,0 +1,162 @@
+"""Load a checkpoint, and find the newest one that can be loaded. What is checked is what is returned."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from runner.checkpoint import layout, limits, manifest, shard
+from runner.checkpoint.foreign import PREFIX_BYTES, refuse_foreign
+from runner.checkpoint.records import Manifest, ShardRecord
+from runner.checkpoint.variables import Array
+from runner.errors import CheckpointError, NumericError, ResourceError, SecurityError
+from runner.files import read_regular
+
+UNUSABLE = (CheckpointError, NumericError, SecurityError)
+Expected = Mapping[str, tuple[tuple[int, ...], str]]
+
+_NAMES_SHOWN = 5
+_log = logging.getLogger(__name__)
+
+
+class Checkpoint(NamedTuple):
+    """A loaded checkpoint: the steps it was taken after, its variables by unsharded name, and its manifest.
+
+    The arrays are writable, C-contiguous, and belong to the caller.
+    """
+
+    step: int
+    variables: dict[str, Array]
+    manifest: Manifest
+
+
+def load(path: str | os.PathLike[str], expected: Expected | None = None) -> Checkpoint:
+    """Load the checkpoint directory ``path``; ``expected``, name -> (shape, dtype), says what must be in it.
+
+    Raises CheckpointError when it is missing, damaged, foreign, newer than this runner or does not fit;
+    NumericError when a value is not finite; SecurityError for symbolic links and special files;
+    ResourceError when it is larger than the memory of this machine.
+    """
+    path = Path(path)
+    with _naming(path), _opened(path) as directory:
+        found = _read_manifest(path, directory)
+        if expected is not None:
+            _require_fit(found, expected)
+        _require_memory(found)
+        variables: dict[str, Array] = {}
+        for record in found.shards:
+            variables.update(shard.unpack(record, _read_shard(record, directory)))
+    return Checkpoint(found.step, variables, found)
+
+
+def newest(directory: str | os.PathLike[str]) -> Path | None:
+    """Return the newest checkpoint in ``directory`` that loads, None when there is none.
+
+    The directory is listed and each candidate read in full; a damaged one is skipped with a warning in the
+    log that names the reason.
+    """
+    directory = Path(directory)
+    with _naming(directory):
+        candidates = layout.committed(directory)
+    for _, path in candidates:
+        try:
+            load(path)
+        except UNUSABLE as error:
+            _log.warning("skipping a checkpoint that cannot be used: %s", error)
+        else:
+            return path
+    return None
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Put the path of the checkpoint in front of what is wrong with it."""
+    try:
+        yield
+    except (*UNUSABLE, ResourceError) as error:
+        raise type(error)(f"{path}: {error}") from None
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read: {error.strerror} ({error.filename or path.name})"
+        ) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    _require_directory(path)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _require_directory(path: Path) -> None:
+    """Say what is wrong when something else than a directory lies where a checkpoint was asked for."""
+    if not os.path.lexists(path):
+        raise CheckpointError("there is no such checkpoint; expected a directory step-N")
+    if path.is_symlink():
+        raise SecurityError("is a symbolic link; expected a real directory")
+    if path.is_file():
+        refuse_foreign("the file", read_regular(path, PREFIX_BYTES))
+        raise CheckpointError(f"is a file; expected a directory with {limits.MANIFEST_FILE}")
+
+
+def _read_manifest(path: Path, directory: int) -> Manifest:
+    raw = read_regular(Path(limits.MANIFEST_FILE), limits.MAX_MANIFEST_BYTES, directory)
+    refuse_foreign(limits.MANIFEST_FILE, raw)
+    found = manifest.decode(raw)
+    if layout.step_of(path) not in (None, found.step):
+        raise CheckpointError(f"the manifest says step {found.step}, the name of the directory another")
+    return found
+
+
+def _read_shard(record: ShardRecord, directory: int) -> bytes:
+    payload = read_regular(Path(record.file), max(record.size, PREFIX_BYTES), directory)
+    refuse_foreign(record.file, payload)
+    if len(payload) != record.size:
+        relation = "longer" if len(payload) > record.size else "shorter"
+        raise CheckpointError(
+            f"{record.file} is damaged: it is {relation} than the {record.size} bytes of the manifest"
+        )
+    return payload
+
+
+def _require_memory(found: Manifest) -> None:
+    """Refuse a checkpoint that no allocation can hold, before anything is allocated for it."""
+    needed = sum(record.size for record in found.shards)
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > installed:
+        raise ResourceError(f"holds {needed} bytes, the memory of this machine {installed}")
+
+
+def _require_fit(found: Manifest, expected: Expected) -> None:
+    held = {variable.name: (variable.shape, variable.dtype) for variable in found.variables}
+    wanted = {name: (tuple(shape), dtype) for name, (shape, dtype) in expected.items()}
+    mismatched = [
+        f"{name} is {held[name][1]} {held[name][0]}, expected {wanted[name][1]} {wanted[name][0]}"
+        for name in sorted(held.keys() & wanted.keys())
+        if held[name] != wanted[name]
+    ]
+    problems = (
+        _listed("missing", sorted(wanted.keys() - held.keys())),
+        _listed("unexpected", sorted(held.keys() - wanted.keys())),
+        _listed("mismatched", mismatched),
+    )
+    if any(problems):
+        raise CheckpointError(
+            f"does not fit the network: {'; '.join(filter(None, problems))}. It was written by another "
+            "configuration of model, optimizer or precision"
+        )
+
+
+def _listed(kind: str, entries: list[str]) -> str:
+    """Return "kind N: a, b, ..." with the first few entries, nothing for none."""
+    if not entries:
+        return ""
+    more = f" and {len(entries) - _NAMES_SHOWN} more" if len(entries) > _NAMES_SHOWN else ""
+    return f"{len(entries)} {kind}: {', '.join(entries[:_NAMES_SHOWN])}{more}"

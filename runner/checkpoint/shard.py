@@ -1,0 +1,86 @@
+"""A shard: one safetensors file, packed from variables and unpacked only after every check has passed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import google_crc32c
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from runner.checkpoint import limits
+from runner.checkpoint.records import ShardRecord, VariableRecord
+from runner.checkpoint.variables import Array, plain, require_finite
+from runner.errors import CheckpointError
+
+_LENGTH_BYTES = 8  # a safetensors file starts with the length of its header, little endian
+
+
+def pack(variables: Mapping[str, Array], file: str = limits.SHARD_FILE) -> tuple[ShardRecord, bytes]:
+    """Return the record, for the manifest, and the content of a shard ``file`` that holds ``variables``.
+
+    Raises NumericError for a value that is not finite, CheckpointError for what the format cannot hold.
+    """
+    arrays = {name: plain(name, variables[name]) for name in sorted(variables)}
+    for name, array in arrays.items():
+        require_finite(name, array)
+    payload = save_safetensors(arrays)
+    _check_header(payload, file)
+    records = tuple(
+        VariableRecord(name, array.dtype.name, array.shape, google_crc32c.value(array))
+        for name, array in arrays.items()
+    )
+    return ShardRecord(file, len(payload), hashlib.sha256(payload).hexdigest(), records), payload
+
+
+def unpack(record: ShardRecord, payload: bytes) -> dict[str, Array]:
+    """Return the variables of a shard as writable C-contiguous arrays, in the order of the record.
+
+    Raises CheckpointError when ``payload`` is not byte for byte what ``record`` describes, NumericError
+    when it is but a value in it is not finite.
+    """
+    digest = hashlib.sha256(payload).hexdigest()
+    if digest != record.sha256:
+        raise CheckpointError(
+            f"{record.file} is damaged: its SHA-256 is {digest}, the manifest says {record.sha256}"
+        )
+    _check_header(payload, record.file)
+    try:
+        arrays = load_safetensors(payload)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{record.file} is not a safetensors file: {limits.shown(str(error))}"
+        ) from None
+    names = {variable.name for variable in record.variables}
+    if arrays.keys() != names:
+        strangers = limits.shown(sorted(arrays.keys() ^ names)[:5])
+        raise CheckpointError(f"{record.file} and the manifest disagree about the variables {strangers}")
+    return {variable.name: _checked(variable, arrays[variable.name]) for variable in record.variables}
+
+
+def _check_header(payload: bytes, file: str) -> None:
+    length = int.from_bytes(payload[:_LENGTH_BYTES], "little")
+    if length > limits.MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"{file} has a header of {length} bytes, expected at most {limits.MAX_HEADER_BYTES}"
+        )
+
+
+def _checked(record: VariableRecord, array: Array) -> Array:
+    """Return ``array`` if its record describes it; the CRC proves that packing and unpacking kept it."""
+    if (array.dtype.name, array.shape) != (record.dtype, record.shape):
+        raise CheckpointError(
+            f"variable {record.name}: the file holds {array.dtype.name} {array.shape}, "
+            f"the manifest says {record.dtype} {record.shape}"
+        )
+    crc32c = google_crc32c.value(array)
+    if crc32c != record.crc32c:
+        raise CheckpointError(
+            f"variable {record.name} is damaged: its CRC32C is {crc32c:08x}, "
+            f"the manifest says {record.crc32c:08x}"
+        )
+    require_finite(record.name, array)
+    return np.require(array, requirements=["C", "W"])

@@ -1,0 +1,140 @@
+"""The command ``runner``: a thin dispatcher over Hydra. Without a verb it trains.
+
+Everything slow is imported where it is needed, so that ``runner --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.console import print_error
+from runner.errors import ConfigError, RunnerError, SecurityError
+
+DEBUG_OPTION = "--debug"
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A command other than training. text: its line in the help; empty for an internal one."""
+
+    text: str
+    run: Callable[[Sequence[str]], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line (without the program's name) and return its exit code.
+
+    A RunnerError becomes one message on standard error and its class's exit code. Any other exception is a
+    defect: it passes, and the interpreter prints its traceback and exits with 1.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = DEBUG_OPTION in arguments or os.environ.get("HYDRA_FULL_ERROR") == "1"
+    arguments = [argument for argument in arguments if argument != DEBUG_OPTION]
+    try:
+        return _dispatch(arguments, debug=debug)
+    except RunnerError as error:
+        print_error(error, debug=debug)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("runner: interrupted", file=sys.stderr)
+        return 130
+    except SystemExit as stop:  # argparse and Hydra have said why
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+
+
+def _dispatch(arguments: list[str], *, debug: bool) -> int:
+    first = arguments[0] if arguments else ""
+    if first in VERBS:
+        return VERBS[first].run(arguments[1:])
+    if "--help" in arguments or "-h" in arguments:
+        return _help()
+    _refuse_unknown_verb(first)
+    _refuse_pickles(arguments)
+    return _train(arguments, debug=debug)
+
+
+def _help() -> int:
+    from runner.conf_dir import conf_dir
+    from runner.help_text import help_text
+
+    print(help_text(conf_dir(), {name: verb.text for name, verb in VERBS.items() if verb.text}))
+    return 0
+
+
+def _refuse_unknown_verb(first: str) -> None:
+    if first.isidentifier():
+        verbs = ", ".join(name for name, verb in VERBS.items() if verb.text)
+        raise ConfigError(f"unknown verb {first!r}: expected one of {verbs}, or overrides such as seed=1")
+
+
+def _refuse_pickles(arguments: Sequence[str]) -> None:
+    # argparse accepts abbreviations, and no other option of Hydra starts with these letters.
+    if any(argument.startswith("--ex") for argument in arguments):
+        raise SecurityError(
+            "--experimental-rerun executes what a pickle says; repeat a stored run with "
+            "`runner -cp DIR -cn config`, DIR being the absolute path of its directory"
+        )
+
+
+def _train(arguments: Sequence[str], *, debug: bool) -> int:
+    from runner import commands
+
+    return commands.train(arguments, debug=debug)
+
+
+def _explain(arguments: Sequence[str]) -> int:
+    from runner import commands
+
+    return commands.explain(arguments)
+
+
+def _data(arguments: Sequence[str]) -> int:
+    from runner.data.commands import main as data_main
+
+    data_main(arguments)
+    return 0
+
+
+def _ui(arguments: Sequence[str]) -> int:
+    from runner.ui import main as ui_main
+
+    return ui_main(arguments)
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    from runner.doctor import main as doctor_main
+
+    return doctor_main(arguments)
+
+
+def _worker(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="runner worker", description="One worker of a run (internal).")
+    parser.add_argument("--address", required=True, help="where the master listens")
+    parser.add_argument("--role", required=True, help="job of the device this process is, such as worker")
+    parser.add_argument("--index", required=True, type=int, help="its task number")
+    parser.add_argument("--token-file", required=True, type=Path, help="file of mode 0600 with the run's token")
+    parser.add_argument("--run", required=True, help="identifier of the run")
+    parser.add_argument("--epoch", required=True, type=int, help="number of this start of the run")
+    parser.add_argument("--parent", required=True, type=int, help="process id of the master")
+    parser.add_argument("--peers", required=True, type=int, help="number of workers")
+    parser.add_argument("--queued-messages", required=True, type=int, help="most messages one peer may queue")
+    options = parser.parse_args(arguments)
+    from runner.data.source import source_from_config
+    from runner.engine.worker import Joining
+    from runner.engine.worker import main as worker_main
+
+    return worker_main(Joining(**vars(options)), lambda description: source_from_config(**description))
+
+
+VERBS: dict[str, Verb] = {
+    "explain": Verb("what a configuration amounts to: parameters, cost, placement; trains nothing", _explain),
+    "data": Verb("list the datasets, or fetch one into the cache", _data),
+    "ui": Verb("show the recorded runs in the browser (MLflow, on this machine only)", _ui),
+    "doctor": Verb("what this machine and installation offer, and what they lack", _doctor),
+    "worker": Verb("", _worker),
+}

@@ -1,0 +1,111 @@
+"""What no single key can tell: combinations and ranges, checked before anything starts.
+
+Each check yields one line per fault, with the keys, what came, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from runner.config_schema import Config
+from runner.errors import ConfigError
+
+PRECISIONS = ("float32", "float64")
+MIN_CHECKPOINTS = 3
+"""Fewer leave nothing to fall back to when the newest is damaged while it is written."""
+
+
+def check(config: Config) -> None:
+    """Raise one ConfigError that lists every impossible value or combination of ``config``."""
+    faults = [fault for rule in _RULES for fault in rule(config)]
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def _single_values(config: Config) -> Iterator[str]:
+    if config.precision not in PRECISIONS:
+        yield f"precision={config.precision!r}: expected one of {', '.join(PRECISIONS)}"
+    if config.seed < 0:
+        yield f"seed={config.seed}: expected 0 or more"
+    if config.checkpoint.keep < MIN_CHECKPOINTS:
+        yield f"checkpoint.keep={config.checkpoint.keep}: expected {MIN_CHECKPOINTS} or more"
+    if config.resume is not None:
+        yield f"resume={config.resume!r}: a run is continued by `runner resume=DIR`, not by a configuration"
+
+
+def _counts(config: Config) -> Iterator[str]:
+    counts = {
+        "train.batch_size": config.train.batch_size,
+        "train.microbatches": config.train.microbatches,
+        "train.eval_batch_size": config.train.eval_batch_size,
+        "train.log_every": config.train.log_every,
+        "train.eval_every": config.train.eval_every,
+        "train.steps": config.train.steps,
+        "checkpoint.every_steps": config.checkpoint.every_steps,
+        "parallelism.workers": config.parallelism.workers,
+    }
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            yield f"{name}={count}: expected 1 or more"
+
+
+def _length(config: Config) -> Iterator[str]:
+    epochs, steps = config.train.epochs, config.train.steps
+    if (epochs is None) == (steps is None):
+        yield (
+            f"train.epochs={_yaml(epochs)} and train.steps={_yaml(steps)}: "
+            "exactly one says how long to train; set the other to null"
+        )
+    if epochs is not None and not (math.isfinite(epochs) and epochs > 0):
+        yield f"train.epochs={epochs}: expected a finite number above 0"
+
+
+def _shares(config: Config) -> Iterator[str]:
+    train, workers = config.train, config.parallelism.workers
+    for name in ("batch_size", "eval_batch_size"):
+        size = getattr(train, name)
+        if 0 < size < workers:
+            yield (
+                f"train.{name}={size} is smaller than parallelism.workers={workers}: every worker needs "
+                f"an example of each batch; use a batch of {workers} or more, or fewer workers"
+            )
+    if train.microbatches > train.batch_size > 0:
+        yield (
+            f"train.microbatches={train.microbatches} is larger than train.batch_size={train.batch_size}: "
+            "every part needs an example; use fewer parts or a larger batch"
+        )
+
+
+def _workers(config: Config) -> Iterator[str]:
+    strategy = config.parallelism.name
+    asked, present = config.parallelism.workers, config.cluster.workers
+    if strategy == "single" and asked > 1:
+        yield (
+            f"parallelism.workers={asked} with parallelism=single: it has one worker; "
+            "choose parallelism=sync_data for more"
+        )
+    if strategy != "single" and config.train.microbatches > 1:
+        yield (
+            f"train.microbatches={config.train.microbatches} with parallelism={strategy}: the shares of its "
+            "workers are its microbatches; use parallelism=single, or train.microbatches=1"
+        )
+    if present is not None and present != asked:
+        yield (
+            f"cluster.workers={present} and parallelism.workers={asked} differ: set cluster.workers to "
+            f"{asked}, or to null to follow the strategy"
+        )
+
+
+def _tracking(config: Config) -> Iterator[str]:
+    try:
+        config.tracking.check()
+    except ValueError as error:
+        yield str(error)
+
+
+def _yaml(value: object) -> object:
+    return "null" if value is None else value
+
+
+_RULES = (_single_values, _counts, _length, _shares, _workers, _tracking)

@@ -1,0 +1,89 @@
+"""What may stand in a configuration: plain dataclasses, one per section, the schema of the YAML files.
+
+The fields of :class:`Config` that belong to a group hold a dataclass of that group's table
+(:data:`runner.config.GROUPS`). The classes are not frozen and their types are those OmegaConf can check.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from runner.errors import ConfigError
+
+
+def key(default: Any, text: str) -> Any:
+    """A field with a default and the line that ``runner --help`` prints for it."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class TrainConfig:
+    """How long and in which portions to train. Exactly one of ``epochs`` and ``steps`` is set."""
+
+    batch_size: int = key(32, "examples per update, over all workers")
+    epochs: float | None = key(None, "passes over the training split; naming it releases train.steps")
+    steps: int | None = key(None, "updates; naming it releases train.epochs")
+    microbatches: int = key(1, "parts of the batch computed one after the other (parallelism=single)")
+    eval_every: int | None = key(None, "steps between evaluations; null: once per epoch")
+    eval_batch_size: int = key(256, "examples per evaluation batch, over all workers")
+    log_every: int = key(10, "steps between logged training metrics")
+
+
+@dataclass
+class CheckpointConfig:
+    """When to save, and how many checkpoints to keep. The last step of a run is always saved."""
+
+    every_steps: int | None = key(None, "steps between checkpoints; null: only at the end")
+    keep: int = key(3, "newest checkpoints kept, 3 or more")
+
+
+@dataclass
+class DebugConfig:
+    """Slower modes for looking into a run."""
+
+    check_finite: bool = key(False, "check every kernel's outputs and name the first non-finite one")
+
+
+@dataclass
+class LocalCluster:
+    """Every worker is a process on this machine."""
+
+    name: str = "local"
+    threads_per_worker: int | None = key(None, "kernel threads of one worker; null: cores // workers")
+    workers: int | None = key(None, "workers this cluster has; null: as many as parallelism asks for")
+
+    def __post_init__(self) -> None:
+        for field_name in ("threads_per_worker", "workers"):
+            value = getattr(self, field_name)
+            if value is not None and value < 1:
+                raise ConfigError(f"cluster.{field_name}={value}: expected 1 or more, or null")
+
+
+CLUSTERS: dict[str, type] = {"local": LocalCluster}
+"""Every value of the ``cluster`` axis."""
+
+
+@dataclass
+class Config:
+    """A whole configuration. The fields typed ``Any`` hold a dataclass chosen by its group's table."""
+
+    seed: int = key(0, "fixes initial weights, data order, augmentation and dropout")
+    precision: str = key("float32", "of activations and parameters: float32 or float64")
+    model: Any = MISSING
+    data: Any = MISSING
+    optimizer: Any = MISSING
+    schedule: Any = MISSING
+    parallelism: Any = MISSING
+    cluster: Any = MISSING
+    tracking: Any = MISSING
+    train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    debug: DebugConfig = field(default_factory=DebugConfig)
+    resume: str | None = key(None, "a run directory to continue: `runner resume=DIR`")
+
+
+def key_help(schema: type) -> dict[str, str]:
+    """Map the documented keys of a schema dataclass to their help lines, in order of declaration."""
+    return {f.name: f.metadata["help"] for f in dataclasses.fields(schema) if "help" in f.metadata}

@@ -1,0 +1,19 @@
+"""How a failure is told on the terminal."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+from runner.errors import RunnerError
+
+
+def print_error(error: BaseException, *, what: str = "runner", debug: bool = False) -> None:
+    """Print ``what: error: message`` on standard error.
+
+    An exception that is not a RunnerError is a defect and shows where it was raised; with ``debug`` all do.
+    """
+    if debug or not isinstance(error, RunnerError):
+        traceback.print_exception(error)
+    if isinstance(error, RunnerError):
+        print(f"{what}: error: {error}", file=sys.stderr, flush=True)

@@ -1,0 +1,16 @@
+"""Datasets by the name that the configuration uses. To add one: write its settings class and list it here."""
+
+from runner.data.cifar10 import Cifar10
+from runner.data.digits import Digits
+from runner.data.fashion_mnist import FashionMnist
+from runner.data.mnist import Mnist
+from runner.data.settings import DatasetSettings
+from runner.data.synthetic import Synthetic
+
+DATASETS: dict[str, type[DatasetSettings]] = {
+    "digits": Digits,
+    "synthetic": Synthetic,
+    "mnist": Mnist,
+    "fashion_mnist": FashionMnist,
+    "cifar10": Cifar10,
+}

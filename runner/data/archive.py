@@ -1,0 +1,114 @@
+"""Reading downloaded archives without trusting them: nothing is written or run, and all sizes are capped."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tarfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from runner.errors import DataError, SecurityError
+
+UNPACKED_LIMIT = 1 << 30
+_GZIP_CONTAINER = 31
+_AR_MAGIC = b"!<arch>\n"
+_AR_HEADER_SIZE = 60
+
+
+def read_tar(archive: Path | io.BytesIO, wanted: Mapping[str, int]) -> dict[str, bytes]:
+    """Return the wanted members of a tar file, compressed or not.
+
+    wanted: member path -> largest size in bytes that is accepted. Other members are looked at, not read.
+
+    Raises SecurityError if any member has an absolute path, a ``..`` in it, or is a link or device; DataError
+    if a wanted member is missing or too large, or the archive is damaged or unpacks to more than
+    UNPACKED_LIMIT bytes.
+    """
+    label = archive.name if isinstance(archive, Path) else "inner archive"
+    found: dict[str, bytes] = {}
+    unpacked = 0
+    try:
+        with _open_tar(archive) as tar:
+            for member in tar:
+                name = _checked_name(member, label)
+                unpacked += member.size
+                if unpacked > UNPACKED_LIMIT:
+                    raise DataError(f"{label} unpacks to more than {UNPACKED_LIMIT} bytes, the limit")
+                if name in wanted and member.isfile():
+                    found[name] = _read_member(tar, member, wanted[name], label)
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        raise DataError(f"{label} is damaged: {error}") from error
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise DataError(f"{label} lacks {', '.join(missing)}")
+    return found
+
+
+def _open_tar(archive: Path | io.BytesIO) -> tarfile.TarFile:
+    if isinstance(archive, Path):
+        return tarfile.open(archive)
+    return tarfile.open(fileobj=archive)
+
+
+def _checked_name(member: tarfile.TarInfo, label: str) -> str:
+    """Return the member's path without a leading ``./``; refuse what could lead outside of a folder."""
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts:
+        raise SecurityError(
+            f"{label}: member {member.name!r} points outside of the archive; the archive is refused"
+        )
+    if not (member.isfile() or member.isdir()):
+        raise SecurityError(
+            f"{label}: member {member.name!r} is a link or a device, not a file; the archive is refused"
+        )
+    return str(path)
+
+
+def _read_member(tar: tarfile.TarFile, member: tarfile.TarInfo, limit: int, label: str) -> bytes:
+    if member.size > limit:
+        raise DataError(f"{label}: member {member.name!r} has {member.size} bytes, expected at most {limit}")
+    stream = tar.extractfile(member)
+    if stream is None:
+        raise DataError(f"{label}: member {member.name!r} holds no data")
+    with stream:
+        return stream.read()
+
+
+def gunzip(data: bytes, limit: int, label: str) -> bytes:
+    """Return the contents of a gzip file. Raises DataError if damaged, cut off or over ``limit`` bytes."""
+    decompressor = zlib.decompressobj(_GZIP_CONTAINER)
+    try:
+        plain = decompressor.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise DataError(f"{label} is damaged: {error}") from error
+    if len(plain) > limit:
+        raise DataError(f"{label} decompresses to more than {limit} bytes, the size expected")
+    if not decompressor.eof:
+        raise DataError(f"{label} is cut off after {len(plain)} decompressed bytes")
+    return plain
+
+
+def read_ar_member(archive: Path, name: str) -> bytes:
+    """Return one member of an ar archive, the outer format of a Debian package (deb(5)).
+
+    Raises DataError if the file is no ar archive, is cut off, or lacks the member.
+    """
+    data = archive.read_bytes()
+    if not data.startswith(_AR_MAGIC):
+        raise DataError(f"{archive.name} is damaged: it begins with {data[:8]!r}, expected {_AR_MAGIC!r}")
+    offset = len(_AR_MAGIC)
+    while offset + _AR_HEADER_SIZE <= len(data):
+        header = data[offset : offset + _AR_HEADER_SIZE]
+        size_field = header[48:58].strip()
+        if header[58:] != b"`\n" or not size_field.isdigit():
+            raise DataError(f"{archive.name} is damaged: no member header at byte {offset}")
+        start, size = offset + _AR_HEADER_SIZE, int(size_field)
+        if start + size > len(data):
+            raise DataError(f"{archive.name} is cut off after {len(data)} bytes")
+        if header[:16].decode("ascii", "replace").strip().rstrip("/") == name:
+            return data[start : start + size]
+        # Members begin at even offsets.
+        offset = start + size + size % 2
+    raise DataError(f"{archive.name} lacks {name}")

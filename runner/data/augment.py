@@ -1,0 +1,50 @@
+"""Random crops and mirror images for the train split."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.errors import ConfigError
+
+DRAWS_PER_IMAGE = 3
+
+
+@dataclass
+class Augment:
+    """How each train image is varied.
+
+    crop_padding: pixels of black put around the image before it is cropped back to its size at a random
+    place; 0 leaves it alone. flip: mirror each image left to right with probability 1/2.
+    """
+
+    crop_padding: int = 0
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.crop_padding < 0:
+            raise ConfigError(
+                f"data.augment.crop_padding is {self.crop_padding}; it must be a number of pixels, 0 for none"
+            )
+
+    @property
+    def active(self) -> bool:
+        """Whether images change at all."""
+        return self.crop_padding > 0 or self.flip
+
+    def apply(self, images: NDArray[np.uint8], draws: NDArray[np.float64]) -> NDArray[np.uint8]:
+        """Return ``images`` (S, C, H, W) varied by ``draws`` (S, 3) in [0, 1): row, column, mirror."""
+        if self.crop_padding:
+            images = _crop(images, self.crop_padding, draws[:, :2])
+        if self.flip:
+            images = np.where(draws[:, 2, None, None, None] < 0.5, images[..., ::-1], images)
+        return images
+
+
+def _crop(images: NDArray[np.uint8], padding: int, draws: NDArray[np.float64]) -> NDArray[np.uint8]:
+    height, width = images.shape[2:]
+    border = (padding, padding)
+    padded = np.pad(images, ((0, 0), (0, 0), border, border))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
+    row, column = (draws * (2 * padding + 1)).astype(np.int64).T
+    return windows[np.arange(len(images)), :, row, column]

@@ -1,0 +1,120 @@
+"""Published datasets as the cache keeps them: IDX files whose checksums are known in advance.
+
+The checksums are those of the decoded arrays, so it does not matter which of several places they came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from runner.data import idx
+from runner.data.dataset import Dataset, Facts, Normalisation, Split
+from runner.errors import DataError
+
+
+@dataclass(frozen=True)
+class CachedArray:
+    """One file of the cache: a uint8 array of ``shape`` and the SHA-256 of the whole file."""
+
+    filename: str
+    shape: tuple[int, ...]
+    sha256: str
+
+    @property
+    def size(self) -> int:
+        """Length of the file in bytes."""
+        return len(idx.header(self.shape)) + math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class PublishedDataset:
+    """A dataset whose every byte is known. ``shape`` is the (C, H, W) of one image."""
+
+    name: str
+    shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    normalisation: Normalisation
+    train_images: CachedArray
+    train_labels: CachedArray
+    test_images: CachedArray
+    test_labels: CachedArray
+
+    @property
+    def arrays(self) -> tuple[CachedArray, ...]:
+        """All files of the dataset."""
+        return self.train_images, self.train_labels, self.test_images, self.test_labels
+
+    @property
+    def facts(self) -> Facts:
+        """Shape, classes and counts."""
+        return Facts(self.shape, self.class_names, self.train_labels.shape[0], self.test_labels.shape[0])
+
+
+def default_cache_dir() -> Path:
+    """Return ``runner/data`` under the user's cache folder (XDG base directory specification)."""
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The specification wants a relative path there treated as if it were unset.
+    base = configured if configured.is_absolute() else Path.home() / ".cache"
+    return base / "runner" / "data"
+
+
+def cache_root(cache_dir: str | Path | None) -> Path:
+    """Return the folder that holds one folder per dataset: ``cache_dir``, or the default for None."""
+    return default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
+
+
+def read_verified(path: Path, array: CachedArray) -> bytes:
+    """Return the bytes of ``path``. Raises DataError if it is missing or not exactly the known file."""
+    try:
+        with path.open("rb") as stream:
+            # One byte more than expected is enough to see that a file is too long.
+            data = stream.read(array.size + 1)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    found = hashlib.sha256(data).hexdigest()
+    if found != array.sha256:
+        raise DataError(
+            f"{path} is corrupt: SHA-256 is {found}, expected {array.sha256} "
+            f"(read {len(data)} bytes, expected {array.size})"
+        )
+    return data
+
+
+def is_cached(published: PublishedDataset, root: Path) -> bool:
+    """Return whether every file of the dataset is in the cache and verifies."""
+    try:
+        for array in published.arrays:
+            read_verified(root / published.name / array.filename, array)
+    except DataError:
+        return False
+    return True
+
+
+def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:
+    """Read a dataset from the cache. Raises DataError, with the command that mends it, if it cannot."""
+    root = cache_root(cache_dir)
+    folder = root / published.name
+    remedy = f"runner data fetch {published.name}" + (f" --cache-dir {root}" if cache_dir is not None else "")
+    if not folder.is_dir():
+        raise DataError(
+            f"dataset {published.name!r} is not in the cache: {folder} is missing; get it with: {remedy}"
+        )
+    try:
+        train = _read_split(published, folder, published.train_images, published.train_labels)
+        test = _read_split(published, folder, published.test_images, published.test_labels)
+    except DataError as error:
+        raise DataError(f"dataset {published.name!r}: {error}; get it again with: {remedy}") from error
+    return Dataset(published.name, train, test, published.class_names, published.normalisation)
+
+
+def _read_split(published: PublishedDataset, folder: Path, images: CachedArray, labels: CachedArray) -> Split:
+    pixels, classes = (
+        idx.decode(read_verified(folder / array.filename, array), array.shape) for array in (images, labels)
+    )
+    return Split(pixels.reshape(-1, *published.shape), classes.astype(np.int64))

@@ -1,0 +1,81 @@
+"""What a dataset is, before and after it is in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rest of the program must know of a dataset, without reading it.
+
+    shape: (C, H, W) of one image; class_names[i] is the name of label i; the examples are counted per split.
+    """
+
+    shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    train_examples: int
+    test_examples: int
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; labels are 0..classes-1."""
+        return len(self.class_names)
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """From stored pixels to network inputs: ``(pixel / scale - mean) / std``, mean and std per channel."""
+
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def apply(self, images: NDArray[np.uint8], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return ``images`` (S, C, H, W) normalised in ``dtype``, as a new array of the same shape."""
+        mean, std = (np.asarray(values, np.float64)[:, None, None] for values in (self.mean, self.std))
+        inputs: NDArray[Any] = np.multiply(images, (1.0 / (self.scale * std)).astype(dtype), dtype=dtype)
+        inputs -= (mean / std).astype(dtype)
+        return inputs
+
+
+@dataclass(frozen=True)
+class Split:
+    """Examples of one split: images (N, C, H, W) uint8 as stored, labels (N,) int64."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A labelled image dataset in memory; class_names[i] is the name of label i."""
+
+    name: str
+    train: Split
+    test: Split
+    class_names: tuple[str, ...]
+    normalisation: Normalisation
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of one image."""
+        _, channels, height, width = self.train.images.shape
+        return channels, height, width
+
+    @property
+    def facts(self) -> Facts:
+        """The same facts its configuration stated before it was loaded."""
+        return Facts(self.shape, self.class_names, len(self.train), len(self.test))

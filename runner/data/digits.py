@@ -1,0 +1,88 @@
+"""The 8x8 handwritten digits that scikit-learn carries (part of UCI optdigits): 1,797 images, 10 classes."""
+
+import gzip
+import hashlib
+import zlib
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.data.dataset import Dataset, Facts, Normalisation, Split
+from runner.data.settings import DatasetSettings
+from runner.data.stratify import held_out, stratified_split
+from runner.errors import ConfigError, DataError
+
+_SHAPE = (1, 8, 8)
+_PER_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
+_CLASS_NAMES = tuple("0123456789")
+_TEXT_LIMIT = 1 << 20
+# Over the decoded table, not the file: another compression of the same numbers is as good.
+_TABLE_SHA256 = "68aea062d35a127749050fa0e52dca09d6569ac08092c925610e0954e172dde2"
+# Pixels count the ink, 0 to 16, in 4x4 blocks of the original bitmaps.
+_NORMALISATION = Normalisation(scale=16.0, mean=(0.0,), std=(1.0,))
+
+
+@dataclass
+class Digits(DatasetSettings):
+    """Settings of ``digits``.
+
+    test_fraction: share of every class that becomes the test split, for the source has none. split_seed: seed
+    of the draw of that split, independent of the run's.
+    """
+
+    name: str = "digits"
+    test_fraction: float = 0.2
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.test_fraction < 1.0:
+            raise ConfigError(f"data.test_fraction is {self.test_fraction}; it must lie between 0 and 1")
+        super().__post_init__()
+
+    def facts(self) -> Facts:
+        """Return shape, classes and counts; nothing is read."""
+        test = sum(held_out(examples, self.test_fraction) for examples in _PER_CLASS)
+        return Facts(_SHAPE, _CLASS_NAMES, sum(_PER_CLASS) - test, test)
+
+    def load(self) -> Dataset:
+        """Read scikit-learn's file and split it. Raises DataError if it is missing or not the known one."""
+        table = _read_table(_digits_file())
+        images, labels = table[:, :-1].reshape(-1, *_SHAPE), table[:, -1].astype(np.int64)
+        train, test = (
+            Split(images[part], labels[part])
+            for part in stratified_split(labels, self.test_fraction, self.split_seed, self.name)
+        )
+        return Dataset(self.name, train, test, _CLASS_NAMES, _NORMALISATION)
+
+
+def _digits_file() -> Path:
+    # Importing scikit-learn takes seconds and its loader is not needed: only the file is.
+    spec = find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(
+            "dataset 'digits' is read from scikit-learn, which is not installed; "
+            "expected it beside runner: pip install scikit-learn"
+        )
+    return Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+
+
+def _read_table(path: Path) -> NDArray[np.uint8]:
+    """Return the (1797, 65) table of the compressed CSV file: 64 pixels and the label of each image."""
+    try:
+        with gzip.open(path) as stream:
+            text = stream.read(_TEXT_LIMIT).decode("ascii")
+        table = np.loadtxt(text.splitlines(), delimiter=",", dtype=np.uint8)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise DataError(
+            f"cannot read dataset 'digits' from {path}: {error}; reinstall scikit-learn"
+        ) from error
+    found = hashlib.sha256(table.tobytes()).hexdigest()
+    if found != _TABLE_SHA256:
+        raise DataError(
+            f"{path} does not hold the known digits: SHA-256 of its table is {found}, "
+            f"expected {_TABLE_SHA256}; reinstall scikit-learn"
+        )
+    return table

@@ -1,0 +1,61 @@
+"""Reading ahead, so that making a batch costs the step no time."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Protocol, Self
+
+from runner.data.pipeline import Batch
+
+
+class Source(Protocol):
+    """What can be read ahead of: a thread-safe, pure function of its arguments."""
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
+        """Return examples lo..hi-1 of the whole batch of ``step``."""
+        ...
+
+
+class Prefetcher:
+    """An input source that gives what its source gives, usually before it is asked.
+
+    After each read of (split, step, lo, hi) one background thread makes (split, step + 1, lo, hi). So it is
+    at most one step ahead, however many shares (microbatches) a step reads. A read that was not foreseen,
+    such as the first one or one after a jump, is made on the spot.
+    """
+
+    def __init__(self, source: Source) -> None:
+        """Read ahead of ``source``; ``close`` ends the thread."""
+        self._source = source
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
+        self._ahead: dict[tuple[str, int, int], tuple[int, Future[Batch]]] = {}
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
+        """Return examples lo..hi-1 of the whole batch of ``step``; see ``Pipeline.read``.
+
+        Raises whatever the source raised for this very read, and RuntimeError after ``close``.
+        """
+        share = (split, lo, hi)
+        foreseen_step, future = self._ahead.pop(share, (None, None))
+        if future is not None and foreseen_step == step:
+            batch = future.result()
+        else:
+            if future is not None:
+                future.cancel()
+            batch = self._source.read(split, step, lo, hi)
+        self._ahead[share] = (step + 1, self._thread.submit(self._source.read, split, step + 1, lo, hi))
+        return batch
+
+    def close(self) -> None:
+        """Wait for the thread to end; batches it made ahead are dropped."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._ahead.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,41 @@
+"""Settings objects from plain data, as it arrives from another process: every key and type is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from runner.errors import ConfigError
+
+SettingsType = TypeVar("SettingsType")
+
+
+def from_plain(schema: type[SettingsType], plain: Mapping[str, object], where: str) -> SettingsType:
+    """Return the dataclass ``schema`` filled from ``plain``; keys left out keep their defaults.
+
+    Raises ConfigError, naming the key as ``where.key``, for an unknown key or a value of another type.
+    """
+    hints = get_type_hints(schema)
+    known = [field.name for field in fields(schema)]  # type: ignore[arg-type]
+    for key in plain:
+        if key not in known:
+            raise ConfigError(f"unknown key {where}.{key}; the keys of {where} are: {', '.join(known)}")
+    return schema(**{key: _checked(value, hints[key], f"{where}.{key}") for key, value in plain.items()})
+
+
+def _checked(value: object, hint: Any, where: str) -> Any:
+    if is_dataclass(hint) and isinstance(value, Mapping):
+        return from_plain(hint, value, where)  # type: ignore[arg-type]
+    if get_origin(hint) is list and isinstance(value, list):
+        (item,) = get_args(hint)
+        return [_checked(entry, item, f"{where}[{i}]") for i, entry in enumerate(value)]
+    allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    # By exact type: to isinstance a bool would be an int.
+    if type(value) in allowed:
+        return value
+    if float in allowed and type(value) is int:
+        return float(value)
+    expected = hint.__name__ if isinstance(hint, type) else str(hint)
+    raise ConfigError(f"{where} is {value!r}, a {type(value).__name__}; expected {expected}")

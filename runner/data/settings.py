@@ -1,0 +1,37 @@
+"""What the settings of every dataset have in common."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+from runner.data.augment import Augment
+from runner.data.dataset import Dataset, Facts
+from runner.errors import ConfigError
+
+
+@dataclass
+class DatasetSettings(ABC):
+    """Settings of one dataset. Impossible values raise ConfigError when the object is made.
+
+    cache_dir: folder of fetched datasets, None for the user's own (see ``runner.data.cache``); the datasets
+    that need no fetching leave it unread.
+    """
+
+    name: str = ""
+    augment: Augment = field(default_factory=Augment)
+    cache_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        smallest = min(self.facts().shape[1:])
+        if self.augment.crop_padding >= smallest:
+            raise ConfigError(
+                f"data.augment.crop_padding is {self.augment.crop_padding}; for dataset {self.name!r} "
+                f"it must be less than {smallest} pixels, or a crop could miss the image"
+            )
+
+    @abstractmethod
+    def facts(self) -> Facts:
+        """Return shape, classes and counts, without reading any data."""
+
+    @abstractmethod
+    def load(self) -> Dataset:
+        """Read or make the dataset. Raises DataError if it is missing or corrupt."""

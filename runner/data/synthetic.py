@@ -1,0 +1,83 @@
+"""Images of any shape and number, made in memory: for benchmarks, and where real data is not needed."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.data.dataset import Dataset, Facts, Normalisation, Split
+from runner.data.settings import DatasetSettings
+from runner.errors import ConfigError
+from runner.kernels import philox
+
+_PATTERN_SIDE = 8
+# Few enough random words at a time that the generator stays in the processor's cache.
+_WORDS_PER_CHUNK = 1 << 17
+# Half of a uniform byte plus half of another: mean 1/2, variance 2 * (1/2)^2 / 12 of the full range.
+_MEAN, _STD = 0.5, 0.204
+
+
+@dataclass
+class Synthetic(DatasetSettings):
+    """Settings of ``synthetic``: labels go round the classes, an image is the pattern of its class and noise.
+
+    shape: (C, H, W). examples, test_examples: sizes of the splits. All draws depend on ``data_seed`` alone.
+    """
+
+    name: str = "synthetic"
+    shape: list[int] = field(default_factory=lambda: [3, 224, 224])
+    classes: int = 1000
+    examples: int = 512
+    test_examples: int = 128
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != 3 or min(self.shape) < 1:
+            raise ConfigError(
+                f"data.shape is {list(self.shape)}; expected three positive sizes [channels, height, width]"
+            )
+        for key in ("classes", "examples", "test_examples"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"data.{key} is {getattr(self, key)}; it must be at least 1")
+        super().__post_init__()
+
+    def facts(self) -> Facts:
+        """Return shape, classes and counts, as set."""
+        channels, height, width = self.shape
+        names = tuple(f"class {label}" for label in range(self.classes))
+        return Facts((channels, height, width), names, self.examples, self.test_examples)
+
+    def load(self) -> Dataset:
+        """Draw both splits. Takes C * H * W bytes per example."""
+        channels = self.shape[0]
+        return Dataset(
+            self.name,
+            self._split("train", self.examples),
+            self._split("test", self.test_examples),
+            self.facts().class_names,
+            Normalisation(scale=255.0, mean=(_MEAN,) * channels, std=(_STD,) * channels),
+        )
+
+    def _split(self, split: str, examples: int) -> Split:
+        labels = np.arange(examples, dtype=np.int64) % self.classes
+        images = np.empty((examples, *self.shape), np.uint8)
+        chunk = max(1, _WORDS_PER_CHUNK * 4 // images[0].size)
+        for start in range(0, examples, chunk):
+            rows = np.arange(start, min(start + chunk, examples), dtype=np.int64)
+            noise = self._draw_bytes(f"noise/{split}", rows, tuple(self.shape))
+            # Each summand is at most 127, so the sum stays within a byte.
+            images[rows] = self._patterns(labels[rows]) // 2 + noise // 2
+        return Split(images, labels)
+
+    def _patterns(self, labels: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the pattern of each label, (S, C, H, W): a small random picture, enlarged."""
+        channels, height, width = self.shape
+        picture = self._draw_bytes("pattern", labels, (channels, _PATTERN_SIDE, _PATTERN_SIDE))
+        row, column = (np.arange(side) * _PATTERN_SIDE // side for side in (height, width))
+        return picture[:, :, row[:, None], column]
+
+    def _draw_bytes(self, stream: str, index: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """Draw one uint8 array of ``shape`` for each entry of ``index``."""
+        count = int(np.prod(shape))
+        words = philox.bits(philox.key(self.data_seed, f"{self.name}/{stream}"), index, (count + 3) // 4)
+        return words.astype("<u4").view(np.uint8)[:, :count].reshape(len(index), *shape)

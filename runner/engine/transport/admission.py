@@ -1,0 +1,161 @@
+"""Who is let in, and what of theirs is delivered: the part of receiving that knows nothing of sockets.
+
+A stranger can only say hello. Whatever else comes from one is dropped and counted, because anybody who can
+reach the socket could otherwise end a run. A peer that has proven the token is held to the protocol: what
+breaks it is a defect or an attack, and ends the run with a text that names the peer.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from runner.engine.transport.endpoint import Identity, Received
+from runner.engine.transport.header import Envelope, check_frames, decode_header
+from runner.engine.transport.messages import Hello, Message
+from runner.engine.transport.names import HEARTBEAT_ROLE, MASTER_ROLE, WORKER_ROLE, peer_name
+from runner.engine.transport.schema import Violation
+from runner.engine.transport.text import printable
+from runner.errors import ClusterError, SecurityError
+
+log = logging.getLogger(__name__)
+
+CALLERS = {
+    MASTER_ROLE: (WORKER_ROLE, HEARTBEAT_ROLE),
+    WORKER_ROLE: (MASTER_ROLE, WORKER_ROLE),
+}
+"""Role of an inbox -> the roles that may connect to it."""
+
+
+class Drop(StrEnum):
+    """Why a message was not delivered."""
+
+    MALFORMED = "malformed header from a stranger"
+    STALE = "other run or epoch"
+    NO_HELLO = "first message of a connection is no hello"
+    BAD_TOKEN = "hello with a wrong token"
+    DUPLICATE = "number in line seen before"
+
+
+@dataclass
+class _Caller:
+    """The peer behind one connection, and the number its next message must carry."""
+
+    name: str
+    role: str
+    expected: int
+
+
+class Admission:
+    """The state of all connections into one inbox. A pure state machine: no clock, no socket.
+
+    ``connection`` below is whatever the transport tells connections apart by; it is never taken for a name.
+    """
+
+    def __init__(self, identity: Identity, peers: int) -> None:
+        """``peers`` is the number of indices that each role may have."""
+        self.drops: Counter[Drop] = Counter()
+        self._identity = identity
+        self._peers = peers
+        self._callers: dict[bytes, _Caller] = {}
+
+    def admit(
+        self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview]
+    ) -> Received | None:
+        """Return the message to deliver, or None when it was dropped and counted.
+
+        Raises SecurityError when a peer of this run broke the protocol, ClusterError when messages were lost.
+        """
+        caller = self._callers.get(connection)
+        if caller is None:
+            return self._admit_stranger(connection, header, frames)
+        return self._admit_known(caller, header, frames)
+
+    def validate_state(self) -> None:
+        """Raise AssertionError unless every name has one connection at most, and each has said hello."""
+        names = [caller.name for caller in self._callers.values()]
+        assert len(names) == len(set(names)), f"a peer with two connections: {sorted(names)}"
+        assert all(caller.expected >= 1 for caller in self._callers.values()), "a caller that said no hello"
+
+    def _admit_stranger(
+        self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview]
+    ) -> Received | None:
+        try:
+            envelope, message = decode_header(header)
+        except SecurityError as error:
+            self._drop(Drop.MALFORMED, str(error))
+            return None
+        if self._is_stale(envelope):
+            self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
+        elif not isinstance(message, Hello):
+            self._drop(Drop.NO_HELLO, f"{message.kind} from {envelope.src}")
+        elif not hmac.compare_digest(message.token.encode(), self._identity.token.encode()):
+            self._drop(Drop.BAD_TOKEN, f"from {envelope.src}")
+        else:
+            name = self._check_hello(envelope, message, frames)
+            self._callers[connection] = _Caller(name, message.role, expected=1)
+            return Received(name, replace(message, token=""))
+        return None
+
+    def _check_hello(self, envelope: Envelope, hello: Hello, frames: Sequence[memoryview]) -> str:
+        """Return the caller's name. It knows the token, so anything wrong from here on is raised."""
+        name = peer_name(hello.role, hello.index)
+        source = printable(envelope.src)
+        if envelope.src != name or envelope.seq != 0 or frames:
+            raise SecurityError(
+                f"hello of {name}: sent as {source}, number {envelope.seq}, with {len(frames)} frames; "
+                f"expected {name}, number 0, none"
+            )
+        allowed = CALLERS[self._identity.role]
+        if hello.role not in allowed or hello.index >= self._peers:
+            raise SecurityError(
+                f"hello of {name} to {self._identity.name}: "
+                f"expected a role of {', '.join(allowed)} and an index below {self._peers}"
+            )
+        if any(caller.name == name for caller in self._callers.values()):
+            raise SecurityError(f"second connection of {name} to {self._identity.name} in one epoch")
+        return name
+
+    def _admit_known(
+        self, caller: _Caller, header: bytes | memoryview, frames: Sequence[memoryview]
+    ) -> Received | None:
+        try:
+            envelope, message = decode_header(header)
+        except SecurityError as error:
+            raise SecurityError(f"{caller.name}: {error}") from error
+        if self._is_stale(envelope):
+            self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
+            return None
+        if envelope.src != caller.name:
+            raise SecurityError(f"{caller.name} sent a message as {printable(envelope.src)}")
+        if envelope.seq < caller.expected:
+            self._drop(Drop.DUPLICATE, f"{message.kind} {envelope.seq} from {caller.name}")
+            return None
+        if envelope.seq > caller.expected:
+            raise ClusterError(
+                f"{envelope.seq - caller.expected} messages from {caller.name} to {self._identity.name} "
+                f"were lost: number {caller.expected} expected, {envelope.seq} ({message.kind}) arrived"
+            )
+        self._check_content(caller, message, frames)
+        caller.expected += 1
+        return Received(caller.name, message, tuple(frames))
+
+    def _check_content(self, caller: _Caller, message: Message, frames: Sequence[memoryview]) -> None:
+        if isinstance(message, Hello) or caller.role not in message.senders:
+            raise SecurityError(f"{caller.name} sent {message.kind!r}, which is not for it to say here")
+        try:
+            check_frames(message, frames)
+        except Violation as violation:
+            raise SecurityError(f"{caller.name}: {violation}") from violation
+
+    def _is_stale(self, envelope: Envelope) -> bool:
+        return (envelope.run, envelope.epoch) != (self._identity.run, self._identity.epoch)
+
+    def _drop(self, reason: Drop, detail: str) -> None:
+        self.drops[reason] += 1
+        level = logging.WARNING if self.drops[reason] == 1 else logging.DEBUG
+        log.log(level, "%s dropped a message: %s (%s)", self._identity.name, reason.value, printable(detail))

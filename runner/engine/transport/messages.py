@@ -1,0 +1,212 @@
+"""The closed set of messages between the processes of a run: each kind is one dataclass, and its schema.
+
+Payload frames follow the header of some kinds: one document, or the bytes of the inline tensors in the order
+in which the header describes them. :mod:`runner.engine.transport.header` makes bytes of all this.
+"""
+
+from __future__ import annotations
+
+import traceback as traceback_module
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from runner.engine.transport.names import HEARTBEAT_ROLE, MASTER_ROLE, ROLES, WORKER_ROLE
+from runner.engine.transport.references import ReferenceType, TensorReference
+from runner.engine.transport.schema import Integer, MapOf, Number, OneOf, Text
+from runner.engine.transport.text import ascii_only
+
+MAX_REFERENCES = 512
+MAX_NAME = 512
+MAX_ERROR_TEXT = 4096
+MAX_TRACEBACK = 16 * 2**10
+
+SETUP, LOAD, STEP, SAVE, IDLE = "setup", "load", "step", "save", "idle"
+SECTIONS = (SETUP, LOAD, STEP, SAVE, IDLE)
+"""What the main loop of a worker can be busy with, as its heartbeats say."""
+
+Index = Annotated[int, Integer()]
+Step = Annotated[int, Integer()]
+PlanId = Annotated[str, Text(64)]
+Name = Annotated[str, Text(MAX_NAME)]
+Section = Annotated[str, OneOf(SECTIONS)]
+NamedTensors = Annotated[
+    Mapping[str, TensorReference], MapOf(Text(MAX_NAME), ReferenceType(), MAX_REFERENCES)
+]
+Numbers = Annotated[Mapping[str, float], MapOf(Text(MAX_NAME), Number(), 64)]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Base of all kinds. ``senders`` are the roles that may say it; some are followed by one document."""
+
+    kind: ClassVar[str]
+    senders: ClassVar[tuple[str, ...]]
+    has_document: ClassVar[bool] = False
+
+    def references(self) -> Sequence[TensorReference]:
+        """The tensors that the header describes, in order."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Message):
+    """The first message of every connection: who is calling, proved by the run's token.
+
+    The token is blanked before the message is handed on, so that it cannot end up in a log.
+    """
+
+    kind: ClassVar[str] = "hello"
+    senders: ClassVar[tuple[str, ...]] = ROLES
+    role: Annotated[str, OneOf(ROLES)]
+    index: Index
+    pid: Annotated[int, Integer(low=1)]
+    token: Annotated[str, Text(128)]
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome(Message):
+    """The master has this worker in its list; what to do comes next."""
+
+    kind: ClassVar[str] = "welcome"
+    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup(Message):
+    """What a worker needs once, as a document: its device, its peers' addresses, its input source."""
+
+    kind: ClassVar[str] = "setup"
+    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
+    has_document: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Message):
+    """A plan to keep under ``plan``; the document has the subgraph for the receiver, and its arenas."""
+
+    kind: ClassVar[str] = "load"
+    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
+    has_document: ClassVar[bool] = True
+    plan: PlanId
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Message):
+    """The plan is bound and its arenas are open: their files may be unlinked."""
+
+    kind: ClassVar[str] = "loaded"
+    senders: ClassVar[tuple[str, ...]] = (WORKER_ROLE,)
+    plan: PlanId
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Message):
+    """Execute one step of a plan: the one message from the master to each worker per step."""
+
+    kind: ClassVar[str] = "run"
+    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
+    plan: PlanId
+    step: Step
+    feeds: NamedTensors
+
+    def references(self) -> Sequence[TensorReference]:
+        return tuple(self.feeds.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Message):
+    """This worker has finished the step and no longer looks at any tensor of it."""
+
+    kind: ClassVar[str] = "done"
+    senders: ClassVar[tuple[str, ...]] = (WORKER_ROLE,)
+    plan: PlanId
+    step: Step
+    fetches: NamedTensors
+    stats: Numbers
+
+    def references(self) -> Sequence[TensorReference]:
+        return tuple(self.fetches.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TensorReady(Message):
+    """The value of a Send, for the Recv with the same (plan, step, key)."""
+
+    kind: ClassVar[str] = "tensor"
+    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE, WORKER_ROLE)
+    plan: PlanId
+    step: Step
+    key: Name
+    reference: Annotated[TensorReference, ReferenceType()]
+
+    def references(self) -> Sequence[TensorReference]:
+        return (self.reference,)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Message):
+    """What the main loop of a worker is busy with, said by a thread beside it."""
+
+    kind: ClassVar[str] = "heartbeat"
+    senders: ClassVar[tuple[str, ...]] = (HEARTBEAT_ROLE,)
+    section: Section
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Message):
+    """The worker cannot go on. ``node`` is the graph node at fault, "" when it is none."""
+
+    kind: ClassVar[str] = "failed"
+    senders: ClassVar[tuple[str, ...]] = (WORKER_ROLE,)
+    error: Annotated[str, Text(128)]
+    text: Annotated[str, Text(MAX_ERROR_TEXT)]
+    traceback: Annotated[str, Text(MAX_TRACEBACK)]
+    node: Name
+
+    @classmethod
+    def of(cls, error: BaseException, node: str = "") -> Failed:
+        """Describe an exception, cut so that it always fits a header: no failure may fail to be told."""
+        lines = "".join(traceback_module.format_exception(error))
+        return cls(
+            error=ascii_only(type(error).__name__)[:128],
+            text=ascii_only(str(error))[:MAX_ERROR_TEXT],
+            traceback=ascii_only(lines)[-MAX_TRACEBACK:],
+            node=ascii_only(node)[:MAX_NAME],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown(Message):
+    """Leave: nothing more will be asked."""
+
+    kind: ClassVar[str] = "shutdown"
+    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
+
+
+@dataclass(frozen=True, slots=True)
+class Bye(Message):
+    """The worker leaves because it was told to; its exit is no failure."""
+
+    kind: ClassVar[str] = "bye"
+    senders: ClassVar[tuple[str, ...]] = (WORKER_ROLE,)
+
+
+KINDS: Mapping[str, type[Message]] = {
+    message_type.kind: message_type
+    for message_type in (
+        Hello,
+        Welcome,
+        Setup,
+        Load,
+        Loaded,
+        Run,
+        Done,
+        TensorReady,
+        Heartbeat,
+        Failed,
+        Shutdown,
+        Bye,
+    )
+}

@@ -1,0 +1,208 @@
+"""Arenas: files in shared memory through which the tensors of one sender reach the other processes of a host.
+
+An arena belongs to one sending process and one plan. The master makes its file, everyone maps it, and the
+master
+unlinks it as soon as all have: from then on it has no name, and the kernel frees it with the last process,
+however that one ends. Only a message with a reference (arena, offset, length, epoch) travels over the
+socket.
+
+The law that makes reuse safe: every key has one slot, written at most once per step, and *the master starts
+step s+1 only after every worker has finished step s*. A reader must therefore not keep a view beyond its
+step.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.transport.references import DTYPES, ArenaTensor, dtype_name, view_bytes
+from runner.engine.transport.schema import Integer, MapOf, Record, Text, Violation
+from runner.engine.transport.text import printable
+from runner.errors import ResourceError, SecurityError
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register."""
+
+FILE_MODE = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where the tensor of one key lies, in bytes."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaSpec:
+    """All that a process needs to open an arena.
+
+    name: unique within the run, as references carry it. owner: the one peer that writes. epoch: the run's
+    epoch.
+    path: the file. sizes: bytes of every key; offsets follow from them by :func:`lay_out`.
+    """
+
+    name: Annotated[str, Text(128)]
+    owner: Annotated[str, Text(32)]
+    epoch: Annotated[int, Integer()]
+    path: Annotated[str, Text(4096)]
+    sizes: Annotated[Mapping[str, int], MapOf(Text(512), Integer(), 2**20)]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the specification as plain data for a document."""
+        return _SPEC.write(self, "arena")
+
+    @classmethod
+    def from_plain(cls, plain: object) -> ArenaSpec:
+        """Read what :meth:`to_plain` made; raises SecurityError for anything else."""
+        try:
+            return _SPEC.read(plain, "arena")
+        except Violation as violation:
+            raise SecurityError(f"arena refused: {violation}") from violation
+
+
+_SPEC = Record(ArenaSpec)
+
+
+def lay_out(sizes: Mapping[str, int]) -> dict[str, Slot]:
+    """Return the slot of every key: sorted by key, one after the other, each aligned."""
+    slots: dict[str, Slot] = {}
+    offset = 0
+    for key in sorted(sizes):
+        slots[key] = Slot(offset, sizes[key])
+        offset = _aligned(offset + sizes[key])
+    return slots
+
+
+def arena_bytes(sizes: Mapping[str, int]) -> int:
+    """Return the size of the file for ``sizes``; never 0, because an empty file cannot be mapped."""
+    return max(ALIGNMENT, sum(_aligned(nbytes) for nbytes in sizes.values()))
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def create_arena(directory: Path, name: str, owner: str, epoch: int, sizes: Mapping[str, int]) -> ArenaSpec:
+    """Make the file of an arena, its memory reserved, under a name that cannot be guessed. For the master.
+
+    Raises ResourceError when there is not that much room: reserving it now is what keeps a full /dev/shm from
+    killing a worker with SIGBUS later.
+    """
+    total = arena_bytes(sizes)
+    path = directory / f"arena-{secrets.token_hex(16)}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        os.posix_fallocate(descriptor, 0, total)
+    except OSError as error:
+        path.unlink()
+        free = os.statvfs(directory).f_bavail * os.statvfs(directory).f_frsize
+        raise ResourceError(
+            f"arena {name!r} of {owner} needs {total} bytes of shared memory, {directory} has {free} free "
+            f"({error.strerror}): use fewer workers or a smaller batch, or give the machine a larger /dev/shm"
+        ) from error
+    finally:
+        os.close(descriptor)
+    return ArenaSpec(name, owner, epoch, str(path), dict(sizes))
+
+
+def unlink_arena(spec: ArenaSpec) -> None:
+    """Take away the name of an arena that every process has opened; the memory lives on with its mappings."""
+    Path(spec.path).unlink()
+
+
+class ArenaWriter:
+    """The owner's side of an arena."""
+
+    def __init__(self, spec: ArenaSpec) -> None:
+        """Map the file; raises SecurityError when it is not the file the master made."""
+        self.spec = spec
+        self._slots = lay_out(spec.sizes)
+        self._memory = np.frombuffer(_map_file(spec, mmap.PROT_READ | mmap.PROT_WRITE), np.uint8)
+
+    def put(self, key: str, array: NDArray[Any]) -> ArenaTensor:
+        """Copy ``array``, of any memory order, into its slot and return the reference for the message.
+
+        Raises KeyError for a key the arena was not laid out for, ValueError for a size that is not its
+        slot's.
+        """
+        slot = self._slots[key]
+        if array.nbytes != slot.nbytes:
+            raise ValueError(
+                f"{key!r}: {array.nbytes} bytes, but its slot in {self.spec.name!r} has {slot.nbytes}"
+            )
+        dtype = dtype_name(array)
+        target = (
+            self._memory[slot.offset : slot.offset + slot.nbytes].view(DTYPES[dtype]).reshape(array.shape)
+        )
+        np.copyto(target, array)
+        return ArenaTensor(dtype, array.shape, self.spec.name, slot.offset, slot.nbytes, self.spec.epoch)
+
+
+class ArenaReader:
+    """Another process's arena, mapped read-only."""
+
+    def __init__(self, spec: ArenaSpec) -> None:
+        """Map the file; raises SecurityError when it is not the file the master made."""
+        self.spec = spec
+        self._slots = lay_out(spec.sizes)
+        self._memory = memoryview(_map_file(spec, mmap.PROT_READ))
+
+    def view(self, key: str, reference: ArenaTensor) -> NDArray[Any]:
+        """Return a read-only view of the tensor under ``key``, valid until this step ends.
+
+        Raises SecurityError when the reference is not exactly to the slot that this arena has for ``key``.
+        """
+        slot = self._slots.get(key)
+        expected = None if slot is None else (self.spec.name, self.spec.epoch, slot.offset, slot.nbytes)
+        said = (reference.arena, reference.epoch, reference.offset, reference.length)
+        if slot is None or said != expected:
+            raise SecurityError(
+                f"tensor {printable(key)} of {self.spec.owner}: reference to (arena, epoch, offset, length) "
+                f"{printable(str(said))}, expected {expected or f'a key of arena {self.spec.name}'}"
+            )
+        return self.read(key, reference.dtype, reference.shape)
+
+    def read(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return a read-only view of the tensor under ``key`` whose dtype and shape a plan has fixed.
+
+        Valid until this step ends. Raises SecurityError when the slot is not of that size, KeyError without one.
+        """
+        slot = self._slots[key]
+        data = self._memory[slot.offset : slot.offset + slot.nbytes]
+        try:
+            return view_bytes(data, dtype, shape, f"tensor {printable(key)}")
+        except Violation as violation:
+            raise SecurityError(f"arena {self.spec.name!r} of {self.spec.owner}: {violation}") from violation
+
+
+def _map_file(spec: ArenaSpec, protection: int) -> mmap.mmap:
+    """Map the whole file after checking that it is the one the master made: kind, mode, owner and size."""
+    writable = bool(protection & mmap.PROT_WRITE)
+    try:
+        descriptor = os.open(spec.path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_NOFOLLOW)
+    except OSError as error:
+        raise SecurityError(f"arena {spec.name!r}: cannot open {spec.path}: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        said = (stat.S_IFMT(status.st_mode), stat.S_IMODE(status.st_mode), status.st_uid, status.st_size)
+        expected = (stat.S_IFREG, FILE_MODE, os.geteuid(), arena_bytes(spec.sizes))
+        if said != expected:
+            raise SecurityError(
+                f"arena {spec.name!r}: {spec.path} has (kind, mode, user, bytes) {said}, expected {expected}"
+            )
+        # Populated at once, so that no step pays for the page faults.
+        return mmap.mmap(descriptor, status.st_size, mmap.MAP_SHARED | mmap.MAP_POPULATE, protection)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,101 @@
+"""Receiving over ZeroMQ: one ROUTER per process, which all its peers connect to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import zmq
+
+from runner.engine.transport.address import check_bind_address, inbox_path
+from runner.engine.transport.admission import Admission
+from runner.engine.transport.endpoint import Identity, Limits, Received
+from runner.engine.transport.header import MAX_PAYLOAD_FRAMES
+from runner.engine.transport.zmq_context import Context
+from runner.engine.transport.zmq_options import Socket, configure_inbox, milliseconds
+from runner.errors import ClusterError
+
+_MAX_PARTS = 1 + MAX_PAYLOAD_FRAMES
+"""Header and payload; the routing id that ROUTER puts in front is counted apart."""
+
+
+class Inbox:
+    """A bound ROUTER and the admission of what it receives. For one thread."""
+
+    def __init__(self, context: Context, identity: Identity, address: str, limits: Limits) -> None:
+        """Bind. Raises SecurityError for an address others can reach, ClusterError for one that is taken."""
+        check_bind_address(address)
+        self.admission = Admission(identity, limits.peers)
+        self._path = inbox_path(address) if address.startswith("ipc://") else None
+        if self._path is not None and self._path.exists():
+            # libzmq would take over the path from under its owner without a word.
+            raise ClusterError(
+                f"{identity.name}: {self._path} exists; another process has that role and index"
+            )
+        self._socket: Socket = context.socket(zmq.ROUTER)
+        configure_inbox(self._socket, limits)
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            raise ClusterError(f"{identity.name} cannot listen on {address}: {error.strerror}") from error
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+
+    def wake_on(self, descriptors: Sequence[int]) -> None:
+        """End a wait in :meth:`receive` also when one of these, such as a pidfd, becomes readable."""
+        for descriptor in descriptors:
+            self._poller.register(descriptor, zmq.POLLIN)
+
+    def no_longer_wake_on(self, descriptor: int) -> None:
+        """Undo :meth:`wake_on`: a pidfd stays readable for ever after its process has died."""
+        self._poller.unregister(descriptor)
+
+    def receive(self, timeout_s: float) -> Received | None:
+        """Return the next admitted message; None after ``timeout_s`` seconds, or when a descriptor woke the
+        wait.
+
+        A message that has arrived goes before a descriptor that is readable.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            parts = self._take()
+            if parts is not None:
+                received = self._admit(parts)
+                if received is not None:
+                    return received
+                if time.monotonic() < deadline:
+                    continue
+                return None
+            remaining_s = max(0.0, deadline - time.monotonic())
+            if self._socket not in dict(self._poller.poll(milliseconds(remaining_s))):
+                return None
+
+    def close(self) -> None:
+        """Close the socket and remove its file, which libzmq leaves behind."""
+        if not self._socket.closed:
+            self._socket.close()
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
+
+    def _take(self) -> list[zmq.Frame] | None:
+        """Return the parts of one message, read one by one; None when none is there.
+
+        Of a message with too many parts the rest is read and let go. One more than allowed is kept, so that
+        admission sees that there were too many.
+        """
+        try:
+            parts = [self._socket.recv(zmq.NOBLOCK, copy=False)]
+        except zmq.Again:
+            return None
+        while self._socket.getsockopt(zmq.RCVMORE):
+            part = self._socket.recv(zmq.NOBLOCK, copy=False)
+            if len(parts) <= 1 + _MAX_PARTS:
+                parts.append(part)
+        return parts
+
+    def _admit(self, parts: Sequence[zmq.Frame]) -> Received | None:
+        connection = parts[0].bytes
+        header = parts[1].buffer if len(parts) > 1 else memoryview(b"")
+        frames = tuple(part.buffer.toreadonly() for part in parts[2:])
+        return self.admission.admit(connection, header, frames)

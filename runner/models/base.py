@@ -1,0 +1,59 @@
+"""What a model is: settings, and the layers from images to logits."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runner import nn
+from runner.engine.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.tensor import Tensor
+from runner.errors import ConfigError
+
+
+@dataclass
+class Model(ABC):
+    """Base of all models; the fields are their configuration.
+
+    loss: what is minimised over the classes, "softmax" or "logistic" (see :func:`runner.nn.classify`).
+    """
+
+    name: str = ""
+    loss: str = "softmax"
+
+    def __post_init__(self) -> None:
+        require(self.loss in nn.LOSSES, "loss", repr(self.loss), f"one of {', '.join(nn.LOSSES)}")
+
+    @abstractmethod
+    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+        """Add the layers over images x (N, C, H, W); return logits (N, classes), both in the network's dtype.
+
+        Raises ConfigError naming the first layer whose input is too small.
+        """
+
+    def network(self, classes: int) -> NetworkFunction:
+        """Return the function that adds the whole network, loss included, over inputs x and y (N,) int64."""
+
+        def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
+            logits = self.forward(net, batch["x"], classes)
+            return nn.classify(net, logits, batch["y"], self.loss)
+
+        return add_to
+
+
+def require(holds: bool, key: str, value: object, expected: str) -> None:
+    """Raise ConfigError naming the key of the ``model`` group unless the condition holds."""
+    if not holds:
+        raise ConfigError(f"model.{key}={value}: expected {expected}")
+
+
+def require_sizes(key: str, sizes: list[int], *, count: int | None = None) -> None:
+    """Require whole numbers above 0: ``count`` of them, or any number when None."""
+    number = "whole numbers" if count is None else f"{count} whole numbers"
+    fits = all(size > 0 for size in sizes) and (count is None or len(sizes) == count)
+    require(fits, key, sizes, f"{number} above 0")
+
+
+def require_rate(key: str, rate: float) -> None:
+    """Require a probability below 1."""
+    require(math.isfinite(rate) and 0.0 <= rate < 1.0, key, rate, "a number from 0 to below 1")

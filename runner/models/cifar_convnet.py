@@ -1,0 +1,57 @@
+"""A small convolutional network for 32x32 photographs, in the manner of VGG (Simonyan and Zisserman 2015)."""
+
+from dataclasses import dataclass, field
+
+from runner import nn
+from runner.engine.network import NetworkBuilder
+from runner.engine.tensor import Tensor
+from runner.models.base import Model, require, require_rate, require_sizes
+
+
+@dataclass
+class CifarConvNet(Model):
+    """Stages of two 3x3 convolutions and a 2x2 max pooling, then two dense layers.
+
+    551,146 parameters for 3x32x32 images of 10 classes.
+
+    Every convolution and the hidden dense layer is followed by batch normalisation, which takes the place of
+    the bias, and ReLU; every stage and the hidden layer by dropout. The image halves with every stage,
+    rounded down, so its sides must be at least 2 ** stages.
+
+    widths: filters of each stage. units: of the hidden dense layer. dropout: rate after each stage and
+    before the logits. norm_decay: of the moving averages for evaluation.
+    """
+
+    name: str = "cifar_convnet"
+    widths: list[int] = field(default_factory=lambda: [32, 64, 128])
+    units: int = 128
+    dropout: float = 0.25
+    norm_decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_sizes("widths", self.widths)
+        require(self.units > 0, "units", self.units, "a whole number above 0")
+        require_rate("dropout", self.dropout)
+        require_rate("norm_decay", self.norm_decay)
+
+    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+        """Add layers stage1_conv1, stage1_norm1, ... stage1_dropout, ..., fc1, ... fc2; return its logits."""
+        h = x
+        for i, width in enumerate(self.widths, start=1):
+            h = self._stage(net, h, width, f"stage{i}")
+        h = nn.flatten(net, h, name="flatten")
+        h = nn.dense(net, h, self.units, bias=None, name="fc1")
+        h = nn.batch_norm(net, h, decay=self.norm_decay, name="fc1_norm")
+        h = nn.relu(net, h, name="fc1_relu")
+        h = nn.dropout(net, h, self.dropout, name="fc1_dropout")
+        return nn.dense(net, h, classes, name="fc2")
+
+    def _stage(self, net: NetworkBuilder, x: Tensor, width: int, stage: str) -> Tensor:
+        h = x
+        for j in (1, 2):
+            h = nn.conv(net, h, width, kernel=3, padding="same", bias=None, name=f"{stage}_conv{j}")
+            h = nn.batch_norm(net, h, decay=self.norm_decay, name=f"{stage}_norm{j}")
+            h = nn.relu(net, h, name=f"{stage}_relu{j}")
+        h = nn.max_pool(net, h, window=2, name=f"{stage}_pool")
+        return nn.dropout(net, h, self.dropout, name=f"{stage}_dropout")

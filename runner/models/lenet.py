@@ -1,0 +1,45 @@
+"""LeNet in the form Caffe made common for MNIST (after LeCun et al. 1998)."""
+
+from dataclasses import dataclass, field
+
+from runner import nn
+from runner.engine.network import NetworkBuilder
+from runner.engine.tensor import Tensor
+from runner.models.base import Model, require, require_sizes
+
+SMALLEST_UNPADDED = 16
+"""Smallest side of which two unpadded 5x5 convolutions with 2x2 poolings leave anything: 16, 12, 6, 2, 1."""
+
+
+@dataclass
+class LeNet(Model):
+    """conv 5x5, pool 2x2, conv 5x5, pool 2x2, dense with ReLU, dense.
+
+    431,080 parameters for 1x28x28 images of 10 classes.
+
+    The sizes follow the input. As in Caffe the convolutions are unpadded, unless a side of the image is
+    below 16: then they are padded to keep its size, and images of 4x4 and more will do.
+
+    filters: of the two convolutions. units: of the hidden dense layer.
+    """
+
+    name: str = "lenet"
+    filters: list[int] = field(default_factory=lambda: [20, 50])
+    units: int = 500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_sizes("filters", self.filters, count=2)
+        require(self.units > 0, "units", self.units, "a whole number above 0")
+
+    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+        """Add layers conv1, pool1, conv2, pool2, flatten, fc1, relu1, fc2 and return the logits of fc2."""
+        padding = "same" if min(net.graph.spec(x).shape[2:]) < SMALLEST_UNPADDED else "valid"
+        h = x
+        for i, filters in enumerate(self.filters, start=1):
+            h = nn.conv(net, h, filters, kernel=5, padding=padding, name=f"conv{i}")
+            h = nn.max_pool(net, h, window=2, name=f"pool{i}")
+        h = nn.flatten(net, h, name="flatten")
+        h = nn.dense(net, h, self.units, name="fc1")
+        h = nn.relu(net, h, name="relu1")
+        return nn.dense(net, h, classes, name="fc2")

@@ -1,0 +1,35 @@
+"""The head of a classifier: loss, prediction and hit of each example."""
+
+from __future__ import annotations
+
+from runner.engine import ops
+from runner.engine.network import NetworkBuilder, Outputs
+from runner.engine.tensor import Tensor
+from runner.nn.layers import new_layer
+
+LOSSES = ("softmax", "logistic")
+
+
+def classify(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str = "softmax") -> Outputs:
+    """Add layer "loss" over logits (N, C) and labels (N,) int64.
+
+    loss: "softmax", the cross-entropy of a softmax over the classes; or "logistic", one logistic unit per
+    class against 1 for the label and 0 for the others, their cross-entropies summed (Krizhevsky 2014,
+    1-of-C). Nats. Raises ValueError for another one.
+    """
+    graph = net.graph
+    with new_layer(net, "loss", "loss"):
+        losses = net.output(_losses(net, logits, labels, loss))
+        predictions = ops.argmax(graph, logits, axis=1)
+        correct = ops.cast(graph, ops.equal(graph, predictions, labels), net.dtype)
+    return Outputs(losses, logits, predictions, correct)
+
+
+def _losses(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str) -> Tensor:
+    graph = net.graph
+    if loss == "softmax":
+        return ops.softmax_cross_entropy(graph, logits, labels)[0]
+    if loss == "logistic":
+        targets = ops.one_hot(graph, labels, depth=graph.spec(logits).shape[1], dtype=net.dtype)
+        return ops.reduce_sum(graph, ops.sigmoid_cross_entropy(graph, logits, targets), axes=(1,))
+    raise ValueError(f"loss {loss!r}: expected one of {', '.join(LOSSES)}")

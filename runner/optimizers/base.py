@@ -1,0 +1,121 @@
+"""What an optimizer is: settings, and a rule that adds the update of each variable to a graph."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from runner.engine import ops
+from runner.engine.graph import Graph
+from runner.engine.op import ShapeError
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Variable, Variables
+from runner.errors import ConfigError
+from runner.optimizers.clipping import clip_by_global_norm
+
+NewValues = list[tuple[Variable, Tensor]]
+"""Variables and slots, each with its value after the step."""
+
+Rule = Callable[[Variable, Tensor], NewValues]
+"""Adds the update of one variable from its gradient."""
+
+
+@dataclass
+class Optimizer(ABC):
+    """Base of all optimizers; the fields are their configuration.
+
+    lr: base learning rate, which a schedule multiplies. weight_decay: strength of the pull of decayed
+    variables (weights, but not biases and normalisation parameters) towards 0; what it multiplies is each
+    optimizer's own. clip_norm: all gradients of an update together are shortened to this Euclidean norm;
+    None is off.
+
+    State is held in slots, variables named after the one they serve ("conv1/weights/velocity"). They live on
+    its device and are saved in checkpoints with it.
+    """
+
+    name: str = ""
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        require(0.0 < self.lr < math.inf, "lr", self.lr, "a finite number above 0")
+        require(
+            0.0 <= self.weight_decay < math.inf,
+            "weight_decay",
+            self.weight_decay,
+            "a finite number, 0 or more",
+        )
+        clips = self.clip_norm is None or 0.0 < self.clip_norm < math.inf
+        require(clips, "clip_norm", self.clip_norm, "null (off) or a finite number above 0")
+
+    def update(
+        self,
+        graph: Graph,
+        variables: Variables,
+        gradients: Sequence[tuple[Variable, Tensor]],
+        *,
+        learning_rate: Tensor,
+        step: Tensor,
+    ) -> list[str]:
+        """Add one update of every variable that comes with a gradient; return the names of the assign nodes.
+
+        gradients: variables and their gradients, any tensors of the graph of the variable's shape and dtype;
+        the norm for ``clip_norm`` is taken over these, in this order. variables: the store that slots are
+        put in. learning_rate: () in the variables' dtype. step: () int64, the number of the step, from 0.
+        Nodes are stamped with the layer of the variable they update; scope and device are the caller's.
+        Raises ShapeError when a gradient is not like its variable.
+        """
+        if not gradients:
+            return []
+        for variable, gradient in gradients:
+            _expect_alike(graph, variable, gradient)
+        final = self._clipped(graph, [gradient for _, gradient in gradients])
+        rule = self.rule(graph, variables, learning_rate, step)
+        targets: list[str] = []
+        for (variable, _), gradient in zip(gradients, final, strict=True):
+            with graph.name_scope(variable.name), graph.layer(variable.layer):
+                new_values = rule(variable, gradient)
+                targets += [ops.assign(graph, state.tensor, value).node for state, value in new_values]
+        return targets
+
+    @abstractmethod
+    def rule(self, graph: Graph, variables: Variables, learning_rate: Tensor, step: Tensor) -> Rule:
+        """Add what all variables share and return the rule for each; arguments as for :meth:`update`."""
+
+    def with_decay(self, graph: Graph, variable: Variable, tensor: Tensor) -> Tensor:
+        """Add tensor + weight_decay * variable, or return ``tensor`` where nothing decays."""
+        if self.weight_decay == 0.0 or not variable.decayed:
+            return tensor
+        return ops.add(graph, tensor, ops.scale(graph, variable.tensor, self.weight_decay))
+
+    def _clipped(self, graph: Graph, gradients: list[Tensor]) -> list[Tensor]:
+        if self.clip_norm is None:
+            return gradients
+        with graph.name_scope("clip"):
+            return clip_by_global_norm(graph, gradients, self.clip_norm)
+
+
+def descend(graph: Graph, variable: Variable, direction: Tensor, learning_rate: Tensor) -> Tensor:
+    """Add variable - learning_rate * direction."""
+    return ops.sub(graph, variable.tensor, ops.mul(graph, direction, learning_rate))
+
+
+def require(holds: bool, key: str, value: object, expected: str) -> None:
+    """Raise ConfigError naming the key of the ``optimizer`` group unless the condition holds."""
+    if not holds:
+        raise ConfigError(f"optimizer.{key}={value}: expected {expected}")
+
+
+def require_decay_rate(key: str, value: float) -> None:
+    """Require a weight of the past in a running average or sum: from 0, below 1."""
+    require(0.0 <= value < 1.0, key, value, "a number from 0 to below 1")
+
+
+def _expect_alike(graph: Graph, variable: Variable, gradient: Tensor) -> None:
+    # Arithmetic broadcasts, so a gradient of another shape would not be noticed later.
+    found = graph.spec(gradient)
+    if found != variable.spec:
+        raise ShapeError(
+            f"the gradient {gradient} of variable {variable.name!r} is {found}; expected {variable.spec}"
+        )

@@ -1,0 +1,35 @@
+"""Clipping of gradients by their global norm (Pascanu et al. 2013, algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.engine import ops
+from runner.engine.graph import Graph
+from runner.engine.tensor import Tensor
+
+
+def global_norm(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
+    """Add the Euclidean norm () of all elements of float tensors of one dtype, taken as one vector.
+
+    Squares are summed in that dtype, tensor by tensor in the given order. In float32 a norm beyond 1.8e19
+    overflows to infinity.
+    """
+    squares = [ops.reduce_sum(graph, ops.square(graph, tensor)) for tensor in tensors]
+    return ops.sqrt(graph, ops.add_n(graph, squares), name="global_norm")
+
+
+def clip_by_global_norm(graph: Graph, tensors: Sequence[Tensor], limit: float) -> list[Tensor]:
+    """Add every tensor times min(1, limit / global norm): together they are never longer than ``limit``.
+
+    limit > 0. Tensors that are short enough keep their bits. A norm that is not finite makes all of them
+    NaN, so that a step that failed is seen to have failed.
+    """
+    norm = global_norm(graph, tensors)
+    bound = ops.fill(graph, limit, (), graph.spec(norm).dtype)
+    # limit / limit is exactly 1, so the maximum needs no case distinction and never divides by zero.
+    factor = ops.div(graph, bound, ops.maximum(graph, norm, bound))
+    # 0 for a finite norm; without it an infinite one would turn every finite gradient into an innocent 0.
+    failed = ops.sub(graph, norm, norm)
+    factor = ops.add(graph, factor, failed)
+    return [ops.mul(graph, tensor, factor) for tensor in tensors]

@@ -1,0 +1,74 @@
+"""The record of a run while it runs: metrics.jsonl and the tracker side by side, plots and artifacts at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.run_directory import RunDirectory
+from runner.tracking import MetricsLog, RunInfo, Tracker, read_metrics
+from runner.tracking.plots import confusion_matrix, learning_curves
+
+_SMALLER_IS_BETTER = ("loss",)
+
+
+class Record:
+    """Everything a run leaves behind beside its checkpoints and its summary.
+
+    first_step: lowest step of the metrics still to come; what an earlier process logged from there on is dropped.
+    """
+
+    def __init__(self, directory: RunDirectory, tracker: Tracker, info: RunInfo) -> None:
+        self._directory = directory
+        self._tracker = tracker
+        self._log = MetricsLog(directory.metrics_jsonl, info.first_step)
+        tracker.start(info)
+
+    def configuration(self, plain: Mapping[str, Any]) -> None:
+        """Record the resolved configuration, as parameters and as a file."""
+        self._tracker.log_params(plain)
+        self._tracker.log_artifact(self._directory.config_yaml)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Record values after ``step`` updates."""
+        self._log.append(step, values)
+        self._tracker.log_metrics(step, values)
+
+    def sync(self) -> None:
+        """Put the metrics on the disk, so that no checkpoint outlives the metrics that led to it."""
+        self._log.sync()
+
+    def plots(self, confusion: NDArray[np.int64] | None, class_names: tuple[str, ...]) -> None:
+        """Draw the learning curves and, for a classifier, the confusion matrix."""
+        curves = self._directory.plots / "learning_curves.png"
+        self._tracker.log_artifact(learning_curves(self._directory.metrics_jsonl, curves), "plots")
+        if confusion is not None:
+            matrix = self._directory.plots / "confusion_matrix.png"
+            self._tracker.log_artifact(confusion_matrix(confusion, class_names, matrix), "plots")
+
+    def artifact(self, path: Path) -> None:
+        """Record a file of the run directory."""
+        self._tracker.log_artifact(path)
+
+    def final_and_best(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Last and best value of every metric of the whole run; the best loss is the smallest."""
+        final: dict[str, float] = {}
+        best: dict[str, float] = {}
+        for record in read_metrics(self._directory.metrics_jsonl):
+            final.update(record.values)
+            for name, value in record.values.items():
+                if not name.startswith(("train/", "val/", "test/")):
+                    continue
+                pick = min if name.endswith(_SMALLER_IS_BETTER) else max
+                if name.endswith(("loss", "accuracy")):
+                    best[name] = pick(best.get(name, value), value)
+        return final, best
+
+    def close(self, status: str) -> None:
+        """End the record: "finished", "failed" or "interrupted"."""
+        self._log.close()
+        self._tracker.finish(status)

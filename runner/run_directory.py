@@ -1,0 +1,267 @@
+"""The directory of one run: who holds it, which run it is, how often it was started, where its files lie."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, ResourceError
+from runner.files import create_directory, fsync_directory, read_regular, replace_durably
+
+_STATE_FILE = "run.json"
+_STATE_VERSION = 1
+_MAX_STATE_BYTES = 65_536
+_MAX_PID_BYTES = 20
+_IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+# An ipc address is a path in a sockaddr_un: 108 bytes with the closing zero.
+_MAX_SOCKET_PATH = 107
+_ROOM_FOR_SOCKET_NAME = 32
+
+
+@dataclass(frozen=True)
+class _State:
+    """What ``run.json`` keeps over the restarts of a run."""
+
+    run_id: str
+    epoch: int
+    tracking_run_id: str | None = None
+
+
+class RunDirectory:
+    """A run directory held by this process until it is closed; use it as a context manager.
+
+    Get one from :meth:`open`. The folders ``checkpoints``, ``plots`` and ``workers`` exist from then on;
+    the files do not.
+    """
+
+    def __init__(self, path: Path, lock: int, state: _State) -> None:
+        self.path = path
+        self._lock = lock
+        self._state = state
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], resume: bool) -> RunDirectory:
+        """Take the directory for a new run, or for the next start of the run it holds when ``resume``.
+
+        A new run gets an unguessable ``run_id`` and epoch 1; each resume increments the epoch, on the disk,
+        under the lock. Raises DirectoryInUseError when another process holds it or, without ``resume``,
+        when it holds a run already; ConfigError when there is no run to resume; ResourceError when it
+        cannot be created or written; CheckpointError when ``run.json`` is damaged.
+        """
+        path = Path(path).absolute()
+        with _writing(path), ExitStack() as on_failure:
+            if resume:
+                _require_run(path)
+            create_directory(path)
+            lock = _take_lock(path)
+            on_failure.callback(os.close, lock)
+            state = _next_state(path, resume)
+            _write_state(path, state)
+            for folder in ("checkpoints", "plots", "workers"):
+                (path / folder).mkdir(exist_ok=True)
+            fsync_directory(path)
+            on_failure.pop_all()
+        return cls(path, lock, state)
+
+    def close(self) -> None:
+        """Release the directory. The lock file stays: were it deleted, two processes could hold one each."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def run_id(self) -> str:
+        """16 hex digits, drawn when the run was first started."""
+        return self._state.run_id
+
+    @property
+    def epoch(self) -> int:
+        """How many times the run was started, this time included."""
+        return self._state.epoch
+
+    @property
+    def tracking_run_id(self) -> str | None:
+        """The id of this run in the tracking store, None until :meth:`store_tracking_run_id`."""
+        return self._state.tracking_run_id
+
+    def store_tracking_run_id(self, tracking_run_id: str) -> None:
+        """Keep the id of this run in the tracking store for later starts. Raises ResourceError."""
+        if not _IDENTIFIER.fullmatch(tracking_run_id):
+            raise ValueError(f"tracking run id {tracking_run_id!r}: expected letters, digits and . _ -")
+        state = replace(self._state, tracking_run_id=tracking_run_id)
+        with _writing(self.path):
+            _write_state(self.path, state)
+        self._state = state
+
+    @property
+    def config_yaml(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def log(self) -> Path:
+        """The log of the master."""
+        return self.path / "run.log"
+
+    @property
+    def summary_json(self) -> Path:
+        """The record of the run."""
+        return self.path / "summary.json"
+
+    @property
+    def metrics_jsonl(self) -> Path:
+        """The metrics, one JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def graph_dot(self) -> Path:
+        """The picture of the graph in Graphviz's language."""
+        return self.path / "graph.dot"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints ``step-N``."""
+        return self.path / "checkpoints"
+
+    @property
+    def plots(self) -> Path:
+        """The folder of the plots."""
+        return self.path / "plots"
+
+    @property
+    def workers(self) -> Path:
+        """The folder of the logs of the workers."""
+        return self.path / "workers"
+
+
+@contextmanager
+def socket_directory() -> Iterator[Path]:
+    """Give a new private directory (mode 0700) for ipc sockets, removed with all it holds at the end.
+
+    Its path leaves at least 32 bytes for a name inside the 107 that an ipc address may have. Raises
+    ResourceError when the system's folder for temporary files is too deep for that, or cannot be written.
+    """
+    base = Path(tempfile.gettempdir())
+    try:
+        directory = tempfile.TemporaryDirectory(prefix="runner-", dir=base)
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write in {base}, the folder for temporary files: {error.strerror}"
+        ) from error
+    with directory as name:
+        room = _MAX_SOCKET_PATH - len(os.fsencode(name)) - 1
+        if room < _ROOM_FOR_SOCKET_NAME:
+            raise ResourceError(
+                f"{name} leaves {room} bytes for the name of a socket, expected at least "
+                f"{_ROOM_FOR_SOCKET_NAME}: set TMPDIR to a shorter path"
+            )
+        yield Path(name)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write in {path}: {error.strerror} ({error.filename or path}); expected a writable "
+            "directory with free space. Choose another one with hydra.run.dir=DIR"
+        ) from error
+
+
+def _require_run(path: Path) -> None:
+    """Refuse before anything is created: the path given to resume may be a mistake."""
+    if not (path / _STATE_FILE).exists():
+        raise ConfigError(
+            f"resume={path}: there is no run to resume (no {_STATE_FILE}); expected the directory of an "
+            "earlier run"
+        )
+
+
+def _take_lock(path: Path) -> int:
+    """Lock ``run.lock`` for as long as the returned descriptor is open; write this process's id in it."""
+    lock = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    except OSError as error:
+        holder = os.pread(lock, _MAX_PID_BYTES, 0).strip()
+        os.close(lock)
+        if error.errno != errno.EWOULDBLOCK:
+            raise
+        process = f"process {int(holder)}" if holder.isdigit() else "another process"
+        raise DirectoryInUseError(
+            f"{path} is in use by {process}: wait for that run, stop it, or choose another directory with "
+            "hydra.run.dir=DIR"
+        ) from None
+    return lock
+
+
+def _next_state(path: Path, resume: bool) -> _State:
+    """Return the state this start of the run begins with; the caller holds the lock."""
+    if resume:
+        state = _read_state(path)
+        return replace(state, epoch=state.epoch + 1)
+    if os.path.lexists(path / _STATE_FILE):
+        raise DirectoryInUseError(
+            f"{path} already holds a run: continue it with `runner resume={path}`, or choose another "
+            "directory with hydra.run.dir=DIR"
+        )
+    return _State(run_id=secrets.token_hex(8), epoch=1)
+
+
+def _write_state(path: Path, state: _State) -> None:
+    document = {"version": _STATE_VERSION, **asdict(state)}
+    replace_durably(path / _STATE_FILE, (json.dumps(document, indent=1) + "\n").encode())
+
+
+def _read_state(path: Path) -> _State:
+    """Read ``run.json`` strictly: it decides which run the next checkpoints and metrics belong to."""
+    file = path / _STATE_FILE
+    try:
+        document = json.loads(read_regular(file, _MAX_STATE_BYTES))
+    except (ValueError, RecursionError):
+        document = None
+    if not _is_state(document):
+        raise CheckpointError(
+            f"{file} is damaged: expected version {_STATE_VERSION}, run_id, epoch and tracking_run_id; the "
+            "checkpoints beside it are not affected"
+        )
+    return _State(document["run_id"], document["epoch"], document["tracking_run_id"])
+
+
+def _is_state(document: object) -> bool:
+    return (
+        isinstance(document, dict)
+        and document.keys() == {"version", "run_id", "epoch", "tracking_run_id"}
+        and document["version"] == _STATE_VERSION
+        and _is_identifier(document["run_id"])
+        and type(document["epoch"]) is int
+        and document["epoch"] >= 1
+        and (document["tracking_run_id"] is None or _is_identifier(document["tracking_run_id"]))
+    )
+
+
+def _is_identifier(value: object) -> bool:
+    return isinstance(value, str) and bool(_IDENTIFIER.fullmatch(value))

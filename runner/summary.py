@@ -1,0 +1,228 @@
+"""summary.json: what a run was and how it went, as one versioned document.
+
+``Summary`` is the schema; its docstring documents every field. The file is strict JSON: an object with
+exactly these fields, in which numbers that are not finite are the strings "nan", "inf" and "-inf".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Self, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from runner.errors import DataError
+
+SCHEMA_VERSION = 1
+STATUSES = ("finished", "failed", "interrupted")
+_DISTRIBUTIONS = {
+    "runner": "runner-dataflow",
+    "numpy": "numpy",
+    "hydra-core": "hydra-core",
+    "mlflow": "mlflow",
+    "pyzmq": "pyzmq",
+    "safetensors": "safetensors",
+}
+_GIT_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run did not finish.
+
+    class_name: the error's class, such as "NumericError". message: its text. exit_code: of the process, null
+    where the error has none of its own.
+    """
+
+    class_name: str
+    message: str
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Schema 1 of summary.json.
+
+    Identity, always known:
+      schema_version     1 run_id             the run's identifier, the same after a resume status
+      "finished", "failed" or "interrupted" error              the ``Failure`` of a run that did not finish,
+      else null config_hash        ``config_hash`` of the resolved configuration overrides          what was
+      given on the command line, as "key=value" output_dir         the run's directory git_commit
+      commit of the code, "-dirty" behind it if files were changed; null outside a repository versions
+      name -> version of Python, runner and the libraries that matter platform           operating system and
+      its version processor          model of the processor strategy           name of the parallelism, such
+      as "sync_data" workers            number of workers
+
+    Course of the run; empty, 0 or null for one that ended before it:
+      kernels            device type -> libraries of the kernels in use
+      steps              updates made since the run began, earlier processes of a resumed run included
+      examples           training examples those updates used
+      wall_seconds       time of this process from its start to the end of training
+      step_time_s        "median", "p10" and "p90" of the seconds a step took in this process
+      examples_per_s     training examples per second of step time in this process
+      final              metric -> last value, such as "test/accuracy"
+      best               metric -> best value (largest accuracy, smallest loss)
+      bytes_sent_per_worker  bytes each worker sent, by worker number
+      peak_memory_bytes  process ("master", "worker-0", ...) -> largest resident set
+      weights_sha256     SHA-256 over all variables sorted by unsharded name, in plain layout
+    """
+
+    run_id: str
+    status: str
+    config_hash: str
+    output_dir: str
+    strategy: str
+    workers: int
+    versions: dict[str, str]
+    platform: str
+    processor: str
+    schema_version: int = SCHEMA_VERSION
+    error: Failure | None = None
+    overrides: list[str] = field(default_factory=list)
+    git_commit: str | None = None
+    kernels: dict[str, str] = field(default_factory=dict)
+    steps: int = 0
+    examples: int = 0
+    wall_seconds: float = 0.0
+    step_time_s: dict[str, float] = field(default_factory=dict)
+    examples_per_s: float | None = None
+    final: dict[str, float] = field(default_factory=dict)
+    best: dict[str, float] = field(default_factory=dict)
+    bytes_sent_per_worker: list[int] = field(default_factory=list)
+    peak_memory_bytes: dict[str, int] = field(default_factory=dict)
+    weights_sha256: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status {self.status!r}: expected one of {', '.join(STATUSES)}")
+
+    def write(self, path: Path) -> None:
+        """Replace ``path`` atomically and put it on the disk; raises OSError."""
+        fresh = path.with_name(path.name + ".tmp")
+        with fresh.open("w", encoding="utf-8") as file:
+            json.dump(_encoded(asdict(self)), file, indent=2, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a summary.json; raises DataError unless it is exactly of this schema."""
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read as JSON: {error}") from error
+        version = document.get("schema_version") if isinstance(document, dict) else None
+        if version != SCHEMA_VERSION:
+            newer = isinstance(version, int) and version > SCHEMA_VERSION
+            advice = "read it with a newer runner" if newer else "it is not a summary.json of runner"
+            raise DataError(f"{path}: schema_version {version!r}, expected {SCHEMA_VERSION}; {advice}")
+        summary: Self = _decoded(document, cls, str(path))
+        return summary
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """SHA-256, in hex, of a plain configuration: the same whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def git_commit(folder: Path) -> str | None:
+    """Commit of the repository ``folder`` lies in, with "-dirty" behind it if tracked files are changed.
+
+    None where there is no repository, no commit or no git.
+    """
+    command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        answer = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the installed distributions a result may depend on; imports none of them."""
+    found = {"python": platform.python_version()}
+    for name, distribution in _DISTRIBUTIONS.items():
+        try:
+            found[name] = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def processor() -> str:
+    """Model of the processor, as the operating system names it."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def step_time(seconds: Sequence[float]) -> dict[str, float]:
+    """Median and 10th and 90th percentile of step times in seconds; empty without steps."""
+    if not len(seconds):
+        return {}
+    p10, median, p90 = np.percentile(np.asarray(seconds, dtype=np.float64), (10, 50, 90))
+    return {"median": float(median), "p10": float(p10), "p90": float(p90)}
+
+
+def _encoded(value: Any) -> Any:
+    """Plain data for strict JSON: floats that are not finite as strings."""
+    if isinstance(value, dict):
+        return {key: _encoded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_encoded(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _decoded(value: Any, kind: Any, where: str) -> Any:
+    """Check plain data against a type, recursively, and return it as that type; raises DataError."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        inner = next(argument for argument in arguments if argument is not NoneType)
+        return None if value is None else _decoded(value, inner, where)
+    if origin is list and isinstance(value, list):
+        return [_decoded(item, arguments[0], f"{where}[{i}]") for i, item in enumerate(value)]
+    if origin is dict and isinstance(value, dict):
+        return {key: _decoded(item, arguments[1], f"{where}.{key}") for key, item in value.items()}
+    if kind in (Summary, Failure) and isinstance(value, dict):
+        return _decoded_fields(value, kind, where)
+    if kind is float and (value in ("nan", "inf", "-inf") or type(value) in (int, float)):
+        return float(value)
+    if kind in (int, str) and type(value) is kind:
+        return value
+    raise DataError(
+        f"{where}: {str(value)[:80]!r} of type {type(value).__name__}, expected {_kind_name(kind)}"
+    )
+
+
+def _decoded_fields(document: dict[str, Any], kind: type, where: str) -> Any:
+    expected = [item.name for item in fields(kind)]
+    unknown, missing = sorted(set(document) - set(expected)), sorted(set(expected) - set(document))
+    if unknown or missing:
+        raise DataError(f"{where}: unknown fields {unknown}, missing fields {missing}; expected {expected}")
+    kinds = get_type_hints(kind)
+    try:
+        return kind(**{name: _decoded(document[name], kinds[name], f"{where}: {name}") for name in expected})
+    except ValueError as error:
+        raise DataError(f"{where}: {error}") from error
+
+
+def _kind_name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)

@@ -1,0 +1,108 @@
+"""metrics.jsonl: every metric of a run, one JSON object a line, whatever tracker is used.
+
+A line is ``{"step": 3, "time": 1767225600.5, "values": {"train/loss": 0.25}}``; ``time`` is seconds since
+1970, values that are not finite are the strings "nan", "inf" and "-inf". Steps are contiguous across resumes:
+what a killed process logged beyond the checkpoint it is resumed from is cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from runner.tracking.records import Metrics, decode_values, encode_values
+
+_log = logging.getLogger(__name__)
+
+SECTIONS = ("train", "val", "test", "perf", "comm", "system")
+_METRIC_NAME = re.compile(rf"({'|'.join(SECTIONS)})/[A-Za-z0-9_.\-]+(/[A-Za-z0-9_.\-]+)*")
+
+
+class MetricsLog:
+    """Appends to metrics.jsonl; every line is handed to the operating system before ``append`` returns."""
+
+    def __init__(self, path: Path, first_step: int = 0) -> None:
+        """Open ``path``, keeping what it holds of the steps below ``first_step`` and dropping the rest."""
+        self._checked: set[str] = set()
+        _truncate(path, first_step)
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+
+    def append(self, step: int, values: Mapping[str, float], time_s: float | None = None) -> None:
+        """Add the values of a step; raises ValueError for a name that is not ``section/name``."""
+        for name in values.keys() - self._checked:
+            check_metric_name(name)
+            self._checked.add(name)
+        numbers = {name: float(value) for name, value in values.items()}
+        self._file.write(_line(int(step), time.time() if time_s is None else time_s, numbers))
+
+    def sync(self) -> None:
+        """Put the lines on the disk, so that a checkpoint never outlives the metrics that led to it."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> Iterator[Metrics]:
+    """Yield the records of a metrics.jsonl in the order written; one still being written ends the reading.
+
+    Raises ValueError naming file and line for anything else that is not a record.
+    """
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith("\n"):
+                return
+            try:
+                fields = json.loads(line)
+                time_ms = round(fields["time"] * 1000)
+                yield Metrics(int(fields["step"]), time_ms, decode_values(fields["values"]))
+            except (ValueError, KeyError, TypeError) as error:
+                fault = f"{path}:{number}: {line.strip()[:80]!r} is not a metrics record"
+                raise ValueError(f"{fault} ({error})") from error
+
+
+def check_metric_name(name: str) -> None:
+    """Raise ValueError unless the name is ``section/name``; sections become groups in the user interface."""
+    if not _METRIC_NAME.fullmatch(name):
+        raise ValueError(
+            f"metric {name!r}: expected SECTION/NAME of letters, digits and _ . - / with SECTION one of "
+            f"{', '.join(SECTIONS)}"
+        )
+
+
+def _line(step: int, time_s: float, values: Mapping[str, float]) -> str:
+    record = {"step": step, "time": time_s, "values": encode_values(values)}
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def _truncate(path: Path, first_step: int) -> None:
+    """Atomically drop the records at or beyond ``first_step`` and a damaged end."""
+    if not path.exists():
+        return
+    kept = path.with_name(path.name + ".tmp")
+    with kept.open("w", encoding="utf-8") as file:
+        try:
+            for record in read_metrics(path):
+                if record.step < first_step:
+                    file.write(_line(record.step, record.time_ms / 1000, record.values))
+        except ValueError as error:
+            # A power cut may leave anything behind the last sync(); that must not stop a run from resuming.
+            _log.warning("%s; dropped with all lines after it", error)
+        file.flush()
+        os.fsync(file.fileno())
+    kept.replace(path)

@@ -1,0 +1,127 @@
+"""Reaching MLflow: the one place that imports it, and what of its client is used."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from runner.tracking.file_lock import file_lock
+from runner.tracking.writer import StoreUnavailableError
+
+DATABASE = "mlflow.db"
+ARTIFACTS = "mlruns"
+URI_VARIABLE = "MLFLOW_TRACKING_URI"
+SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
+_SQLITE = "sqlite:///"
+
+
+def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """The store to use: ``uri``, else the variable MLFLOW_TRACKING_URI, else mlflow.db in ``folder``.
+
+    The path of a SQLite store comes out absolute; a relative one starts from ``folder``. ``mlruns`` and
+    ``mlflow.db`` are the names a bare ``mlflow ui`` in ``folder`` looks for. Raises ValueError for a scheme
+    MLflow has no store for.
+    """
+    chosen = uri or environment.get(URI_VARIABLE) or _SQLITE + DATABASE
+    scheme = chosen.split(":", 1)[0].split("+", 1)[0]
+    if scheme not in SCHEMES:
+        raise ValueError(
+            f"tracking store {redacted(chosen)!r}: expected an address that starts with one of "
+            f"{', '.join(SCHEMES)}, such as {_SQLITE}/home/me/{DATABASE} or http://127.0.0.1:5000"
+        )
+    path = sqlite_path(chosen)
+    return chosen if path is None else f"{_SQLITE}{folder.absolute() / path}"
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """The database file of a SQLite store, None for any other store."""
+    return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+
+
+def connect(uri: str, experiment: str) -> tuple[Any, str]:
+    """Import MLflow, create what is missing of store and experiment; return (MlflowClient, experiment id).
+
+    Only one process at a time does this to a SQLite store: fresh processes would race in its schema
+    migration. Raises StoreUnavailableError.
+    """
+    # Training tells nobody, unless its user decided so; read when mlflow is imported.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    with store_errors(f"tracking store {redacted(uri)}"), _creation_lock(uri):
+        # Slow (seconds): here, on the writer's thread, it delays nobody.
+        from mlflow.tracking import MlflowClient
+
+        _quieten()
+        _probe(uri)
+        client = MlflowClient(tracking_uri=uri)
+        return client, _experiment_id(client, experiment, uri)
+
+
+@contextmanager
+def store_errors(what: str) -> Iterator[None]:
+    """Turn every way MLflow, its database layer and the network fail into StoreUnavailableError."""
+    try:
+        from alembic.util.exc import CommandError
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+    except ImportError as error:
+        raise StoreUnavailableError(f"{what}: MLflow cannot be imported: {error}") from error
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, CommandError, sqlite3.Error, OSError) as error:
+        first_line = next(iter(str(error).splitlines()), "")
+        raise StoreUnavailableError(f"{what}: {type(error).__name__}: {first_line}") from error
+
+
+def redacted(uri: str) -> str:
+    """The address without user and password."""
+    scheme, separator, rest = uri.partition("://")
+    return scheme + separator + rest.rpartition("@")[2]
+
+
+def _creation_lock(uri: str) -> AbstractContextManager[None]:
+    path = sqlite_path(uri)
+    return nullcontext() if path is None else file_lock(path.parent / ARTIFACTS / ".lock")
+
+
+def _probe(uri: str) -> None:
+    """Fail at once where SQLite cannot work at all; MLflow would try for minutes first."""
+    path = sqlite_path(uri)
+    if path is not None:
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA schema_version")
+
+
+def _experiment_id(client: Any, name: str, uri: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        path = sqlite_path(uri)
+        artifacts = None if path is None else str(path.parent / ARTIFACTS / name)
+        try:
+            return str(client.create_experiment(name, artifact_location=artifacts))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            # Another process was faster on a store that has no lock of ours.
+            found = client.get_experiment_by_name(name)
+    if found.lifecycle_stage != "active":
+        raise StoreUnavailableError(
+            f"tracking store {redacted(uri)}: experiment {name!r} has been deleted; restore it or set "
+            "tracking.experiment to another name"
+        )
+    return str(found.experiment_id)
+
+
+def _quieten() -> None:
+    """Keep MLflow's own account of what it does, with tracebacks of failed writes, out of the progress bar.
+
+    Failures reach the log through StoreUnavailableError, once, with their cause.
+    """
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)

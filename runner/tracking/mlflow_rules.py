@@ -1,0 +1,74 @@
+"""What MLflow accepts as names and values, and how ours are made to fit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+KEY_LENGTH = 250
+PARAM_LENGTH = 6000
+TAG_LENGTH = 8000
+METRICS_PER_BATCH = 1000
+PARAMS_PER_BATCH = 100
+
+RUN_STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+
+_REFUSED = re.compile(r"[^\w.\- :/]", re.ASCII)
+_SECRET = re.compile(
+    r"(^|[._-])(password|passwd|secret|token|api_?key|access_?key|credentials?)$", re.IGNORECASE
+)
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_REDACTED = "[redacted]"
+
+
+def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
+    """A configuration as MLflow parameters: dotted keys, values as text, secrets hidden.
+
+    Lists become JSON. A key that names a secret (``*.password``, ``*.token``, ...) loses its value, and an
+    address loses the user and password before its host.
+    """
+    return {
+        safe_key(key): _REDACTED if _SECRET.search(key) else _text(value)[:PARAM_LENGTH]
+        for key, value in _leaves(config, "")
+    }
+
+
+def safe_key(key: str) -> str:
+    """Escape what MLflow refuses, such as ``@ + [ ] ,``: each character becomes ``_xHH_`` with its hex code.
+
+    A key longer than 250 characters is cut and ends in a digest of the whole.
+    """
+    safe = _REFUSED.sub(lambda match: f"_x{ord(match[0]):02x}_", key)
+    if len(safe) <= KEY_LENGTH:
+        return safe
+    return f"{safe[: KEY_LENGTH - 9]}.{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+
+def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags with keys MLflow accepts and values within its length."""
+    return {safe_key(key): str(value)[:TAG_LENGTH] for key, value in tags.items()}
+
+
+def safe_metric(value: float) -> float:
+    """Infinity as NaN: MLflow would store 1.8e308, which flattens every other point of the chart.
+
+    NaN is stored as NaN. metrics.jsonl keeps the exact value.
+    """
+    return math.nan if math.isinf(value) else value
+
+
+def _leaves(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return _USERINFO.sub(_REDACTED, text)

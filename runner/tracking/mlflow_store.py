@@ -1,0 +1,172 @@
+"""Records into one MLflow run."""
+
+from __future__ import annotations
+
+import getpass
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from runner.tracking.base import RunInfo
+from runner.tracking.metrics_log import read_metrics
+from runner.tracking.mlflow_client import connect, redacted, store_errors
+from runner.tracking.mlflow_rules import (
+    METRICS_PER_BATCH,
+    PARAMS_PER_BATCH,
+    RUN_STATUS,
+    safe_metric,
+    safe_tags,
+)
+from runner.tracking.mlflow_sweep import SweepRecord, parent_run_id
+from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags
+
+_log = logging.getLogger(__name__)
+
+RUN_ID_TAG = "runner.run_id"
+
+
+class MlflowStore:
+    """The MLflow run of one experiment run, created on the first ``open`` and found again by every later one.
+
+    Points are recognised by (key, step): what the store holds when it is opened is never written again, so
+    that a resumed run continues its curves without a repetition.
+    """
+
+    def __init__(self, uri: str, experiment: str, run: RunInfo) -> None:
+        self.run_id: str | None = None
+        self._uri = uri
+        self._experiment = experiment
+        self._run = run
+        self._client: Any = None
+        self._params: dict[str, str] = {}
+        self._known: dict[str, set[int]] = {}
+
+    def open(self) -> None:
+        """Create or find the run; on a resume, restore the points below ``first_step`` the store lacks."""
+        self._client, experiment_id = connect(self._uri, self._experiment)
+        with self._errors():
+            self.run_id = self._find_run(experiment_id) or self._create_run(experiment_id)
+            run = self._client.get_run(self.run_id)
+            self._params = dict(run.data.params)
+            self._known = {key: self._steps(key) for key in run.data.metrics}
+            if run.info.status != "RUNNING":
+                self._client.update_run(self.run_id, status="RUNNING")
+            self._restore_history()
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Write records in order; one that MLflow refuses for good is dropped with a warning."""
+        with self._errors():
+            for kind, group in itertools.groupby(records, key=type):
+                self._writer_of(kind)(list(group))
+
+    def _writer_of(self, kind: type[Record]) -> Callable[[list[Any]], None]:
+        writers: dict[type[Record], Callable[[list[Any]], None]] = {
+            Metrics: self._write_metrics,
+            Params: self._write_params,
+            Tags: self._write_tags,
+            Artifact: self._write_artifacts,
+            End: self._write_end,
+        }
+        return writers[kind]
+
+    def _write_metrics(self, records: Iterable[Metrics]) -> None:
+        from mlflow.entities import Metric
+
+        points = [
+            Metric(key, safe_metric(value), record.time_ms, record.step)
+            for record in records
+            for key, value in record.values.items()
+            if record.step not in self._known.get(key, ())
+        ]
+        self._log("metrics", points, METRICS_PER_BATCH)
+
+    def _write_params(self, records: Iterable[Params]) -> None:
+        """Write parameters; MLflow lets none change: the new value of a resumed run becomes a tag."""
+        from mlflow.entities import Param
+
+        values = {key: value for record in records for key, value in record.values.items()}
+        changed = {key: value for key, value in values.items() if self._params.get(key, value) != value}
+        fresh = {key: value for key, value in values.items() if key not in self._params}
+        self._log("params", [Param(key, value) for key, value in fresh.items()], PARAMS_PER_BATCH)
+        self._params |= fresh
+        self._write_tags([Tags(safe_tags({f"resumed.{key}": value for key, value in changed.items()}))])
+
+    def _write_tags(self, records: Iterable[Tags]) -> None:
+        from mlflow.entities import RunTag
+
+        values = {key: value for record in records for key, value in record.values.items()}
+        self._log("tags", [RunTag(key, value) for key, value in values.items()], PARAMS_PER_BATCH)
+
+    def _write_artifacts(self, records: Iterable[Artifact]) -> None:
+        for record in records:
+            if Path(record.path).exists():
+                self._client.log_artifact(self.run_id, record.path, record.folder or None)
+            else:
+                _log.warning(
+                    "artifact %s no longer exists and is left out of the tracking record", record.path
+                )
+
+    def _write_end(self, records: Sequence[End]) -> None:
+        last = records[-1]
+        self._client.set_terminated(self.run_id, status=RUN_STATUS[last.status], end_time=last.time_ms)
+
+    def _log(self, field: str, entities: list[Any], limit: int) -> None:
+        """Send entities in batches of ``limit``; those MLflow calls invalid are logged and left out."""
+        from mlflow.exceptions import MlflowException
+
+        for start in range(0, len(entities), limit):
+            batch = entities[start : start + limit]
+            try:
+                self._client.log_batch(self.run_id, synchronous=True, **{field: batch})
+            except MlflowException as error:
+                if error.error_code != "INVALID_PARAMETER_VALUE":
+                    raise
+                if len(batch) == 1:
+                    _log.warning("MLflow refuses %s %r: %s", field, batch[0].key, error.message)
+                else:
+                    self._log(field, batch, limit=(len(batch) + 1) // 2)
+
+    def _find_run(self, experiment_id: str) -> str | None:
+        found = self._client.search_runs(
+            [experiment_id], f"tags.`{RUN_ID_TAG}` = '{self._run.run_id}'", max_results=1
+        )
+        return str(found[0].info.run_id) if found else None
+
+    def _create_run(self, experiment_id: str) -> str:
+        tags = {
+            "mlflow.user": _user(),
+            "mlflow.source.name": "runner",
+            "mlflow.source.type": "LOCAL",
+            RUN_ID_TAG: self._run.run_id,
+        }
+        if self._run.sweep_dir is not None:
+            place = SweepRecord(self._uri, experiment_id, self._run.sweep_dir)
+            tags["mlflow.parentRunId"] = parent_run_id(self._client, place, self._run.sweep_name)
+        run = self._client.create_run(experiment_id, run_name=self._run.name, tags=tags)
+        return str(run.info.run_id)
+
+    def _steps(self, key: str) -> set[int]:
+        return {metric.step for metric in self._client.get_metric_history(self.run_id, key)}
+
+    def _restore_history(self) -> None:
+        history = self._run.history
+        if self._run.first_step == 0 or history is None or not history.exists():
+            return
+        missing = [record for record in read_metrics(history) if record.step < self._run.first_step]
+        self._write_metrics(missing)
+        for record in missing:
+            for key in record.values:
+                self._known.setdefault(key, set()).add(record.step)
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return store_errors(f"tracking store {redacted(self._uri)}")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user id has no name
+        return "unknown"

@@ -1,0 +1,80 @@
+"""A sweep in MLflow: one parent run that the processes of its jobs share through ``sweep.json``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.tracking.file_lock import file_lock
+from runner.tracking.mlflow_client import connect, redacted, store_errors
+from runner.tracking.mlflow_rules import RUN_STATUS
+from runner.tracking.writer import StoreUnavailableError
+
+_log = logging.getLogger(__name__)
+
+SWEEP_FILE = "sweep.json"
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """Where a sweep is recorded: an experiment in a store, and the sweep's own directory."""
+
+    uri: str
+    experiment_id: str
+    sweep_dir: Path
+
+    def stored_run_id(self) -> str | None:
+        """The parent run that sweep.json names, None if there is none in this store and experiment."""
+        path = self.sweep_dir / SWEEP_FILE
+        if not path.exists():
+            return None
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        same = (fields["store"], fields["experiment_id"]) == (redacted(self.uri), self.experiment_id)
+        return str(fields["run_id"]) if same else None
+
+    def store_run_id(self, run_id: str) -> None:
+        """Make ``run_id`` the sweep's parent run; one process at a time may do this."""
+        fields = {"store": redacted(self.uri), "experiment_id": self.experiment_id, "run_id": run_id}
+        fresh = self.sweep_dir / f"{SWEEP_FILE}.tmp"
+        fresh.write_text(json.dumps(fields), encoding="utf-8")
+        fresh.replace(self.sweep_dir / SWEEP_FILE)
+
+
+def parent_run_id(client: Any, place: SweepRecord, name: str) -> str:
+    """The run that the jobs of a sweep are children of; the first job to ask creates it.
+
+    It is made through the client: the variable MLFLOW_RUN_ID, which MLflow's fluent functions would take for
+    the parent and for every child, has no say.
+    """
+    with file_lock(place.sweep_dir / f".{SWEEP_FILE}.lock"):
+        stored = place.stored_run_id()
+        if stored is not None:
+            return stored
+        tags = {
+            "mlflow.source.name": "runner",
+            "mlflow.source.type": "LOCAL",
+            "runner.sweep_dir": str(place.sweep_dir),
+        }
+        run = client.create_run(place.experiment_id, run_name=name or place.sweep_dir.name, tags=tags)
+        place.store_run_id(run.info.run_id)
+        return str(run.info.run_id)
+
+
+def finish_parent(uri: str, experiment: str, sweep_dir: Path, status: str, artifacts: Sequence[Path]) -> None:
+    """End the parent run and add files to it; a store that fails is said in the log and nothing more."""
+    try:
+        client, experiment_id = connect(uri, experiment)
+        run_id = SweepRecord(uri, experiment_id, sweep_dir).stored_run_id()
+        if run_id is None:
+            raise StoreUnavailableError(f"no job of it reached the tracking store {redacted(uri)}")
+        with store_errors(f"tracking store {redacted(uri)}"):
+            for path in artifacts:
+                client.log_artifact(run_id, str(path))
+            client.set_terminated(run_id, status=RUN_STATUS[status], end_time=round(time.time() * 1000))
+    except StoreUnavailableError as error:
+        _log.warning("the record of the sweep in %s is incomplete: %s", sweep_dir, error)

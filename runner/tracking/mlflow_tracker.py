@@ -1,0 +1,137 @@
+"""The tracker that records in MLflow: its settings, and calls turned into records for the writer."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.tracking.base import STATUSES, RunInfo
+from runner.tracking.mlflow_client import resolve_uri
+from runner.tracking.mlflow_rules import flat_params, safe_tags
+from runner.tracking.mlflow_store import MlflowStore
+from runner.tracking.mlflow_sweep import finish_parent
+from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags
+from runner.tracking.spool import Spool
+from runner.tracking.system import SystemSampler
+from runner.tracking.writer import BackgroundWriter
+
+SPOOL_FILE = "tracking-spool.jsonl"
+
+
+@dataclass
+class MlflowTracking:
+    """Schema of ``tracking: mlflow``.
+
+    experiment: the MLflow experiment the runs belong to.
+    uri: the tracking store; null takes the variable MLFLOW_TRACKING_URI, else mlflow.db in the working
+    directory.
+    system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
+    queue_size: records held in memory before they go to the spool file.
+    finish_timeout_s: longest wait, at the end of a run, for the store to take what is pending.
+    """
+
+    name: str = "mlflow"
+    experiment: str = "runner"
+    uri: str | None = None
+    system_metrics: bool = True
+    system_metrics_every_s: float = 5.0
+    queue_size: int = 10_000
+    finish_timeout_s: float = 60.0
+
+    def check(self) -> None:
+        """Raise ValueError if the settings cannot work; touches neither MLflow nor the store."""
+        self.store_uri()
+        if not self.experiment.strip():
+            raise ValueError("tracking.experiment is empty: expected a name")
+        for key in ("system_metrics_every_s", "queue_size", "finish_timeout_s"):
+            if getattr(self, key) <= 0:
+                raise ValueError(f"tracking.{key} is {getattr(self, key)}: expected more than 0")
+
+    def store_uri(self) -> str:
+        """Address of the store runs are recorded in when started from this directory."""
+        return resolve_uri(self.uri, Path.cwd())
+
+    def create(self, run_dir: Path) -> "MlflowTracker":
+        """A tracker for the run in this directory."""
+        return MlflowTracker(self, self.store_uri(), run_dir)
+
+    def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = ()) -> None:
+        """End the parent run of the sweep in this directory and add files to it."""
+        finish_parent(self.store_uri(), self.experiment, sweep_dir, status, artifacts)
+
+
+class MlflowTracker:
+    """Records one run in MLflow, on a thread of its own; ``writer`` says what happens when a store fails."""
+
+    def __init__(self, settings: MlflowTracking, uri: str, run_dir: Path) -> None:
+        self._settings = settings
+        self._uri = uri
+        self._spool = Spool(run_dir / SPOOL_FILE)
+        self._store: MlflowStore | None = None
+        self._writer: BackgroundWriter | None = None
+        self._sampler = SystemSampler(settings.system_metrics_every_s) if settings.system_metrics else None
+        self._step = 0
+
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """MLflow's identifier of the run; None until the store has been reached."""
+        return None if self._store is None else self._store.run_id
+
+    def start(self, run: RunInfo) -> None:
+        """Begin or continue the record; MLflow is imported and the store reached on the writer's thread."""
+        self._step = run.first_step
+        self._spool.keep(lambda record: not _made_again(record, run.first_step))
+        self._store = MlflowStore(self._uri, self._settings.experiment, run)
+        self._writer = BackgroundWriter(
+            self._store, self._spool, queue_size=self._settings.queue_size, on_tick=self.sample_system
+        )
+        self.set_tags(run.tags)
+        self._writer.start()
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Record a configuration; MLflow keeps the first value of a key for ever."""
+        self._put(Params(flat_params(params)))
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the values of a step."""
+        self._step = step
+        self._put(Metrics(int(step), _now_ms(), {key: float(value) for key, value in metrics.items()}))
+
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        """Copy a file into the record, below ``folder``."""
+        self._put(Artifact(str(path.absolute()), folder))
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Set facts about the run."""
+        self._put(Tags(safe_tags(tags)))
+
+    def finish(self, status: str) -> None:
+        """End the record within ``finish_timeout_s``; what could not be written stays in the spool file."""
+        if status not in STATUSES:
+            raise ValueError(f"status {status!r}: expected one of {', '.join(STATUSES)}")
+        self._put(End(status, _now_ms()))
+        self._started().finish(self._settings.finish_timeout_s)
+
+    def sample_system(self) -> None:
+        """Record system metrics, if they are wanted and due, at the step the loop has reached."""
+        values = {} if self._sampler is None else self._sampler.sample_if_due(time.monotonic())
+        if values:
+            self._put(Metrics(self._step, _now_ms(), values))
+
+    def _put(self, record: Record) -> None:
+        self._started().put(record)
+
+    def _started(self) -> BackgroundWriter:
+        if self._writer is None:
+            raise RuntimeError("the tracker has not been started: call start() first")
+        return self._writer
+
+
+def _made_again(record: Record, first_step: int) -> bool:
+    """Whether a record a former process spooled is one this process will make itself."""
+    return isinstance(record, End) or (isinstance(record, Metrics) and record.step >= first_step)
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

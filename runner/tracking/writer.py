@@ -1,0 +1,196 @@
+"""One thread between a training loop and a store that may be slow, away or broken.
+
+Records flow caller -> queue in memory -> thread -> store. When the queue is full or the store fails, they
+flow caller -> spool file instead, and the thread writes the spool, oldest record first, once the store
+answers; when the spool is empty the queue is used again. Order is kept throughout: nothing enters the queue
+while the spool holds a record, and what a failure finds in the queue goes to the front of the spool.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from runner.tracking.records import Record
+from runner.tracking.spool import Spool
+
+_log = logging.getLogger(__name__)
+
+_BATCH_RECORDS = 500
+
+
+class StoreUnavailableError(Exception):
+    """The store cannot take records now; they are kept and tried again."""
+
+
+class Store(Protocol):
+    """Where records end. Called from the writer's thread only; both methods raise StoreUnavailableError."""
+
+    def open(self) -> None:
+        """Reach the store and create or find the run; repeated until it succeeds."""
+        ...
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Write records in order. After a failure the same ones come again; written twice they count once."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Times of the writer, in seconds.
+
+    flush_s: between batches. first_retry_s, last_retry_s: wait after the first failure in a row, doubled
+    after each further one up to the last. final_tries: attempts at the end of a run.
+    """
+
+    flush_s: float = 1.0
+    first_retry_s: float = 0.5
+    last_retry_s: float = 30.0
+    final_tries: int = 3
+
+
+class BackgroundWriter:
+    """Takes records in microseconds and brings them to the store, in order, on its own thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        spool: Spool,
+        *,
+        queue_size: int,
+        pace: Pace | None = None,
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_tick`` is called on the thread, about every ``pace.flush_s``; it may ``put``."""
+        self._store = store
+        self._spool = spool
+        self._queue_size = queue_size
+        self._pace = pace or Pace()
+        self._on_tick = on_tick
+        # _lock guards the four below.
+        self._lock = threading.Lock()
+        self._queue: deque[Record] = deque()
+        self._in_flight: list[Record] = []
+        self._lost = 0
+        self._abandoned = False
+        self._stop = threading.Event()
+        self._give_up = threading.Event()
+        self._opened = False
+        self._failures = 0
+        self._retry_at_s = 0.0
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="tracking-writer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; the store is opened on it."""
+        self._thread.start()
+
+    def put(self, record: Record) -> None:
+        """Accept a record. Never waits for the store."""
+        with self._lock:
+            if len(self._queue) < self._queue_size and not self._spool.pending:
+                self._queue.append(record)
+            else:
+                self._to_spool(self._spool.append, [record])
+
+    def finish(self, timeout_s: float) -> None:
+        """Write what is pending and end the thread; what does not get through in ``timeout_s`` is spooled."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+        with self._lock:
+            self._abandoned = self._thread.is_alive()
+        self._give_up.set()
+        self._surrender()
+        self._report()
+
+    def _run(self) -> None:
+        try:
+            self._try_to_write()
+            while not self._stop.wait(self._pace.flush_s):
+                self._on_tick()
+                if time.monotonic() >= self._retry_at_s:
+                    self._try_to_write()
+            tries = 1
+            while not self._try_to_write() and tries < self._pace.final_tries:
+                self._give_up.wait(self._pace.first_retry_s * tries)
+                tries += 1
+        finally:
+            self._surrender()
+
+    def _try_to_write(self) -> bool:
+        try:
+            if not self._opened:
+                self._store.open()
+                self._opened = True
+            while self._write_next():
+                pass
+        except (StoreUnavailableError, OSError) as error:
+            self._fall_back(error)
+            return False
+        if self._failures:
+            _log.info("the tracking store answers again; what was spooled has been written")
+        self._failures, self._error = 0, None
+        return True
+
+    def _write_next(self) -> bool:
+        """Write the oldest records; return whether there were any."""
+        with self._lock:
+            if self._abandoned:
+                return False
+            self._in_flight = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH_RECORDS))]
+        if self._in_flight:
+            self._store.write(self._in_flight)
+            with self._lock:
+                self._in_flight = []
+            return True
+        if not self._spool.pending:
+            return False
+        records, position = self._spool.head(_BATCH_RECORDS)
+        self._store.write(records)
+        with self._lock:
+            if not self._abandoned:
+                self._spool.advance(position)
+        return True
+
+    def _fall_back(self, error: Exception) -> None:
+        self._surrender()
+        if self._failures == 0:
+            _log.warning("%s; tracking goes on in %s until the store answers", error, self._spool.path)
+        pause = min(self._pace.first_retry_s * 2**self._failures, self._pace.last_retry_s)
+        self._failures, self._error = self._failures + 1, error
+        self._retry_at_s = time.monotonic() + pause
+
+    def _surrender(self) -> None:
+        """Move what is in memory to the front of the spool."""
+        with self._lock:
+            records = [*self._in_flight, *self._queue]
+            self._in_flight = []
+            self._queue.clear()
+            if records:
+                self._to_spool(self._spool.prepend, records)
+
+    def _to_spool(self, add: Callable[[Sequence[Record]], None], records: Sequence[Record]) -> None:
+        """Spool records; a disk that refuses them costs the records, not the training."""
+        try:
+            add(records)
+        except OSError as error:
+            if self._lost == 0:
+                _log.error("%s: %s; tracking records are being lost", self._spool.path, error)
+            self._lost += len(records)
+
+    def _report(self) -> None:
+        if self._spool.pending:
+            no_answer = "the store did not answer in time" if self._abandoned else "the writer failed"
+            _log.warning(
+                "the tracking record of this run is incomplete (%s): the rest waits in %s "
+                "and is written when the run is resumed",
+                self._error or no_answer,
+                self._spool.path,
+            )
+        if self._lost:
+            _log.error("%d tracking records were lost", self._lost)

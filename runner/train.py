@@ -1,0 +1,173 @@
+"""The training loop: steps, evaluations, checkpoints, and a clean end however it comes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.checkpoint import CheckpointMeta
+from runner.checkpoint import save as save_checkpoint
+from runner.display import Display
+from runner.engine.session import Session, scalar
+from runner.errors import Interrupted, NumericError
+from runner.evaluation import Scores, evaluate
+from runner.experiment import Experiment
+from runner.record import Record
+from runner.run_directory import RunDirectory
+from runner.signals import StopRequest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """What a run has done so far in this process.
+
+    done: updates applied since the run began, earlier processes included. step_seconds: wall time of each step of
+    this process. saved_step: newest step with a checkpoint of this process.
+    """
+
+    first_step: int
+    done: int
+    step_seconds: list[float] = field(default_factory=list)
+    saved_step: int | None = None
+    scores: Scores | None = None
+
+
+class Trainer:
+    """Trains one experiment on one session, from wherever its variables stand.
+
+    Raises NumericError when the loss is not finite and Interrupted, after a checkpoint, when asked to stop.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        session: Session,
+        directory: RunDirectory,
+        record: Record,
+        display: Display,
+        stop: StopRequest,
+        *,
+        meta: CheckpointMeta,
+        first_step: int = 0,
+    ) -> None:
+        self.experiment = experiment
+        self.progress = Progress(first_step, first_step)
+        self._session = session
+        self._directory = directory
+        self._record = record
+        self._display = display
+        self._stop = stop
+        self._meta = meta
+
+    def run(self) -> Progress:
+        """Train to the last step, evaluate, save; return what was done."""
+        total = self.experiment.total_steps
+        train = self.experiment.config.train
+        self._display.start(self.progress.done, total)
+        try:
+            while self.progress.done < total:
+                self._step(log_metrics=(self.progress.done + 1) % train.log_every == 0)
+                if self.progress.done % self.experiment.eval_every == 0:
+                    self._evaluate()
+                self._save_if_due()
+                self._stop_if_asked()
+            if self.progress.scores is None or self.progress.done % self.experiment.eval_every:
+                self._evaluate()
+            self._save()
+        finally:
+            self._display.close()
+        return self.progress
+
+    def variables(self) -> dict[str, NDArray[Any]]:
+        """Every variable, whole, by unsharded name."""
+        return self._session.run("save")
+
+    def _step(self, *, log_metrics: bool) -> None:
+        step = self.progress.done
+        config = self.experiment.config
+        rate = self.experiment.learning_rate(step)
+        started = time.perf_counter()
+        answer = self._session.run(
+            "train",
+            step=step,
+            feeds={"step": scalar(step, "int64"), "learning_rate": scalar(rate, config.precision)},
+        )
+        seconds = time.perf_counter() - started
+        loss = float(answer["loss"])
+        if not math.isfinite(loss):
+            raise NumericError(
+                f"the loss of step {step} is {loss}; learning rate {rate:g}. Lower optimizer.lr or set "
+                "optimizer.clip_norm; debug.check_finite=true names the first node that produced it"
+            )
+        self.progress.done = step + 1
+        self.progress.step_seconds.append(seconds)
+        examples_per_s = config.train.batch_size / seconds
+        self._display.step(self.progress.done, loss, examples_per_s)
+        if log_metrics:
+            self._record.metrics(
+                self.progress.done,
+                {
+                    "train/loss": loss,
+                    "train/accuracy": float(answer["accuracy"]),
+                    "train/learning_rate": rate,
+                    "perf/step_time_s": seconds,
+                    "perf/examples_per_s": examples_per_s,
+                },
+            )
+
+    def _evaluate(self) -> None:
+        scores = evaluate(
+            self._session, batches=self.experiment.eval_batches, classes=self.experiment.facts.classes
+        )
+        self.progress.scores = scores
+        self._record.metrics(
+            self.progress.done,
+            {
+                "test/loss": scores.loss,
+                "test/accuracy": scores.accuracy,
+                "train/epoch": self.progress.done / self.experiment.steps_per_epoch,
+            },
+        )
+        self._display.message(
+            f"step {self.progress.done}: test loss {scores.loss:.4f}, test accuracy {scores.accuracy:.2%}"
+        )
+
+    def _save_if_due(self) -> None:
+        every = self.experiment.config.checkpoint.every_steps
+        if every is not None and self.progress.done % every == 0:
+            self._save()
+
+    def _save(self) -> None:
+        if self.progress.saved_step == self.progress.done:
+            return
+        path = save_checkpoint(
+            self._directory.checkpoints,
+            step=self.progress.done,
+            variables=self.variables(),
+            meta=self._meta,
+            keep=self.experiment.config.checkpoint.keep,
+        )
+        self.progress.saved_step = self.progress.done
+        log.info("checkpoint %s", path)
+
+    def _stop_if_asked(self) -> None:
+        if self._stop.signum is not None:
+            self._save()
+            raise Interrupted(
+                self._stop.signum,
+                f"stopped after step {self.progress.done} of {self.experiment.total_steps}; "
+                f"continue with: runner resume={self._directory.path}",
+            )
+
+
+def restore(session: Session, variables: dict[str, NDArray[Any]]) -> None:
+    """Put values back into every replica; ``variables`` by unsharded name."""
+    session.run("restore", feeds={name: np.ascontiguousarray(value) for name, value in variables.items()})

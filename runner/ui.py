@@ -1,0 +1,83 @@
+"""``runner ui``: MLflow's pages over the store of this folder's runs, for this machine only."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from runner.errors import ConfigError, ResourceError
+from runner.tracking.mlflow_client import redacted, resolve_uri, sqlite_path
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 5000
+
+SERVER_ENVIRONMENT = {
+    # The pages need no jobs, and a server that runs none cannot be talked into running a stranger's.
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Become the MLflow server; returns only when the store has a server of its own.
+
+    Raises ConfigError for an unusable store address and ResourceError when there is no store yet or the port
+    is taken.
+    """
+    parser = argparse.ArgumentParser(prog="runner ui", description=__doc__)
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="on 127.0.0.1 (default: %(default)s)")
+    port = parser.parse_args(arguments).port
+    uri = _store_uri()
+    if not uri.startswith(("http:", "https:")):
+        _require_store(uri)
+        _require_free_port(port)
+        _become_server(uri, port)
+    print(f"the runs are recorded by a server that has its own pages: {redacted(uri)}")
+    return 0
+
+
+def _become_server(uri: str, port: int) -> NoReturn:
+    print(f"recorded runs: http://{HOST}:{port}  (store {redacted(uri)}; Ctrl-C ends)", flush=True)
+    options = {"--host": HOST, "--port": str(port), "--workers": "1", "--backend-store-uri": uri}
+    command = [sys.executable, "-m", "mlflow", "server", *itertools.chain(*options.items())]
+    os.execve(command[0], command, os.environ | SERVER_ENVIRONMENT)
+
+
+def store_state() -> str:
+    """One line on the store of this folder: its address and, for a database file, whether it exists."""
+    uri = _store_uri()
+    path = sqlite_path(uri)
+    return redacted(uri) + (" (no runs recorded yet)" if path is not None and not path.is_file() else "")
+
+
+def _store_uri() -> str:
+    try:
+        return resolve_uri(None, Path.cwd())
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _require_store(uri: str) -> None:
+    path = sqlite_path(uri)
+    if path is not None and not path.is_file():
+        raise ResourceError(
+            f"no runs are recorded here yet: {path} does not exist. Train first, or start `runner ui` in the "
+            "folder the runs were started from, or point MLFLOW_TRACKING_URI at their store"
+        )
+
+
+def _require_free_port(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            raise ResourceError(
+                f"port {port} of {HOST} cannot be used: {error}; choose one with --port N"
+            ) from error

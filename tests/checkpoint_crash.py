@@ -1,0 +1,60 @@
+"""Kill a save with SIGKILL just before each of its calls to the disk, one copy of the directory per call.
+
+    python checkpoint_crash.py SEED ROOT
+
+SEED is a folder of checkpoints 1, 2 and 3. For k = 0, 1, ... a forked child saves step 4 in ROOT/k, a copy
+of it, and dies before its k-th call. Prints the name of each such call, and ends when a child lives.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from runner.checkpoint import CheckpointMeta, save
+
+CALLS = ("mkdir", "open", "posix_fallocate", "fsync", "rename", "unlink", "rmdir", "posix_fadvise")
+
+
+def die_before_call(number: int) -> None:
+    """Patch the functions of ``os`` that a save calls: their ``number``-th call overall kills the process."""
+    counter = itertools.count()
+
+    def deadly(name: str, function: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            if next(counter) == number:
+                os.write(1, f"{name}\n".encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **options)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, deadly(name, getattr(os, name)))
+
+
+def main(seed: Path, root: Path) -> None:
+    """Fork one child per call until one of them reaches the end of its save."""
+    for number in itertools.count():
+        directory = root / str(number)
+        shutil.copytree(seed, directory)
+        child = os.fork()
+        if child == 0:
+            die_before_call(number)
+            meta = CheckpointMeta(config_hash="c0ffee", run_id="0123abcd", epoch=1, examples=4)
+            save(directory, step=4, variables={"w": np.full((64,), 4.0)}, meta=meta)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            sys.exit(os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,40 @@
+"""What all tests share: how examples are searched for, the kernels, and a command line that trains nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+import runner
+from runner.engine.kernel_table import load_kernels
+from runner.kernels.registry import Registry
+from tests.fake_build import FakeBuild
+
+# The same examples on every machine and in every run; a slow machine is no failure.
+settings.register_profile("runner", deadline=None, derandomize=True)
+settings.load_profile("runner")
+
+
+@pytest.fixture(scope="session")
+def registry() -> Registry:
+    """The kernels an engine process has."""
+    return load_kernels()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, and nothing in the environment that changes what the command line does."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("HYDRA_FULL_ERROR", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def fake_build(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBuild:
+    """The training entry, replaced by one that trains nothing; the working directory is empty."""
+    fake = FakeBuild()
+    monkeypatch.setattr(runner, "build", fake, raising=False)
+    return fake

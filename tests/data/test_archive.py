@@ -1,0 +1,87 @@
+"""Archives that lie, break off or grow."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.data import archive
+from runner.data.archive import gunzip, read_ar_member, read_tar
+from runner.errors import DataError
+
+
+def test_tar_members_are_found_with_and_without_leading_dot(make_tar, member):
+    data = make_tar([member("./usr/a", b"first"), member("usr/b", b"second")], "w:xz")
+    assert read_tar(io.BytesIO(data), {"usr/a": 5, "usr/b": 6}) == {"usr/a": b"first", "usr/b": b"second"}
+
+
+def test_tar_bomb_is_refused_before_it_is_unpacked(make_tar, member, monkeypatch):
+    monkeypatch.setattr(archive, "UNPACKED_LIMIT", 1000)
+    data = make_tar([member("filler", bytes(900)), member("more", bytes(101)), member("wanted", b"")])
+    with pytest.raises(DataError, match="unpacks to more than 1000 bytes"):
+        read_tar(io.BytesIO(data), {"wanted": 10})
+
+
+def test_tar_that_is_none_is_damaged(tmp_path: Path):
+    (tmp_path / "a.tgz").write_bytes(b"<html>sign in first</html>")
+    with pytest.raises(DataError, match=r"a\.tgz is damaged"):
+        read_tar(tmp_path / "a.tgz", {})
+
+
+def test_gunzip_gives_the_contents():
+    assert gunzip(gzip.compress(b"abc" * 99), 297, "x.gz") == b"abc" * 99
+
+
+def test_gunzip_stops_at_the_limit():
+    bomb = gzip.compress(bytes(10_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"x\.gz decompresses to more than 1000 bytes"):
+            gunzip(bomb, 1000, "x.gz")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000, "the whole bomb was decompressed"
+
+
+def test_gunzip_notices_a_cut():
+    with pytest.raises(DataError, match=r"x\.gz is cut off after"):
+        gunzip(gzip.compress(b"abc" * 99)[:-4], 297, "x.gz")
+
+
+def test_gunzip_notices_damage():
+    data = bytearray(gzip.compress(b"abc" * 99))
+    data[-8] ^= 1  # the checksum inside the format
+    with pytest.raises(DataError, match=r"x\.gz is damaged: .*incorrect data check"):
+        gunzip(bytes(data), 297, "x.gz")
+
+
+def test_ar_member_after_one_of_odd_length(tmp_path: Path, make_ar):
+    (tmp_path / "a.deb").write_bytes(make_ar({"debian-binary": b"2.0", "data.tar.xz": b"payload"}))
+    assert read_ar_member(tmp_path / "a.deb", "data.tar.xz") == b"payload"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: b"PK" + data, "is damaged: it begins with b'PK"),
+        (lambda data: data[:-4], "is cut off after 136 bytes"),
+        (
+            lambda data: data.replace(b"7         `", b"-7        `"),
+            "is damaged: no member header at byte 72",
+        ),
+        (lambda data: data.replace(b"data.tar.xz", b"data.tar.gz"), r"lacks data\.tar\.xz"),
+    ],
+)
+def test_ar_files_that_cannot_be_used(
+    tmp_path: Path, make_ar, damage: Callable[[bytes], bytes], message: str
+):
+    data = make_ar({"debian-binary": b"2.0\n", "data.tar.xz": b"payload"})
+    (tmp_path / "a.deb").write_bytes(damage(data))
+    with pytest.raises(DataError, match=rf"a\.deb {message}"):
+        read_ar_member(tmp_path / "a.deb", "data.tar.xz")

@@ -1,0 +1,169 @@
+"""The law of the stream: what a batch holds depends on seed, split, step and share, and on nothing else."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from runner.data.augment import Augment
+from runner.data.dataset import Dataset, Normalisation, Split
+from runner.data.pipeline import Batch, Pipeline
+from runner.kernels import philox
+
+FIELDS = ("x", "y", "index", "mask")
+ALL_AUGMENTS = Augment(crop_padding=1, flip=True)
+
+
+def make_pipeline(
+    examples: int = 13,
+    batch_size: int = 5,
+    seed: int = 0,
+    augment: Augment | None = None,
+    dtype: str = "float32",
+    test_examples: int = 7,
+) -> Pipeline:
+    """Return a pipeline whose labels number the examples; images are noise of shape (2, 4, 5)."""
+
+    def split(size: int) -> Split:
+        images = np.random.default_rng(size).integers(1, 256, (size, 2, 4, 5), np.uint8)
+        return Split(images, np.arange(size, dtype=np.int64))
+
+    names = tuple(map(str, range(max(examples, test_examples))))
+    dataset = Dataset(
+        "toy", split(examples), split(test_examples), names, Normalisation(255.0, (0.1, 0.2), (0.5, 0.6))
+    )
+    return Pipeline(dataset, seed=seed, batch_size=batch_size, dtype=dtype, augment=augment)
+
+
+def stream(pipeline: Pipeline, batch_size: int, positions: int) -> NDArray[np.int64]:
+    """Return the examples at the first ``positions`` positions, read batch by batch."""
+    steps = -(-positions // batch_size)
+    return np.concatenate([pipeline.read("train", s, 0, batch_size)["y"] for s in range(steps)])[:positions]
+
+
+def joined(batches: list[Batch]) -> dict[str, NDArray[Any]]:
+    """Return the fields of ``batches`` one after another."""
+    return {field: np.concatenate([batch[field] for batch in batches]) for field in FIELDS}
+
+
+def assert_same(left: Batch, right: Batch) -> None:
+    """Compare bits, types and keys."""
+    assert set(left) == set(right) == set(FIELDS)
+    for field in FIELDS:
+        assert left[field].dtype == right[field].dtype
+        np.testing.assert_array_equal(left[field], right[field], err_msg=field)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 20), st.integers(1, 50), st.integers(0, 2**31))
+def test_every_epoch_is_a_permutation_and_nothing_is_dropped(examples: int, batch_size: int, seed: int):
+    seen = stream(make_pipeline(examples, batch_size, seed), batch_size, 4 * examples)
+    for epoch in seen.reshape(4, examples):
+        assert sorted(epoch) == list(range(examples))
+
+
+def test_the_stream_is_the_documented_one():
+    seen = stream(make_pipeline(13, 5, seed=3), 5, 26)
+    expected = [philox.permutation(philox.key(3, f"toy/epoch/{epoch}"), 13) for epoch in (0, 1)]
+    np.testing.assert_array_equal(seen, np.concatenate(expected))
+    assert not np.array_equal(expected[0], expected[1])
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["train", "test"]),
+    st.integers(0, 6),
+    st.integers(1, 30),
+    st.integers(1, 8),
+    st.integers(0, 2**31),
+)
+def test_shares_of_any_number_of_workers_make_up_the_batch(
+    split: str, step: int, batch_size: int, workers: int, seed: int
+):
+    whole = make_pipeline(13, batch_size, seed, ALL_AUGMENTS).read(split, step, 0, batch_size)
+    shares = []
+    for part in np.array_split(np.arange(batch_size), workers):
+        lo, hi = (int(part[0]), int(part[-1]) + 1) if len(part) else (0, 0)
+        # A pipeline of its own, as in a process of its own.
+        shares.append(make_pipeline(13, batch_size, seed, ALL_AUGMENTS).read(split, step, lo, hi))
+    assert_same(joined(shares), whole)
+
+
+def test_reading_out_of_order_changes_nothing():
+    in_order, backwards = make_pipeline(augment=ALL_AUGMENTS), make_pipeline(augment=ALL_AUGMENTS)
+    expected = [in_order.read("train", step, 0, 5) for step in range(9)]
+    for step in reversed(range(9)):
+        assert_same(backwards.read("train", step, 0, 5), expected[step])
+
+
+def test_fields_have_their_shapes_types_and_positions():
+    batch = make_pipeline(dtype="float64").read("train", 7, 1, 4)
+    assert batch["x"].shape == (3, 2, 4, 5)
+    assert [batch[field].dtype for field in FIELDS] == ["float64", "int64", "int64", "float64"]
+    np.testing.assert_array_equal(batch["index"], [36, 37, 38])
+    np.testing.assert_array_equal(batch["mask"], [1, 1, 1])
+
+
+def test_train_images_are_those_of_their_labels_normalised():
+    batch = make_pipeline(dtype="float64").read("train", 0, 0, 5)
+    images = np.random.default_rng(13).integers(1, 256, (13, 2, 4, 5), np.uint8)[batch["y"]]
+    mean, std = np.array([0.1, 0.2])[:, None, None], np.array([0.5, 0.6])[:, None, None]
+    np.testing.assert_allclose(batch["x"], (images / 255.0 - mean) / std, rtol=1e-12, atol=1e-14)
+
+
+def test_augmentation_changes_with_seed_and_epoch_but_not_the_examples():
+    plain, varied = make_pipeline(8, 8), make_pipeline(8, 8, augment=ALL_AUGMENTS)
+    first, second = (varied.read("train", step, 0, 8) for step in (0, 1))
+    np.testing.assert_array_equal(first["y"], plain.read("train", 0, 0, 8)["y"])
+    reseeded = make_pipeline(8, 8, seed=1, augment=ALL_AUGMENTS).read("train", 0, 0, 8)
+    batches = (plain.read("train", 0, 0, 8), first, second, reseeded)
+    by_example = [batch["x"][np.argsort(batch["y"])] for batch in batches]
+    for i, j in itertools.combinations(range(4), 2):
+        assert not np.array_equal(by_example[i], by_example[j])
+
+
+def test_augmentation_of_one_example_depends_on_the_seed():
+    # With a single example the order is the same for every seed.
+    first, again, other = (
+        make_pipeline(1, 40, seed=seed, augment=ALL_AUGMENTS).read("train", 0, 0, 40) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first["x"], again["x"])
+    assert not np.array_equal(first["x"], other["x"])
+
+
+def test_test_images_are_never_augmented():
+    assert_same(
+        make_pipeline(augment=ALL_AUGMENTS).read("test", 0, 0, 5), make_pipeline().read("test", 0, 0, 5)
+    )
+
+
+def test_the_last_evaluation_batch_is_filled_up_and_masked():
+    batch = make_pipeline(test_examples=7, batch_size=5).read("test", 1, 0, 5)
+    np.testing.assert_array_equal(batch["mask"], [1, 1, 0, 0, 0])
+    np.testing.assert_array_equal(batch["y"], [5, 6, 0, 0, 0])
+    np.testing.assert_array_equal(batch["index"], [5, 6, 7, 8, 9])
+    assert not batch["x"][2:].any()
+    assert batch["x"][:2].all()
+
+
+def test_beyond_the_test_split_there_is_only_padding():
+    batch = make_pipeline(test_examples=7, batch_size=5).read("test", 9, 0, 5)
+    assert not batch["mask"].any()
+    assert not batch["x"].any()
+
+
+def test_unknown_split_is_refused_with_the_options():
+    with pytest.raises(ValueError, match="unknown split 'val'; the splits are 'train' and 'test'"):
+        make_pipeline().read("val", 0, 0, 5)
+
+
+@pytest.mark.parametrize(("step", "lo", "hi"), [(-1, 0, 5), (0, -1, 5), (0, 3, 2), (0, 0, 6)])
+def test_a_share_outside_the_batch_is_refused(step: int, lo: int, hi: int):
+    with pytest.raises(ValueError, match="does not exist: a batch has 5 examples"):
+        make_pipeline().read("train", step, lo, hi)

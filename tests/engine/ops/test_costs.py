@@ -1,0 +1,71 @@
+"""Work of ops as functions of shapes."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.engine import ops
+from runner.engine.cost import node_cost
+from runner.engine.graph import Graph
+from runner.engine.op import OPS
+from runner.engine.tensor import Tensor
+from tests.op_cases import CASES, all_cases
+
+
+def _flops(graph: Graph, tensor: Tensor) -> int:
+    return node_cost(graph, graph.nodes[tensor.node]).flops
+
+
+def _x(graph: Graph, *shape: int) -> Tensor:
+    return ops.placeholder(graph, shape, "float32")
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+def test_a_matrix_product_costs_two_operations_per_term(transpose_a: bool) -> None:
+    graph = Graph()
+    a = _x(graph, 5, 3) if transpose_a else _x(graph, 3, 5)
+    assert _flops(graph, ops.matmul(graph, a, _x(graph, 5, 7), transpose_a=transpose_a)) == 2 * 3 * 5 * 7
+
+
+def test_a_convolution_costs_as_much_as_each_of_its_gradients() -> None:
+    graph = Graph()
+    x, w, dy = _x(graph, 2, 4, 6, 6), _x(graph, 8, 2, 3, 3), _x(graph, 2, 8, 4, 4)
+    expected = 2 * (2 * 8 * 4 * 4) * (2 * 3 * 3)
+    forward = ops.conv2d(graph, x, w, groups=2)
+    assert graph.spec(forward) == graph.spec(dy)
+    assert _flops(graph, forward) == expected
+    assert (
+        _flops(graph, ops.conv2d_input_gradient(graph, dy, w, input_shape=(2, 4, 6, 6), groups=2)) == expected
+    )
+    assert (
+        _flops(graph, ops.conv2d_weight_gradient(graph, dy, x, weight_shape=(8, 2, 3, 3), groups=2))
+        == expected
+    )
+
+
+def test_a_sum_of_n_costs_n_less_one() -> None:
+    graph = Graph()
+    assert _flops(graph, ops.add_n(graph, [_x(graph, 4)] * 3)) == 8
+
+
+def test_bytes_are_those_read_and_written() -> None:
+    graph = Graph()
+    y = ops.matmul(graph, _x(graph, 3, 5), _x(graph, 5, 7))
+    assert node_cost(graph, graph.nodes[y.node]).nbytes == 4 * (15 + 35 + 21)
+
+
+def test_only_ops_that_move_data_are_free() -> None:
+    work = dict.fromkeys(CASES, 0)
+    for op, case, _ in all_cases():
+        graph, _, node = case.build(op)
+        work[op] = max(work[op], node_cost(graph, node).flops)
+    moving = {"identity", "stop_gradient", "fill", "constant", "cast", "broadcast_to", "reshape", "transpose"}
+    moving |= {"concat", "split", "slice", "pad", "gather", "one_hot"}
+    assert {op for op, flops in work.items() if flops == 0} == moving
+
+
+def test_executor_ops_cost_nothing() -> None:
+    graph = Graph()
+    x = _x(graph, 3)
+    assert _flops(graph, x) == 0
+    assert OPS["recv"].cost([], [graph.spec(x)], {}).flops == 0

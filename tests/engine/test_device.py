@@ -1,0 +1,86 @@
+"""Device names, constraints and clusters."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.engine.device import Cluster, Device, DeviceName, local_cluster, worker_device
+
+parts = st.tuples(
+    st.none() | st.sampled_from(["worker", "parameter_server"]),
+    st.none() | st.integers(0, 99),
+    st.none() | st.sampled_from(["cpu", "gpu"]),
+    st.none() | st.integers(0, 9),
+)
+# An index without a type cannot be written.
+names = parts.map(lambda p: DeviceName(p[0], p[1], p[2], p[3] if p[2] else None))
+
+
+@given(names)
+def test_a_name_reads_back_what_it_writes(name: DeviceName) -> None:
+    assert DeviceName.parse(str(name)) == name
+
+
+@given(names, names)
+def test_matching_is_agreement_on_every_part_the_constraint_names(
+    name: DeviceName, constraint: DeviceName
+) -> None:
+    own, wanted = ((n.job, n.task, n.type, n.index) for n in (name, constraint))
+    assert name.matches(constraint) == all(w is None or w == o for o, w in zip(own, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "full"),
+    [
+        ("", False),
+        ("/job:worker", False),
+        ("/job:worker/task:3", False),
+        ("/device:gpu", False),
+        ("/task:1/device:cpu:0", False),
+        ("/job:worker/task:3/device:gpu:0", True),
+    ],
+)
+def test_full_names_have_all_parts(text: str, full: bool) -> None:
+    assert DeviceName.parse(text).is_full is full
+
+
+@pytest.mark.parametrize(
+    "text", ["cpu:0", "/device", "/task:x", "/device:cpu/task:1", "/job:worker/", "/device:cpu:0 ", "/gpu:0"]
+)
+def test_other_forms_are_refused_with_the_form_expected(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected '/job:NAME/task:N/device:TYPE:N' or some of these parts"):
+        DeviceName.parse(text)
+
+
+def test_a_local_cluster_has_one_cpu_per_worker() -> None:
+    assert [device.name for device in local_cluster(2).devices] == [
+        "/job:worker/task:0/device:cpu:0",
+        "/job:worker/task:1/device:cpu:0",
+    ]
+    assert local_cluster(1).devices[0].type == "cpu"
+
+
+def test_a_cluster_finds_its_devices_by_name() -> None:
+    cluster = local_cluster(2)
+    assert cluster.device(worker_device(1)) is cluster.devices[1]
+    with pytest.raises(
+        ValueError, match=r"device '/task:7' is not in the cluster: /job:worker/task:0/device"
+    ):
+        cluster.device("/task:7")
+
+
+def test_a_cluster_needs_devices_with_full_and_different_names() -> None:
+    device = Device(worker_device(0))
+    with pytest.raises(ValueError, match=r"cluster devices \[\]: expected at least one"):
+        Cluster(())
+    with pytest.raises(ValueError, match="expected at least one and no name twice"):
+        Cluster((device, device))
+    with pytest.raises(ValueError, match="cluster device '/job:worker': expected a full name"):
+        Cluster((Device("/job:worker"),))
+
+
+def test_a_transfer_takes_latency_plus_bytes_over_bandwidth() -> None:
+    cluster = Cluster((Device(worker_device(0)),), latency_s=0.5, bytes_per_s=100.0)
+    assert cluster.transfer_s(25) == 0.75

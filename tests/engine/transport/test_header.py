@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.engine.transport.header import (
+    MAX_HEADER_BYTES,
+    MAX_PAYLOAD_FRAMES,
+    Envelope,
+    check_frames,
+    decode_header,
+    encode_header,
+)
+from runner.engine.transport.messages import (
+    KINDS,
+    MAX_REFERENCES,
+    Bye,
+    Done,
+    Failed,
+    Heartbeat,
+    Hello,
+    Load,
+    Loaded,
+    Message,
+    Run,
+    Setup,
+    Shutdown,
+    TensorReady,
+    Welcome,
+)
+from runner.engine.transport.references import ArenaTensor, InlineTensor
+from runner.engine.transport.schema import Violation
+from runner.errors import SecurityError
+
+ENVELOPE = Envelope(run="run", epoch=3, src="worker-1", seq=7)
+IN_ARENA = ArenaTensor("float64", (2, 0), "arena", 64, 0, 3)
+EXAMPLES: tuple[Message, ...] = (
+    Hello("worker", 1, 99, "t" * 64),
+    Welcome(),
+    Setup(),
+    Load("plan"),
+    Loaded("plan"),
+    Run("plan", 5, {"lr": InlineTensor("float32", (), 0)}),
+    Done("plan", 5, {"loss": InlineTensor("float32", (), 0), "w": IN_ARENA}, {"step_s": 0.25, "bytes": 10}),
+    TensorReady("plan", 5, "dense/gradient:0", IN_ARENA),
+    Heartbeat("step", 5),
+    Failed("NumericError", "loss is nan", "Traceback ...", "loss/xent"),
+    Shutdown(),
+    Bye(),
+)
+
+
+def plain_header(**changes: Any) -> dict[str, Any]:
+    header = {"v": 1, "run": "r", "epoch": 0, "src": "worker-0", "seq": 0, "kind": "heartbeat", "section": "step"}
+    return {**header, "step": 4, **changes}
+
+
+def test_there_is_an_example_of_every_kind() -> None:
+    assert [type(message) for message in EXAMPLES] == list(KINDS.values())
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: message.kind)
+def test_messages_go_both_ways(message: Message) -> None:
+    assert decode_header(encode_header(ENVELOPE, message)) == (ENVELOPE, message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"v": 2}, "protocol version 2, expected 1: all processes need the same runner"),
+        ({"v": True}, "protocol version True"),
+        ({"kind": "exec"}, "kind 'exec', expected one of hello, welcome"),
+        ({"kind": ["run"]}, "kind \\['run'\\]"),
+        ({"epoch": -1}, "envelope.epoch: -1"),
+        ({"seq": 1.0}, "envelope.seq: 1.0"),
+        ({"src": "x" * 33}, "envelope.src"),
+        ({"section": "sleep"}, "heartbeat.section: 'sleep', expected one of setup, load, step, save, idle"),
+        ({"step": True}, "heartbeat.step: True, expected a whole number"),
+        ({"step": 2**63}, "heartbeat.step"),
+        ({"\x1b[2Jnew": 1}, r"unknown \['\\\\x1b\[2Jnew'\]"),
+    ],
+)
+def test_what_the_schema_does_not_allow_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SecurityError, match=reason):
+        decode_header(msgpack.packb(plain_header(**changes)))
+
+
+@pytest.mark.parametrize("missing", ["v", "run", "epoch", "src", "seq", "kind", "section"])
+def test_every_field_is_needed(missing: str) -> None:
+    header = plain_header()
+    del header[missing]
+    with pytest.raises(SecurityError, match="message header refused"):
+        decode_header(msgpack.packb(header))
+
+
+def test_a_header_is_one_map_and_nothing_after_it() -> None:
+    with pytest.raises(SecurityError, match="list at the top, expected a map"):
+        decode_header(msgpack.packb([plain_header()]))
+    with pytest.raises(SecurityError, match="ExtraData"):
+        decode_header(msgpack.packb(plain_header()) + b"\x00")
+
+
+def test_the_cap_of_a_header_holds_in_both_directions() -> None:
+    with pytest.raises(SecurityError, match=f"{MAX_HEADER_BYTES + 1} bytes, at most {MAX_HEADER_BYTES} allowed"):
+        decode_header(bytes(MAX_HEADER_BYTES + 1))
+    feeds = {f"{i:0500}": InlineTensor("float32", (), i) for i in range(MAX_PAYLOAD_FRAMES)}
+    with pytest.raises(ValueError, match="header of 'run' takes"):
+        encode_header(ENVELOPE, Run("plan", 0, feeds))
+
+
+def test_the_sender_is_held_to_the_schema_too() -> None:
+    with pytest.raises(Violation, match="heartbeat.section: 'sleep'"):
+        encode_header(ENVELOPE, Heartbeat("sleep", 0))
+    with pytest.raises(Violation, match=f"a map of at most {MAX_REFERENCES} entries"):
+        encode_header(ENVELOPE, Run("p", 0, {str(i): IN_ARENA for i in range(MAX_REFERENCES + 1)}))
+    with pytest.raises(Violation, match="a finite number"):
+        encode_header(ENVELOPE, Done("p", 0, {}, {"rate": float("inf")}))
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(SecurityError):
+        decode_header(data)
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=8)
+VALUES = st.recursive(
+    SCALARS | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = sorted(
+    {"v", "kind", "run", "epoch", "src", "seq", "reference", "feeds", "section"}.union(
+        *(message_type.__dataclass_fields__ for message_type in KINDS.values())
+    )
+)
+
+
+@given(
+    st.sampled_from(EXAMPLES),
+    st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=4), VALUES, max_size=3),
+    st.sets(st.sampled_from(FIELDS), max_size=2),
+)
+def test_a_changed_header_is_decoded_or_a_security_error(
+    message: Message, changes: dict[str, object], removed: set[str]
+) -> None:
+    plain = msgpack.unpackb(encode_header(ENVELOPE, message))
+    plain = {name: value for name, value in (plain | changes).items() if name not in removed}
+    try:
+        _, decoded = decode_header(msgpack.packb(plain))
+    except SecurityError:
+        return
+    assert type(decoded) in KINDS.values()
+
+
+@given(st.sampled_from(EXAMPLES), st.integers(0, 10_000), st.integers(0, 255))
+def test_a_flipped_byte_is_decoded_or_a_security_error(message: Message, at: int, value: int) -> None:
+    header = bytearray(encode_header(ENVELOPE, message))
+    header[at % len(header)] = value
+    try:
+        decode_header(bytes(header))
+    except SecurityError as error:
+        assert str(error).isprintable()
+
+
+def test_a_failure_always_fits_a_header() -> None:
+    try:
+        raise ValueError("\U0001f4a5" * 100_000)
+    except ValueError as error:
+        failed = Failed.of(error, node="é" * 1000)
+    _, decoded = decode_header(encode_header(ENVELOPE, failed))
+    assert decoded == failed
+    assert failed.error == "ValueError"
+    assert failed.text.startswith("\\U0001f4a5")
+
+
+def test_frames_are_those_the_header_announces() -> None:
+    two = Run("p", 0, {"a": InlineTensor("float32", (2,), 0), "b": InlineTensor("uint8", (), 1)})
+    eight, one = memoryview(bytes(8)), memoryview(bytes(1))
+    check_frames(two, [eight, one])
+    for frames, reason in [
+        ([eight], "run: 1 frames, expected 2"),
+        ([eight, one, one], "run: 3 frames, expected 2"),
+        ([one, eight], r"frame 0 has 1 bytes, but float32\[2\] takes 8"),
+    ]:
+        with pytest.raises(Violation, match=reason):
+            check_frames(two, frames)
+
+
+def test_a_frame_belongs_to_one_tensor() -> None:
+    shared = Run("p", 0, {"a": InlineTensor("uint8", (), 0), "b": InlineTensor("uint8", (), 0)})
+    with pytest.raises(Violation, match="tensor 1 names frame 0, expected 1"):
+        check_frames(shared, [memoryview(bytes(1))] * 2)
+
+
+def test_there_are_never_more_than_256_frames() -> None:
+    count = MAX_PAYLOAD_FRAMES + 1
+    many = Run("p", 0, {str(i): InlineTensor("uint8", (), i) for i in range(count)})
+    with pytest.raises(Violation, match="never more than 256"):
+        check_frames(many, [memoryview(bytes(1))] * count)
+
+
+def test_a_document_is_exactly_one_frame() -> None:
+    check_frames(Load("p"), [memoryview(b"x")])
+    for frames in ([], [memoryview(b"x")] * 2):
+        with pytest.raises(Violation, match="expected one document of at most"):
+            check_frames(Load("p"), frames)
+
+
+def test_a_tensor_in_an_arena_takes_no_frame() -> None:
+    check_frames(TensorReady("p", 0, "k", IN_ARENA), [])

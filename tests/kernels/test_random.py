@@ -1,0 +1,79 @@
+"""Draws are functions of their keys, whoever makes them and beside whatever else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.kernels.reference.random import dropout_mask, random_normal, random_uniform
+from runner.kernels.registry import Array
+
+STREAM: dict[str, Any] = {"seed": 3, "key": "fc1/dropout"}
+
+
+def _mask(index: list[int], step: int = 0, rate: float = 0.3, width: int = 500, **changes: Any) -> Array:
+    attributes = {"shape": (len(index), width), "dtype": "float64", "rate": rate, **STREAM, **changes}
+    mask: Array = dropout_mask(np.asarray(step, np.int64), np.asarray(index, np.int64), **attributes)
+    return mask
+
+
+def test_a_row_of_a_mask_does_not_depend_on_the_rows_beside_it() -> None:
+    whole = _mask([10, 11, 12, 13])
+    np.testing.assert_array_equal(np.concatenate([_mask([10, 11]), _mask([12, 13])]), whole)
+    np.testing.assert_array_equal(_mask([13, 10]), whole[[3, 0]])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"step": 1}, {"index": [11]}, {"seed": 4}, {"key": "fc2/dropout"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_part_of_the_key_matters(other: dict[str, Any]) -> None:
+    assert (_mask(**{"index": [10], **other}) != _mask([10])).any()
+
+
+def test_a_mask_drops_at_its_rate_and_keeps_the_mean() -> None:
+    mask = _mask(list(range(100)), rate=0.3, width=1000)
+    assert set(np.unique(mask)) == {0.0, 1 / 0.7}
+    assert np.mean(mask == 0) == pytest.approx(0.3, abs=0.005)
+    assert mask.mean() == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_rate_of_zero_keeps_everything() -> None:
+    assert (_mask([1, 2], rate=0.0) == 1.0).all()
+
+
+def test_a_mask_of_images_has_their_shape() -> None:
+    assert _mask([1, 2], shape=(2, 3, 4, 5)).shape == (2, 3, 4, 5)
+
+
+def test_uniform_draws_fill_their_interval() -> None:
+    draws = random_uniform(shape=(100, 100), dtype="float64", low=-2.0, high=3.0, **STREAM)
+    assert -2.0 <= draws.min() < -1.99
+    assert 2.99 < draws.max() < 3.0
+    assert draws.mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_normal_draws_have_their_moments() -> None:
+    draws = random_normal(shape=(100, 100), dtype="float64", mean=2.0, stddev=0.5, **STREAM)
+    assert draws.mean() == pytest.approx(2.0, abs=0.02)
+    assert draws.std() == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("draw", "parameters"),
+    [(random_uniform, {"low": -0.1, "high": 0.1}), (random_normal, {"mean": 0.0, "stddev": 0.1})],
+)
+def test_precisions_see_the_same_draws(draw: Callable[..., Array], parameters: dict[str, float]) -> None:
+    single, double = (draw(shape=(3, 4), dtype=d, **STREAM, **parameters) for d in ("float32", "float64"))
+    np.testing.assert_array_equal(single, double.astype(np.float32))
+
+
+@pytest.mark.parametrize("other", [{"seed": 4}, {"key": "fc2/w"}])
+def test_initial_values_follow_seed_and_key(other: dict[str, Any]) -> None:
+    usual: dict[str, Any] = {"shape": (5,), "dtype": "float32", "mean": 0.0, "stddev": 1.0, **STREAM}
+    np.testing.assert_array_equal(random_normal(**usual), random_normal(**usual))
+    assert (random_normal(**usual) != random_normal(**{**usual, **other})).all()

@@ -1,0 +1,62 @@
+"""Whole networks for tests: a model with its loss over random images, and its derivative by differences."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from runner.engine import ops
+from runner.engine.autodiff import gradients
+from runner.engine.network import Outputs
+from runner.engine.tensor import Tensor
+from runner.models import Model
+from tests.nn.support import Array, Bench, bench, initial_values
+
+STEP = 1e-6
+
+
+def network(
+    model: Model, *shape: int, classes: int = 10, examples: int = 2, training: bool = True
+) -> tuple[Bench, Outputs]:
+    """``model`` over random images of (C, H, W), float64, with labels of all classes in turn."""
+    rng = np.random.default_rng(7)
+    b = bench(rng.standard_normal((examples, *shape)), training=training, step=3)
+    labels = ops.placeholder(b.net.graph, (examples,), "int64", name="y")
+    b.feeds[labels] = np.arange(examples) % classes
+    return b, model.network(classes)(b.net, {"x": b.x, "y": labels})
+
+
+def parameter_count(b: Bench) -> int:
+    return sum(variable.spec.size for variable in b.net.variables.trainable)
+
+
+def assert_gradients(b: Bench, outputs: Outputs) -> None:
+    """Hold the gradient of the summed loss by x and all parameters to differences along a random direction.
+
+    The step is so short that, at the fixed draws of a test, no ReLU and no maximum changes its branch.
+    """
+    graph = b.net.graph
+    total = ops.reduce_sum(graph, outputs.losses)
+    sources = [b.x, *(variable.tensor for variable in b.net.variables.trainable)]
+    found = gradients(graph, [total], sources)
+    assert all(gradient is not None for gradient in found), "every parameter matters to the loss"
+    point = {
+        source: value for source, value in {**initial_values(b.net), **b.feeds}.items() if source in sources
+    }
+    rng = np.random.default_rng(8)
+    # Away from the initial zeros, where every bias and beta would be special.
+    point = {source: value + 0.1 * rng.standard_normal(value.shape) for source, value in point.items()}
+    direction = {source: rng.standard_normal(value.shape) for source, value in point.items()}
+
+    def moved(distance: float) -> dict[Tensor, Array]:
+        return {source: value + distance * direction[source] for source, value in point.items()}
+
+    def loss(distance: float) -> float:
+        return float(b.values(total, feeds=moved(distance))[0])
+
+    values = b.values(*[gradient for gradient in found if gradient is not None], feeds=point)
+    analytic = sum(
+        float(np.vdot(value, direction[source])) for source, value in zip(sources, values, strict=True)
+    )
+    numeric = (loss(STEP) - loss(-STEP)) / (2 * STEP)
+    magnitude = sum(float(np.abs(v * direction[s]).sum()) for s, v in zip(sources, values, strict=True))
+    assert abs(analytic - numeric) < 1e-7 * magnitude, f"autodiff {analytic}, differences {numeric}"

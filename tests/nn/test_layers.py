@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+from runner import nn
+from runner.engine.initializers import Constant
+from runner.engine.op import ShapeError
+from runner.errors import ConfigError
+from tests.nn.support import Array, bench, copy_onto, images, initial_values, names, normal
+
+
+def correlate(x: Array, w: Array, stride: int, padding: tuple[int, int, int, int]) -> Array:
+    """Convolution by its definition, one group."""
+    top, bottom, left, right = padding
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    windows = sliding_window_view(padded, w.shape[2:], axis=(2, 3))[:, :, ::stride, ::stride]
+    y: Array = np.einsum("ncijuv,ocuv->noij", windows, w)
+    return y
+
+
+class TestConv:
+    @pytest.mark.parametrize(
+        ("padding", "kernel", "stride", "explicit"),
+        [
+            ("valid", 3, 2, (0, 0, 0, 0)),
+            ("same", 4, 1, (1, 2, 1, 2)),
+            (1, 3, 2, (1, 1, 1, 1)),
+            ((0, 2, 1, 0), 2, 3, (0, 2, 1, 0)),
+        ],
+    )
+    def test_is_correlation_plus_bias(
+        self, padding: nn.windows.Padding, kernel: int, stride: int, explicit: tuple[int, int, int, int]
+    ) -> None:
+        x = normal(2, 3, 7, 5)
+        b = bench(x)
+        y = nn.conv(b.net, b.x, 4, kernel, name="c", stride=stride, padding=padding)
+        w, bias = normal(4, 3, kernel, kernel, seed=2), normal(4, seed=3)
+        b.set("c/weights", w)
+        b.set("c/bias", bias)
+        expected = correlate(x, w, stride, explicit) + bias[:, None, None]
+        np.testing.assert_allclose(b.value(y), expected, rtol=0, atol=1e-12)
+
+    def test_each_group_sees_its_channels_only(self) -> None:
+        x = normal(2, 4, 5, 5)
+        b = bench(x)
+        y = nn.conv(b.net, b.x, 6, 3, name="c", groups=2, bias=None)
+        w = normal(6, 2, 3, 3, seed=2)
+        b.set("c/weights", w)
+        halves = [correlate(x[:, :2], w[:3], 1, (0, 0, 0, 0)), correlate(x[:, 2:], w[3:], 1, (0, 0, 0, 0))]
+        np.testing.assert_allclose(b.value(y), np.concatenate(halves, axis=1), rtol=0, atol=1e-12)
+
+    def test_rounds_its_size_up_when_asked(self) -> None:
+        b = bench(images(1, 3, 224, 224))
+        assert b.shape(nn.conv(b.net, b.x, 2, 11, name="c", stride=4, ceil=True)) == (1, 2, 55, 55)
+
+    def test_default_weights_are_he_normal(self) -> None:
+        b = bench(images(1, 50, 5, 5))
+        nn.conv(b.net, b.x, 100, 3, name="c", bias=-7.0)
+        values = initial_values(b.net)
+        weights, bias = (values[b.net.variables[name].tensor] for name in ("c/weights", "c/bias"))
+        # 45,000 draws: the sample deviation is within 1.4 % of the true one at four sigma.
+        assert weights.std() == pytest.approx((2 / (50 * 9)) ** 0.5, rel=0.014)
+        assert (bias == -7.0).all()
+
+    def test_image_smaller_than_the_window(self) -> None:
+        b = bench(images(1, 3, 3, 2))
+        with pytest.raises(ConfigError) as caught:
+            nn.conv(b.net, b.x, 4, 5, name="conv2", padding=1)
+        assert str(caught.value) == (
+            "layer 'conv2' (conv): its windows of 5x5 need images of at least 3x3, but they are 3x2 here; "
+            "use larger images, or a model that shrinks them less"
+        )
+
+    def test_takes_images_only(self) -> None:
+        b = bench(images(2, 12))
+        with pytest.raises(
+            ShapeError, match=r"layer 'c' \(conv\): expected an input \(N, C, H, W\), came float64"
+        ):
+            nn.conv(b.net, b.x, 4, 3, name="c")
+
+
+class TestDense:
+    def test_is_a_product_plus_bias(self) -> None:
+        x, w, bias = normal(3, 5), normal(5, 4, seed=2), normal(4, seed=3)
+        b = bench(x)
+        y = nn.dense(b.net, b.x, 4, name="fc")
+        b.set("fc/weights", w)
+        b.set("fc/bias", bias)
+        np.testing.assert_allclose(b.value(y), x @ w + bias, rtol=0, atol=1e-12)
+
+    def test_takes_an_initializer_and_no_bias(self) -> None:
+        b = bench(np.ones((1, 5)))
+        y = nn.dense(b.net, b.x, 2, name="fc", bias=None, initializer=Constant(0.5))
+        assert b.value(y).tolist() == [[2.5, 2.5]]
+        assert names(list(b.net.variables)) == ["fc/weights"]
+
+    def test_takes_no_images(self) -> None:
+        b = bench(images(2, 3, 4, 4))
+        with pytest.raises(
+            ShapeError, match=r"layer 'fc' \(dense\): .* flatten images first, came float64\[2,3,4,4\]"
+        ):
+            nn.dense(b.net, b.x, 4, name="fc")
+
+
+class TestPooling:
+    def test_maximum_of_every_window(self) -> None:
+        x = normal(2, 3, 6, 7)
+        b = bench(x)
+        y = b.value(nn.max_pool(b.net, b.x, 3, name="p", stride=2))
+        expected = sliding_window_view(x, (3, 3), axis=(2, 3))[:, :, ::2, ::2].max(axis=(4, 5))
+        assert (y == expected).all()
+
+    def test_stride_is_the_window_unless_given(self) -> None:
+        b = bench(images(1, 1, 9, 7))
+        assert b.shape(nn.max_pool(b.net, b.x, 3, name="p")) == (1, 1, 3, 2)
+
+    def test_padding_never_wins_over_negative_values(self) -> None:
+        x = -1.0 - np.abs(normal(1, 2, 5, 5))
+        b = bench(x)
+        y = b.value(nn.max_pool(b.net, b.x, 3, name="p", stride=2, padding=1, ceil=True))
+        assert y.shape == (1, 2, 3, 3)
+        assert y.max() < 0
+        assert y[0, 0, 0, 0] == x[0, 0, :2, :2].max()
+
+    def test_partial_windows_when_rounding_up(self) -> None:
+        x = np.arange(16.0).reshape(1, 1, 4, 4)
+        b = bench(x)
+        largest, mean = b.values(
+            nn.max_pool(b.net, b.x, 3, name="max", stride=2, ceil=True),
+            nn.avg_pool(b.net, b.x, 3, name="avg", stride=2, ceil=True),
+        )
+        assert largest[0, 0].tolist() == [[10.0, 11.0], [14.0, 15.0]]
+        assert mean[0, 0].tolist() == [[5.0, 6.5], [11.0, 12.5]]
+
+    def test_mean_of_every_channel(self) -> None:
+        x = normal(2, 3, 4, 5)
+        b = bench(x)
+        y = b.value(nn.global_avg_pool(b.net, b.x, name="p"))
+        np.testing.assert_allclose(y, x.mean(axis=(2, 3)), rtol=0, atol=1e-14)
+
+    def test_image_smaller_than_the_window(self) -> None:
+        b = bench(images(1, 3, 1, 8))
+        with pytest.raises(
+            ConfigError, match=r"layer 'pool3' \(pool\): .* at least 2x2, but they are 1x8 here"
+        ):
+            nn.max_pool(b.net, b.x, 2, name="pool3")
+
+
+class TestShapeAndActivation:
+    def test_relu(self) -> None:
+        b = bench(np.array([[-1.0, 0.0, 2.0]]))
+        assert b.value(nn.relu(b.net, b.x, name="r")).tolist() == [[0.0, 0.0, 2.0]]
+
+    def test_flatten_keeps_row_major_order(self) -> None:
+        x = np.arange(24.0).reshape(2, 3, 2, 2)
+        b = bench(x)
+        assert (b.value(nn.flatten(b.net, b.x, name="f")) == x.reshape(2, 12)).all()
+
+    def test_flatten_of_rows_adds_nothing(self) -> None:
+        b = bench(images(2, 12))
+        assert nn.flatten(b.net, b.x, name="f") == b.x
+
+
+class TestDropout:
+    def test_drops_and_scales(self) -> None:
+        b = bench(np.ones((40, 500)))
+        y = b.value(nn.dropout(b.net, b.x, 0.2, name="d"))
+        assert set(np.unique(y)) == {0.0, 1.25}
+        # Mean of 20,000 draws of deviation 0.5: 1 within four sigma of 0.0035.
+        assert y.mean() == pytest.approx(1.0, abs=0.0142)
+
+    def test_evaluation_is_the_identity(self) -> None:
+        b = bench(images(2, 3), training=False)
+        assert nn.dropout(b.net, b.x, 0.5, name="d") == b.x
+
+    def test_rate_zero_is_the_identity(self) -> None:
+        b = bench(images(2, 3))
+        assert nn.dropout(b.net, b.x, 0.0, name="d") == b.x
+
+    def test_draws_belong_to_layer_step_and_example(self) -> None:
+        def drawn(first: int, count: int, *, step: int = 0, name: str = "d", scope: str = "all") -> Array:
+            b = bench(np.ones((count, 64)), step=step, first_index=first)
+            with b.net.graph.name_scope(scope):
+                return b.value(nn.dropout(b.net, b.x, 0.5, name=name))
+
+        whole = drawn(0, 8)
+        assert (drawn(5, 3, scope="share_1") == whole[5:]).all()
+        assert (drawn(0, 8, step=1) != whole).any()
+        assert (drawn(0, 8, name="other") != whole).any()
+
+
+class TestBatchNorm:
+    @pytest.mark.parametrize("shape", [(6, 3), (4, 3, 2, 5)])
+    def test_training_uses_the_batch(self, shape: tuple[int, ...]) -> None:
+        x, gamma, beta = 3.0 + 2.0 * normal(*shape), normal(3, seed=2), normal(3, seed=3)
+        b = bench(x)
+        y = nn.batch_norm(b.net, b.x, name="n", epsilon=1e-3, decay=0.75)
+        b.set("n/gamma", gamma)
+        b.set("n/beta", beta)
+        axes = tuple(axis for axis in range(len(shape)) if axis != 1)
+        column = (3, *(1 for _ in shape[2:]))
+        mean, variance = x.mean(axis=axes), x.var(axis=axes)
+        z = (x - mean.reshape(column)) / np.sqrt(variance.reshape(column) + 1e-3)
+        np.testing.assert_allclose(
+            b.value(y), gamma.reshape(column) * z + beta.reshape(column), rtol=0, atol=1e-12
+        )
+        updates = b.net.state_updates
+        assert [(u.variable.name, u.decay) for u in updates] == [
+            ("n/moving_mean", 0.75),
+            ("n/moving_variance", 0.75),
+        ]
+        for update, expected in zip(updates, (mean, variance), strict=True):
+            np.testing.assert_allclose(b.value(update.batch_value), expected, rtol=1e-12)
+
+    @pytest.mark.parametrize("shape", [(6, 3), (4, 3, 2, 5)])
+    def test_evaluation_uses_the_averages(self, shape: tuple[int, ...]) -> None:
+        x, gamma, beta, mean = normal(*shape), normal(3, seed=2), normal(3, seed=3), normal(3, seed=4)
+        variance = np.abs(normal(3, seed=5))
+        b = bench(x, training=False)
+        y = nn.batch_norm(b.net, b.x, name="n", epsilon=1e-3)
+        for key, value in (
+            ("gamma", gamma),
+            ("beta", beta),
+            ("moving_mean", mean),
+            ("moving_variance", variance),
+        ):
+            b.set(f"n/{key}", value)
+        column = (3, *(1 for _ in shape[2:]))
+        z = (x - mean.reshape(column)) / np.sqrt(variance.reshape(column) + 1e-3)
+        np.testing.assert_allclose(
+            b.value(y), gamma.reshape(column) * z + beta.reshape(column), rtol=0, atol=1e-12
+        )
+        assert not b.net.state_updates
+
+    def test_evaluation_of_a_new_network_is_nearly_the_identity(self) -> None:
+        x = normal(4, 3)
+        b = bench(x, training=False)
+        y = b.value(nn.batch_norm(b.net, b.x, name="n", epsilon=1e-5))
+        np.testing.assert_allclose(y, x, rtol=1e-5)
+
+    def test_averages_are_not_trained_and_nothing_decays(self) -> None:
+        b = bench(images(4, 3))
+        nn.batch_norm(b.net, b.x, name="n")
+        assert names(b.net.variables.trainable) == ["n/gamma", "n/beta"]
+        assert names(list(b.net.variables)) == ["n/gamma", "n/beta", "n/moving_mean", "n/moving_variance"]
+        assert not any(variable.decayed for variable in b.net.variables)
+
+
+class TestLocalResponseNormalization:
+    @pytest.mark.parametrize(("divide_by_size", "weight"), [(False, 0.1), (True, 0.02)])
+    def test_divides_by_the_energy_of_neighbouring_channels(
+        self, divide_by_size: bool, weight: float
+    ) -> None:
+        x = normal(2, 7, 3, 2)
+        b = bench(x)
+        y = nn.local_response_normalization(
+            b.net, b.x, name="n", size=5, alpha=0.1, beta=0.75, k=2.0, divide_by_size=divide_by_size
+        )
+        energy = np.stack([(x[:, max(0, c - 2) : c + 3] ** 2).sum(axis=1) for c in range(7)], axis=1)
+        np.testing.assert_allclose(b.value(y), x / (2.0 + weight * energy) ** 0.75, rtol=0, atol=1e-12)
+
+
+class TestWhatStrategiesAndExplainRead:
+    def test_nodes_and_variables_carry_their_layer(self) -> None:
+        b = bench(images(2, 3, 8, 8))
+        net = b.net
+        h = nn.conv(net, b.x, 4, 3, name="conv1", padding="same")
+        h = nn.batch_norm(net, h, name="norm1")
+        h = nn.relu(net, h, name="relu1")
+        h = nn.max_pool(net, h, 2, name="pool1")
+        h = nn.dropout(net, h, 0.5, name="drop1")
+        h = nn.flatten(net, h, name="flat")
+        h = nn.dense(net, h, 10, name="fc1")
+        kinds = {node.layer.name: node.layer.kind for node in net.graph if node.layer is not None}
+        assert kinds == {
+            "conv1": "conv",
+            "norm1": "norm",
+            "relu1": "activation",
+            "pool1": "pool",
+            "drop1": "regularizer",
+            "flat": "shape",
+            "fc1": "dense",
+        }
+        assert list(net.layer_outputs) == list(kinds)
+        assert net.layer_outputs["fc1"] == h
+        assert all(v.layer is not None and v.name.startswith(f"{v.layer.name}/") for v in net.variables)
+
+    def test_only_weights_decay(self) -> None:
+        b = bench(images(2, 3, 8, 8))
+        h = nn.conv(b.net, b.x, 4, 3, name="conv1")
+        nn.dense(b.net, nn.flatten(b.net, h, name="flat"), 10, name="fc1")
+        assert [v.name for v in b.net.variables if v.decayed] == ["conv1/weights", "fc1/weights"]
+        assert names(b.net.variables.trainable) == ["conv1/weights", "conv1/bias", "fc1/weights", "fc1/bias"]
+
+    def test_a_name_is_used_once(self) -> None:
+        b = bench(images(2, 3))
+        h = nn.dense(b.net, b.x, 3, name="fc1")
+        with pytest.raises(ValueError, match="layer 'fc1' is added twice"):
+            nn.dense(b.net, h, 3, name="fc1")
+
+    def test_copies_share_variables(self) -> None:
+        b = bench(normal(2, 3))
+        nn.dense(b.net, b.x, 3, name="fc1")
+        other = copy_onto(b.net.graph, b.net.variables, normal(5, 3), training=False)
+        nn.dense(other.net, other.x, 3, name="fc1")
+        assert names(list(b.net.variables)) == ["fc1/weights", "fc1/bias"]

@@ -1,0 +1,327 @@
+"""One table: op -> sample inputs, attributes and how often it can be differentiated. Tests run over it.
+
+Samples keep away from kinks (|x| at 0, ties of a maximum) by more than the steps of difference quotients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.graph import Graph, Node
+from runner.engine.tensor import FLOATS, Tensor
+
+Array = NDArray[Any]
+Sample = Callable[[np.random.Generator], Array]
+
+PRECISION = "<precision>"
+"""Stands in attributes for the float dtype under test."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to use an op.
+
+    inputs: samples; float64 ones are cast to the dtype under test. orders: how many derivatives exist and are
+    checked. tolerance: allowed relative deviation of float32 results from float64 ones.
+    """
+
+    inputs: tuple[Sample, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    orders: int = 2
+    tolerance: float = 2e-5
+
+    def draw(self, seed: int, dtype: str = "float64") -> list[Array]:
+        """Make the input arrays with floats of ``dtype``."""
+        rng = np.random.default_rng(seed)
+        arrays = [np.asarray(sample(rng)) for sample in self.inputs]
+        return [a.astype(dtype) if a.dtype == np.float64 else a for a in arrays]
+
+    def build(self, op: str, dtype: str = "float64") -> tuple[Graph, list[Tensor], Node]:
+        """Return a graph with a placeholder per input and one node of the op."""
+        graph = Graph()
+        placeholders = [
+            graph.add("placeholder", (), {"shape": a.shape, "dtype": a.dtype.name}, name=f"input_{i}")[0]
+            for i, a in enumerate(self.draw(0, dtype))
+        ]
+        attributes = {k: dtype if v == PRECISION else v for k, v in self.attributes.items()}
+        return graph, placeholders, graph.add(op, placeholders, attributes)
+
+
+def normal(*shape: int) -> Sample:
+    """Any numbers."""
+    return lambda rng: rng.standard_normal(shape)
+
+
+def positive(*shape: int) -> Sample:
+    """Numbers within 0.5 and 2."""
+    return lambda rng: rng.uniform(0.5, 2.0, shape)
+
+
+def off_zero(*shape: int) -> Sample:
+    """Numbers of either sign, 0.1 or more away from 0."""
+    return lambda rng: rng.uniform(0.1, 2.0, shape) * rng.choice([-1.0, 1.0], shape)
+
+
+def distinct(*shape: int) -> Sample:
+    """Numbers that differ from each other by 0.1 or more."""
+    return lambda rng: rng.permutation(math.prod(shape)).reshape(shape) * 0.1 - 1.0
+
+
+def integers(below: int, *shape: int, dtype: str = "int64") -> Sample:
+    """Integers within 0 and below - 1."""
+    return lambda rng: rng.integers(0, below, shape).astype(dtype)
+
+
+def booleans(*shape: int) -> Sample:
+    """Truth values."""
+    return lambda rng: rng.random(shape) < 0.5
+
+
+def value(number: Any, dtype: str) -> Sample:
+    """One fixed array."""
+    return lambda rng: np.asarray(number, dtype)
+
+
+_BROADCASTS = (
+    (normal(3, 5), normal(3, 5)),
+    (normal(2, 3, 1), normal(3, 4)),
+    (normal(), normal(2, 3)),
+    (normal(1, 1), normal(3)),
+)
+
+
+def _binary(**changes: Any) -> list[Case]:
+    return [Case(pair, **changes) for pair in _BROADCASTS]
+
+
+def _unary(*samples: Sample, **changes: Any) -> list[Case]:
+    return [Case((sample,), **changes) for sample in samples]
+
+
+def _reduction(sample: Callable[..., Sample]) -> list[Case]:
+    return [
+        Case((sample(3, 4, 5),), {"axes": axes, "keepdims": keepdims})
+        for axes in [(0,), (1, 2), (0, 2), (0, 1, 2)]
+        for keepdims in (False, True)
+    ]
+
+
+def _geometry(strides: tuple[int, int], padding: tuple[int, int, int, int], groups: int) -> dict[str, Any]:
+    return {"strides": strides, "padding": padding, "groups": groups}
+
+
+_CONVOLUTIONS = (
+    # x, w, y, geometry
+    ((2, 3, 7, 6), (4, 3, 3, 2), (2, 4, 3, 8), _geometry((2, 1), (1, 0, 2, 1), 1)),
+    ((2, 4, 5, 7), (6, 2, 3, 3), (2, 6, 5, 4), _geometry((1, 2), (1, 1, 1, 1), 2)),
+    ((3, 3, 4, 5), (3, 1, 2, 3), (3, 3, 3, 3), _geometry((1, 1), (0, 0, 0, 0), 3)),
+    ((1, 2, 3, 3), (5, 2, 1, 1), (1, 5, 3, 3), _geometry((1, 1), (0, 0, 0, 0), 1)),
+    ((2, 1, 8, 8), (2, 1, 3, 3), (2, 2, 2, 2), _geometry((3, 4), (0, 0, 0, 0), 1)),
+)
+
+_POOLS = (
+    # x, y, geometry
+    ((2, 3, 6, 4), (2, 3, 3, 2), {"window": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0)}),
+    ((1, 2, 7, 5), (1, 2, 4, 3), {"window": (3, 3), "strides": (2, 2), "padding": (1, 1, 0, 2)}),
+    ((2, 1, 5, 6), (2, 1, 2, 6), {"window": (2, 3), "strides": (3, 1), "padding": (0, 0, 1, 1)}),
+)
+
+
+def _average(count_padding: bool) -> dict[str, Any]:
+    return {"count_padding": count_padding}
+
+
+def _positions(shape: tuple[int, ...], window: tuple[int, ...]) -> Sample:
+    return integers(math.prod(window), *shape, dtype="int32")
+
+
+_RESPONSES = (
+    {"size": 5, "alpha": 0.5, "beta": 0.75, "k": 2.0, "divide_by_size": False},
+    {"size": 3, "alpha": 0.9, "beta": 0.5, "k": 1.0, "divide_by_size": True},
+)
+
+_STREAM = {"shape": (3, 5), "dtype": PRECISION, "seed": 7, "key": "conv1/w"}
+
+CASES: dict[str, list[Case]] = {
+    # structural
+    "identity": _unary(normal(2, 3), normal(), integers(5, 3)),
+    "stop_gradient": _unary(normal(2, 3), orders=0),
+    "fill": [
+        Case((), {"value": 1.5, "shape": (2, 3), "dtype": PRECISION}, 0),
+        Case((), {"value": 3.0, "shape": (), "dtype": "int64"}, 0),
+        Case((), {"value": 1.0, "shape": (4,), "dtype": "bool"}, 0),
+    ],
+    "constant": [
+        Case((), {"value": np.arange(6, dtype="<i4").tobytes(), "shape": (2, 3), "dtype": "int32"}, 0),
+        Case((), {"value": np.asarray(0.25, "<f8").tobytes(), "shape": (), "dtype": "float64"}, 0),
+    ],
+    "add_n": [Case((normal(3, 2),)), Case((normal(3, 2),) * 4), Case((normal(), normal()))],
+    "cast": [
+        Case((normal(3, 2),), {"dtype": "float64"}),
+        Case((normal(3, 2),), {"dtype": "float32"}, 0),
+        Case((normal(3, 2),), {"dtype": "int64"}, 0),
+        Case((integers(255, 3, 2, dtype="uint8"),), {"dtype": PRECISION}, 0),
+        Case((booleans(3),), {"dtype": PRECISION}, 0),
+    ],
+    # arithmetic
+    "add": [*_binary(), Case((integers(9, 3), integers(9, 3)))],
+    "sub": _binary(),
+    "mul": _binary(),
+    "div": [
+        Case((normal(3, 5), off_zero(3, 5))),
+        Case((normal(2, 3, 1), off_zero(3, 4))),
+        Case((normal(), off_zero(2))),
+    ],
+    "neg": _unary(normal(2, 3), integers(5, 2)),
+    "exp": _unary(normal(2, 3), normal()),
+    "log": _unary(positive(2, 3), positive()),
+    "log1p": _unary(positive(2, 3)),
+    "sqrt": _unary(positive(2, 3)),
+    "square": _unary(normal(2, 3), normal()),
+    "abs": _unary(off_zero(2, 3)),
+    "sign": _unary(off_zero(2, 3), orders=1),
+    "pow": [
+        *(Case((positive(2, 3),), {"exponent": e}) for e in (-0.75, 0.5, 1.0, 2.0, 3.0)),
+        Case((off_zero(2, 3),), {"exponent": 2.0}),
+        Case((positive(2, 3),), {"exponent": 0.0}, 1),
+    ],
+    # comparison
+    "greater": _binary(orders=0),
+    "greater_equal": _binary(orders=0),
+    "less": _binary(orders=0),
+    "equal": [*_binary(orders=0), Case((integers(2, 9), integers(2, 9)), orders=0)],
+    "select": [
+        Case((booleans(3, 4), normal(3, 4), normal(3, 4))),
+        Case((booleans(3, 1), normal(4), normal(2, 1, 1))),
+    ],
+    "maximum": [
+        Case((distinct(3, 4), value(0.05, "float64"))),
+        Case((distinct(6, 1), value([0.05], "float64"))),
+    ],
+    "minimum": [
+        Case((distinct(3, 4), value(0.05, "float64"))),
+        Case((distinct(6, 1), value([0.05], "float64"))),
+    ],
+    # activation
+    "relu": _unary(off_zero(3, 4), off_zero(2, 2, 3, 3)),
+    "relu_gradient": [Case((normal(3, 4), off_zero(3, 4)))],
+    "sigmoid": _unary(normal(3, 4), normal()),
+    "tanh": _unary(normal(3, 4), normal()),
+    "softmax": _unary(normal(3, 4), normal(5), normal(2, 1, 3)),
+    "log_softmax": _unary(normal(3, 4), normal(5), normal(2, 1, 3)),
+    # reduction
+    "reduce_sum": [
+        *_reduction(normal),
+        Case((normal(3),), {"axes": (), "keepdims": False}),
+        Case((integers(9, 4, 3, dtype="int32"),), {"axes": (0,), "keepdims": False}),
+    ],
+    "reduce_mean": _reduction(normal),
+    "reduce_max": [*_reduction(distinct), Case((integers(9, 5),), {"axes": (0,), "keepdims": False})],
+    "argmax": [Case((distinct(3, 4, 5),), {"axis": axis}, 0) for axis in range(3)],
+    "broadcast_to": [
+        Case((normal(3, 1),), {"shape": (2, 3, 4)}),
+        Case((normal(),), {"shape": (5,)}),
+        Case((normal(3),), {"shape": (3,)}),
+    ],
+    # shape
+    "reshape": [Case((normal(2, 6),), {"shape": (3, 4)}), Case((normal(1),), {"shape": ()})],
+    "transpose": [Case((normal(2, 3, 4),), {"perm": (2, 0, 1)}), Case((normal(3),), {"perm": (0,)})],
+    "concat": [
+        Case((normal(2, 3), normal(2, 1), normal(2, 4)), {"axis": 1}),
+        Case((normal(3),), {"axis": 0}),
+    ],
+    "split": [
+        Case((normal(2, 7, 2),), {"axis": 1, "sizes": (3, 0, 1, 3)}),
+        Case((normal(4),), {"axis": 0, "sizes": (4,)}),
+    ],
+    "slice": [Case((normal(4, 5),), {"begin": (1, 0), "size": (2, 3)})],
+    "pad": [Case((normal(2, 3),), {"low": (1, 0), "high": (0, 2)})],
+    # indexing
+    "gather": [Case((normal(5, 2), integers(5, 3, 2))), Case((normal(4), integers(4, 7, dtype="int32")))],
+    "scatter_add": [
+        Case((integers(5, 3, 2), normal(3, 2, 4)), {"rows": 5}),
+        Case((integers(2, 9), normal(9)), {"rows": 4}),
+    ],
+    "one_hot": [Case((integers(4, 5),), {"depth": 4, "dtype": PRECISION}, 0)],
+    # linear
+    "matmul": [
+        Case(
+            (normal(*((4, 3) if ta else (3, 4))), normal(*((5, 4) if tb else (4, 5)))),
+            {"transpose_a": ta, "transpose_b": tb},
+        )
+        for ta in (False, True)
+        for tb in (False, True)
+    ],
+    # convolution
+    "conv2d": [Case((normal(*x), normal(*w)), g) for x, w, _, g in _CONVOLUTIONS],
+    "conv2d_input_gradient": [
+        Case((normal(*y), normal(*w)), {**g, "input_shape": x}) for x, w, y, g in _CONVOLUTIONS
+    ],
+    "conv2d_weight_gradient": [
+        Case((normal(*y), normal(*x)), {**g, "weight_shape": w}) for x, w, y, g in _CONVOLUTIONS
+    ],
+    # pooling
+    "max_pool": [Case((distinct(*x),), g) for x, _, g in _POOLS],
+    "max_pool_gradient": [
+        Case((normal(*y), _positions(y, g["window"])), {**g, "input_shape": x}) for x, y, g in _POOLS
+    ],
+    "max_pool_gather": [Case((normal(*x), _positions(y, g["window"])), g) for x, y, g in _POOLS],
+    "avg_pool": [Case((normal(*x),), {**g, **_average(c)}) for x, _, g in _POOLS for c in (False, True)],
+    "avg_pool_gradient": [
+        Case((normal(*y),), {**g, **_average(c), "input_shape": x})
+        for x, y, g in _POOLS
+        for c in (False, True)
+    ],
+    # normalisation
+    "batch_norm": [
+        Case((normal(*shape), positive(3), normal(3)), {"epsilon": 1e-3}, tolerance=1e-4)
+        for shape in [(5, 3), (2, 3, 3, 2)]
+    ],
+    "batch_norm_gradient": [
+        Case(
+            (normal(*shape), positive(3), normal(3), positive(3), normal(*shape)),
+            {"epsilon": 1e-3},
+            tolerance=1e-4,
+        )
+        for shape in [(5, 3), (2, 3, 3, 2)]
+    ],
+    "channel_window_sum": [
+        Case((normal(2, 7, 3),), {"size": 5}),
+        Case((normal(2, 2),), {"size": 5}),
+        Case((normal(1, 4, 2, 2),), {"size": 1}),
+    ],
+    "local_response_normalization": [Case((normal(2, 7, 2, 3),), r) for r in _RESPONSES],
+    "local_response_normalization_gradient": [
+        Case((normal(2, 7, 2, 3), normal(2, 7, 2, 3)), r) for r in _RESPONSES
+    ],
+    # loss
+    "softmax_cross_entropy": [
+        Case((normal(5, 4), integers(4, 5))),
+        Case((normal(3, 1), integers(1, 3, dtype="int32"))),
+    ],
+    "sigmoid_cross_entropy": [Case((off_zero(3, 4), positive(3, 4)))],
+    # random
+    "random_uniform": [Case((), {**_STREAM, "low": -1.0, "high": 3.0}, 0)],
+    "random_normal": [Case((), {**_STREAM, "mean": 1.0, "stddev": 0.1}, 0)],
+    "dropout_mask": [Case((value(4, "int64"), integers(99, 3)), {**_STREAM, "rate": 0.4}, 0)],
+}
+
+
+def all_cases() -> list[tuple[str, Case, str]]:
+    """Every case with its op and an identifier for test reports."""
+    return [
+        (op, case, f"{op}-{number}" if len(cases) > 1 else op)
+        for op, cases in CASES.items()
+        for number, case in enumerate(cases)
+    ]
+
+
+def is_float(array: Array) -> bool:
+    """Whether an array's dtype is one of the engine's float dtypes."""
+    return array.dtype.name in FLOATS

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from omegaconf import OmegaConf
+
+from runner.engine import ops
+from runner.engine.op import ShapeError
+from runner.errors import ConfigError
+from runner.optimizers import OPTIMIZERS, Adam, Sgd
+from tests.optimizers.support import START, Trainer
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_is_a_schema(name: str) -> None:
+    schema = OPTIMIZERS[name]
+    assert [field.name for field in dataclasses.fields(schema)][:4] == [
+        "name",
+        "lr",
+        "weight_decay",
+        "clip_norm",
+    ]
+    assert schema().name == name
+    assert OmegaConf.to_object(OmegaConf.structured(schema)) == schema()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_state_is_assigned_once_beside_its_variable(name: str) -> None:
+    trainer = Trainer(OPTIMIZERS[name](weight_decay=0.1, clip_norm=1.0))
+    assigns = [trainer.graph.nodes[target] for target in trainer.targets]
+    assert all(node.op == "assign" for node in assigns)
+    assert sorted(node.inputs[0].node for node in assigns) == sorted(v.tensor.node for v in trainer.variables)
+    assert all(node.name.startswith("update/fc1/") and node.layer is not None for node in assigns)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_gradient_may_be_any_tensor_of_the_graph(name: str) -> None:
+    """As strategies hand in sums from other devices, or the variable itself."""
+    trainer = Trainer(OPTIMIZERS[name]())
+    graph = trainer.graph
+    summed = [
+        ops.add_n(graph, [g, v.tensor]) for g, v in zip(trainer.gradients, trainer.trained, strict=True)
+    ]
+    targets = trainer.optimizer.update(
+        graph,
+        trainer.variables,
+        list(zip(trainer.trained, summed, strict=True)),
+        learning_rate=trainer.rate,
+        step=trainer.step,
+    )
+    assert len(targets) == len(trainer.targets)
+    assert set(targets).isdisjoint(trainer.targets)
+
+
+def test_no_gradients_no_update() -> None:
+    trainer = Trainer(Adam(clip_norm=1.0))
+    size = len(trainer.graph)
+    targets = trainer.optimizer.update(
+        trainer.graph, trainer.variables, [], learning_rate=trainer.rate, step=trainer.step
+    )
+    assert targets == []
+    assert len(trainer.graph) == size
+
+
+def test_a_gradient_that_would_only_broadcast() -> None:
+    trainer = Trainer(Sgd())
+    weights, row = trainer.trained[0], trainer.gradients[1]
+    assert weights.spec.shape == START["fc1/weights"].shape
+    with pytest.raises(
+        ShapeError, match=r"of variable 'fc1/weights' is float64\[3\]; expected float64\[2,3\]"
+    ):
+        trainer.optimizer.update(
+            trainer.graph, trainer.variables, [(weights, row)], learning_rate=trainer.rate, step=trainer.step
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": 0.0}, "optimizer.lr=0.0: expected a finite number above 0"),
+        ({"lr": math.inf}, "optimizer.lr=inf: expected a finite number above 0"),
+        ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: expected a finite number, 0 or more"),
+        ({"clip_norm": 0.0}, "optimizer.clip_norm=0.0: expected null (off) or a finite number above 0"),
+    ],
+)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_impossible_settings(name: str, settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        OPTIMIZERS[name](**settings)  # type: ignore[arg-type]
+    assert str(caught.value) == message

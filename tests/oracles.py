@@ -1,0 +1,129 @@
+"""Independent truths for tests: a tiny interpreter of graphs and derivatives by differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.autodiff import gradients
+from runner.engine.graph import Graph, Node
+from runner.engine.kernel_table import load_kernels
+from runner.engine.tensor import Tensor
+
+Array = NDArray[Any]
+Values = dict[Tensor, Array]
+
+STEP = 1e-3
+"""Step of the difference quotients; their error is of the order STEP ** 4."""
+TOLERANCE = 1e-8
+"""Allowed deviation of a derivative, relative to the sum of the magnitudes of its terms."""
+
+
+def evaluate(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Array]) -> list[Array]:
+    """Compute the fetched tensors with the reference kernels, node after node in graph order.
+
+    ``feeds`` gives the values of placeholders, and of any other tensors. Every array is made read-only, so
+    that a kernel that writes into its inputs fails, and every output is held to what the graph says of it.
+    """
+    values: Values = {tensor: _frozen(array) for tensor, array in feeds.items()}
+    needed = _needed(graph, fetches, values)
+    for node in graph:
+        if node.name in needed:
+            outputs = run_node(graph, node, [values[tensor] for tensor in node.inputs])
+            computed = zip(node.tensors, outputs, strict=True)
+            values.update((tensor, array) for tensor, array in computed if tensor not in feeds)
+    return [values[tensor] for tensor in fetches]
+
+
+def run_node(graph: Graph, node: Node, inputs: Sequence[Array]) -> list[Array]:
+    """Run one node's reference kernel and check shape and dtype of what comes out."""
+    specs = [*graph.input_specs(node), *node.outputs]
+    kernel = load_kernels().select(node.op, "cpu", [spec.dtype for spec in specs])
+    outputs = list(kernel.bind(node.attributes, graph.input_specs(node), node.outputs)(*inputs))
+    for spec, output in zip(node.outputs, outputs, strict=True):
+        came = (type(output), output.shape, output.dtype.name)
+        assert came == (np.ndarray, spec.shape, spec.dtype), f"{node.op} gave {came}, its rule says {spec}"
+    return [_frozen(output) for output in outputs]
+
+
+def _frozen(array: Array) -> Array:
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _needed(graph: Graph, fetches: Sequence[Tensor], given: Mapping[Tensor, Array]) -> set[str]:
+    waiting = [tensor for tensor in fetches if tensor not in given]
+    needed: set[str] = set()
+    while waiting:
+        node = graph.nodes[waiting.pop().node]
+        if node.name not in needed:
+            needed.add(node.name)
+            waiting.extend(tensor for tensor in node.inputs if tensor not in given)
+    return needed
+
+
+def directional_derivative(function: Callable[[float], float]) -> float:
+    """Derivative of ``function`` at 0 by central differences of fourth order."""
+    near = function(STEP) - function(-STEP)
+    far = function(2 * STEP) - function(-2 * STEP)
+    return (8 * near - far) / (12 * STEP)
+
+
+def assert_gradients(
+    graph: Graph,
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    feeds: Mapping[Tensor, Array],
+    rng: np.random.Generator,
+    order: int = 1,
+) -> None:
+    """Compare autodiff with differences along a random direction, up to ``order`` derivatives.
+
+    xs are fed float64 tensors. The function differentiated is sum of <r, y> over ys with random r; for the
+    second order it is sum of <s, dx> over its gradients dx, a function of the xs and of the rs.
+    """
+    weights = {_placeholder_like(graph, y): _random_like(graph, y, rng) for y in ys}
+    feeds = {**feeds, **weights}
+    found = gradients(graph, ys, xs, list(weights))
+    _assert_directional(graph, ys, weights, dict(zip(xs, found, strict=True)), feeds, rng)
+    following = [gradient for gradient in found if gradient is not None]
+    if order > 1 and following:
+        assert_gradients(graph, following, [*xs, *weights], feeds, rng, order - 1)
+
+
+def _assert_directional(
+    graph: Graph,
+    ys: Sequence[Tensor],
+    weights: Mapping[Tensor, Array],
+    found: Mapping[Tensor, Tensor | None],
+    feeds: Mapping[Tensor, Array],
+    rng: np.random.Generator,
+) -> None:
+    """Hold the gradient of sum of <weight, y> to its derivative along a random direction of all xs."""
+    direction = {x: rng.uniform(-1, 1, graph.spec(x).shape) for x in found}
+
+    def moved(distance: float) -> float:
+        shifted = {**feeds, **{x: feeds[x] + distance * direction[x] for x in found}}
+        values = evaluate(graph, ys, shifted)
+        return sum(float(np.vdot(weight, y)) for weight, y in zip(weights.values(), values, strict=True))
+
+    existing = {x: gradient for x, gradient in found.items() if gradient is not None}
+    values = evaluate(graph, list(existing.values()), feeds)
+    terms = [value * direction[x] for x, value in zip(existing, values, strict=True)]
+    analytic = sum(float(term.sum()) for term in terms)
+    magnitude = 1.0 + abs(moved(0.0)) + sum(float(np.abs(term).sum()) for term in terms)
+    numeric = directional_derivative(moved)
+    assert abs(analytic - numeric) <= TOLERANCE * magnitude, f"autodiff {analytic}, differences {numeric}"
+
+
+def _placeholder_like(graph: Graph, tensor: Tensor) -> Tensor:
+    spec = graph.spec(tensor)
+    return graph.add("placeholder", (), {"shape": spec.shape, "dtype": spec.dtype}, name="weight")[0]
+
+
+def _random_like(graph: Graph, tensor: Tensor, rng: np.random.Generator) -> Array:
+    return rng.uniform(-1, 1, graph.spec(tensor).shape)

@@ -1,0 +1,97 @@
+"""Small networks, one for each thing a strategy must get right, and endless examples for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner import nn
+from runner.engine.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.tensor import Tensor
+from runner.optimizers.base import Optimizer
+from runner.strategies.base import Task
+
+EXAMPLE_SHAPE = (1, 6, 6)
+CLASSES = 3
+
+Batch = Mapping[str, Tensor]
+
+
+def dense(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Three dense layers."""
+    h = nn.flatten(net, batch["x"], name="flat")
+    h = nn.relu(net, nn.dense(net, h, 8, name="fc1"), name="relu1")
+    h = nn.relu(net, nn.dense(net, h, 6, name="fc2"), name="relu2")
+    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
+
+
+def convolutional(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """A strided, padded convolution, an overlapping pooling, a dense layer."""
+    h = nn.conv(net, batch["x"], 4, 3, name="conv1", padding="same")
+    h = nn.max_pool(net, nn.relu(net, h, name="relu1"), 3, name="pool1", stride=2)
+    h = nn.conv(net, h, 4, 2, name="conv2", groups=2)
+    return nn.classify(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch["y"])
+
+
+def batch_normalised(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """A layer that mixes examples and keeps state that no gradient updates."""
+    h = nn.conv(net, batch["x"], 3, 3, name="conv1", bias=None)
+    h = nn.relu(net, nn.batch_norm(net, h, name="norm1"), name="relu1")
+    return nn.classify(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch["y"])
+
+
+def dropped_out(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """A layer with random draws."""
+    h = nn.relu(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 12, name="fc1"), name="relu1")
+    return nn.classify(
+        net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch["y"]
+    )
+
+
+NETWORKS: dict[str, NetworkFunction] = {
+    "dense": dense,
+    "convolutional": convolutional,
+    "batch_normalised": batch_normalised,
+    "dropped_out": dropped_out,
+}
+
+
+def task_of(
+    network: NetworkFunction,
+    optimizer: Optimizer,
+    *,
+    batch_size: int,
+    microbatches: int = 1,
+    dtype: str = "float64",
+    example_shape: tuple[int, ...] = EXAMPLE_SHAPE,
+) -> Task:
+    """A task on images of 6x6 with a test batch of odd size."""
+    return Task(network, optimizer, example_shape, dtype, 7, batch_size, 11, microbatches)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Endless examples whose label depends on the image; the last three of a test batch are padding."""
+
+    batch_size: int
+    example_shape: tuple[int, ...] = EXAMPLE_SHAPE
+    dtype: str = "float64"
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
+        """Draw the whole batch and cut it: a share sees what the whole sees."""
+        size = 11 if split == "test" else self.batch_size
+        rng = np.random.default_rng([step, split == "test"])
+        x = rng.standard_normal((size, *self.example_shape))
+        corner = x.reshape(size, -1)[:, :CLASSES]
+        padding = 3 if split == "test" else 0
+        batch = {
+            "x": x.astype(self.dtype),
+            "y": corner.argmax(1).astype(np.int64),
+            "index": step * size + np.arange(size),
+            "mask": (np.arange(size) < size - padding).astype(self.dtype),
+        }
+        return {field: values[lo:hi] for field, values in batch.items()}

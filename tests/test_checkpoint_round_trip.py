@@ -1,0 +1,206 @@
+"""What is saved comes back, whatever its layout; what does not fit is named; the hash is what it says."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from runner.checkpoint import CheckpointMeta, load, newest, save, weights_sha256
+from runner.checkpoint.limits import DTYPES
+from runner.errors import CheckpointError, NumericError
+
+META = CheckpointMeta(
+    config_hash="c0ffee",
+    run_id="0123abcd",
+    epoch=2,
+    examples=640,
+    progress={"best/test/accuracy": 0.1 + 0.2, "seconds": 3},
+)
+GRID = np.arange(24, dtype=np.float32).reshape(4, 6)
+LAYOUTS: dict[str, NDArray[Any]] = {
+    "contiguous": GRID,
+    "transposed": GRID.T,
+    "fortran": np.asfortranarray(GRID),
+    "strided": GRID[::2, 1::3],
+    "reversed": GRID[::-1, ::-1],
+    "broadcast": np.broadcast_to(np.float64(3.5), (2, 3)),
+    "permuted": np.arange(24, dtype=np.float64).reshape(2, 3, 4).transpose(2, 0, 1),
+    "big-endian": GRID.astype(">f4"),
+    "scalar": np.array(2.5, np.float64),
+    "empty": np.zeros((3, 0, 2), np.float32),
+    "bool": np.array([[True, False], [False, True]]).T,
+    "int64": np.array([2**62, -(2**62)], np.int64)[::-1],
+    "int32": np.array([2**30, -5], np.int32),
+    "uint8": np.arange(256, dtype=np.uint8),
+    "negative-zero": np.array([-0.0, 0.0]),
+}
+
+
+def test_every_layout_and_type_comes_back(tmp_path: Path) -> None:
+    path = save(tmp_path, step=7, variables=LAYOUTS, meta=META)
+    assert path == tmp_path / "step-7"
+    assert sorted(file.name for file in path.iterdir()) == ["manifest.json", "variables.safetensors"]
+    step, variables, manifest = load(path)
+    assert step == manifest.step == 7
+    assert manifest.meta == META
+    assert variables.keys() == LAYOUTS.keys()
+    for name, value in LAYOUTS.items():
+        array = np.asarray(value)
+        assert variables[name].shape == array.shape
+        assert variables[name].dtype == array.dtype.newbyteorder("=")
+        assert variables[name].tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
+        assert variables[name].flags.c_contiguous
+        assert variables[name].flags.writeable
+    assert weights_sha256(variables) == weights_sha256(LAYOUTS)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_random_variables_come_back(data: st.DataObject) -> None:
+    names = data.draw(st.sets(st.from_regex(r"[A-Za-z0-9._/-]{1,11}", fullmatch=True), max_size=4))
+    variables: dict[str, NDArray[Any]] = {}
+    for name in sorted(names):
+        shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+        finite = {"allow_nan": False, "allow_infinity": False}
+        dtype = data.draw(st.sampled_from(DTYPES))
+        array = data.draw(hnp.arrays(dtype, shape, elements=finite if dtype.startswith("float") else None))
+        variables[name] = array.transpose(data.draw(st.permutations(range(array.ndim))))
+    with tempfile.TemporaryDirectory() as directory:
+        loaded = load(save(directory, step=0, variables=variables, meta=META)).variables
+    assert loaded.keys() == variables.keys()
+    for name, array in variables.items():
+        assert loaded[name].dtype == array.dtype
+        assert loaded[name].shape == array.shape
+        assert loaded[name].tobytes() == array.tobytes()
+
+
+def test_loaded_arrays_belong_to_the_caller(tmp_path: Path) -> None:
+    path = save(tmp_path, step=1, variables={"w": GRID}, meta=META)
+    load(path).variables["w"][:] = 0
+    np.testing.assert_array_equal(load(path).variables["w"], GRID)
+
+
+EXPECTED = {"a": ((4, 6), "float32"), "b": ((3,), "float64")}
+
+
+def saved(tmp_path: Path) -> Path:
+    return save(tmp_path, step=1, variables={"a": GRID, "b": np.ones(3)}, meta=META)
+
+
+def test_expected_variables_are_accepted(tmp_path: Path) -> None:
+    assert load(saved(tmp_path), EXPECTED).step == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"c": ((2,), "float32")}, r"step-1: does not fit the network: 1 missing: c\."),
+        ({"a": ((6, 4), "float32")}, r"1 mismatched: a is float32 \(4, 6\), expected float32 \(6, 4\)"),
+        ({"b": ((3,), "float32")}, r"1 mismatched: b is float64 \(3,\), expected float32 \(3,\)"),
+        ({f"c{k}": ((), "int64") for k in range(8)}, r"8 missing: c0, c1, c2, c3, c4 and 3 more\."),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    change: dict[str, tuple[tuple[int, ...], str]], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        load(saved(tmp_path), {**EXPECTED, **change})
+
+
+def test_all_kinds_of_misfit_are_in_one_message(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"1 missing: z; 1 unexpected: a; 1 mismatched: b is "):
+        load(saved(tmp_path), {"z": ((), "int64"), "b": ((4,), "float64")})
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\n", "ä", "__metadata__", "x" * 513, "a:0"])
+def test_name_that_no_checkpoint_can_hold(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"checkpoint variable name: came '.*expected 1 to 512 letters"):
+        save(tmp_path, step=1, variables={name: GRID}, meta=META)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "complex64", "object", "U3", "datetime64[s]"])
+def test_type_that_no_checkpoint_can_hold(dtype: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"dtype of w: came .* expected one of"):
+        save(tmp_path, step=1, variables={"w": np.zeros(2, dtype)}, meta=META)
+
+
+def test_meta_is_checked() -> None:
+    with pytest.raises(CheckpointError, match=r"run_id: came '\.\./x'"):
+        CheckpointMeta(config_hash="c", run_id="../x", epoch=1, examples=0)
+    with pytest.raises(CheckpointError, match="examples: came -1, expected a whole number >= 0"):
+        CheckpointMeta(config_hash="c", run_id="r", epoch=1, examples=-1)
+    with pytest.raises(CheckpointError, match="progress loss: came True"):
+        CheckpointMeta(config_hash="c", run_id="r", epoch=1, examples=0, progress={"loss": True})
+    with pytest.raises(NumericError, match="progress loss: came nan, expected a finite number"):
+        CheckpointMeta(config_hash="c", run_id="r", epoch=1, examples=0, progress={"loss": float("nan")})
+
+
+def test_step_must_be_a_whole_number(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="checkpoint step: came -1, expected a whole number >= 0"):
+        save(tmp_path, step=-1, variables={}, meta=META)
+
+
+def test_newest_of_nothing(tmp_path: Path) -> None:
+    assert newest(tmp_path) is None
+    assert newest(tmp_path / "missing") is None
+
+
+def test_newest_goes_by_number(tmp_path: Path) -> None:
+    for step in (9, 10, 100):
+        save(tmp_path, step=step, variables={"w": GRID}, meta=META)
+    (tmp_path / "step-200.tmp-1").mkdir()
+    (tmp_path / "step-0300").mkdir()
+    assert newest(tmp_path) == tmp_path / "step-100"
+
+
+def test_hash_is_the_documented_one() -> None:
+    variables: dict[str, NDArray[Any]] = {
+        "b": np.array([True, False]),
+        "a/w": np.array([[1.0, 2.0]], np.float32),
+        "c": np.array(5),
+    }
+    document = b"a/w\nfloat32\n1,2\n" + b"\x00\x00\x80?\x00\x00\x00@"
+    document += b"b\nbool\n2\n" + b"\x01\x00"
+    document += b"c\nint64\n\n" + b"\x05" + b"\x00" * 7
+    assert weights_sha256(variables) == hashlib.sha256(document).hexdigest()
+
+
+def test_hash_does_not_depend_on_order_or_layout() -> None:
+    reference = {
+        name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in LAYOUTS.items()
+    }
+    assert weights_sha256(dict(reversed(LAYOUTS.items()))) == weights_sha256(reference)
+
+
+@given(
+    name=st.sampled_from(sorted(set(LAYOUTS) - {"empty"})),
+    position=st.integers(0, 10**6),
+    bit=st.integers(0, 7),
+)
+def test_hash_changes_with_any_bit(name: str, position: int, bit: int) -> None:
+    array = np.asarray(LAYOUTS[name])
+    raw = bytearray(array.astype(array.dtype.newbyteorder("<")).tobytes())
+    raw[position % len(raw)] ^= 1 << bit
+    flipped = np.frombuffer(bytes(raw), array.dtype.newbyteorder("<")).reshape(array.shape)
+    assert weights_sha256({**LAYOUTS, name: flipped}) != weights_sha256(LAYOUTS)
+
+
+def test_hash_changes_with_name_type_and_shape() -> None:
+    variables: list[dict[str, NDArray[Any]]] = [
+        {"a": np.zeros(4, np.float32)},
+        {"b": np.zeros(4, np.float32)},
+        {"a": np.zeros((2, 2), np.float32)},
+        {"a": np.zeros(4, np.int32)},
+        {"a": np.zeros(2, np.float64)},
+        {"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)},
+    ]
+    assert len({weights_sha256(each) for each in variables}) == len(variables)

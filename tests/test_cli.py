@@ -1,0 +1,294 @@
+"""The command line: what it prints, what it refuses, how it leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import runner
+from runner.cli import VERBS, main
+from runner.config import GROUPS
+from runner.errors import Interrupted, NumericError
+from tests.fake_build import Call, FakeBuild
+
+SLOW_TO_IMPORT = ("mlflow", "sklearn", "scipy", "matplotlib", "pandas", "rich")
+Capture = pytest.CaptureFixture[str]
+
+
+def refused(arguments: list[str], capsys: Capture, code: int = 2) -> str:
+    """Run, expect the exit code and no output, return the message."""
+    assert main(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    return err
+
+
+# --- help and verbs
+
+
+def test_help_names_every_verb_group_option_and_key(capsys: Capture):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for verb in ("explain", "data", "ui", "doctor"):
+        assert f"\n  {verb} " in text
+    groups = text.partition("Groups, ")[2].partition("Keys, ")[0].splitlines()
+    for group, table in GROUPS.items():
+        (line,) = [line for line in groups if line.startswith(f"  {group} ")]
+        assert {name.rstrip("*,") for name in line.split()[1:]} == set(table)
+    assert "optimizer    adam, adamw, heavy_ball, momentum*, sgd" in text
+    assert "digits_equivalence" in text
+    assert "  train.epochs             20 " in text
+    assert "  checkpoint.keep          3 " in text
+
+
+def test_the_internal_verb_is_not_advertised(capsys: Capture):
+    main(["--help"])
+    assert "worker " not in [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert VERBS["worker"].text == ""
+
+
+def test_help_imports_nothing_slow():
+    code = (
+        "import sys; from runner.cli import main; main(['--help']); "
+        f"sys.exit(str([name for name in {SLOW_TO_IMPORT} + ('hydra', 'numpy') if name in sys.modules]))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert answer.stderr == "[]\n"
+
+
+def test_composing_imports_nothing_slow():
+    code = (
+        "import sys; from runner.cli import main; main(['--cfg', 'job']); "
+        f"sys.exit(str([name for name in {SLOW_TO_IMPORT} if name in sys.modules]))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert answer.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_has_its_own_help(verb: str, capsys: Capture):
+    assert main([verb, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: runner {verb}")
+
+
+def test_an_unknown_verb_is_told_the_verbs(folder: Path, capsys: Capture):
+    message = refused(["explian"], capsys)
+    assert "unknown verb 'explian': expected one of explain, data, ui, doctor, or overrides" in message
+
+
+def test_a_worker_without_an_address_is_refused(capsys: Capture):
+    message = refused(["worker", "--role", "worker"], capsys)
+    assert "the following arguments are required: --address, --index, --token-file" in message
+
+
+# --- a run
+
+
+def test_without_arguments_the_default_is_trained(fake_build: FakeBuild, folder: Path, capsys: Capture):
+    assert main([]) == 0
+    call = fake_build.only
+    assert (call.config.model.name, call.config.data.name) == ("lenet", "digits")
+    assert (call.overrides, call.sweep, call.resume) == ([], None, False)
+    assert call.run_dir.parent.parent == folder / "outputs"
+    assert call.config.cluster.threads_per_worker is not None, "what a run stores is resolved"
+    assert not list(call.run_dir.iterdir()), "nothing is written before the run holds its directory"
+    assert capsys.readouterr() == ("", "")
+
+
+def test_overrides_reach_the_run(fake_build: FakeBuild, folder: Path):
+    overrides = ["model=mlp", "model.hidden=[7]", "optimizer.lr=0.5", "hydra.run.dir=here"]
+    assert main(overrides) == 0
+    call = fake_build.only
+    assert (call.config.model.hidden, call.config.optimizer.lr) == ([7], 0.5)
+    assert call.run_dir == folder / "here"
+    assert call.overrides == overrides[:-1]
+
+
+def test_from_python_the_same_run_is_trained(fake_build: FakeBuild, folder: Path):
+    summary = runner.run(["seed=3", "hydra.run.dir=here"])
+    assert summary.best["test/accuracy"] == 0.3
+    assert (fake_build.only.run_dir, fake_build.only.overrides) == (folder / "here", ["seed=3"])
+    runner.run(["hydra.run.dir=there"])
+    assert main(["hydra.run.dir=elsewhere"]) == 0
+    assert len(fake_build.calls) == 3
+
+
+@pytest.mark.parametrize(("debug", "traceback"), [([], False), (["--debug"], True)])
+def test_a_failed_run_leaves_with_its_class_and_one_message(
+    fake_build: FakeBuild, capsys: Capture, debug: list[str], traceback: bool
+):
+    def fail(call: Call) -> None:
+        raise NumericError("the loss of step 3 is nan")
+
+    fake_build.act = fail
+    assert main([*debug, "seed=1"]) == 5
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("runner: error: the loss of step 3 is nan\n")
+    assert ("Traceback" in err) == traceback
+    assert traceback or err.count("\n") == 1
+
+
+def test_hydras_own_variable_asks_for_the_traceback_too(
+    fake_build: FakeBuild, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    assert main(["seed=-1"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert os.environ["HYDRA_FULL_ERROR"] == "1"
+
+
+def test_a_stopped_run_leaves_with_the_signals_code(fake_build: FakeBuild, capsys: Capture):
+    def stop(call: Call) -> None:
+        raise Interrupted(15)
+
+    fake_build.act = stop
+    assert main([]) == 143
+    assert capsys.readouterr().err == "runner: error: stopped by SIGTERM\n"
+
+
+def test_ctrl_c_before_the_run_listens_leaves_with_130(fake_build: FakeBuild, capsys: Capture):
+    def stop(call: Call) -> None:
+        raise KeyboardInterrupt
+
+    fake_build.act = stop
+    assert main([]) == 130
+    assert capsys.readouterr().err == "runner: interrupted\n"
+
+
+def test_a_defect_keeps_its_traceback(fake_build: FakeBuild):
+    def break_down(call: Call) -> None:
+        raise ZeroDivisionError
+
+    fake_build.act = break_down
+    with pytest.raises(ZeroDivisionError):
+        main([])
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaints"),
+    [
+        (["model.filtres=3"], ["model.filtres: Key 'filtres' not in 'LeNet'", "did you mean 'filters'?"]),
+        (["modle=lenet"], ["Could not override 'modle'", "did you mean 'model'?"]),
+        (["+optimizer.foo=1"], ["optimizer.foo: Key 'foo' not in 'Momentum'", "Keys of Momentum: name, lr"]),
+        (["+stray=1"], ["stray: Key 'stray' not in 'Config'", "Keys of the top level: seed, precision"]),
+        (["+model._target_=os.system"], ["model._target_: Key '_target_' not in 'LeNet'"]),
+        (
+            ["optimizer.lr=fast"],
+            ["override optimizer.lr=fast", "optimizer.lr: Value 'fast' of type 'str' could not be converted to Float"],
+        ),
+        (["train.batch_size=2.5"], ["train.batch_size: Value '2.5' of type 'float' could not be converted to Integer"]),
+        (["model=alexnet"], ["Could not find 'model/alexnet'", "cifar_convnet\n\tlenet\n\tmlp"]),
+        (["experiment=none"], ["Could not find 'experiment/none'", "mnist_lenet"]),
+        (["seed=null"], ["seed: field 'seed' is not Optional"]),
+        (["seed=???"], ["seed: missing value"]),
+        (["~model"], ["model: missing value"]),
+        (["model=null"], ["model=null: Config group override must be a string or a list"]),
+        (["seed=[1"], ["no viable alternative"]),
+        (["train.batch_size=1"], ["train.batch_size=1 is smaller than parallelism.workers=2"]),
+        (["model.units=${oc.env:NO_SUCH_VARIABLE}"], ["Environment variable 'NO_SUCH_VARIABLE' not found"]),
+        (["--config-dir", "absent"], ["Additional config directory", "absent' not found"]),
+        (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
+        (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
+        (["--no-such-option"], ["unrecognized arguments: --no-such-option"]),
+        (["-m", "--cfg", "job"], ["Only one of --run, --multirun, --cfg"]),
+        (["-m", "seed=1,2", "optimizer.lr=fast,slow"], ["optimizer.lr: Value 'fast' of type 'str'"]),
+    ],
+    ids=" ".join,
+)
+def test_a_configuration_error_leaves_with_2_and_says_what_and_where(
+    fake_build: FakeBuild, capsys: Capture, arguments: list[str], complaints: list[str]
+):
+    message = refused(arguments, capsys)
+    for complaint in complaints:
+        assert complaint in message
+    assert "HYDRA_FULL_ERROR" not in message
+    assert "To append" not in message
+    assert not fake_build.calls
+
+
+@pytest.mark.parametrize("arguments", [["hydra.run.dir=file/x"], ["-m", "seed=1,2", "hydra.sweep.dir=file/x"]])
+def test_a_directory_that_cannot_be_made_leaves_with_4(
+    fake_build: FakeBuild, folder: Path, capsys: Capture, arguments: list[str]
+):
+    (folder / "file").touch()
+    message = refused(arguments, capsys, code=4)
+    assert "cannot write" in message
+    assert "file" in message
+    assert "hydra.run.dir=DIR" in message
+    assert not fake_build.calls
+
+
+@pytest.mark.parametrize("option", ["--experimental-rerun=run.pickle", "--exp=run.pickle"])
+def test_pickles_are_not_run(fake_build: FakeBuild, capsys: Capture, option: str):
+    assert "executes what a pickle says" in refused([option], capsys, code=8)
+
+
+# --- what Hydra offers
+
+
+def test_the_composed_configuration_is_printed(fake_build: FakeBuild, capsys: Capture):
+    assert main(["--cfg", "job", "optimizer=adam", "optimizer.lr=0.5"]) == 0
+    text = capsys.readouterr().out
+    assert "optimizer:\n  name: adam\n  lr: 0.5\n" in text
+    assert "hydra:" not in text
+    assert not fake_build.calls
+
+
+def test_its_sources_are_printed(fake_build: FakeBuild, capsys: Capture):
+    assert main(["--info", "defaults"]) == 0
+    assert "schema/optimizer/momentum" in capsys.readouterr().out
+    assert not fake_build.calls
+
+
+def test_the_completion_script_calls_this_program(capsys: Capture):
+    assert main(["-sc", "install=bash"]) == 0
+    assert "-F hydra_bash_completion runner\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [
+        ("runner optimizer=", {f"optimizer={name}" for name in GROUPS["optimizer"]}),
+        ("runner train.ep", {"train.epochs="}),
+        ("runner experiment=mnist", {"experiment=mnist_lenet"}),
+    ],
+)
+def test_completion_offers_options_and_keys(
+    line: str, offers: set[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    assert main(["-sc", "query=bash"]) == 0
+    assert set(capsys.readouterr().out.split()) == offers
+
+
+@pytest.mark.parametrize("head", ['defaults: ["/schema/model/mlp@_here_"]\n', "name: mlp\n"])
+def test_a_users_own_yaml_is_found_and_held_to_the_schema(
+    fake_build: FakeBuild, folder: Path, capsys: Capture, head: str
+):
+    own = folder / "own" / "model"
+    own.mkdir(parents=True)
+    (own / "wide.yaml").write_text(head + "hidden: [2048]\n")
+    (own / "typo.yaml").write_text(head + "hiden: [2048]\n")
+    assert main(["--config-dir", "own", "model=wide"]) == 0
+    assert fake_build.only.config.model.hidden == [2048]
+    message = refused(["--config-dir", "own", "model=typo"], capsys)
+    assert "Key 'hiden' not in 'Mlp'" in message
+    assert "did you mean 'hidden'?" in message
+
+
+def test_a_stored_configuration_can_be_run_again(fake_build: FakeBuild, folder: Path, capsys: Capture):
+    assert main(["--cfg", "job", "seed=5", "model=mlp"]) == 0
+    (folder / "stored").mkdir()
+    (folder / "stored" / "config.yaml").write_text(capsys.readouterr().out)
+    assert main(["-cp", str(folder / "stored"), "-cn", "config", "seed=6"]) == 0
+    assert (fake_build.only.config.model.name, fake_build.only.config.seed) == ("mlp", 6)

@@ -1,0 +1,71 @@
+"""Impossible values and combinations, each refused in words that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from runner import hydra_app
+from runner.errors import ConfigError
+
+FAULTS: list[tuple[Sequence[str], str]] = [
+    (["precision=bfloat16"], "precision='bfloat16': expected one of float32, float64"),
+    (["seed=-1"], "seed=-1: expected 0 or more"),
+    (["checkpoint.keep=2"], "checkpoint.keep=2: expected 3 or more"),
+    (["resume=outputs/x"], "resume='outputs/x': a run is continued by `runner resume=DIR`"),
+    (["train.batch_size=0"], "train.batch_size=0: expected 1 or more"),
+    (["train.eval_batch_size=0"], "train.eval_batch_size=0: expected 1 or more"),
+    (["train.eval_every=0"], "train.eval_every=0: expected 1 or more"),
+    (["train.log_every=0"], "train.log_every=0: expected 1 or more"),
+    (["train.steps=0"], "train.steps=0: expected 1 or more"),
+    (["train.microbatches=0"], "train.microbatches=0: expected 1 or more"),
+    (["checkpoint.every_steps=0"], "checkpoint.every_steps=0: expected 1 or more"),
+    (["parallelism.workers=0"], "parallelism.workers=0: expected 1 or more"),
+    (["train.epochs=0"], "train.epochs=0.0: expected a finite number above 0"),
+    (["train.epochs=inf"], "train.epochs=inf: expected a finite number above 0"),
+    (["train.epochs=null"], "train.epochs=null and train.steps=null: exactly one says how long to train"),
+    (
+        ["train.batch_size=3", "parallelism.workers=4"],
+        "train.batch_size=3 is smaller than parallelism.workers=4: every worker needs an example",
+    ),
+    (
+        ["train.eval_batch_size=3", "parallelism.workers=4"],
+        "train.eval_batch_size=3 is smaller than parallelism.workers=4",
+    ),
+    (
+        ["parallelism=single", "train.batch_size=4", "train.microbatches=5"],
+        "train.microbatches=5 is larger than train.batch_size=4",
+    ),
+    (["train.microbatches=2"], "train.microbatches=2 with parallelism=sync_data: the shares of its workers"),
+    (["parallelism=single", "parallelism.workers=2"], "parallelism.workers=2 with parallelism=single"),
+    (["cluster.workers=3"], "cluster.workers=3 and parallelism.workers=2 differ"),
+    (["cluster.workers=0"], "cluster.workers=0: expected 1 or more, or null"),
+    (["cluster.threads_per_worker=0"], "cluster.threads_per_worker=0: expected 1 or more, or null"),
+    (["tracking.uri=ftp://x"], "tracking store 'ftp://x': expected an address that starts with one of sqlite"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "complaint"), FAULTS, ids=[" ".join(fault[0]) for fault in FAULTS])
+def test_what_cannot_work_is_refused(overrides: Sequence[str], complaint: str):
+    job = hydra_app.compose(overrides)
+    with pytest.raises(ConfigError) as caught:
+        job.config()
+    assert complaint in str(caught.value)
+
+
+def test_one_message_tells_every_fault():
+    with pytest.raises(ConfigError) as caught:
+        hydra_app.compose(["seed=-1", "precision=half", "checkpoint.keep=1"]).config()
+    assert [line.split("=")[0] for line in str(caught.value).splitlines()] == [
+        "precision",
+        "seed",
+        "checkpoint.keep",
+    ]
+
+
+def test_the_smallest_possible_values_are_accepted():
+    config = hydra_app.compose(
+        ["parallelism=single", "train.batch_size=1", "train.eval_batch_size=1", "train.steps=1", "seed=0"]
+    ).config()
+    assert config.train.batch_size == 1
