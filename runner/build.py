@@ -8,13 +8,13 @@ import math
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from runner.checkpoint import CheckpointMeta, load, newest, weights_sha256
+from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest, weights_sha256
 from runner.config import dump, to_plain
 from runner.config_schema import Config
 from runner.data.source import source_from_config
@@ -23,11 +23,10 @@ from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import local_cluster
 from runner.engine.kernel_table import load_kernels
 from runner.engine.session import LocalSession, Session
-from runner.errors import CheckpointError, Interrupted, RunnerError
+from runner.errors import CheckpointError, Interrupted, NonFiniteLossError, NumericError, RunnerError
 from runner.experiment import Experiment
 from runner.files import replace_durably
 from runner.graph_picture import draw_graph
-from runner.hydra_app import SweepPlace
 from runner.record import Record
 from runner.run_directory import RunDirectory
 from runner.signals import StopRequest
@@ -41,8 +40,9 @@ from runner.summary import (
     step_time,
     versions,
 )
+from runner.sweep_place import SweepPlace
 from runner.tracking import RunInfo, job_name
-from runner.train import Progress, Trainer, restore
+from runner.train import Progress, Trainer, replay, restore
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def build(config: Config) -> Experiment:
     if config.train.steps is not None:
         total_steps = config.train.steps
     else:
-        total_steps = math.ceil(config.train.epochs * steps_per_epoch)  # type: ignore[operator]
+        total_steps = math.ceil(config.train.epochs * steps_per_epoch)
     return Experiment(
         config=config,
         facts=facts,
@@ -94,15 +94,14 @@ def run(
 
     summary.json is written however the run ends. Raises the RunnerError that ended it, if one did.
     """
-    started = time.monotonic()
     experiment = build(config)
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         replace_durably(directory.config_yaml, dump(config).encode())
-        draft = _draft(config, directory, overrides)
+        life = _Run(experiment, directory, _draft(config, directory, overrides), sweep, resume)
         try:
-            summary = _Run(experiment, directory, draft, sweep, resume).execute(started)
+            summary = life.execute()
         except BaseException as error:
-            failed = _failed(draft, error, time.monotonic() - started)
+            failed = _failed(life.summary, error)
             failed.write(directory.summary_json)
             log.error("%s: %s", failed.status, error)
             raise
@@ -121,60 +120,80 @@ class _Run:
         sweep: SweepPlace | None,
         resume: bool,
     ) -> None:
+        self.summary = draft
         self._experiment = experiment
         self._directory = directory
-        self._draft = draft
         self._sweep = sweep
         self._resume = resume
+        self._started = time.monotonic()
 
-    def execute(self, started: float) -> Summary:
-        """Train and return the summary of a finished run."""
+    def execute(self) -> Summary:
+        """Train and return the summary; ``self.summary`` also holds what is known when an error passes."""
+        checkpoint = self._checkpoint() if self._resume else None
+        first_step = 0 if checkpoint is None else checkpoint.step
+        check_finite = self._experiment.config.debug.check_finite
+        try:
+            with (
+                StopRequest() as stop,
+                open_session(self._experiment, self._directory, check_finite) as session,
+            ):
+                begin(session, checkpoint)
+                self._train(session, first_step, stop)
+        except NonFiniteLossError as error:
+            self._name_the_node(error)
+            raise
+        return self.summary
+
+    def _train(self, session: Session, first_step: int, stop: StopRequest) -> None:
+        record = self._open_record(first_step)
+        meta = CheckpointMeta(
+            self.summary.config_hash, self._directory.run_id, self._directory.epoch, examples=0
+        )
+        trainer = Trainer(
+            self._experiment,
+            session,
+            self._directory,
+            record,
+            create_display(),
+            stop,
+            meta=meta,
+            first_step=first_step,
+        )
+        status = "failed"
+        try:
+            progress = trainer.run()
+            record.plots(
+                progress.scores.confusion if progress.scores else None, self._experiment.facts.class_names
+            )
+            for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
+                record.artifact(path)
+            status = "finished"
+            weights = weights_sha256(trainer.variables())
+            self.summary = dataclasses.replace(self.summary, status=status, weights_sha256=weights)
+        except Interrupted:
+            status = "interrupted"
+            raise
+        finally:
+            self.summary = self._with_course(session, record, trainer.progress)
+            record.close(status)
+
+    def _name_the_node(self, error: NonFiniteLossError) -> None:
+        """Repeat the steps since the last checkpoint with every value checked: that raises where it began."""
         checkpoint = self._checkpoint()
         first_step = 0 if checkpoint is None else checkpoint.step
-        with StopRequest() as stop, ExitStack() as stack:
-            session = stack.enter_context(open_session(self._experiment, self._directory))
-            if checkpoint is None:
-                session.run("init")
-            else:
-                restore(session, checkpoint.variables)
-            record = self._open_record(first_step)
-            status = "failed"
+        log.error("%s; repeating steps %d to %d to find its origin", error, first_step, error.step)
+        with open_session(self._experiment, self._directory, check_finite=True) as session:
+            begin(session, checkpoint)
             try:
-                meta = CheckpointMeta(
-                    self._draft.config_hash, self._directory.run_id, self._directory.epoch, examples=0
-                )
-                trainer = Trainer(
-                    self._experiment,
-                    session,
-                    self._directory,
-                    record,
-                    create_display(),
-                    stop,
-                    meta=meta,
-                    first_step=first_step,
-                )
-                progress = trainer.run()
-                summary = self._summary(session, record, progress, time.monotonic() - started)
-                record.plots(
-                    progress.scores.confusion if progress.scores else None,
-                    self._experiment.facts.class_names,
-                )
-                for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
-                    record.artifact(path)
-                status = "finished"
-            except Interrupted:
-                status = "interrupted"
-                raise
-            finally:
-                record.close(status)
-        return summary
+                replay(session, self._experiment, first_step, error.step)
+            except NumericError as origin:
+                raise NumericError(f"{error}. {origin}") from origin
 
-    def _checkpoint(self) -> Any:
-        if not self._resume:
-            return None
+    def _checkpoint(self) -> Checkpoint | None:
+        """The newest usable checkpoint of this run, None when it has none."""
         path = newest(self._directory.checkpoints)
         if path is None:
-            log.warning("no checkpoint in %s: starting from step 0", self._directory.checkpoints)
+            log.warning("no checkpoint in %s: beginning at step 0", self._directory.checkpoints)
             return None
         expected = {
             name: (spec.shape, spec.dtype) for name, spec in self._experiment.program.variables.items()
@@ -195,7 +214,7 @@ class _Run:
             run_id=self._directory.run_id,
             name=self._name(),
             run_dir=self._directory.path,
-            tags={"strategy": self._draft.strategy, "git_commit": self._draft.git_commit or ""},
+            tags={"strategy": self.summary.strategy, "git_commit": self.summary.git_commit or ""},
             first_step=first_step + 1 if first_step else 0,
             history=self._directory.metrics_jsonl if self._resume else None,
             sweep_dir=sweep_dir,
@@ -206,36 +225,45 @@ class _Run:
         return record
 
     def _name(self) -> str:
-        pairs = (override.partition("=") for override in self._draft.overrides)
-        swept = {key.lstrip("+"): value for key, _, value in pairs}
-        return job_name(swept) or f"{self._experiment.config.model.name} {self._draft.strategy}"
+        if self._sweep is not None:
+            return job_name(self._sweep.swept)
+        config = self._experiment.config
+        return f"{config.model.name} {config.data.name} {config.parallelism.name}"
 
-    def _summary(
-        self, session: Session, record: Record, progress: Progress, wall_seconds: float
-    ) -> Summary:
+    def _with_course(self, session: Session, record: Record, progress: Progress) -> Summary:
+        """The summary with what was done so far."""
         final, best = record.final_and_best()
         batch_size = self._experiment.config.train.batch_size
         busy = sum(progress.step_seconds)
         return dataclasses.replace(
-            self._draft,
-            status="finished",
+            self.summary,
             kernels={device: "+".join(names) for device, names in session.libraries().items()},
             steps=progress.done,
             examples=progress.done * batch_size,
-            wall_seconds=wall_seconds,
+            wall_seconds=time.monotonic() - self._started,
             step_time_s=step_time(progress.step_seconds),
             examples_per_s=len(progress.step_seconds) * batch_size / busy if busy else None,
             final=final,
             best=best,
             bytes_sent_per_worker=session.sent_bytes(),
             peak_memory_bytes=session.peak_memory_bytes(),
-            weights_sha256=weights_sha256(session.run("save")),
         )
 
 
+def begin(session: Session, checkpoint: Checkpoint | None) -> None:
+    """Give every variable its value: from the checkpoint, or its initial one."""
+    if checkpoint is None:
+        session.run("init")
+    else:
+        restore(session, checkpoint.variables)
+
+
 @contextmanager
-def open_session(experiment: Experiment, directory: RunDirectory) -> Iterator[Session]:
-    """Start what runs the experiment: this very process for ``single``, worker processes otherwise."""
+def open_session(experiment: Experiment, directory: RunDirectory, check_finite: bool) -> Iterator[Session]:
+    """Start what runs the experiment: this very process for ``single``, worker processes otherwise.
+
+    check_finite: stop at the first value that is not finite, and name its node.
+    """
     config: Any = experiment.config
     source_document = {
         "config": dataclasses.asdict(config.data),
@@ -254,7 +282,7 @@ def open_session(experiment: Experiment, directory: RunDirectory) -> Iterator[Se
                 experiment.cluster,
                 load_kernels(),
                 source,
-                check_finite=config.debug.check_finite,
+                check_finite=check_finite,
             )
             try:
                 yield session
@@ -270,7 +298,7 @@ def open_session(experiment: Experiment, directory: RunDirectory) -> Iterator[Se
             epoch=directory.epoch,
             logs=directory.workers,
             threads=experiment.threads_per_worker,
-            check_finite=config.debug.check_finite,
+            check_finite=check_finite,
         ) as cluster_session:
             yield cluster_session
 
@@ -292,13 +320,12 @@ def _draft(config: Config, directory: RunDirectory, overrides: Sequence[str]) ->
     )
 
 
-def _failed(draft: Summary, error: BaseException, wall_seconds: float) -> Summary:
+def _failed(summary: Summary, error: BaseException) -> Summary:
     code = error.exit_code if isinstance(error, RunnerError) else None
     return dataclasses.replace(
-        draft,
+        summary,
         status="interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed",
         error=Failure(type(error).__name__, str(error), code),
-        wall_seconds=wall_seconds,
     )
 
 

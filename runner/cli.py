@@ -117,7 +117,9 @@ def _worker(arguments: Sequence[str]) -> int:
     parser.add_argument("--address", required=True, help="where the master listens")
     parser.add_argument("--role", required=True, help="job of the device this process is, such as worker")
     parser.add_argument("--index", required=True, type=int, help="its task number")
-    parser.add_argument("--token-file", required=True, type=Path, help="file of mode 0600 with the run's token")
+    parser.add_argument(
+        "--token-file", required=True, type=Path, help="file of mode 0600 with the run's token"
+    )
     parser.add_argument("--run", required=True, help="identifier of the run")
     parser.add_argument("--epoch", required=True, type=int, help="number of this start of the run")
     parser.add_argument("--parent", required=True, type=int, help="process id of the master")

@@ -13,6 +13,7 @@ from runner.cores import usable_cores
 from runner.errors import Interrupted
 from runner.hydra_app import Job
 from runner.resume import is_resume, stored_run
+from runner.results import results_table
 from runner.summary import Summary
 from runner.sweep import Sweep
 
@@ -20,7 +21,7 @@ from runner.sweep import Sweep
 def train(arguments: Sequence[str], *, debug: bool = False) -> int:
     """Run the training command and return its exit code. debug: failed jobs of a sweep show a traceback."""
     if is_resume(arguments):
-        continue_run(arguments)
+        print(results_table(continue_run(arguments)))
         return 0
     single: list[Job] = []
     sweep = Sweep(_train_job, debug=debug)
@@ -40,7 +41,7 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
             raise stop.__cause__ from None
         raise
     for job in single:
-        _train_job(job.config(), job)
+        print(results_table(_train_job(job.config(), job)))
     return sweep.finish()
 
 

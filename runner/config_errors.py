@@ -22,7 +22,7 @@ def describe(error: Exception, where: str = "") -> str:
         return _value_error(error, where)
     lines = [line for line in str(error).rstrip().splitlines() if not line.startswith(_MISLEADING)]
     text = "\n".join(lines)
-    cause = error.__cause__
+    cause = error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         reason = _value_error(cause, where)
         # A message that already quotes OmegaConf is complete but for the keys there are.

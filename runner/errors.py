@@ -39,6 +39,14 @@ class NumericError(RunnerError):
     exit_code = 5
 
 
+class NonFiniteLossError(NumericError):
+    """The loss of step ``step`` is not finite; which node began it is not known yet."""
+
+    def __init__(self, step: int, message: str) -> None:
+        super().__init__(message)
+        self.step = step
+
+
 class CheckpointError(RunnerError):
     """A checkpoint is missing, damaged or belongs to another network."""
 

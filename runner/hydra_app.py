@@ -6,21 +6,23 @@ ConfigError or a ResourceError; a fault in a job keeps its own class.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.conf_dir import conf_dir
@@ -72,8 +74,9 @@ def launch(arguments: Sequence[str], on_job: Callable[[Job], None]) -> None:
     varied = _varied(arguments)
 
     def task(composed: DictConfig) -> None:
+        job = _current_job(composed, varied)
         try:
-            on_job(_current_job(composed, varied))
+            on_job(job)
         except Exception as error:
             of_jobs.append(error)
             raise
@@ -113,7 +116,7 @@ def compose(
         with hydra.initialize_config_dir(str(directory), job_name=PROGRAM, version_base=VERSION_BASE):
             composed = hydra.compose(config_name, [*search, *overrides], return_hydra_config=True)
             run_dir = Path(composed.hydra.run.dir).absolute()
-            task_overrides = list(composed.hydra.overrides.task)
+            task_overrides = _texts(composed.hydra.overrides.task)
             with open_dict(composed):
                 del composed["hydra"]
     except Exception as error:  # whatever Hydra meets is about what it was given
@@ -132,7 +135,7 @@ def register_schemas() -> None:
 
 def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:
     settings = HydraConfig.get()
-    overrides = list(settings.overrides.task)
+    overrides = _texts(settings.overrides.task)
     place = None
     if settings.mode == RunMode.MULTIRUN:
         names = {*varied, *(settings.sweeper.get("params") or {})}
@@ -142,6 +145,12 @@ def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:
     return Job(composed, overrides, Path(settings.runtime.output_dir), place)
 
 
+def _texts(overrides: Any) -> list[str]:
+    """Overrides as they were given: an interpolation in one is the configuration's to resolve."""
+    texts: Any = OmegaConf.to_container(overrides, resolve=False)
+    return list(texts)
+
+
 def _settings_beside(arguments: Sequence[str]) -> list[str]:
     """Those of HYDRA_SETTINGS that ``arguments`` leave open; Hydra refuses to be told one thing twice."""
     named = {argument.partition("=")[0] for argument in arguments}
@@ -149,12 +158,12 @@ def _settings_beside(arguments: Sequence[str]) -> list[str]:
 
 
 def _varied(arguments: Sequence[str]) -> set[str]:
-    """Keys of the overrides among ``arguments`` that give more than one value; those Hydra cannot parse are not."""
+    """Keys of the overrides among ``arguments`` that give more than one value."""
     parser = OverridesParser.create()
     found = set()
     for argument in arguments:
         if "=" in argument and not argument.startswith("-"):
-            with suppress(OverrideParseException):  # Hydra will say it better
+            with suppress(HydraException):  # Hydra will say it better
                 override = parser.parse_override(argument)
                 if override.is_sweep_override():
                     found.add(override.get_key_element())
@@ -175,13 +184,15 @@ def _translated(error: Exception, arguments: Sequence[str]) -> RunnerError:
 @contextmanager
 def _arguments(arguments: Sequence[str]) -> Iterator[None]:
     """Let Hydra, which reads ``sys.argv``, read ``arguments``; leave no trace of an application that ran."""
-    saved = sys.argv
+    root = logging.getLogger()
+    argv, handlers, level = sys.argv, root.handlers[:], root.level
     sys.argv = [PROGRAM, *arguments]
     GlobalHydra.instance().clear()
     try:
         yield
     finally:
-        sys.argv = saved
+        sys.argv, root.handlers[:] = argv, handlers
+        root.setLevel(level)
         GlobalHydra.instance().clear()
 
 

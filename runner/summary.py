@@ -54,14 +54,19 @@ class Summary:
     """Schema 1 of summary.json.
 
     Identity, always known:
-      schema_version     1 run_id             the run's identifier, the same after a resume status
-      "finished", "failed" or "interrupted" error              the ``Failure`` of a run that did not finish,
-      else null config_hash        ``config_hash`` of the resolved configuration overrides          what was
-      given on the command line, as "key=value" output_dir         the run's directory git_commit
-      commit of the code, "-dirty" behind it if files were changed; null outside a repository versions
-      name -> version of Python, runner and the libraries that matter platform           operating system and
-      its version processor          model of the processor strategy           name of the parallelism, such
-      as "sync_data" workers            number of workers
+      schema_version     1
+      run_id             the run's identifier, the same after a resume
+      status             "finished", "failed" or "interrupted"
+      error              the ``Failure`` of a run that did not finish, else null
+      config_hash        ``config_hash`` of the resolved configuration
+      overrides          what was given on the command line, as "key=value"
+      output_dir         the run's directory
+      git_commit         commit of the code, "-dirty" behind it if files were changed, null without one
+      versions           name -> version of Python, runner and the libraries that matter
+      platform           operating system and its version
+      processor          model of the processor
+      strategy           name of the parallelism, such as "sync_data"
+      workers            number of workers
 
     Course of the run; empty, 0 or null for one that ended before it:
       kernels            device type -> libraries of the kernels in use

@@ -15,7 +15,7 @@ from runner.checkpoint import CheckpointMeta
 from runner.checkpoint import save as save_checkpoint
 from runner.display import Display
 from runner.engine.session import Session, scalar
-from runner.errors import Interrupted, NumericError
+from runner.errors import Interrupted, NonFiniteLossError
 from runner.evaluation import Scores, evaluate
 from runner.experiment import Experiment
 from runner.record import Record
@@ -43,7 +43,7 @@ class Progress:
 class Trainer:
     """Trains one experiment on one session, from wherever its variables stand.
 
-    Raises NumericError when the loss is not finite and Interrupted, after a checkpoint, when asked to stop.
+    Raises NonFiniteLossError when the loss is not finite and Interrupted, after a checkpoint, when asked to stop.
     """
 
     def __init__(
@@ -95,17 +95,14 @@ class Trainer:
         config = self.experiment.config
         rate = self.experiment.learning_rate(step)
         started = time.perf_counter()
-        answer = self._session.run(
-            "train",
-            step=step,
-            feeds={"step": scalar(step, "int64"), "learning_rate": scalar(rate, config.precision)},
-        )
+        answer = train_step(self._session, self.experiment, step)
         seconds = time.perf_counter() - started
         loss = float(answer["loss"])
         if not math.isfinite(loss):
-            raise NumericError(
-                f"the loss of step {step} is {loss}; learning rate {rate:g}. Lower optimizer.lr or set "
-                "optimizer.clip_norm; debug.check_finite=true names the first node that produced it"
+            raise NonFiniteLossError(
+                step,
+                f"the loss of step {step} is {loss}, with learning rate {rate:g}: lower optimizer.lr or set "
+                "optimizer.clip_norm",
             )
         self.progress.done = step + 1
         self.progress.step_seconds.append(seconds)
@@ -166,6 +163,21 @@ class Trainer:
                 f"stopped after step {self.progress.done} of {self.experiment.total_steps}; "
                 f"continue with: runner resume={self._directory.path}",
             )
+
+
+def train_step(session: Session, experiment: Experiment, step: int) -> dict[str, NDArray[Any]]:
+    """Run update number ``step``; return its loss and accuracy."""
+    feeds = {
+        "step": scalar(step, "int64"),
+        "learning_rate": scalar(experiment.learning_rate(step), experiment.config.precision),
+    }
+    return session.run("train", step=step, feeds=feeds)
+
+
+def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:
+    """Run updates first_step..last_step again, for a session that checks every value to find the faulty one."""
+    for step in range(first_step, last_step + 1):
+        train_step(session, experiment, step)
 
 
 def restore(session: Session, variables: dict[str, NDArray[Any]]) -> None:

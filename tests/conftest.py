@@ -1,4 +1,4 @@
-"""What all tests share: how examples are searched for, the kernels, and a command line that trains nothing."""
+"""What tests share: how examples are searched for, the kernels, and a command line that trains nothing."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.graph import Graph, Node
-from runner.engine.tensor import FLOATS, Tensor
+from runner.engine.tensor import Tensor
 
 Array = NDArray[Any]
 Sample = Callable[[np.random.Generator], Array]
@@ -320,8 +320,3 @@ def all_cases() -> list[tuple[str, Case, str]]:
         for op, cases in CASES.items()
         for number, case in enumerate(cases)
     ]
-
-
-def is_float(array: Array) -> bool:
-    """Whether an array's dtype is one of the engine's float dtypes."""
-    return array.dtype.name in FLOATS

@@ -30,6 +30,11 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
+def of_descriptor(descriptor: int, *rest: object) -> str:
+    """The name of the file behind a descriptor."""
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+
+
 def require_whole(directory: Path, allowed: set[int]) -> None:
     """The newest is one of ``allowed``, and every committed name holds the values of its own step."""
     found = newest(directory)
@@ -168,9 +173,6 @@ def test_order_of_the_commit(three: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
         monkeypatch.setattr(os, name, recorded)
 
-    def of_descriptor(descriptor: int, *rest: object) -> str:
-        return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
-
     record("posix_fallocate", of_descriptor)
     record("fsync", of_descriptor)
     record("posix_fadvise", of_descriptor)
@@ -233,9 +235,12 @@ def test_keeping_fewer_than_three_is_refused(keep: int, tmp_path: Path) -> None:
         commit(tmp_path, 1, keep=keep)
 
 
-def test_saving_the_same_again_changes_nothing(three: Path) -> None:
+def test_saving_the_same_again_changes_nothing(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (three / "step-3").stat()
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(of_descriptor(descriptor)))
     assert commit(three, 3, epoch=2) == three / "step-3"
+    assert flushed == ["checkpoints"], "the save found may have failed just after its rename"
     assert (three / "step-3").stat() == before
     assert load(three / "step-3").manifest.meta.epoch == 1
 

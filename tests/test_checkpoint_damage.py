@@ -349,6 +349,13 @@ def test_forged_shard_is_refused(checkpoint: Path, payload: bytes, message: str)
         load(checkpoint)
 
 
+def test_shard_of_a_type_without_numpy_equivalent_is_refused(checkpoint: Path) -> None:
+    header = b'{"conv/w":{"dtype":"BF16","shape":[30],"data_offsets":[0,60]}}'
+    replace_shard(checkpoint, len(header).to_bytes(8, "little") + header + bytes(60))
+    with pytest.raises(CheckpointError, match=r"variables\.safetensors is not a safetensors file: .*BF16"):
+        load(checkpoint)
+
+
 def test_value_that_is_not_finite_is_not_loaded(checkpoint: Path) -> None:
     weights = np.array([[0, 1, 2], [3, -np.inf, 5]], np.float32)
     payload = save_safetensors({**VARIABLES, "conv/w": weights})

@@ -183,9 +183,15 @@ def test_a_defect_keeps_its_traceback(fake_build: FakeBuild):
         (["+model._target_=os.system"], ["model._target_: Key '_target_' not in 'LeNet'"]),
         (
             ["optimizer.lr=fast"],
-            ["override optimizer.lr=fast", "optimizer.lr: Value 'fast' of type 'str' could not be converted to Float"],
+            [
+                "override optimizer.lr=fast",
+                "optimizer.lr: Value 'fast' of type 'str' could not be converted to Float",
+            ],
         ),
-        (["train.batch_size=2.5"], ["train.batch_size: Value '2.5' of type 'float' could not be converted to Integer"]),
+        (
+            ["train.batch_size=2.5"],
+            ["train.batch_size: Value '2.5' of type 'float' could not be converted to Integer"],
+        ),
         (["model=alexnet"], ["Could not find 'model/alexnet'", "cifar_convnet\n\tlenet\n\tmlp"]),
         (["experiment=none"], ["Could not find 'experiment/none'", "mnist_lenet"]),
         (["seed=null"], ["seed: field 'seed' is not Optional"]),
@@ -215,7 +221,9 @@ def test_a_configuration_error_leaves_with_2_and_says_what_and_where(
     assert not fake_build.calls
 
 
-@pytest.mark.parametrize("arguments", [["hydra.run.dir=file/x"], ["-m", "seed=1,2", "hydra.sweep.dir=file/x"]])
+@pytest.mark.parametrize(
+    "arguments", [["hydra.run.dir=file/x"], ["-m", "seed=1,2", "hydra.sweep.dir=file/x"]]
+)
 def test_a_directory_that_cannot_be_made_leaves_with_4(
     fake_build: FakeBuild, folder: Path, capsys: Capture, arguments: list[str]
 ):

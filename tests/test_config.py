@@ -35,7 +35,9 @@ def default() -> Config:
 def test_tables_and_yaml_files_name_the_same_options():
     files = options(conf_dir())
     assert files.keys() - {"experiment"} == GROUPS.keys()
-    assert {group: sorted(table) for group, table in GROUPS.items()} == {group: files[group] for group in GROUPS}
+    assert {group: sorted(table) for group, table in GROUPS.items()} == {
+        group: files[group] for group in GROUPS
+    }
 
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
@@ -94,13 +96,17 @@ def test_no_yaml_file_names_code():
         (("train.steps=7", "train.epochs=null"), (7, False)),
     ],
 )
-def test_naming_one_limit_of_a_run_releases_the_other(overrides: tuple[str, ...], limits: tuple[int | None, bool]):
+def test_naming_one_limit_of_a_run_releases_the_other(
+    overrides: tuple[str, ...], limits: tuple[int | None, bool]
+):
     train = composed(*overrides).train
     assert (train.steps, train.epochs is not None) == limits
 
 
 def test_naming_both_limits_is_refused():
-    with pytest.raises(ConfigError, match=r"train\.epochs=2\.0 and train\.steps=7: exactly one says how long"):
+    with pytest.raises(
+        ConfigError, match=r"train\.epochs=2\.0 and train\.steps=7: exactly one says how long"
+    ):
         composed("train.steps=7", "train.epochs=2")
 
 
@@ -123,7 +129,9 @@ def configurations(draw: st.DrawFn, base: dict[str, Any]) -> dict[str, Any]:
     plain["precision"] = draw(st.sampled_from(["float32", "float64"]))
     plain["model"] = {"name": "mlp", "hidden": draw(st.lists(st.integers(1, 4096), max_size=4))}
     plain["optimizer"] = {"name": "sgd", "lr": draw(_FLOATS), "clip_norm": draw(st.none() | _FLOATS)}
-    name = draw(st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), min_size=1, max_size=30))
+    name = draw(
+        st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), min_size=1, max_size=30)
+    )
     plain["tracking"] = {"name": "mlflow", "experiment": name.replace("${", "$") + "x"}
     plain["debug"] = {"check_finite": draw(st.booleans())}
     return plain
@@ -156,15 +164,24 @@ Edit = tuple[tuple[str, ...], Any]
         ((("_target_",), "os.system"), "Keys of the top level: seed, precision, model"),
         ((("hydra",), {"run": {"dir": "x"}}), "hydra: Key 'hydra' not in 'Config'"),
         ((("data", "augment", "rotate"), 1), "data.augment.rotate: Key 'rotate' not in 'Augment'"),
-        ((("optimizer", "lr"), "fast"), "optimizer.lr: Value 'fast' of type 'str' could not be converted to Float"),
+        (
+            (("optimizer", "lr"), "fast"),
+            "optimizer.lr: Value 'fast' of type 'str' could not be converted to Float",
+        ),
         ((("optimizer", "lr"), -1.0), "optimizer.lr=-1.0: expected a finite number above 0"),
-        ((("train", "batch_size"), None), "train.batch_size: Incompatible value 'None' for field of type 'int'"),
+        (
+            (("train", "batch_size"), None),
+            "train.batch_size: Incompatible value 'None' for field of type 'int'",
+        ),
         ((("train", "batch_size"), 1), "train.batch_size=1 is smaller than parallelism.workers=2"),
         ((("train", "batch_size"), "???"), "train.batch_size: missing value"),
         ((("model", "name"), "alexnet"), "model.name is 'alexnet': expected one of mlp, lenet"),
         ((("model", "name"), ["lenet"]), "model.name is ['lenet']: expected one of mlp, lenet"),
         ((("model",), {"units": 3}), "model.name is missing: expected one of mlp, lenet"),
-        ((("model",), "lenet"), "model: expected one of mlp, lenet, cifar_convnet with its keys, found 'lenet'"),
+        (
+            (("model",), "lenet"),
+            "model: expected one of mlp, lenet, cifar_convnet with its keys, found 'lenet'",
+        ),
         ((("train",), 3), "train: expected a section of keys, found 3"),
         ((("data", "augment"), None), "data.augment: expected a section of keys, found None"),
         ((("tracking", "experiment"), "${oc.env:HOME}"), "tracking.experiment: '${oc.env:HOME}' holds"),

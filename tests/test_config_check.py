@@ -42,7 +42,10 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     (["cluster.workers=3"], "cluster.workers=3 and parallelism.workers=2 differ"),
     (["cluster.workers=0"], "cluster.workers=0: expected 1 or more, or null"),
     (["cluster.threads_per_worker=0"], "cluster.threads_per_worker=0: expected 1 or more, or null"),
-    (["tracking.uri=ftp://x"], "tracking store 'ftp://x': expected an address that starts with one of sqlite"),
+    (
+        ["tracking.uri=ftp://x"],
+        "tracking store 'ftp://x': expected an address that starts with one of sqlite",
+    ),
 ]
 
 

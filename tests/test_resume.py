@@ -36,7 +36,9 @@ def test_the_stored_configuration_continues_in_its_directory(fake_build: FakeBui
     ("override", "limits"),
     [("train.epochs=30", (30.0, None)), ("train.steps=99", (None, 99)), ("train.epochs=1e2", (100.0, None))],
 )
-def test_the_limits_may_be_moved(fake_build: FakeBuild, stored: Path, override: str, limits: tuple[object, object]):
+def test_the_limits_may_be_moved(
+    fake_build: FakeBuild, stored: Path, override: str, limits: tuple[object, object]
+):
     assert main([override, f"resume={stored}"]) == 0
     train = fake_build.only.config.train
     assert (train.epochs, train.steps) == limits

@@ -27,7 +27,9 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_every_combination_is_a_job_that_knows_its_place(fake_build: FakeBuild, folder: Path, capsys: Capture):
+def test_every_combination_is_a_job_that_knows_its_place(
+    fake_build: FakeBuild, folder: Path, capsys: Capture
+):
     assert main([*SWEEP, "seed=1,2", "parallelism=single,sync_data", "train.steps=3"]) == 0
     assert [call.sweep for call in fake_build.calls] == [
         SweepPlace(folder / "sweep", number, {"seed": seed, "parallelism": strategy})
@@ -38,7 +40,7 @@ def test_every_combination_is_a_job_that_knows_its_place(fake_build: FakeBuild, 
     assert [call.run_dir for call in fake_build.calls] == [folder / "sweep" / str(job) for job in range(4)]
     assert all(call.config.train.epochs is None for call in fake_build.calls)
     out, err = capsys.readouterr()
-    assert out.split() [:2] == ["seed", "parallelism"]
+    assert out.split()[:2] == ["seed", "parallelism"]
     assert "job 1 (seed=1, parallelism=sync_data)\n" in err
 
 
@@ -128,4 +130,7 @@ def test_values_swept_by_a_configuration_are_swept_values_too(fake_build: FakeBu
         "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '4,5'}}}\n"
     )
     assert main(["--config-dir", "own", "experiment=seeds", *SWEEP[1:]]) == 0
-    assert [dict(call.sweep.swept) for call in fake_build.calls if call.sweep] == [{"seed": "4"}, {"seed": "5"}]
+    assert [dict(call.sweep.swept) for call in fake_build.calls if call.sweep] == [
+        {"seed": "4"},
+        {"seed": "5"},
+    ]

@@ -154,9 +154,7 @@ class ClusterSession:
         directory = self._stack.enter_context(PrivateDirectory.create())
         self._directory = directory.path
         context = self._stack.enter_context(open_context(3 * len(self._workers) + 4))
-        limits = Limits(
-            peers=len(self._workers), queued_messages=_SPARE_MESSAGES, send_timeout_s=_SEND_S
-        )
+        limits = Limits(peers=len(self._workers), queued_messages=_SPARE_MESSAGES, send_timeout_s=_SEND_S)
         address = inbox_address(directory.path, MASTER)
         self._endpoint = self._stack.enter_context(ZmqEndpoint(context, self._identity, address, limits))
         self._supervisor = self._stack.enter_context(Supervisor())
@@ -286,7 +284,9 @@ class ClusterSession:
         """Take in what is no answer; return whether the message may be one."""
         match received.message:
             case Heartbeat(section=section, step=step):
-                self._monitor.heartbeat(peer_name("worker", split_name(received.source)[1]), section, step, now)
+                self._monitor.heartbeat(
+                    peer_name("worker", split_name(received.source)[1]), section, step, now
+                )
                 return False
             case Failed(error=error, text=text):
                 raise _as_raised(error, f"{received.source}: {text}")

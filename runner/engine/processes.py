@@ -21,9 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from runner import errors
 from runner.engine.transport.text import printable_lines
-from runner.errors import ClusterError, ResourceError
+from runner.errors import (
+    CheckpointError,
+    ClusterError,
+    ConfigError,
+    DataError,
+    NumericError,
+    ResourceError,
+    SecurityError,
+)
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -44,8 +51,15 @@ _KILL_S = 5.0
 _PR_SET_PDEATHSIG = 1
 _CLASS_OF_CODE = {
     error.exit_code: error.__name__
-    for error in vars(errors).values()
-    if isinstance(error, type) and issubclass(error, errors.RunnerError)
+    for error in (
+        ConfigError,
+        DataError,
+        ResourceError,
+        NumericError,
+        CheckpointError,
+        ClusterError,
+        SecurityError,
+    )
 }
 
 
@@ -260,10 +274,17 @@ class Supervisor:
 
     def _look(self) -> list[WorkerProcess]:
         """Note who has ended since the last look, in the likeliest order, and return who lives."""
-        running = [worker for worker in self.workers.values() if worker.exit is None]
-        ended = [(exit_.rank, worker.name, worker) for worker in running if (exit_ := worker.look())]
-        self._exited += [worker for _, _, worker in sorted(ended, key=lambda found: found[:2])]
-        return [worker for worker in running if worker.exit is None]
+        ended: list[tuple[int, str]] = []
+        living: list[WorkerProcess] = []
+        for worker in self.workers.values():
+            if worker in self._exited:
+                continue
+            if exit_ := worker.look():
+                ended.append((exit_.rank, worker.name))
+            else:
+                living.append(worker)
+        self._exited += [self.workers[name] for _, name in sorted(ended)]
+        return living
 
     def _is_expected(self, worker: WorkerProcess) -> bool:
         return worker.name in self._leaving and worker.exit is not None and worker.exit.code == 0

@@ -73,7 +73,7 @@ def bits(stream: Key, index: NDArray[np.int64], count: int, step: int = 0) -> ND
 
 def uniform(stream: Key, index: NDArray[np.int64], count: int, step: int = 0) -> NDArray[np.float64]:
     """Draw uniform numbers in [0, 1), shape (S, count) float64 with 32 random bits each."""
-    return bits(stream, index, count, step) * 2.0**-32
+    return bits(stream, index, count, step).astype(np.float64) * 2.0**-32
 
 
 def normal(stream: Key, count: int) -> NDArray[np.float64]:

@@ -21,8 +21,7 @@ class RunInfo:
     run_dir: the run's directory; the spool lives there.
     tags: facts about the run that are not configuration, such as the git commit.
     first_step: lowest step this process will log, 0 for a fresh run. On a resume, points below it that the
-    store
-        lacks are restored from ``history``; points the store has already are not written again.
+        store lacks are restored from ``history``; points the store has already are not written again.
     history: the run's metrics.jsonl, or None to restore nothing.
     sweep_dir, sweep_name: directory and name of the sweep this run is a job of; None and "" for a single run.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -102,7 +103,9 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is None:
         path = sqlite_path(uri)
-        artifacts = None if path is None else str(path.parent / ARTIFACTS / name)
+        # The name may hold anything, also "..": no folder outside mlruns may come of it.
+        folder = re.sub(r"[^\w-]", "_", name)
+        artifacts = None if path is None else str(path.parent / ARTIFACTS / folder)
         try:
             return str(client.create_experiment(name, artifact_location=artifacts))
         except MlflowException as error:

@@ -51,9 +51,8 @@ def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_pa
     """
     counts = np.asarray(counts)
     if counts.shape != (len(classes), len(classes)):
-        raise ValueError(
-            f"confusion matrix of shape {counts.shape}: expected ({len(classes)}, {len(classes)})"
-        )
+        expected = (len(classes), len(classes))
+        raise ValueError(f"confusion matrix of shape {counts.shape}: expected {expected}, one name per class")
     side = min(12.0, max(5.0, 2.5 + 0.4 * len(classes)))
     figure = _figure(side, side)
     axes = figure.add_subplot()

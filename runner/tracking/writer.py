@@ -168,7 +168,7 @@ class BackgroundWriter:
     def _surrender(self) -> None:
         """Move what is in memory to the front of the spool."""
         with self._lock:
-            records = [*self._in_flight, *self._queue]
+            records = [*self._queue]
             self._in_flight = []
             self._queue.clear()
             if records:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from runner.errors import ConfigError
 from runner.models import Mlp
 from tests.models.support import assert_gradients, network, parameter_count
+from tests.nn.support import normal
 
 
 def test_default_layers() -> None:
@@ -12,6 +14,15 @@ def test_default_layers() -> None:
     assert list(b.net.layer_outputs) == ["flatten", "fc1", "relu1", "fc2", "relu2", "fc3", "loss"]
     assert b.shape(outputs.logits) == (2, 10)
     assert parameter_count(b) == (784 + 1) * 512 + (512 + 1) * 512 + (512 + 1) * 10
+
+
+def test_is_dense_layers_with_relu_between() -> None:
+    b, outputs = network(Mlp(hidden=[6]), 1, 3, 4)
+    w1, w2 = normal(12, 6, seed=2), normal(6, 10, seed=3)
+    b.set("fc1/weights", w1)
+    b.set("fc2/weights", w2)
+    pixels = b.feeds[b.x].reshape(2, 12)
+    np.testing.assert_allclose(b.value(outputs.logits), np.maximum(pixels @ w1, 0) @ w2, rtol=0, atol=1e-12)
 
 
 def test_no_hidden_layer_is_logistic_regression() -> None:

@@ -92,9 +92,11 @@ def test_a_run_is_recorded(settings: MlflowTracking, client: Any, tmp_path: Path
     assert not (tmp_path / SPOOL_FILE).exists()
 
 
-def test_artifacts_lie_beside_the_database(settings: MlflowTracking, client: Any, uri: str) -> None:
-    folder = Path(uri.removeprefix("sqlite:///")).parent
-    assert Path(client.get_experiment_by_name("runner").artifact_location).is_relative_to(folder / "mlruns")
+@pytest.mark.parametrize("experiment", ["runner", "../../up", "a/b"])
+def test_artifacts_lie_beside_the_database(experiment: str, uri: str, client: Any, tmp_path: Path) -> None:
+    MlflowStore(uri, experiment, _info(tmp_path)).open()
+    location = Path(client.get_experiment_by_name(experiment).artifact_location)
+    assert location.resolve().parent == Path(uri.removeprefix("sqlite:///")).parent / "mlruns"
 
 
 def test_a_resumed_run_has_one_contiguous_curve(
@@ -253,7 +255,14 @@ def test_a_deleted_experiment_is_named_with_the_way_out(uri: str, client: Any, t
 
 def test_a_file_that_is_no_database_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("hello " * 100)
-    with pytest.raises(StoreUnavailableError, match="file is not a database"):
+    with pytest.raises(StoreUnavailableError, match="DatabaseError: file is not a database"):
+        MlflowStore(f"sqlite:///{tmp_path}/mlflow.db", "runner", _info(tmp_path)).open()
+
+
+def test_a_place_where_no_database_can_be_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").mkdir()
+    # MLflow's own message has the driver's name before it, and comes after 100 s of trying.
+    with pytest.raises(StoreUnavailableError, match="OperationalError: unable to open database file"):
         MlflowStore(f"sqlite:///{tmp_path}/mlflow.db", "runner", _info(tmp_path)).open()
 
 
@@ -272,10 +281,11 @@ class _LockedClient:
 
 def test_fresh_processes_may_create_the_same_store_at_once(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib;"
+        "import sys, pathlib, mlflow;"
         "from runner.tracking import RunInfo;"
         "from runner.tracking.mlflow_store import MlflowStore;"
         "store = MlflowStore(sys.argv[1], 'runner', RunInfo(sys.argv[2], 'n', pathlib.Path()));"
+        "print('ready', flush=True);"
         "sys.stdin.readline();"
         "store.open(); print(store.run_id)"
     )
@@ -284,6 +294,13 @@ def test_fresh_processes_may_create_the_same_store_at_once(tmp_path: Path) -> No
     processes = [
         subprocess.Popen([*command, name], stdin=pipe, stdout=pipe, stderr=pipe, text=True) for name in "ab"
     ]
-    answers = [process.communicate("go\n", timeout=100) for process in processes]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate(timeout=100) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], answers
     assert len({out for out, _ in answers}) == 2

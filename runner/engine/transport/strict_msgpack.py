@@ -26,6 +26,8 @@ def unpack(data: bytes | memoryview, max_bytes: int) -> object:
             data,
             raw=False,
             strict_map_key=True,
+            # Timestamps are an extension that does not pass through the hook.
+            max_ext_len=0,
             object_pairs_hook=_unique_map,
             ext_hook=_no_extension,
         )

@@ -175,6 +175,10 @@ REFUSALS: dict[str, tuple[Callable[[Sketch], object], str]] = {
         lambda s: ops.max_pool(s.graph, s.x(1, 1, 4, 4), window=(2, 2), strides=(2, 2), padding=(2, 0, 0, 0)),
         r"expected padding smaller than the window \(2, 2\) on every side, came \(2, 0, 0, 0\)",
     ),
+    "a window beside the image": (
+        lambda s: ops.avg_pool(s.graph, s.x(1, 1, 4, 4), window=(3, 2), strides=(2, 2), padding=(0, 0, 0, 2)),
+        r"expected padding smaller than the window \(3, 2\) on every side, came \(0, 0, 0, 2\)",
+    ),
     "positions of another pool": (
         lambda s: ops.max_pool_gather(
             s.graph, s.x(1, 1, 4, 4), s.x(1, 1, 2, 2, dtype="int64"), window=(2, 2), strides=(2, 2)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_a_link_to_a_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_impossible_parent_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match="no private directory for sockets .* No such file"):
+    with pytest.raises(ResourceError, match=r"no private directory for sockets .* No such file"):
         PrivateDirectory.create(tmp_path / "missing")
 
 
@@ -69,7 +70,7 @@ def test_without_shared_memory_it_falls_back_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path / "missing")
-    monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with caplog.at_level(logging.WARNING), PrivateDirectory.create() as directory:
         assert directory.path.parent == tmp_path
         assert not directory.in_memory

@@ -37,7 +37,9 @@ def spec(private_directory: PrivateDirectory) -> ArenaSpec:
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 300), max_size=8), st.randoms())
-def test_slots_are_aligned_disjoint_inside_and_independent_of_order(sizes: dict[str, int], random: Any) -> None:
+def test_slots_are_aligned_disjoint_inside_and_independent_of_order(
+    sizes: dict[str, int], random: Any
+) -> None:
     slots = lay_out(sizes)
     ends = 0
     for _, slot in sorted(slots.items()):
@@ -114,7 +116,7 @@ def test_specifications_go_both_ways_and_bad_ones_are_refused(spec: ArenaSpec) -
 
 def test_a_file_that_is_not_the_masters_is_refused(spec: ArenaSpec) -> None:
     path = Path(spec.path)
-    with pytest.raises(SecurityError, match="expected .*, 256"):
+    with pytest.raises(SecurityError, match=r"expected .*, 256"):
         ArenaReader(replace(spec, sizes=SIZES | {"more": 1}))
     path.chmod(0o644)
     with pytest.raises(SecurityError, match="kind, mode, user, bytes"):

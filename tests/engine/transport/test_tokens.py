@@ -32,7 +32,7 @@ def test_a_file_that_is_there_already_is_not_written(tmp_path: Path) -> None:
 def test_a_file_others_can_read_is_refused(tmp_path: Path) -> None:
     path = write_token(tmp_path, "worker-0", new_token())
     path.chmod(0o640)
-    with pytest.raises(SecurityError, match="mode 0640 of user .*, expected a regular file with mode 0600"):
+    with pytest.raises(SecurityError, match=r"mode 0640 of user .*, expected a regular file with mode 0600"):
         read_token(path)
 
 

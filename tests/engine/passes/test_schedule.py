@@ -1,0 +1,144 @@
+"""The order of each device: possible, repeatable, free of deadlock, and sending as early as it can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+
+from runner import nn
+from runner.engine.compile import compile_signature
+from runner.engine.device import local_cluster, worker_device
+from runner.engine.graph import Graph
+from runner.engine.network import NetworkBuilder, Outputs
+from runner.engine.passes.placement import place
+from runner.engine.passes.schedule import schedule, split
+from runner.engine.passes.transfers import insert_transfers
+from runner.kernels.registry import Registry
+from runner.optimizers.momentum import Momentum
+from runner.strategies.base import Task
+from runner.strategies.sync_data import SyncData
+from tests.engine.random_graphs import Sample, samples
+from tests.strategies.networks import NETWORKS, Batch, task_of
+
+
+def cut_of(sample: Sample) -> Graph:
+    return insert_transfers(place(sample.graph, local_cluster(sample.devices), lambda node: None))
+
+
+def order_of(sample: Sample) -> list[str]:
+    return schedule(cut_of(sample), local_cluster(sample.devices))
+
+
+@given(samples())
+def test_every_node_is_ordered_once_and_after_what_it_needs(sample: Sample) -> None:
+    cut, order = cut_of(sample), order_of(sample)
+    assert sorted(order) == sorted(cut.nodes)
+    position = {name: i for i, name in enumerate(order)}
+    for node in cut:
+        for before in (*(t.node for t in node.inputs), *node.control_inputs):
+            assert position[before] < position[node.name]
+
+
+@given(samples())
+def test_the_order_is_a_function_of_the_graph(sample: Sample) -> None:
+    assert order_of(sample) == order_of(sample)
+
+
+@given(samples())
+def test_parts_hold_every_node_on_its_device_in_the_scheduled_order(sample: Sample) -> None:
+    cut, order = cut_of(sample), order_of(sample)
+    parts = split(cut, order)
+    for device, part in parts.items():
+        assert list(part.nodes) == [name for name in order if cut.nodes[name].device == device]
+        for node in part:
+            assert set(node.control_inputs) == set(cut.nodes[node.name].control_inputs) & set(part.nodes)
+
+
+@given(samples())
+def test_devices_that_wait_at_each_receive_never_deadlock(sample: Sample) -> None:
+    cut, order = cut_of(sample), order_of(sample)
+    run_waiting({device: list(part.nodes) for device, part in split(cut, order).items()}, cut)
+
+
+def run_waiting(queues: Mapping[str, list[str]], cut: Graph) -> None:
+    """Let every device run its queue, stopping at a receive until its send has run; fail when all wait."""
+    sent: set[str] = set()
+    at = dict.fromkeys(queues, 0)
+    while any(at[device] < len(queue) for device, queue in queues.items()):
+        before = dict(at)
+        for device, queue in queues.items():
+            while at[device] < len(queue):
+                node = cut.nodes[queue[at[device]]]
+                if node.op == "recv" and node.attributes["key"] not in sent:
+                    break
+                if node.op == "send":
+                    sent.add(node.attributes["key"])
+                at[device] += 1
+        assert at != before, f"all devices wait, after {at} of {queues}"
+
+
+def training_parts(task: Task, workers: int, registry: Registry) -> list[Graph]:
+    """The scheduled graphs of a training step of ``sync_data``, by worker."""
+    program = SyncData(workers=workers).build(task)
+    compiled = compile_signature(
+        program.graph, program.clients["train"].signature, local_cluster(workers), registry
+    )
+    return [compiled.parts[worker_device(k)].graph for k in range(workers)]
+
+
+def gradient_sends(part: Graph, worker: int, layer: str) -> list[int]:
+    """When a worker sends slices of its own gradients of a layer."""
+    own = f"worker_{worker}/slice"
+    return [
+        position
+        for position, node in enumerate(part)
+        if node.op == "send" and node.name.startswith(f"send/reduce/{layer}/") and own in node.name
+    ]
+
+
+def backward(part: Graph, layer: str) -> list[int]:
+    """When the backward pass of a layer computes."""
+    return [
+        position
+        for position, node in enumerate(part)
+        if "/gradients/" in node.name and node.layer is not None and node.layer.name == layer
+    ]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("network", "layers"), [("dense", ["fc3", "fc2", "fc1"]), ("convolutional", ["fc", "conv2", "conv1"])]
+)
+def test_a_layer_s_gradient_leaves_before_the_layers_below_compute_theirs(
+    network: str, layers: list[str], workers: int, registry: Registry
+) -> None:
+    task = task_of(NETWORKS[network], Momentum(), batch_size=4 * workers)
+    for worker, part in enumerate(training_parts(task, workers, registry)):
+        for layer, below in pairwise(layers):
+            sends = gradient_sends(part, worker, layer)
+            # Weights and biases, to every other worker that owns a part of them.
+            assert len(sends) >= workers
+            assert max(sends) < min(backward(part, below))
+
+
+def wide(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Layers that compute for longer than a transfer takes."""
+    h = nn.flatten(net, batch["x"], name="flat")
+    for k in range(1, 6):
+        h = nn.relu(net, nn.dense(net, h, 256, name=f"fc{k}"), name=f"relu{k}")
+    return nn.classify(net, h, batch["y"])
+
+
+def test_sums_of_upper_layers_are_made_and_sent_while_lower_layers_still_compute(registry: Registry) -> None:
+    task = task_of(wide, Momentum(), batch_size=2000)
+    for worker, part in enumerate(training_parts(task, 2, registry)):
+        position = {name: i for i, name in enumerate(part.nodes)}
+        (summed,) = (
+            position[node.name]
+            for node in part
+            if node.op == "send" and node.name.startswith(f"send/reduce/fc5/weights/worker_{worker}/sum")
+        )
+        assert summed < max(backward(part, "fc1"))

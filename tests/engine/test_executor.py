@@ -1,0 +1,329 @@
+"""One device's step: feeds, calls, variables, and errors that say where."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from runner.engine import ops
+from runner.engine.executor import DeviceExecutor, VariableStore, libraries_of
+from runner.engine.graph import Graph
+from runner.engine.plan import plan_device
+from runner.engine.rendezvous import LocalRendezvous
+from runner.engine.tensor import Tensor
+from runner.errors import ClusterError, NumericError, RunnerError
+from runner.kernels.registry import KernelError, Registry
+from tests.engine.running import CPU_0, CPU_1, GPU_0, Array, Replaced
+
+X = Tensor("x")
+
+
+class Bench:
+    """An executor for a graph, with its variables and its end of the rendezvous."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        registry: Registry,
+        fetches: Sequence[Tensor] = (),
+        *,
+        device: str = CPU_0,
+        check_finite: bool = False,
+    ) -> None:
+        feeds = {node[0]: node[0] for node in graph if node.op == "placeholder"}
+        self.variables = VariableStore()
+        self.rendezvous = LocalRendezvous(timeout_s=0.01)
+        self.executor = DeviceExecutor(
+            plan_device(device, graph, fetches, feeds),
+            registry,
+            self.variables,
+            self.rendezvous,
+            check_finite=check_finite,
+        )
+
+    def run(self, feeds: Mapping[Tensor, Array] | None = None, step: int = 0) -> dict[Tensor, Array]:
+        return self.executor.run(step, feeds or {})
+
+
+@pytest.fixture
+def graph() -> Graph:
+    """x -> n = -x -> e = exp(n)."""
+    graph = Graph()
+    x = ops.placeholder(graph, (2,), "float64", name="x")
+    ops.exp(graph, ops.neg(graph, x, name="n"), name="e")
+    return graph
+
+
+ONES = np.ones(2)
+
+
+def test_fetches_are_computed_from_feeds(graph: Graph, registry: Registry) -> None:
+    fetched = Bench(graph, registry, [Tensor("e"), X]).run({X: ONES})
+    np.testing.assert_array_equal(fetched[Tensor("e")], np.exp(-ONES))
+    np.testing.assert_array_equal(fetched[X], ONES)
+
+
+@pytest.mark.parametrize(
+    ("value", "came"),
+    [
+        (np.ones(3), r"float64\[3\]"),
+        (np.ones((2, 1)), r"float64\[2, 1\]"),
+        (np.ones(2, np.float32), r"float32\[2\]"),
+        (np.ones(2, np.int64), r"int64\[2\]"),
+        ([1, 2], r"int64\[2\]"),
+        (1.0, r"float64\[\]"),
+    ],
+)
+def test_a_feed_of_another_shape_or_dtype_is_refused_by_name(
+    graph: Graph, registry: Registry, value: Array, came: str
+) -> None:
+    with pytest.raises(RunnerError, match=rf"feed x:0: came {came}, expected float64\[2\]"):
+        Bench(graph, registry).run({X: value})
+
+
+def test_a_missing_feed_is_named(graph: Graph, registry: Registry) -> None:
+    with pytest.raises(RunnerError, match=f"step on {CPU_0}: no value was fed for x:0"):
+        Bench(graph, registry).run({Tensor("n"): ONES})
+
+
+def test_a_failing_kernel_is_told_with_node_op_device_and_step(graph: Graph, registry: Registry) -> None:
+    def broken(value: Array) -> Array:
+        raise FloatingPointError("no bits left")
+
+    bench = Bench(graph, Replaced(registry, {"exp": broken}), [Tensor("e")])
+    expected = rf"node 'e' \(op 'exp'\) on {CPU_0} failed in step 12: FloatingPointError: no bits left"
+    with pytest.raises(RunnerError, match=expected) as caught:
+        bench.run({X: ONES}, step=12)
+    assert isinstance(caught.value.__cause__, FloatingPointError)
+
+
+def test_the_first_node_to_fail_is_the_one_told(graph: Graph, registry: Registry) -> None:
+    def broken(value: Array) -> Array:
+        raise FloatingPointError("no bits left")
+
+    bench = Bench(graph, Replaced(registry, {"neg": broken, "exp": broken}), [Tensor("e")])
+    with pytest.raises(RunnerError, match="node 'n'"):
+        bench.run({X: ONES})
+
+
+def test_an_op_without_a_kernel_for_the_device_type_is_refused(graph: Graph, registry: Registry) -> None:
+    expected = r"no kernel for op 'neg' with dtypes \['float64'\] on device type 'gpu'"
+    with pytest.raises(KernelError, match=expected):
+        Bench(graph, registry, device=GPU_0)
+
+
+def test_libraries_of_the_kernels_in_use_are_known(graph: Graph, registry: Registry) -> None:
+    kernels = Replaced(registry, {"exp": np.exp})
+    assert libraries_of(Bench(graph, kernels).executor.plan, kernels) == {"numpy", "test"}
+
+
+def test_checked_mode_names_the_first_node_with_a_value_that_is_not_finite(
+    graph: Graph, registry: Registry
+) -> None:
+    kernels = Replaced(registry, {"neg": lambda x: np.array([np.nan, 1.0]), "exp": lambda x: x})
+    expected = r"node 'n' \(op 'neg'\), output 0: 1 of 2 values are not finite in step 5; it is the first"
+    with pytest.raises(NumericError, match=expected):
+        Bench(graph, kernels, [Tensor("e")], check_finite=True).run({X: ONES}, step=5)
+    fetched = Bench(graph, kernels, [Tensor("e")]).run({X: ONES})
+    assert np.isnan(fetched[Tensor("e")][0])
+
+
+def test_checked_mode_looks_at_every_output_and_at_floats_only(registry: Registry) -> None:
+    graph = Graph()
+    x = ops.placeholder(graph, (3,), "float64", name="x")
+    ops.split(graph, x, 0, (1, 2), name="parts")
+    ops.cast(graph, ops.placeholder(graph, (1,), "int64", name="i"), "bool")
+    feeds = {X: np.array([1.0, 2.0, np.inf]), Tensor("i"): np.array([2**62])}
+    with pytest.raises(NumericError, match=r"node 'parts' \(op 'split'\), output 1: 1 of 2 values"):
+        Bench(graph, registry, check_finite=True).run(feeds)
+    finite = {**feeds, X: np.arange(3.0)}
+    Bench(graph, registry, check_finite=True).run(finite)
+
+
+class Watched:
+    """Kernels that remember, without keeping alive, what they computed."""
+
+    def __init__(self, registry: Registry, *, then: type[Exception] | None = None) -> None:
+        self.seen: list[weakref.ref[Array]] = []
+        self.then = then
+        self.kernels = Replaced(registry, {"neg": self.neg, "exp": self.exp})
+
+    def neg(self, x: Array) -> Array:
+        self.seen.append(weakref.ref(value := -x))
+        return value
+
+    def exp(self, x: Array) -> Array:
+        if self.then is not None:
+            raise self.then
+        self.seen.append(weakref.ref(value := np.exp(x)))
+        return value
+
+    @property
+    def alive(self) -> int:
+        gc.collect()
+        return sum(reference() is not None for reference in self.seen)
+
+
+def test_nothing_computed_outlives_a_step_but_what_was_fetched(graph: Graph, registry: Registry) -> None:
+    watched = Watched(registry)
+    bench = Bench(graph, watched.kernels, [Tensor("n"), Tensor("e")])
+    fetched = bench.run({X: ONES})
+    assert (len(watched.seen), watched.alive) == (2, 2)
+    del fetched[Tensor("n")]
+    assert watched.alive == 1
+    fetched.clear()
+    assert watched.alive == 0
+
+
+def test_a_value_is_dropped_when_its_last_reader_has_run(registry: Registry) -> None:
+    graph = Graph()
+    x = ops.placeholder(graph, (2,), "float64", name="x")
+    last = ops.square(graph, ops.exp(graph, ops.neg(graph, x)))
+    watched = Watched(registry)
+    counts: list[int] = []
+
+    def count(value: Array) -> Array:
+        counts.append(watched.alive)
+        return value
+
+    watched.kernels = Replaced(watched.kernels, {"square": count})
+    Bench(graph, watched.kernels, [last]).run({x: ONES})
+    assert counts == [1]
+
+
+def test_nothing_computed_outlives_a_step_that_fails(graph: Graph, registry: Registry) -> None:
+    watched = Watched(registry, then=FloatingPointError)
+    bench = Bench(graph, watched.kernels, [Tensor("e")])
+    with pytest.raises(RunnerError) as caught:
+        bench.run({X: ONES})
+    del caught
+    assert (len(watched.seen), watched.alive) == (1, 0)
+
+
+def test_feeds_do_not_outlive_a_step_that_misses_one(registry: Registry) -> None:
+    graph = Graph()
+    for name in ("a", "b"):
+        ops.placeholder(graph, (2,), "float64", name=name)
+    bench = Bench(graph, registry)
+    value = np.ones(2)
+    watched = weakref.ref(value)
+    with pytest.raises(RunnerError, match="no value was fed for b:0") as caught:
+        bench.run({Tensor("a"): value})
+    del value, caught
+    gc.collect()
+    assert watched() is None
+
+
+def counter() -> Graph:
+    """w <- w + 1, with readers of w before and after the assign in graph order."""
+    graph = Graph()
+    w = ops.variable(graph, (2,), "float64", name="w")
+    ops.neg(graph, w, name="before")
+    ops.assign(graph, w, ops.add(graph, w, ops.fill(graph, 1.0, (2,), "float64")), name="set")
+    with graph.control_dependencies(["set"]):
+        ops.neg(graph, w, name="after")
+    return graph
+
+
+def test_every_reader_sees_the_value_at_the_start_of_the_step(registry: Registry) -> None:
+    fetches = [Tensor(name) for name in ("w", "before", "set", "after")]
+    bench = Bench(counter(), registry, fetches)
+    bench.variables.commit("w", np.zeros(2))
+    for step in range(3):
+        w, before, new, after = (value[0] for value in bench.run(step=step).values())
+        assert (w, before, new, after) == (step, -step, step + 1, -step)
+    assert bench.variables.read("w")[0] == 3.0
+
+
+def test_a_swap_of_two_variables_needs_no_third(registry: Registry) -> None:
+    graph = Graph()
+    a, b = (ops.variable(graph, (), "float64", name=name) for name in ("a", "b"))
+    ops.assign(graph, a, b)
+    ops.assign(graph, b, a)
+    bench = Bench(graph, registry)
+    bench.variables.commit("a", np.array(1.0))
+    bench.variables.commit("b", np.array(2.0))
+    bench.run()
+    assert (bench.variables.read("a"), bench.variables.read("b")) == (2.0, 1.0)
+
+
+def test_a_variable_read_before_it_has_a_value_says_what_to_run(registry: Registry) -> None:
+    expected = "variable 'w' has no value yet: run the 'init' or the 'restore' client first"
+    with pytest.raises(RunnerError, match=expected):
+        Bench(counter(), registry).run()
+
+
+def assigned_from_feed() -> Graph:
+    graph = Graph()
+    w = ops.variable(graph, (2,), "float64", name="w")
+    ops.assign(graph, w, ops.placeholder(graph, (2,), "float64", name="x"))
+    return graph
+
+
+def test_a_variable_does_not_share_memory_with_the_caller_s_feed(registry: Registry) -> None:
+    bench = Bench(assigned_from_feed(), registry)
+    value = np.ones(2)
+    bench.run({X: value})
+    value[:] = 7.0
+    assert bench.variables.read("w").tolist() == [1.0, 1.0]
+
+
+def test_a_fetched_variable_cannot_be_written(registry: Registry) -> None:
+    bench = Bench(assigned_from_feed(), registry, [Tensor("w")])
+
+    bench.variables.commit("w", np.zeros(2))
+    fetched = bench.run({X: ONES})[Tensor("w")]
+    with pytest.raises(ValueError, match="read-only"):
+        fetched[:] = 7.0
+
+
+def test_a_kernel_cannot_write_into_a_feed(graph: Graph, registry: Registry) -> None:
+    def greedy(x: Array) -> Array:
+        x *= -1.0
+        return x
+
+    value = np.ones(2)
+    with pytest.raises(RunnerError, match=r"node 'n' .* ValueError: .*read-only"):
+        Bench(graph, Replaced(registry, {"neg": greedy})).run({X: value})
+    assert value.tolist() == [1.0, 1.0]
+    assert value.flags.writeable
+
+
+def test_the_store_knows_how_much_it_holds() -> None:
+    store = VariableStore()
+    store.commit("a", np.zeros(3))
+    store.commit("b", np.zeros(4, np.float32))
+    store.commit("a", np.zeros(5))
+    assert store.nbytes == 5 * 8 + 4 * 4
+
+
+def test_send_and_receive_meet_under_step_and_key(registry: Registry) -> None:
+    graph = Graph()
+    x = ops.recv(graph, key="in", source=CPU_1, shape=(2,), dtype="float64", name="x")
+    ops.send(graph, ops.neg(graph, x), key="out", destination=CPU_1)
+    bench = Bench(graph, registry)
+    for step in (4, 5):
+        bench.rendezvous.send(step, "in", CPU_0, ONES * step)
+    bench.run(step=5)
+    assert bench.rendezvous.pending == [(4, "in"), (5, "out")]
+    assert bench.rendezvous.receive(5, "out", CPU_0).tolist() == [-5.0, -5.0]
+
+
+def test_a_receive_that_times_out_keeps_its_class_and_text(registry: Registry) -> None:
+    graph = Graph()
+    ops.recv(graph, key="in", source=CPU_1, shape=(2,), dtype="float64")
+    with pytest.raises(ClusterError, match=f"'in' of step 0 did not arrive from {CPU_1}"):
+        Bench(graph, registry).run()
+
+
+def test_a_received_value_is_held_to_its_spec(registry: Registry) -> None:
+    graph = Graph()
+    ops.recv(graph, key="in", source=CPU_1, shape=(2,), dtype="float64", name="r")
+    bench = Bench(graph, registry)
+    bench.rendezvous.send(0, "in", CPU_0, np.ones(3))
+    with pytest.raises(RunnerError, match=r"node 'r' .* came float64\[3\], expected float64\[2\]"):
+        bench.run()

@@ -1,0 +1,109 @@
+"""Where a Recv meets its Send inside one process."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from runner.engine.rendezvous import LocalRendezvous
+from runner.errors import ClusterError
+
+JOIN_S = 10.0
+VALUE = np.arange(3.0)
+
+
+class Waiter:
+    """A thread that receives one value; ``waiting`` is set when it has begun to wait."""
+
+    def __init__(self, rendezvous: LocalRendezvous, key: str) -> None:
+        self.result: object = None
+        self.waiting = threading.Event()
+        condition = rendezvous._condition
+        wait = condition.wait
+
+        def announced(timeout: float | None = None) -> bool:
+            self.waiting.set()
+            return wait(timeout)
+
+        condition.wait = announced  # type: ignore[method-assign]
+        self._thread = threading.Thread(target=self._receive, args=(rendezvous, key), daemon=True)
+        self._thread.start()
+        assert self.waiting.wait(JOIN_S)
+
+    def _receive(self, rendezvous: LocalRendezvous, key: str) -> None:
+        try:
+            self.result = rendezvous.receive(0, key, "peer")
+        except ClusterError as error:
+            self.result = error
+
+    def join(self) -> object:
+        self._thread.join(JOIN_S)
+        assert not self._thread.is_alive(), "the receiver still waits"
+        return self.result
+
+
+def test_a_value_is_received_once_under_its_step_and_key() -> None:
+    rendezvous = LocalRendezvous(timeout_s=0.01)
+    rendezvous.send(0, "a", "peer", VALUE)
+    rendezvous.send(1, "a", "peer", VALUE + 1)
+    rendezvous.send(0, "b", "peer", VALUE + 2)
+    assert rendezvous.pending == [(0, "a"), (0, "b"), (1, "a")]
+    received = [rendezvous.receive(step, key, "peer")[0] for step, key in ((0, "b"), (1, "a"), (0, "a"))]
+    assert received == [2.0, 1.0, 0.0]
+    assert rendezvous.pending == []
+    with pytest.raises(ClusterError, match="did not arrive"):
+        rendezvous.receive(0, "a", "peer")
+
+
+def test_a_second_value_for_a_key_is_refused() -> None:
+    rendezvous = LocalRendezvous()
+    rendezvous.send(3, "a", "peer", VALUE)
+    with pytest.raises(ClusterError, match="rendezvous: 'a' was sent twice in step 3"):
+        rendezvous.send(3, "a", "peer", VALUE)
+
+
+def test_a_receiver_waits_for_the_sender() -> None:
+    rendezvous = LocalRendezvous()
+    waiter = Waiter(rendezvous, "a")
+    rendezvous.send(0, "other", "peer", VALUE)
+    rendezvous.send(0, "a", "peer", VALUE)
+    assert waiter.join() is VALUE
+
+
+def test_a_value_that_does_not_come_is_told_with_key_step_source_and_limit() -> None:
+    rendezvous = LocalRendezvous(timeout_s=0.05)
+    expected = r"rendezvous: 'a' of step 7 did not arrive from /task:1 within 0\.05 s"
+    with pytest.raises(ClusterError, match=expected):
+        rendezvous.receive(7, "a", "/task:1")
+
+
+def test_abort_wakes_who_waits_and_refuses_who_comes_later() -> None:
+    rendezvous = LocalRendezvous()
+    waiter = Waiter(rendezvous, "a")
+    rendezvous.abort(ValueError("no disk"))
+    rendezvous.abort(ValueError("a consequence"))
+    expected = "rendezvous: a peer failed while 'a' was awaited: no disk"
+    assert str(waiter.join()) == expected
+    with pytest.raises(ClusterError, match=expected):
+        rendezvous.receive(0, "a", "peer")
+
+
+def test_what_has_arrived_is_delivered_even_after_a_failure() -> None:
+    rendezvous = LocalRendezvous()
+    rendezvous.send(0, "a", "peer", VALUE)
+    rendezvous.abort(ValueError("no disk"))
+    assert rendezvous.receive(0, "a", "peer") is VALUE
+
+
+def test_reset_forgets_the_failed_step_and_returns_its_failure() -> None:
+    rendezvous = LocalRendezvous(timeout_s=0.01)
+    failure = ValueError("no disk")
+    rendezvous.send(0, "a", "peer", VALUE)
+    rendezvous.abort(failure)
+    assert rendezvous.reset() is failure
+    assert rendezvous.reset() is None
+    assert rendezvous.pending == []
+    rendezvous.send(0, "a", "peer", VALUE)
+    assert rendezvous.receive(0, "a", "peer") is VALUE

@@ -1,0 +1,260 @@
+"""A session in one process: devices in threads, plans made once, failures told as what they are."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine import ops
+from runner.engine import session as session_module
+from runner.engine.device import local_cluster, worker_device
+from runner.engine.graph import Graph
+from runner.engine.inputs import InputSlot
+from runner.engine.program import Client, Program
+from runner.engine.rendezvous import LocalRendezvous
+from runner.engine.session import LocalSession, scalar
+from runner.engine.tensor import Tensor
+from runner.errors import RunnerError
+from runner.kernels.registry import Registry
+from tests.engine.running import CPU_0, CPU_1, Array, Function, Replaced, client, session
+
+TWO = local_cluster(2)
+X, BACK = Tensor("x"), Tensor("back")
+VALUE = np.array([1.0, 2.0])
+
+
+def there_and_back() -> Graph:
+    """x on the first device -> exp on the second -> neg on the first."""
+    graph = Graph()
+    with graph.device(CPU_0):
+        x = ops.placeholder(graph, (2,), "float64", name="x")
+    with graph.device(CPU_1):
+        away = ops.exp(graph, x, name="away")
+    with graph.device(CPU_0):
+        ops.neg(graph, away, name="back")
+    return graph
+
+
+CLIENT = client("run", [BACK], feeds=[X])
+
+
+@pytest.fixture
+def meetings(monkeypatch: pytest.MonkeyPatch) -> list[LocalRendezvous]:
+    """The meeting places that sessions make."""
+    made: list[LocalRendezvous] = []
+
+    def make(timeout_s: float) -> LocalRendezvous:
+        made.append(LocalRendezvous(timeout_s))
+        return made[-1]
+
+    monkeypatch.setattr(session_module, "LocalRendezvous", make)
+    return made
+
+
+def test_devices_run_in_threads_of_their_own_and_leave_nothing_behind(
+    registry: Registry, meetings: list[LocalRendezvous]
+) -> None:
+    threads: dict[str, str] = {}
+
+    def noting(op: str, function: Function) -> Function:
+        def kernel(value: Array) -> Array:
+            threads[op] = threading.current_thread().name
+            return function(value)
+
+        return kernel
+
+    kernels = Replaced(registry, {"exp": noting("exp", np.exp), "neg": noting("neg", np.negative)})
+    with session(there_and_back(), kernels, CLIENT, cluster=TWO) as opened:
+        for step in range(3):
+            fetched = opened.run("run", step=step, feeds={"x:0": VALUE})
+            np.testing.assert_array_equal(fetched["back:0"], -np.exp(VALUE))
+            assert [meeting.pending for meeting in meetings] == [[]]
+        assert len(set(threads.values()) - {threading.current_thread().name}) == 2
+    assert not [thread for thread in threading.enumerate() if thread.name in threads.values()]
+
+
+def test_one_device_runs_in_the_caller_s_thread(registry: Registry) -> None:
+    seen: list[threading.Thread] = []
+    graph = Graph()
+    ops.neg(graph, ops.placeholder(graph, (2,), "float64", name="x"), name="back")
+
+    def neg(value: Array) -> Array:
+        seen.append(threading.current_thread())
+        return -value
+
+    with session(graph, Replaced(registry, {"neg": neg}), CLIENT) as opened:
+        opened.run("run", feeds={"x:0": VALUE})
+    assert seen == [threading.current_thread()]
+
+
+def test_plans_are_made_once_per_signature(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[object] = []
+    compile_signature = session_module.compile_signature
+
+    def counting(graph: Graph, signature: Any, *rest: Any) -> Any:
+        compiled.append(signature)
+        return compile_signature(graph, signature, *rest)
+
+    monkeypatch.setattr(session_module, "compile_signature", counting)
+    same = client("again", [BACK], feeds=[X])
+    other = client("other", [Tensor("away")], feeds=[X])
+    with session(there_and_back(), registry, CLIENT, same, other, cluster=TWO) as opened:
+        for name in ("run", "again", "run", "other", "other"):
+            opened.run(name, feeds={"x:0": VALUE})
+        assert opened.plans("run")[CPU_0] is opened.plans("again")[CPU_0]
+        assert opened.plans("run")[CPU_0] is not opened.plans("other")[CPU_0]
+    assert compiled == [CLIENT.signature, other.signature]
+
+
+def failing(value: Array) -> Array:
+    raise FloatingPointError("no bits left")
+
+
+@pytest.mark.parametrize(("op", "node", "device"), [("exp", "away", CPU_1), ("neg", "back", CPU_0)])
+def test_the_failure_of_one_device_is_told_as_its_own(
+    registry: Registry, op: str, node: str, device: str
+) -> None:
+    kernels = Replaced(registry, {op: failing})
+    with (
+        session(there_and_back(), kernels, CLIENT, cluster=TWO) as opened,
+        pytest.raises(RunnerError, match=rf"^node '{node}' \(op '{op}'\) on {device} failed in step 9: "),
+    ):
+        opened.run("run", step=9, feeds={"x:0": VALUE})
+
+
+def test_a_session_works_after_a_failed_step(registry: Registry, meetings: list[LocalRendezvous]) -> None:
+    def exp(value: Array) -> Array:
+        return failing(value) if value[0] < 0 else np.exp(value)
+
+    kernels = Replaced(registry, {"exp": exp})
+    with session(there_and_back(), kernels, CLIENT, cluster=TWO) as opened:
+        for _ in range(2):
+            with pytest.raises(RunnerError, match="node 'away'"):
+                opened.run("run", feeds={"x:0": -VALUE})
+            with pytest.raises(RunnerError, match="feed x:0: came"):
+                opened.run("run", feeds={"x:0": VALUE[:1]})
+            assert opened.run("run", feeds={"x:0": VALUE})["back:0"].tolist() == (-np.exp(VALUE)).tolist()
+    assert [meeting.pending for meeting in meetings] == [[]]
+
+
+def test_a_device_that_is_too_slow_is_told_by_who_waits(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    released = threading.Event()
+
+    def slow(value: Array) -> Array:
+        assert released.wait(10)
+        return np.exp(value)
+
+    class Impatient(LocalRendezvous):
+        def abort(self, failure: BaseException) -> None:
+            super().abort(failure)
+            released.set()
+
+    monkeypatch.setattr(session_module, "LocalRendezvous", Impatient)
+    kernels = Replaced(registry, {"exp": slow})
+    expected = rf"'away:0->{CPU_0}' of step 0 did not arrive from {CPU_1} within 0\.05 s"
+    with (
+        session(there_and_back(), kernels, CLIENT, cluster=TWO, timeout_s=0.05) as opened,
+        pytest.raises(RunnerError, match=expected),
+    ):
+        opened.run("run", feeds={"x:0": VALUE})
+
+
+def test_sent_bytes_are_counted_by_worker_over_successful_steps(registry: Registry) -> None:
+    back = client("back", [BACK], feeds=[X])
+    away = client("away", [Tensor("away")], feeds=[X])
+    with session(there_and_back(), registry, back, away, cluster=local_cluster(3)) as opened:
+        assert opened.sent_bytes() == [0, 0, 0]
+        opened.run("back", feeds={"x:0": VALUE})
+        assert opened.sent_bytes() == [16, 16, 0]
+        opened.run("away", feeds={"x:0": VALUE})
+        assert opened.sent_bytes() == [32, 16, 0]
+        with pytest.raises(RunnerError):
+            opened.run("away", feeds={"x:0": VALUE[:1]})
+        assert opened.sent_bytes() == [32, 16, 0]
+        assert [plan.sent_bytes for plan in opened.plans("back").values()] == [16, 16]
+
+
+def test_unknown_clients_and_feeds_are_refused_with_those_there_are(registry: Registry) -> None:
+    with session(there_and_back(), registry, CLIENT, client("a"), cluster=TWO) as opened:
+        with pytest.raises(RunnerError, match="client 'train': the program has a, run"):
+            opened.run("train")
+        for feeds in ({}, {"x:0": VALUE, "y:0": VALUE}):
+            expected = rf"client 'run' was fed \[{str(sorted(feeds))[1:-1]}\], but takes \['x:0'\]"
+            with pytest.raises(RunnerError, match=expected):
+                opened.run("run", feeds=feeds)
+
+
+def test_one_fed_name_reaches_every_tensor_of_it(registry: Registry) -> None:
+    graph = Graph()
+    tensors = []
+    for k in range(2):
+        with graph.device(worker_device(k)):
+            tensors.append(ops.placeholder(graph, (), "float64", name=f"rate_{k}"))
+    both = ops.add(graph, *tensors, name="both")
+    asked = Client("run", {"both": both}, feeds={"rate": tuple(tensors)})
+    opened = LocalSession(Program(graph, {"run": asked}, {}, workers=2), TWO, registry)
+    assert opened.run("run", feeds={"rate": scalar(1.5, "float64")})["both"] == 3.0
+    opened.close()
+
+
+class Recording:
+    """A source that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, int, int]] = []
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Array]:
+        self.asked.append((split, step, lo, hi))
+        return {"x": np.arange(lo, hi, dtype=np.float64), "y": np.full(hi - lo, step)}
+
+
+def shared_inputs() -> Program:
+    """Two devices that each read their share of a batch of five."""
+    graph = Graph()
+    slots: list[InputSlot] = []
+    sums = {}
+    for k, (lo, hi) in enumerate([(0, 3), (3, 5)]):
+        with graph.device(worker_device(k)):
+            for field, dtype in (("x", "float64"), ("y", "int64")):
+                tensor = ops.placeholder(graph, (hi - lo,), dtype, name=f"{field}_{k}")
+                slots.append(InputSlot(tensor, "train", field, lo, hi))
+                sums[f"{field}_{k}"] = ops.reduce_sum(graph, tensor, axes=(0,))
+    return Program(graph, {"run": Client("run", sums, inputs=tuple(slots))}, {}, workers=2)
+
+
+def test_every_share_is_read_once_a_step_and_fed_to_its_device(registry: Registry) -> None:
+    source = Recording()
+    opened = LocalSession(shared_inputs(), TWO, registry, source)
+    fetched = opened.run("run", step=4)
+    opened.close()
+    assert sorted(source.asked) == [("train", 4, 0, 3), ("train", 4, 3, 5)]
+    assert {name: float(value) for name, value in fetched.items()} == {
+        "x_0": 0.0 + 1 + 2,
+        "x_1": 3.0 + 4,
+        "y_0": 12.0,
+        "y_1": 8.0,
+    }
+
+
+def test_inputs_without_a_source_are_refused(registry: Registry) -> None:
+    opened = LocalSession(shared_inputs(), TWO, registry)
+    with pytest.raises(RunnerError, match=r"step 4 reads 'train' examples 0\.\.3, but the session has no"):
+        opened.run("run", step=4)
+    opened.close()
+
+
+def test_checked_mode_and_libraries_reach_the_session(registry: Registry) -> None:
+    kernels = Replaced(registry, {"exp": lambda value: value * np.nan})
+    with (
+        session(there_and_back(), kernels, CLIENT, cluster=TWO, check_finite=True) as opened,
+        pytest.raises(RunnerError, match=r"node 'away' .* 2 of 2 values are not finite"),
+    ):
+        opened.run("run", feeds={"x:0": VALUE})
+    assert opened.libraries() == {"cpu": ["numpy", "test"]}
+    assert opened.peak_memory_bytes()["main"] > 10_000_000

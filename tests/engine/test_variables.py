@@ -1,0 +1,108 @@
+"""Variables of a replica: one per name, with the initial values of the unsharded network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runner.engine.graph import Graph, LayerStamp
+from runner.engine.initializers import Constant, Normal, Uniform, glorot_uniform, he_normal
+from runner.engine.op import ShapeError
+from runner.engine.tensor import Tensor, TensorSpec
+from runner.engine.variables import Variable, Variables
+from runner.kernels.registry import Registry
+from tests.engine.running import Array, client, session
+
+MATRIX = TensorSpec((40, 25), "float64")
+
+
+def initial_values(graph: Graph, variables: list[Variable], registry: Registry) -> list[Array]:
+    """Run the initialisers and fetch what they assigned."""
+    tensors = [variable.tensor for variable in variables]
+    clients = [client("init", targets=[v.initial for v in variables]), client("get", tensors)]
+    with session(graph, registry, *clients) as opened:
+        opened.run("init")
+        fetched = opened.run("get")
+    return [fetched[str(tensor)] for tensor in tensors]
+
+
+def test_a_name_means_one_variable() -> None:
+    variables = Variables(Graph(), seed=1)
+    first = variables.get("fc1/weights", MATRIX, Constant())
+    assert variables.get("fc1/weights", MATRIX, Normal(5.0)) is first
+    assert variables["fc1/weights"] is first
+    assert "fc1/weights" in variables
+    assert "fc1/bias" not in variables
+    assert list(variables) == [first]
+
+
+def test_a_name_asked_for_with_another_spec_is_refused() -> None:
+    variables = Variables(Graph(), seed=1)
+    variables.get("w", MATRIX, Constant())
+    expected = r"variable 'w' is float64\[40,25\], but is asked for as float64\[25\]"
+    with pytest.raises(ShapeError, match=expected):
+        variables.get("w", TensorSpec((25,), "float64"), Constant())
+
+
+def test_nodes_are_prefixed_placed_and_stamped_whatever_surrounds_them() -> None:
+    graph = Graph()
+    stamp = LayerStamp("fc1", "dense")
+    variables = Variables(graph, seed=1, prefix="replica_3", device="/task:3")
+    with graph.name_scope("elsewhere"), graph.device("/task:7"):
+        made = variables.get("fc1/w", MATRIX, Normal(1.0), layer=stamp)
+    assert made.tensor == Tensor("replica_3/fc1/w")
+    assert list(graph.nodes) == [
+        "replica_3/fc1/w",
+        "replica_3/init/fc1/w/random_normal",
+        "replica_3/init/fc1/w/assign",
+    ]
+    assert made.initial == "replica_3/init/fc1/w/assign"
+    assert {node.device for node in graph} == {"/task:3"}
+    assert {node.layer for node in graph} == {stamp}
+    assert graph.nodes[made.initial].colocate_with == ("replica_3/fc1/w",)
+
+
+def test_trainable_variables_come_in_order_of_creation() -> None:
+    variables = Variables(Graph(), seed=1)
+    for name, trainable in (("b", True), ("mean", False), ("a", True)):
+        variables.get(name, MATRIX, Constant(), trainable=trainable)
+    assert [variable.name for variable in variables.trainable] == ["b", "a"]
+
+
+def test_a_slot_is_beside_its_variable_and_never_trained_or_decayed(registry: Registry) -> None:
+    graph = Graph()
+    stamp = LayerStamp("fc1", "dense")
+    variables = Variables(graph, seed=1)
+    weights = variables.get("fc1/w", MATRIX, Normal(1.0), decayed=True, layer=stamp)
+    slot = variables.slot(weights, "velocity", initial=0.5)
+    assert (slot.name, slot.spec, slot.layer) == ("fc1/w/velocity", MATRIX, stamp)
+    assert (slot.trainable, slot.decayed) == (False, False)
+    assert variables.slot(weights, "velocity") is slot
+    assert (initial_values(graph, [slot], registry)[0] == 0.5).all()
+
+
+@pytest.mark.parametrize("initializer", [Normal(0.1), Uniform(-1.0, 1.0)])
+def test_initial_values_depend_on_seed_and_name_but_not_on_the_replica(
+    initializer: Normal | Uniform, registry: Registry
+) -> None:
+    def drawn(seed: int, name: str, prefix: str) -> Array:
+        graph = Graph()
+        variables = Variables(graph, seed=seed, prefix=prefix)
+        return initial_values(graph, [variables.get(name, MATRIX, initializer)], registry)[0]
+
+    reference = drawn(1, "w", "")
+    np.testing.assert_array_equal(drawn(1, "w", "replica_2"), reference, strict=True)
+    assert not np.array_equal(drawn(2, "w", ""), reference)
+    assert not np.array_equal(drawn(1, "v", ""), reference)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "variance"),
+    [(he_normal(40), 2 / 40), (glorot_uniform(40, 25), 2 / 65), (Constant(3.0), 0.0)],
+)
+def test_initial_values_have_the_variance_of_their_rule(
+    initializer: Normal | Uniform | Constant, variance: float, registry: Registry
+) -> None:
+    graph = Graph()
+    (value,) = initial_values(graph, [Variables(graph, seed=1).get("w", MATRIX, initializer)], registry)
+    assert value.var() == pytest.approx(variance, rel=0.15, abs=1e-12)

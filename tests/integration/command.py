@@ -1,0 +1,100 @@
+"""The command ``runner`` as a user types it: in a process of its own, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from runner.engine.transport.private_directory import SHARED_MEMORY, remove_abandoned
+from runner.summary import Summary
+
+LIMIT_S = 90.0
+
+
+class Command:
+    """A started ``runner``; its output is collected when it ends."""
+
+    def __init__(self, folder: Path, *arguments: str, executable: tuple[str, ...] = ()) -> None:
+        self._process = subprocess.Popen(
+            [*(executable or (sys.executable, "-m", "runner")), *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+        self.pid = self._process.pid
+        self.output = ""
+        self.errors = ""
+
+    def finish(self) -> int:
+        """Wait for the end and return the exit code."""
+        self.output, self.errors = self._process.communicate(timeout=LIMIT_S)
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self.finish()
+
+    def send(self, signum: signal.Signals) -> None:
+        """Send a signal to the master alone."""
+        self._process.send_signal(signum)
+
+    def workers(self) -> list[psutil.Process]:
+        """Worker processes that live, by index."""
+        children = psutil.Process(self.pid).children(recursive=True)
+        found = {_worker_index(child): child for child in children if _worker_index(child) is not None}
+        return [found[index] for index in sorted(found, key=str)]
+
+
+def run_command(folder: Path, *arguments: str) -> Command:
+    """Run ``runner`` to its end."""
+    command = Command(folder, *arguments)
+    command.finish()
+    return command
+
+
+def summary_of(run_dir: Path) -> Summary:
+    """The summary.json of a run."""
+    return Summary.read(run_dir / "summary.json")
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Poll until ``condition`` holds; fails the test when it does not within the limit."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.01)
+
+
+def processes_of(run_id: str) -> list[int]:
+    """Processes that still work for a run."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if run_id in (process.info["cmdline"] or []):
+            found.append(process.pid)
+    return found
+
+
+def abandoned_directories() -> list[str]:
+    """Directories of sockets and shared memory that no living process holds; finding them removes them."""
+    before = {path.name for path in SHARED_MEMORY.glob("runner-*")}
+    remove_abandoned(SHARED_MEMORY)
+    return sorted(before - {path.name for path in SHARED_MEMORY.glob("runner-*")})
+
+
+def _worker_index(process: psutil.Process) -> str | None:
+    try:
+        arguments = process.cmdline()
+    except psutil.NoSuchProcess:
+        return None
+    return arguments[arguments.index("--index") + 1] if "--index" in arguments else None

@@ -1,0 +1,23 @@
+"""Commands that a failing test leaves running are ended with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.integration.command import Command
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Command]]:
+    """Start a command that is ended with the test at the latest."""
+    started: list[Command] = []
+
+    def begin(*arguments: object) -> Command:
+        started.append(Command(*arguments))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield begin
+    for command in started:
+        command.kill()

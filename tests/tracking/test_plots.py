@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.tracking.metrics_log import MetricsLog
+from runner.tracking.plots import confusion_matrix, learning_curves
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def _size(path: Path) -> tuple[int, int]:
+    """Width and height from the header of a PNG file."""
+    head = path.read_bytes()[:24]
+    assert head[:8] == _PNG
+    width, height = struct.unpack(">II", head[16:24])
+    return width, height
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> Path:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        for step in range(100):
+            log.append(step, {"train/loss": math.exp(-step / 30), "train/accuracy": 1 - math.exp(-step / 20)})
+            if step % 20 == 19:
+                log.append(step, {"test/loss": 0.1 + math.exp(-step / 30), "test/accuracy": 0.9})
+        log.append(100, {"train/loss": math.nan})
+    return path
+
+
+def test_learning_curves_are_a_picture_of_sane_size(metrics: Path, tmp_path: Path) -> None:
+    path = learning_curves(metrics, tmp_path / "plots" / "curves.png")
+    width, height = _size(path)
+    assert 800 <= width <= 2000
+    assert 300 <= height <= 1200
+    assert 10_000 < path.stat().st_size < 500_000
+
+
+def test_a_run_without_metrics_still_has_a_picture(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").touch()
+    assert _size(learning_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png"))
+
+
+@pytest.mark.parametrize("classes", [1, 2, 10, 30, 100])
+def test_a_confusion_matrix_fits_any_number_of_classes(classes: int, tmp_path: Path) -> None:
+    counts = np.eye(classes, dtype=np.int64) * 20 + np.arange(classes)
+    path = confusion_matrix(counts, [f"class {c}" for c in range(classes)], tmp_path / "confusion.png")
+    width, height = _size(path)
+    assert 500 <= width <= 1500
+    assert width == height
+
+
+def test_a_class_without_examples_is_no_division_by_zero(tmp_path: Path) -> None:
+    assert _size(confusion_matrix(np.zeros((3, 3), np.int64), "abc", tmp_path / "confusion.png"))
+
+
+def test_one_name_per_class_is_expected(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"shape \(2, 3\): expected \(2, 2\), one name per class"):
+        confusion_matrix(np.zeros((2, 3), np.int64), ["a", "b"], tmp_path / "confusion.png")
