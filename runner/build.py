@@ -95,6 +95,7 @@ def run(
     summary.json is written however the run ends. Raises the RunnerError that ended it, if one did.
     """
     experiment = build(config)
+    experiment.config.data.require_present()
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         replace_durably(directory.config_yaml, dump(config).encode())
         life = _Run(experiment, directory, _draft(config, directory, overrides), sweep, resume)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,15 +38,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = DEBUG_OPTION in arguments or os.environ.get("HYDRA_FULL_ERROR") == "1"
     arguments = [argument for argument in arguments if argument != DEBUG_OPTION]
     try:
-        return _dispatch(arguments, debug=debug)
+        code = _dispatch(arguments, debug=debug)
+        sys.stdout.flush()
+        return code
     except RunnerError as error:
         print_error(error, debug=debug)
         return error.exit_code
     except KeyboardInterrupt:
         print("runner: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        if not _output_was_closed():
+            raise
+        return 128 + signal.SIGPIPE
     except SystemExit as stop:  # argparse and Hydra have said why
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+
+
+def _output_was_closed() -> bool:
+    """Whether nobody reads standard output any more, as behind ``| head``; the rest of it is then dropped."""
+    output = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(output, select.POLLERR)
+    if not poll.poll(0):
+        return False
+    # The interpreter flushes once more on its way out.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True
 
 
 def _dispatch(arguments: list[str], *, debug: bool) -> int:
@@ -117,9 +137,7 @@ def _worker(arguments: Sequence[str]) -> int:
     parser.add_argument("--address", required=True, help="where the master listens")
     parser.add_argument("--role", required=True, help="job of the device this process is, such as worker")
     parser.add_argument("--index", required=True, type=int, help="its task number")
-    parser.add_argument(
-        "--token-file", required=True, type=Path, help="file of mode 0600 with the run's token"
-    )
+    parser.add_argument("--token-file", required=True, type=Path, help="file of mode 0600 with the run's token")
     parser.add_argument("--run", required=True, help="identifier of the run")
     parser.add_argument("--epoch", required=True, type=int, help="number of this start of the run")
     parser.add_argument("--parent", required=True, type=int, help="process id of the master")

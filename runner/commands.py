@@ -12,8 +12,8 @@ from runner.config_schema import Config
 from runner.cores import usable_cores
 from runner.errors import Interrupted
 from runner.hydra_app import Job
-from runner.resume import is_resume, stored_run
 from runner.results import results_table
+from runner.resume import is_resume, stored_run
 from runner.summary import Summary
 from runner.sweep import Sweep
 

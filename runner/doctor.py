@@ -84,14 +84,10 @@ def _cpu_facts(path: Path) -> dict[str, str]:
 
 def _shared_memory() -> Iterator[Finding]:
     if not SHARED_MEMORY.is_dir():
-        yield Finding(
-            "shared memory", "none", f"{SHARED_MEMORY} is missing: workers exchange tensors through it"
-        )
+        yield Finding("shared memory", "none", f"{SHARED_MEMORY} is missing: workers exchange tensors through it")
         return
     free = shutil.disk_usage(SHARED_MEMORY).free
-    lacking = (
-        f"{SHARED_MEMORY} has less than {MIN_SHARED_MEMORY // 2**20} MiB free: workers exchange tensors there"
-    )
+    lacking = f"{SHARED_MEMORY} has less than {MIN_SHARED_MEMORY // 2**20} MiB free: workers exchange tensors there"
     trouble = lacking if free < MIN_SHARED_MEMORY else _why_not_writable(SHARED_MEMORY)
     yield Finding("shared memory", f"{free / _GIB:.2f} GiB free in {SHARED_MEMORY}", trouble)
 
@@ -144,9 +140,7 @@ def _libraries() -> Iterator[Finding]:
     yield Finding("kernels", f"reference (numpy {np.__version__})")
     old = zmq.zmq_version_info() < MIN_LIBZMQ
     needed = ".".join(map(str, MIN_LIBZMQ))
-    yield Finding(
-        "libzmq", zmq.zmq_version(), f"older than {needed}, which closes known holes" if old else ""
-    )
+    yield Finding("libzmq", zmq.zmq_version(), f"older than {needed}, which closes known holes" if old else "")
 
 
 def _datasets() -> Iterator[Finding]:

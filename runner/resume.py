@@ -32,9 +32,7 @@ def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
         raise ConfigError(f"{KEY} is given {len(directories)} times: one run is continued at a time")
     run_dir = Path(directories[0]).absolute()
     if not (run_dir / CONFIG_FILE).is_file():
-        raise ConfigError(
-            f"{KEY}={directories[0]}: {run_dir} holds no {CONFIG_FILE}: not the directory of a run"
-        )
+        raise ConfigError(f"{KEY}={directories[0]}: {run_dir} holds no {CONFIG_FILE}: not the directory of a run")
     plain = to_plain(load_stored(run_dir / CONFIG_FILE))
     for limit in limits:
         _set(plain, limit)

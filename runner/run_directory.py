@@ -8,7 +8,6 @@ import json
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -25,10 +24,6 @@ _MAX_STATE_BYTES = 65_536
 _MAX_PID_BYTES = 20
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
-# An ipc address is a path in a sockaddr_un: 108 bytes with the closing zero.
-_MAX_SOCKET_PATH = 107
-_ROOM_FOR_SOCKET_NAME = 32
-
 
 @dataclass(frozen=True)
 class _State:
@@ -36,7 +31,6 @@ class _State:
 
     run_id: str
     epoch: int
-    tracking_run_id: str | None = None
 
 
 class RunDirectory:
@@ -100,20 +94,6 @@ class RunDirectory:
         return self._state.epoch
 
     @property
-    def tracking_run_id(self) -> str | None:
-        """The id of this run in the tracking store, None until :meth:`store_tracking_run_id`."""
-        return self._state.tracking_run_id
-
-    def store_tracking_run_id(self, tracking_run_id: str) -> None:
-        """Keep the id of this run in the tracking store for later starts. Raises ResourceError."""
-        if not _IDENTIFIER.fullmatch(tracking_run_id):
-            raise ValueError(f"tracking run id {tracking_run_id!r}: expected letters, digits and . _ -")
-        state = replace(self._state, tracking_run_id=tracking_run_id)
-        with _writing(self.path):
-            _write_state(self.path, state)
-        self._state = state
-
-    @property
     def config_yaml(self) -> Path:
         """The resolved configuration."""
         return self.path / "config.yaml"
@@ -155,30 +135,6 @@ class RunDirectory:
 
 
 @contextmanager
-def socket_directory() -> Iterator[Path]:
-    """Give a new private directory (mode 0700) for ipc sockets, removed with all it holds at the end.
-
-    Its path leaves at least 32 bytes for a name inside the 107 that an ipc address may have. Raises
-    ResourceError when the system's folder for temporary files is too deep for that, or cannot be written.
-    """
-    base = Path(tempfile.gettempdir())
-    try:
-        directory = tempfile.TemporaryDirectory(prefix="runner-", dir=base)
-    except OSError as error:
-        raise ResourceError(
-            f"cannot write in {base}, the folder for temporary files: {error.strerror}"
-        ) from error
-    with directory as name:
-        room = _MAX_SOCKET_PATH - len(os.fsencode(name)) - 1
-        if room < _ROOM_FOR_SOCKET_NAME:
-            raise ResourceError(
-                f"{name} leaves {room} bytes for the name of a socket, expected at least "
-                f"{_ROOM_FOR_SOCKET_NAME}: set TMPDIR to a shorter path"
-            )
-        yield Path(name)
-
-
-@contextmanager
 def _writing(path: Path) -> Iterator[None]:
     try:
         yield
@@ -193,8 +149,7 @@ def _require_run(path: Path) -> None:
     """Refuse before anything is created: the path given to resume may be a mistake."""
     if not (path / _STATE_FILE).exists():
         raise ConfigError(
-            f"resume={path}: there is no run to resume (no {_STATE_FILE}); expected the directory of an "
-            "earlier run"
+            f"resume={path}: there is no run to resume (no {_STATE_FILE}); expected the directory of an earlier run"
         )
 
 
@@ -245,21 +200,20 @@ def _read_state(path: Path) -> _State:
         document = None
     if not _is_state(document):
         raise CheckpointError(
-            f"{file} is damaged: expected version {_STATE_VERSION}, run_id, epoch and tracking_run_id; the "
+            f"{file} is damaged: expected version {_STATE_VERSION}, run_id and epoch; the "
             "checkpoints beside it are not affected"
         )
-    return _State(document["run_id"], document["epoch"], document["tracking_run_id"])
+    return _State(document["run_id"], document["epoch"])
 
 
 def _is_state(document: object) -> bool:
     return (
         isinstance(document, dict)
-        and document.keys() == {"version", "run_id", "epoch", "tracking_run_id"}
+        and document.keys() == {"version", "run_id", "epoch"}
         and document["version"] == _STATE_VERSION
         and _is_identifier(document["run_id"])
         and type(document["epoch"]) is int
         and document["epoch"] >= 1
-        and (document["tracking_run_id"] is None or _is_identifier(document["tracking_run_id"]))
     )
 
 

@@ -212,9 +212,7 @@ def _decoded(value: Any, kind: Any, where: str) -> Any:
         return float(value)
     if kind in (int, str) and type(value) is kind:
         return value
-    raise DataError(
-        f"{where}: {str(value)[:80]!r} of type {type(value).__name__}, expected {_kind_name(kind)}"
-    )
+    raise DataError(f"{where}: {str(value)[:80]!r} of type {type(value).__name__}, expected {_kind_name(kind)}")
 
 
 def _decoded_fields(document: dict[str, Any], kind: type, where: str) -> Any:

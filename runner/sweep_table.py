@@ -26,16 +26,13 @@ class SweepTable:
         widths = [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
         lines = [self.headers, tuple("-" * width for width in widths), *self.rows]
         return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
         )
 
     def markdown(self) -> str:
         """A table of GitHub-flavoured Markdown."""
         lines = [self.headers, tuple("---" for _ in self.headers), *self.rows]
-        return "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-        )
+        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
     def csv(self) -> str:
         """Comma-separated values as in RFC 4180."""
@@ -87,9 +84,7 @@ def swept_values(summaries: Sequence[Summary]) -> list[dict[str, str]]:
     jobs = [_overrides(summary) for summary in summaries]
     if len(jobs) < 2:
         return jobs
-    return [
-        {key: value for key, value in job.items() if any(o.get(key) != value for o in jobs)} for job in jobs
-    ]
+    return [{key: value for key, value in job.items() if any(o.get(key) != value for o in jobs)} for job in jobs]
 
 
 def _overrides(summary: Summary) -> dict[str, str]:

@@ -78,6 +78,4 @@ def _require_free_port(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except (OSError, OverflowError) as error:
-            raise ResourceError(
-                f"port {port} of {HOST} cannot be used: {error}; choose one with --port N"
-            ) from error
+            raise ResourceError(f"port {port} of {HOST} cannot be used: {error}; choose one with --port N") from error

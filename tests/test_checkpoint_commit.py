@@ -205,9 +205,7 @@ def test_nothing_is_pruned_when_the_read_back_fails(three: Path, monkeypatch: py
         shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
 
     monkeypatch.setattr(os, "rename", rename_and_damage)
-    with pytest.raises(
-        CheckpointError, match=r"does not read back; older ones were kept, .*step-4: .*SHA-256"
-    ):
+    with pytest.raises(CheckpointError, match=r"does not read back; older ones were kept, .*step-4: .*SHA-256"):
         commit(three, 4)
     assert names(three) == ["step-1", "step-2", "step-3", "step-4"]
     assert newest(three) == three / "step-3"
@@ -252,9 +250,7 @@ def test_other_values_under_the_same_step_are_refused(three: Path) -> None:
     np.testing.assert_array_equal(load(three / "step-3").variables["w"], 3.0)
 
 
-def test_damaged_checkpoint_of_the_same_step_is_replaced(
-    three: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_checkpoint_of_the_same_step_is_replaced(three: Path, caplog: pytest.LogCaptureFixture) -> None:
     (three / "step-3" / "manifest.json").write_bytes(b"{}")
     commit(three, 3)
     assert "writing a checkpoint again" in caplog.text
@@ -274,9 +270,7 @@ def test_leftovers_of_earlier_epochs_are_removed(three: Path) -> None:
 
 def test_a_later_epoch_stops_this_one(three: Path) -> None:
     (three / "step-9.tmp-8").mkdir()
-    with pytest.raises(
-        DirectoryInUseError, match=r"step-9\.tmp-8 was written by a later start .*\(epoch 7\)"
-    ):
+    with pytest.raises(DirectoryInUseError, match=r"step-9\.tmp-8 was written by a later start .*\(epoch 7\)"):
         commit(three, 4, epoch=7)
     assert "step-9.tmp-8" in names(three)
     assert "step-4" not in names(three)
@@ -284,9 +278,7 @@ def test_a_later_epoch_stops_this_one(three: Path) -> None:
 
 def test_directory_that_cannot_be_made_is_a_resource_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        ResourceError, match=r"cannot write checkpoint .*file/checkpoints/step-1: Not a directory"
-    ):
+    with pytest.raises(ResourceError, match=r"cannot write checkpoint .*file/checkpoints/step-1: Not a directory"):
         commit(tmp_path / "file" / "checkpoints", 1)
 
 

@@ -63,7 +63,7 @@ def test_every_layout_and_type_comes_back(tmp_path: Path) -> None:
     assert weights_sha256(variables) == weights_sha256(LAYOUTS)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_random_variables_come_back(data: st.DataObject) -> None:
     names = data.draw(st.sets(st.from_regex(r"[A-Za-z0-9._/-]{1,11}", fullmatch=True), max_size=4))
@@ -175,9 +175,7 @@ def test_hash_is_the_documented_one() -> None:
 
 
 def test_hash_does_not_depend_on_order_or_layout() -> None:
-    reference = {
-        name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in LAYOUTS.items()
-    }
+    reference = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in LAYOUTS.items()}
     assert weights_sha256(dict(reversed(LAYOUTS.items()))) == weights_sha256(reference)
 
 

@@ -36,7 +36,5 @@ def test_installed_they_are_in_the_package(package: Path):
 
 
 def test_a_broken_installation_is_told(package: Path):
-    with pytest.raises(
-        ResourceError, match=r"no configuration files at .*runner/conf and .*checkout/conf: reinstall"
-    ):
+    with pytest.raises(ResourceError, match=r"no configuration files at .*runner/conf and .*checkout/conf: reinstall"):
         conf_dir()

@@ -44,9 +44,7 @@ def test_everything_a_run_relies_on_is_reported(folder: Path, capsys: Capture):
     assert text.endswith("\nno trouble found\n")
 
 
-def test_what_would_make_a_run_fail_is_trouble(
-    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_would_make_a_run_fail_is_trouble(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doctor, "SHARED_MEMORY", folder / "absent")
     monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
     monkeypatch.setattr(
@@ -68,9 +66,7 @@ def test_little_shared_memory_is_trouble(folder: Path, capsys: Capture, monkeypa
     assert "has less than 64 MiB free" in report(capsys)
 
 
-def test_a_folder_that_cannot_be_written_is_trouble(
-    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_folder_that_cannot_be_written_is_trouble(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     def refuse(dir: Path) -> None:  # noqa: A002 - tempfile's own name
         raise PermissionError(13, "Permission denied")
 

@@ -36,9 +36,7 @@ def test_the_stored_configuration_continues_in_its_directory(fake_build: FakeBui
     ("override", "limits"),
     [("train.epochs=30", (30.0, None)), ("train.steps=99", (None, 99)), ("train.epochs=1e2", (100.0, None))],
 )
-def test_the_limits_may_be_moved(
-    fake_build: FakeBuild, stored: Path, override: str, limits: tuple[object, object]
-):
+def test_the_limits_may_be_moved(fake_build: FakeBuild, stored: Path, override: str, limits: tuple[object, object]):
     assert main([override, f"resume={stored}"]) == 0
     train = fake_build.only.config.train
     assert (train.epochs, train.steps) == limits
@@ -79,9 +77,7 @@ def test_anything_else_is_refused_by_name(
 
 
 @pytest.mark.parametrize("directory", ["absent", "."])
-def test_a_directory_without_a_run_is_refused(
-    fake_build: FakeBuild, folder: Path, capsys: Capture, directory: str
-):
+def test_a_directory_without_a_run_is_refused(fake_build: FakeBuild, folder: Path, capsys: Capture, directory: str):
     assert main([f"resume={directory}"]) == 2
     assert "holds no config.yaml: not the directory of a run" in capsys.readouterr().err
 

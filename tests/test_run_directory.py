@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
-import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, ResourceError
-from runner.run_directory import RunDirectory, socket_directory
+from runner.run_directory import RunDirectory
 
 
 def start(path: Path) -> RunDirectory:
@@ -36,9 +33,7 @@ def other_process_holding(path: Path) -> Iterator[subprocess.Popen[str]]:
         f"with RunDirectory.open({str(path)!r}, resume=False):\n"
         "    print('held', flush=True); sys.stdin.read()"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with child:
         assert child.stdout is not None
         assert child.stdout.readline() == "held\n"
@@ -50,7 +45,6 @@ def test_new_run(tmp_path: Path) -> None:
         assert directory.path == tmp_path / "outputs" / "first"
         assert directory.epoch == 1
         assert re.fullmatch("[0-9a-f]{16}", directory.run_id)
-        assert directory.tracking_run_id is None
         assert {path.name for path in directory.path.iterdir()} == {
             "run.lock", "run.json", "checkpoints", "plots", "workers",
         }  # fmt: skip
@@ -73,14 +67,12 @@ def test_paths(tmp_path: Path) -> None:
     assert paths == {name: tmp_path / name for name in paths}
 
 
-def test_relative_path_survives_a_change_of_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_path_survives_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with start(Path("here")) as directory:
         monkeypatch.chdir("/")
-        directory.store_tracking_run_id("abc")
-    assert json.loads((tmp_path / "here" / "run.json").read_bytes())["tracking_run_id"] == "abc"
+        directory.config_yaml.write_text("seed: 0\n")
+    assert (tmp_path / "here" / "config.yaml").exists()
 
 
 def test_directory_that_exists_without_a_run_is_taken(tmp_path: Path) -> None:
@@ -92,16 +84,14 @@ def test_directory_that_exists_without_a_run_is_taken(tmp_path: Path) -> None:
 
 def test_resume_keeps_the_run_and_counts_the_start(tmp_path: Path) -> None:
     with start(tmp_path) as first:
-        first.store_tracking_run_id("f00d")
-        assert first.tracking_run_id == "f00d"
+        assert first.epoch == 1
     for epoch in (2, 3):
         with resume(tmp_path) as again:
-            assert (again.run_id, again.epoch, again.tracking_run_id) == (first.run_id, epoch, "f00d")
+            assert (again.run_id, again.epoch) == (first.run_id, epoch)
     assert json.loads((tmp_path / "run.json").read_bytes()) == {
         "version": 1,
         "run_id": first.run_id,
         "epoch": 3,
-        "tracking_run_id": "f00d",
     }
 
 
@@ -188,13 +178,12 @@ def test_resume_of_no_run_creates_nothing(name: str, tmp_path: Path) -> None:
         "[]",
         "[" * 60_000,
         '{"version": 1}',
-        '{"version": 2, "run_id": "a", "epoch": 1, "tracking_run_id": null}',
-        '{"version": 1, "run_id": "../a", "epoch": 1, "tracking_run_id": null}',
-        '{"version": 1, "run_id": "a", "epoch": 0, "tracking_run_id": null}',
-        '{"version": 1, "run_id": "a", "epoch": true, "tracking_run_id": null}',
-        '{"version": 1, "run_id": "a", "epoch": 1, "tracking_run_id": 5}',
-        '{"version": 1, "run_id": "a", "epoch": 1, "tracking_run_id": null, "more": 1}',
-        " " * 70_000 + '{"version": 1, "run_id": "a", "epoch": 1, "tracking_run_id": null}',
+        '{"version": 2, "run_id": "a", "epoch": 1}',
+        '{"version": 1, "run_id": "../a", "epoch": 1}',
+        '{"version": 1, "run_id": "a", "epoch": 0}',
+        '{"version": 1, "run_id": "a", "epoch": true}',
+        '{"version": 1, "run_id": "a", "epoch": 1, "more": 1}',
+        " " * 70_000 + '{"version": 1, "run_id": "a", "epoch": 1}',
     ],
 )
 def test_damaged_state_is_refused(content: str, tmp_path: Path) -> None:
@@ -223,9 +212,7 @@ def test_crash_while_counting_keeps_the_old_state(tmp_path: Path, monkeypatch: p
 def test_file_in_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(
-            ResourceError, match=r"cannot write in .*file.*: Not a directory .*hydra\.run\.dir=DIR"
-        ):
+        with pytest.raises(ResourceError, match=r"cannot write in .*file.*: Not a directory .*hydra\.run\.dir=DIR"):
             start(path)
 
 
@@ -247,48 +234,3 @@ def test_lock_does_not_follow_a_link(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="symbolic link"):
         start(tmp_path)
     assert not (tmp_path / "target").exists()
-
-
-def test_tracking_id_is_checked(tmp_path: Path) -> None:
-    with start(tmp_path) as directory, pytest.raises(ValueError, match="tracking run id 'a b'"):
-        directory.store_tracking_run_id("a b")
-
-
-def test_socket_directory_is_private_and_goes_away() -> None:
-    before = os.umask(0)
-    try:
-        with socket_directory() as directory:
-            assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-            address = directory / ("s" * 32)
-            assert len(os.fsencode(address)) <= 107
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(str(address))
-            with socket_directory() as another:
-                assert another != directory
-    finally:
-        os.umask(before)
-    assert not directory.exists()
-    assert not another.exists()
-
-
-def test_socket_directory_goes_away_on_error() -> None:
-    with pytest.raises(OSError, match=r"^from inside$"), socket_directory() as directory:
-        raise OSError("from inside")
-    assert not directory.exists()
-
-
-def test_socket_directory_too_deep_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deep = tmp_path / ("d" * 90)
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    with (
-        pytest.raises(ResourceError, match=r"cannot write in .*folder for temporary files: No such file"),
-        socket_directory(),
-    ):
-        pass
-    deep.mkdir()
-    with (
-        pytest.raises(ResourceError, match=r"expected at least 32: set TMPDIR to a shorter path"),
-        socket_directory(),
-    ):
-        pass
-    assert list(deep.iterdir()) == []

@@ -27,9 +27,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_every_combination_is_a_job_that_knows_its_place(
-    fake_build: FakeBuild, folder: Path, capsys: Capture
-):
+def test_every_combination_is_a_job_that_knows_its_place(fake_build: FakeBuild, folder: Path, capsys: Capture):
     assert main([*SWEEP, "seed=1,2", "parallelism=single,sync_data", "train.steps=3"]) == 0
     assert [call.sweep for call in fake_build.calls] == [
         SweepPlace(folder / "sweep", number, {"seed": seed, "parallelism": strategy})
@@ -126,9 +124,7 @@ def test_the_tracking_record_of_the_sweep_is_ended(
 def test_values_swept_by_a_configuration_are_swept_values_too(fake_build: FakeBuild, folder: Path):
     own = folder / "own" / "experiment"
     own.mkdir(parents=True)
-    (own / "seeds.yaml").write_text(
-        "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '4,5'}}}\n"
-    )
+    (own / "seeds.yaml").write_text("# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '4,5'}}}\n")
     assert main(["--config-dir", "own", "experiment=seeds", *SWEEP[1:]]) == 0
     assert [dict(call.sweep.swept) for call in fake_build.calls if call.sweep] == [
         {"seed": "4"},

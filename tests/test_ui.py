@@ -41,9 +41,7 @@ def port() -> int:
 
 
 @pytest.mark.usefixtures("no_exec")
-def test_it_becomes_a_server_for_this_machine_over_the_store_of_this_folder(
-    folder: Path, port: int, capsys: Capture
-):
+def test_it_becomes_a_server_for_this_machine_over_the_store_of_this_folder(folder: Path, port: int, capsys: Capture):
     (folder / "mlflow.db").touch()
     with pytest.raises(BecameError) as became:
         main(["ui", "--port", str(port)])
@@ -58,9 +56,7 @@ def test_it_becomes_a_server_for_this_machine_over_the_store_of_this_folder(
 
 
 @pytest.mark.usefixtures("no_exec")
-def test_the_variable_that_moves_the_store_moves_the_pages(
-    folder: Path, port: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_variable_that_moves_the_store_moves_the_pages(folder: Path, port: int, monkeypatch: pytest.MonkeyPatch):
     (folder / "elsewhere.db").touch()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///elsewhere.db")
     with pytest.raises(BecameError) as became:
@@ -71,10 +67,7 @@ def test_the_variable_that_moves_the_store_moves_the_pages(
 @pytest.mark.usefixtures("no_exec")
 def test_without_a_store_it_says_how_to_get_one(folder: Path, capsys: Capture):
     assert main(["ui"]) == 4
-    assert (
-        f"no runs are recorded here yet: {folder}/mlflow.db does not exist. Train first"
-        in capsys.readouterr().err
-    )
+    assert f"no runs are recorded here yet: {folder}/mlflow.db does not exist. Train first" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_exec")

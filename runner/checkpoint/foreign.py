@@ -9,9 +9,7 @@ from runner.errors import CheckpointError
 PREFIX_BYTES = 4096
 
 # Protocols 0 and 1 of pickle have no magic number; these are the ways their containers and classes begin.
-_OLD_PICKLE = re.compile(
-    rb"(\(dp\d+\n|\(lp\d+\n|\(d[qp]|\(l[qp]|\}q\x00|\]q\x00|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n)"
-)
+_OLD_PICKLE = re.compile(rb"(\(dp\d+\n|\(lp\d+\n|\(d[qp]|\(l[qp]|\}q\x00|\]q\x00|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n)")
 
 _SIGNATURES = (
     (

@@ -70,8 +70,7 @@ def _field(document: object, name: str, kind: type[Field]) -> Field:
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     raise CheckpointError(
-        f"the manifest is malformed: field {name} is {limits.shown(value)}, expected a value of type "
-        f"{kind.__name__}"
+        f"the manifest is malformed: field {name} is {limits.shown(value)}, expected a value of type {kind.__name__}"
     )
 
 

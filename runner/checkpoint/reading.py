@@ -80,9 +80,7 @@ def _naming(path: Path) -> Iterator[None]:
     except (*UNUSABLE, ResourceError) as error:
         raise type(error)(f"{path}: {error}") from None
     except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be read: {error.strerror} ({error.filename or path.name})"
-        ) from error
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror} ({error.filename or path.name})") from error
 
 
 @contextmanager

@@ -44,16 +44,12 @@ def unpack(record: ShardRecord, payload: bytes) -> dict[str, Array]:
     """
     digest = hashlib.sha256(payload).hexdigest()
     if digest != record.sha256:
-        raise CheckpointError(
-            f"{record.file} is damaged: its SHA-256 is {digest}, the manifest says {record.sha256}"
-        )
+        raise CheckpointError(f"{record.file} is damaged: its SHA-256 is {digest}, the manifest says {record.sha256}")
     _check_header(payload, record.file)
     try:
         arrays = load_safetensors(payload)
     except (SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"{record.file} is not a safetensors file: {limits.shown(str(error))}"
-        ) from None
+        raise CheckpointError(f"{record.file} is not a safetensors file: {limits.shown(str(error))}") from None
     names = {variable.name for variable in record.variables}
     if arrays.keys() != names:
         strangers = limits.shown(sorted(arrays.keys() ^ names)[:5])
@@ -64,9 +60,7 @@ def unpack(record: ShardRecord, payload: bytes) -> dict[str, Array]:
 def _check_header(payload: bytes, file: str) -> None:
     length = int.from_bytes(payload[:_LENGTH_BYTES], "little")
     if length > limits.MAX_HEADER_BYTES:
-        raise CheckpointError(
-            f"{file} has a header of {length} bytes, expected at most {limits.MAX_HEADER_BYTES}"
-        )
+        raise CheckpointError(f"{file} has a header of {length} bytes, expected at most {limits.MAX_HEADER_BYTES}")
 
 
 def _checked(record: VariableRecord, array: Array) -> Array:
@@ -79,8 +73,7 @@ def _checked(record: VariableRecord, array: Array) -> Array:
     crc32c = google_crc32c.value(array)
     if crc32c != record.crc32c:
         raise CheckpointError(
-            f"variable {record.name} is damaged: its CRC32C is {crc32c:08x}, "
-            f"the manifest says {record.crc32c:08x}"
+            f"variable {record.name} is damaged: its CRC32C is {crc32c:08x}, the manifest says {record.crc32c:08x}"
         )
     require_finite(record.name, array)
     return np.require(array, requirements=["C", "W"])

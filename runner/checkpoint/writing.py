@@ -135,9 +135,7 @@ def _read_back(final: Path, manifest: Manifest) -> None:
             f"a checkpoint was written and does not read back; older ones were kept, check the disk: {error}"
         ) from error
     if held != manifest:
-        raise CheckpointError(
-            f"{final} reads back as another checkpoint; two processes write in one directory"
-        )
+        raise CheckpointError(f"{final} reads back as another checkpoint; two processes write in one directory")
 
 
 def _prune(directory: Path, step: int, keep: int, epoch: int) -> None:

@@ -96,20 +96,32 @@ def is_cached(published: PublishedDataset, root: Path) -> bool:
     return True
 
 
-def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:
-    """Read a dataset from the cache. Raises DataError, with the command that mends it, if it cannot."""
-    root = cache_root(cache_dir)
-    folder = root / published.name
-    remedy = f"runner data fetch {published.name}" + (f" --cache-dir {root}" if cache_dir is not None else "")
+def require_cached(published: PublishedDataset, cache_dir: str | None) -> Path:
+    """Return the folder of a dataset; raises DataError, with the command that fetches it, if there is none."""
+    folder = cache_root(cache_dir) / published.name
     if not folder.is_dir():
         raise DataError(
-            f"dataset {published.name!r} is not in the cache: {folder} is missing; get it with: {remedy}"
+            f"dataset {published.name!r} is not in the cache: {folder} is missing; "
+            f"get it with: {_remedy(published, cache_dir)}"
         )
+    return folder
+
+
+def _remedy(published: PublishedDataset, cache_dir: str | None) -> str:
+    place = f" --cache-dir {cache_root(cache_dir)}" if cache_dir is not None else ""
+    return f"runner data fetch {published.name}{place}"
+
+
+def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:
+    """Read a dataset from the cache. Raises DataError, with the command that mends it, if it cannot."""
+    folder = require_cached(published, cache_dir)
     try:
         train = _read_split(published, folder, published.train_images, published.train_labels)
         test = _read_split(published, folder, published.test_images, published.test_labels)
     except DataError as error:
-        raise DataError(f"dataset {published.name!r}: {error}; get it again with: {remedy}") from error
+        raise DataError(
+            f"dataset {published.name!r}: {error}; get it again with: {_remedy(published, cache_dir)}"
+        ) from error
     return Dataset(published.name, train, test, published.class_names, published.normalisation)
 
 

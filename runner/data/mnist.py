@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from runner.data.cache import CachedArray, PublishedDataset, load_published
+from runner.data.cache import CachedArray, PublishedDataset, load_published, require_cached
 from runner.data.dataset import Dataset, Facts, Normalisation
 from runner.data.settings import DatasetSettings
 
@@ -43,6 +43,10 @@ class Mnist(DatasetSettings):
     def facts(self) -> Facts:
         """Return shape, classes and counts; nothing is read."""
         return PUBLISHED.facts
+
+    def require_present(self) -> None:
+        """Raise DataError if it was not fetched."""
+        require_cached(PUBLISHED, self.cache_dir)
 
     def load(self) -> Dataset:
         """Read the cache. Raises DataError if it was not fetched or is corrupt."""

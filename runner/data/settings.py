@@ -32,6 +32,13 @@ class DatasetSettings(ABC):
     def facts(self) -> Facts:
         """Return shape, classes and counts, without reading any data."""
 
+    def require_present(self) -> None:
+        """Raise DataError, with the command that mends it, if the dataset must be fetched and was not.
+
+        Looks, but reads nothing: for a quick refusal before a run starts anything. A dataset that comes with the
+        package or is made in memory is always present.
+        """
+
     @abstractmethod
     def load(self) -> Dataset:
         """Read or make the dataset. Raises DataError if it is missing or corrupt."""

@@ -22,15 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from runner.engine.transport.text import printable_lines
-from runner.errors import (
-    CheckpointError,
-    ClusterError,
-    ConfigError,
-    DataError,
-    NumericError,
-    ResourceError,
-    SecurityError,
-)
+from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -49,18 +41,8 @@ _TAIL_BYTES = 16 * 2**10
 _STACK_S = 0.5
 _KILL_S = 5.0
 _PR_SET_PDEATHSIG = 1
-_CLASS_OF_CODE = {
-    error.exit_code: error.__name__
-    for error in (
-        ConfigError,
-        DataError,
-        ResourceError,
-        NumericError,
-        CheckpointError,
-        ClusterError,
-        SecurityError,
-    )
-}
+_SIGNAL_NAMES = {signum.value: signum.name for signum in signal.Signals}
+_CLASS_OF_CODE = {error.exit_code: error.__name__ for error in RunnerError.__subclasses__() if error is not Interrupted}
 
 
 def thread_budget(threads: int) -> dict[str, str]:
@@ -99,7 +81,7 @@ class Exit:
     def __str__(self) -> str:
         if self.code < 0:
             cause = " (often for lack of memory: see dmesg)" if self.code == -signal.SIGKILL else ""
-            return f"was killed by {signal.Signals(-self.code).name}{cause} after {self.after_s:.1f} s"
+            return f"was killed by {_SIGNAL_NAMES.get(-self.code, f"signal {-self.code}")}{cause} after {self.after_s:.1f} s"
         meaning = f" ({_CLASS_OF_CODE[self.code]})" if self.code in _CLASS_OF_CODE else ""
         return f"exited with code {self.code}{meaning} after {self.after_s:.1f} s"
 
@@ -114,9 +96,7 @@ class Exit:
 class WorkerProcess:
     """One started process, its pidfd and its log."""
 
-    def __init__(
-        self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> None:
         """Start it. Raises ResourceError when it cannot be started or its log not be written."""
         self.name = name
         self.log_path = log_path
@@ -213,9 +193,7 @@ class Supervisor:
         self._exited: list[WorkerProcess] = []
         self._leaving: set[str] = set()
 
-    def start(
-        self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]
-    ) -> WorkerProcess:
+    def start(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> WorkerProcess:
         """Start and watch a process. ``environment`` is all it gets; add :func:`thread_budget` to it."""
         if name in self.workers:
             raise ValueError(f"{name} has been started already")

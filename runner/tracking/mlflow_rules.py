@@ -18,9 +18,7 @@ PARAMS_PER_BATCH = 100
 RUN_STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 _REFUSED = re.compile(r"[^\w.\- :/]", re.ASCII)
-_SECRET = re.compile(
-    r"(^|[._-])(password|passwd|secret|token|api_?key|access_?key|credentials?)$", re.IGNORECASE
-)
+_SECRET = re.compile(r"(^|[._-])(password|passwd|secret|token|api_?key|access_?key|credentials?)$", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _REDACTED = "[redacted]"
 

@@ -105,9 +105,7 @@ class MlflowStore:
             if Path(record.path).exists():
                 self._client.log_artifact(self.run_id, record.path, record.folder or None)
             else:
-                _log.warning(
-                    "artifact %s no longer exists and is left out of the tracking record", record.path
-                )
+                _log.warning("artifact %s no longer exists and is left out of the tracking record", record.path)
 
     def _write_end(self, records: Sequence[End]) -> None:
         last = records[-1]
@@ -130,9 +128,7 @@ class MlflowStore:
                     self._log(field, batch, limit=(len(batch) + 1) // 2)
 
     def _find_run(self, experiment_id: str) -> str | None:
-        found = self._client.search_runs(
-            [experiment_id], f"tags.`{RUN_ID_TAG}` = '{self._run.run_id}'", max_results=1
-        )
+        found = self._client.search_runs([experiment_id], f"tags.`{RUN_ID_TAG}` = '{self._run.run_id}'", max_results=1)
         return str(found[0].info.run_id) if found else None
 
     def _create_run(self, experiment_id: str) -> str:

@@ -77,9 +77,7 @@ def from_line(line: str) -> Record:
     fields = json.loads(line)
     cls = _KINDS.get(fields.pop("kind", None)) if isinstance(fields, dict) else None
     if cls is None or set(fields) != set(cls.__dataclass_fields__):
-        raise ValueError(
-            f"not a tracking record: {line[:80]!r}; expected one of the kinds {', '.join(_KINDS)}"
-        )
+        raise ValueError(f"not a tracking record: {line[:80]!r}; expected one of the kinds {', '.join(_KINDS)}")
     if cls is Metrics:
         fields["values"] = decode_values(fields["values"])
     return cls(**fields)
@@ -92,8 +90,6 @@ def encode_values(values: Mapping[str, float]) -> dict[str, float | str]:
 
 def decode_values(values: Any) -> dict[str, float]:
     """Undo ``encode_values``; raises ValueError if this is not a mapping to numbers."""
-    if not isinstance(values, dict) or not all(
-        isinstance(value, (int, float, str)) for value in values.values()
-    ):
+    if not isinstance(values, dict) or not all(isinstance(value, (int, float, str)) for value in values.values()):
         raise ValueError(f"metric values {str(values)[:80]}: expected a mapping from name to number")
     return {key: float(value) for key, value in values.items()}

@@ -58,9 +58,7 @@ class Spool:
             while position < end and (limit is None or len(records) < limit):
                 line = file.readline()
                 if not line:
-                    raise OSError(
-                        f"{self.path} ends at byte {position} instead of {end}: changed from outside"
-                    )
+                    raise OSError(f"{self.path} ends at byte {position} instead of {end}: changed from outside")
                 position += len(line)
                 try:
                     records.append(from_line(line.decode()))

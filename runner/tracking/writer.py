@@ -72,7 +72,7 @@ class BackgroundWriter:
         self._queue_size = queue_size
         self._pace = pace or Pace()
         self._on_tick = on_tick
-        # _lock guards the four below.
+        # Guards the spool and the four below.
         self._lock = threading.Lock()
         self._queue: deque[Record] = deque()
         self._in_flight: list[Record] = []
@@ -168,7 +168,7 @@ class BackgroundWriter:
     def _surrender(self) -> None:
         """Move what is in memory to the front of the spool."""
         with self._lock:
-            records = [*self._queue]
+            records = [*self._in_flight, *self._queue]
             self._in_flight = []
             self._queue.clear()
             if records:

@@ -33,9 +33,7 @@ def client(
     name: str, fetches: Iterable[Tensor] = (), *, targets: Sequence[str] = (), feeds: Iterable[Tensor] = ()
 ) -> Client:
     """A client whose fetches and feeds are called as their tensors are written."""
-    return Client(
-        name, {str(t): t for t in fetches}, targets=tuple(targets), feeds={str(t): (t,) for t in feeds}
-    )
+    return Client(name, {str(t): t for t in fetches}, targets=tuple(targets), feeds={str(t): (t,) for t in feeds})
 
 
 @contextmanager

@@ -24,9 +24,7 @@ def test_a_name_reads_back_what_it_writes(name: DeviceName) -> None:
 
 
 @given(names, names)
-def test_matching_is_agreement_on_every_part_the_constraint_names(
-    name: DeviceName, constraint: DeviceName
-) -> None:
+def test_matching_is_agreement_on_every_part_the_constraint_names(name: DeviceName, constraint: DeviceName) -> None:
     own, wanted = ((n.job, n.task, n.type, n.index) for n in (name, constraint))
     assert name.matches(constraint) == all(w is None or w == o for o, w in zip(own, wanted, strict=True))
 
@@ -65,9 +63,7 @@ def test_a_local_cluster_has_one_cpu_per_worker() -> None:
 def test_a_cluster_finds_its_devices_by_name() -> None:
     cluster = local_cluster(2)
     assert cluster.device(worker_device(1)) is cluster.devices[1]
-    with pytest.raises(
-        ValueError, match=r"device '/task:7' is not in the cluster: /job:worker/task:0/device"
-    ):
+    with pytest.raises(ValueError, match=r"device '/task:7' is not in the cluster: /job:worker/task:0/device"):
         cluster.device("/task:7")
 
 

@@ -121,9 +121,7 @@ def test_libraries_of_the_kernels_in_use_are_known(graph: Graph, registry: Regis
     assert libraries_of(Bench(graph, kernels).executor.plan, kernels) == {"numpy", "test"}
 
 
-def test_checked_mode_names_the_first_node_with_a_value_that_is_not_finite(
-    graph: Graph, registry: Registry
-) -> None:
+def test_checked_mode_names_the_first_node_with_a_value_that_is_not_finite(graph: Graph, registry: Registry) -> None:
     kernels = Replaced(registry, {"neg": lambda x: np.array([np.nan, 1.0]), "exp": lambda x: x})
     expected = r"node 'n' \(op 'neg'\), output 0: 1 of 2 values are not finite in step 5; it is the first"
     with pytest.raises(NumericError, match=expected):

@@ -68,9 +68,7 @@ def check_lifetimes(plan: DevicePlan) -> None:
 
 
 @given(sample=samples())
-def test_slots_live_from_birth_to_last_use_and_the_peak_is_what_that_costs(
-    sample: Sample, registry: Registry
-) -> None:
+def test_slots_live_from_birth_to_last_use_and_the_peak_is_what_that_costs(sample: Sample, registry: Registry) -> None:
     for plan in plans_of(sample, registry):
         check_lifetimes(plan)
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from runner.engine.processes import (
+    Exit,
     Supervisor,
     WorkerProcess,
     tail,
@@ -115,6 +116,10 @@ def test_a_signal_is_named(supervisor: Supervisor, start: Start) -> None:
         supervisor.check()
 
 
+def test_a_signal_without_a_name_has_a_number() -> None:
+    assert str(Exit(-40, after_s=1.25)) == "was killed by signal 40 after 1.2 s"
+
+
 def test_an_end_before_the_end_is_a_failure_whatever_the_code(supervisor: Supervisor, start: Start) -> None:
     wait_until_dead(start("worker-0", "pass"))
     with pytest.raises(ClusterError, match=r"exited with code 0 after .* Its log is empty\."):
@@ -153,9 +158,7 @@ def test_of_deaths_noticed_together_a_crash_is_the_cause_and_a_lost_peer_the_con
     ]
     for worker in workers:
         wait_until_dead(worker)
-    with pytest.raises(
-        ClusterError, match=r"(?s)^worker-2 .*After it, worker-1 .*After it, worker-0 .*ClusterError"
-    ):
+    with pytest.raises(ClusterError, match=r"(?s)^worker-2 .*After it, worker-1 .*After it, worker-0 .*ClusterError"):
         supervisor.check()
 
 

@@ -114,9 +114,7 @@ def failing(value: Array) -> Array:
 
 
 @pytest.mark.parametrize(("op", "node", "device"), [("exp", "away", CPU_1), ("neg", "back", CPU_0)])
-def test_the_failure_of_one_device_is_told_as_its_own(
-    registry: Registry, op: str, node: str, device: str
-) -> None:
+def test_the_failure_of_one_device_is_told_as_its_own(registry: Registry, op: str, node: str, device: str) -> None:
     kernels = Replaced(registry, {op: failing})
     with (
         session(there_and_back(), kernels, CLIENT, cluster=TWO) as opened,
@@ -140,9 +138,7 @@ def test_a_session_works_after_a_failed_step(registry: Registry, meetings: list[
     assert [meeting.pending for meeting in meetings] == [[]]
 
 
-def test_a_device_that_is_too_slow_is_told_by_who_waits(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_is_too_slow_is_told_by_who_waits(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
 
     released = threading.Event()
 

@@ -154,9 +154,7 @@ def test_parts_are_legal_graphs_of_nodes_on_their_own_device() -> None:
         (CPU_1, "recv", "source", CPU_1),
     ],
 )
-def test_a_send_and_its_receive_name_the_same_transfer(
-    device: str, node: str, attribute: str, value: str
-) -> None:
+def test_a_send_and_its_receive_name_the_same_transfer(device: str, node: str, attribute: str, value: str) -> None:
     part = parts()[device]
     attributes = {**part.nodes[node].attributes, attribute: value}
     broken = {**parts(), device: changed(part, node, attributes=attributes)}

@@ -128,7 +128,16 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_node(tmp_path: Pa
     assert "replica_" in command.errors
 
 
-def test_workers_that_cannot_read_their_data_end_the_run_with_their_error(tmp_path: Path) -> None:
+def test_a_dataset_that_was_not_fetched_is_refused_before_anything_starts(tmp_path: Path) -> None:
     command = run_command(tmp_path, *SHORT, "data=mnist", f"data.cache_dir={tmp_path / 'empty'}")
     assert command.finish() == 3
     assert "runner data fetch mnist" in command.errors
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_worker_that_cannot_read_its_data_ends_the_run_with_its_error(tmp_path: Path) -> None:
+    (tmp_path / "cache" / "mnist").mkdir(parents=True)
+    command = run_command(tmp_path, *SHORT, "data=mnist", f"data.cache_dir={tmp_path / 'cache'}")
+    assert command.finish() == 3
+    assert "worker-" in command.errors
+    assert "get it again with: runner data fetch mnist" in command.errors

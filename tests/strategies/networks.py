@@ -17,6 +17,8 @@ from runner.strategies.base import Task
 
 EXAMPLE_SHAPE = (1, 6, 6)
 CLASSES = 3
+TEST_BATCH = 11
+
 
 Batch = Mapping[str, Tensor]
 
@@ -47,9 +49,7 @@ def batch_normalised(net: NetworkBuilder, batch: Batch) -> Outputs:
 def dropped_out(net: NetworkBuilder, batch: Batch) -> Outputs:
     """A layer with random draws."""
     h = nn.relu(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 12, name="fc1"), name="relu1")
-    return nn.classify(
-        net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch["y"]
-    )
+    return nn.classify(net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch["y"])
 
 
 NETWORKS: dict[str, NetworkFunction] = {
@@ -68,9 +68,10 @@ def task_of(
     microbatches: int = 1,
     dtype: str = "float64",
     example_shape: tuple[int, ...] = EXAMPLE_SHAPE,
+    seed: int = 7,
 ) -> Task:
     """A task on images of 6x6 with a test batch of odd size."""
-    return Task(network, optimizer, example_shape, dtype, 7, batch_size, 11, microbatches)
+    return Task(network, optimizer, example_shape, dtype, seed, batch_size, TEST_BATCH, microbatches)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Examples:
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
         """Draw the whole batch and cut it: a share sees what the whole sees."""
-        size = 11 if split == "test" else self.batch_size
+        size = TEST_BATCH if split == "test" else self.batch_size
         rng = np.random.default_rng([step, split == "test"])
         x = rng.standard_normal((size, *self.example_shape))
         corner = x.reshape(size, -1)[:, :CLASSES]

@@ -41,8 +41,8 @@ class FakeStore:
 class GatedStore(FakeStore):
     """Blocks in ``write`` until ``gate`` is set: a store that hangs."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, write_failures: int = 0) -> None:
+        super().__init__(write_failures=write_failures)
         self.gate = threading.Event()
         self.entered = threading.Event()
 

@@ -62,9 +62,7 @@ def test_a_line_a_kill_cut_short_is_dropped(path: Path) -> None:
     assert _steps(path) == [0, 1, 2, 3, 4]
 
 
-def test_damage_behind_the_checkpoint_does_not_stop_a_resume(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damage_behind_the_checkpoint_does_not_stop_a_resume(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _write(path, range(3))
     with path.open("ab") as file:
         file.write(b"\0" * 20 + b"\n")

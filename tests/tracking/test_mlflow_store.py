@@ -99,9 +99,7 @@ def test_artifacts_lie_beside_the_database(experiment: str, uri: str, client: An
     assert location.resolve().parent == Path(uri.removeprefix("sqlite:///")).parent / "mlruns"
 
 
-def test_a_resumed_run_has_one_contiguous_curve(
-    settings: MlflowTracking, client: Any, tmp_path: Path
-) -> None:
+def test_a_resumed_run_has_one_contiguous_curve(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
     history = tmp_path / "metrics.jsonl"
     run = _info(tmp_path)
     _record(settings, run, range(8), "interrupted")
@@ -170,9 +168,7 @@ def test_a_name_mlflow_refuses_costs_only_that_point(
     run = _info(tmp_path)
     store = MlflowStore(uri, "runner", run)
     store.open()
-    store.write(
-        [Metrics(step, 1, {"train/loss": 0.5, "a@b": 1.0, "train/accuracy": 1.0}) for step in range(2)]
-    )
+    store.write([Metrics(step, 1, {"train/loss": 0.5, "a@b": 1.0, "train/accuracy": 1.0}) for step in range(2)])
     assert set(_stored(client, run).data.metrics) == {"train/loss", "train/accuracy"}
     assert "MLflow refuses metrics 'a@b'" in caplog.text
 
@@ -247,9 +243,7 @@ def test_a_sweep_that_never_reached_the_store_says_so(
 
 def test_a_deleted_experiment_is_named_with_the_way_out(uri: str, client: Any, tmp_path: Path) -> None:
     client.delete_experiment(client.create_experiment("old"))
-    with pytest.raises(
-        StoreUnavailableError, match=r"'old' has been deleted; restore it or set tracking\.experiment"
-    ):
+    with pytest.raises(StoreUnavailableError, match=r"'old' has been deleted; restore it or set tracking\.experiment"):
         MlflowStore(uri, "old", _info(tmp_path)).open()
 
 
@@ -291,9 +285,7 @@ def test_fresh_processes_may_create_the_same_store_at_once(tmp_path: Path) -> No
     )
     command = [sys.executable, "-c", code, f"sqlite:///{tmp_path}/mlflow.db"]
     pipe = subprocess.PIPE
-    processes = [
-        subprocess.Popen([*command, name], stdin=pipe, stdout=pipe, stderr=pipe, text=True) for name in "ab"
-    ]
+    processes = [subprocess.Popen([*command, name], stdin=pipe, stdout=pipe, stderr=pipe, text=True) for name in "ab"]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

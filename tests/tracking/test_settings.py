@@ -37,9 +37,7 @@ def test_the_variable_chooses_the_store_and_the_setting_overrules_it() -> None:
 
 
 def test_a_store_mlflow_does_not_know_is_refused_with_the_options_and_without_the_password() -> None:
-    with pytest.raises(
-        ValueError, match="'ftp://host': expected an address that starts with one of sqlite"
-    ) as error:
+    with pytest.raises(ValueError, match="'ftp://host': expected an address that starts with one of sqlite") as error:
         resolve_uri("ftp://me:hunter2@host", Path("/data"), {})
     assert "hunter2" not in str(error.value)
 

@@ -20,18 +20,14 @@ def test_values_are_plausible_and_named_for_their_section() -> None:
         check_metric_name(name)
     assert 0 <= sample["system/cpu_utilization_percentage"] <= 100
     assert 0 < sample["system/system_memory_usage_percentage"] <= 100
-    assert (
-        0 < sample["system/run_memory_usage_megabytes"] < sample["system/system_memory_usage_megabytes"] * 10
-    )
+    assert 0 < sample["system/run_memory_usage_megabytes"] < sample["system/system_memory_usage_megabytes"] * 10
 
 
 def test_the_memory_of_child_processes_counts() -> None:
     sampler = SystemSampler(every_s=0.0)
     alone = sampler.sample_if_due(0.0)["system/run_memory_usage_megabytes"]
     code = "import sys; hold = bytearray(200_000_000); print('ready', flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         together = sampler.sample_if_due(1.0)["system/run_memory_usage_megabytes"]

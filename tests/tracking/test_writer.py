@@ -83,8 +83,9 @@ def test_the_next_process_writes_what_the_last_one_left_before_its_own_records(t
     assert not spool.exists()
 
 
-def test_a_full_queue_spills_into_the_spool_instead_of_blocking(tmp_path: Path) -> None:
-    store = GatedStore()
+@pytest.mark.parametrize("failures", [0, 2])
+def test_a_full_queue_spills_into_the_spool_instead_of_blocking(failures: int, tmp_path: Path) -> None:
+    store = GatedStore(write_failures=failures)
     writer, spool = _writer(store, tmp_path, queue_size=2)
     writer.put(_tags(range(1))[0])
     writer.start()
@@ -98,9 +99,7 @@ def test_a_full_queue_spills_into_the_spool_instead_of_blocking(tmp_path: Path) 
     assert not spool.exists()
 
 
-def test_finish_does_not_wait_for_a_store_that_hangs(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_finish_does_not_wait_for_a_store_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = GatedStore()
     writer, spool = _writer(store, tmp_path)
     for record in _tags(range(4)):

@@ -63,9 +63,7 @@ class Admission:
         self._peers = peers
         self._callers: dict[bytes, _Caller] = {}
 
-    def admit(
-        self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview]
-    ) -> Received | None:
+    def admit(self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview]) -> Received | None:
         """Return the message to deliver, or None when it was dropped and counted.
 
         Raises SecurityError when a peer of this run broke the protocol, ClusterError when messages were lost.

@@ -65,7 +65,6 @@ def unpack_one(
     arena = (arenas or {}).get(reference.arena)
     if arena is None:
         raise SecurityError(
-            f"tensor {printable(name)}: arena {printable(reference.arena)}, "
-            f"expected one of {sorted(arenas or {})}"
+            f"tensor {printable(name)}: arena {printable(reference.arena)}, expected one of {sorted(arenas or {})}"
         )
     return arena.view(name, reference)

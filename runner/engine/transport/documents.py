@@ -20,9 +20,7 @@ def encode_document(document: object) -> bytes:
     """
     frame = pack(document)
     if len(frame) > MAX_DOCUMENT_BYTES:
-        raise ValueError(
-            f"document of {len(frame)} bytes, at most {MAX_DOCUMENT_BYTES} can be sent in one frame"
-        )
+        raise ValueError(f"document of {len(frame)} bytes, at most {MAX_DOCUMENT_BYTES} can be sent in one frame")
     return frame
 
 

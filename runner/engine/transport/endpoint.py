@@ -50,8 +50,8 @@ class Limits:
 
     peers: indices of a role run from 0 to ``peers`` - 1; at most three connections come from each.
     queued_messages: how many messages one peer may send before the receiver reads again. It must cover
-        a whole step: ZMTP's own heartbeats are not read from a connection whose queue is full, so one that
-        stays full for longer than their time-out is cut.
+        a whole step: libzmq reads nothing from a connection whose queue is full, not even ZMTP's heartbeats,
+        and so one that stays full for longer than their time-out may be cut.
     frame_bytes: the largest payload frame that is no document.
     connect_timeout_s, send_timeout_s: after these a peer counts as unreachable.
     """

@@ -46,9 +46,7 @@ def encode_header(envelope: Envelope, message: Message) -> bytes:
     }
     header = pack(plain)
     if len(header) > MAX_HEADER_BYTES:
-        raise ValueError(
-            f"header of {message.kind!r} takes {len(header)} bytes, at most {MAX_HEADER_BYTES} allowed"
-        )
+        raise ValueError(f"header of {message.kind!r} takes {len(header)} bytes, at most {MAX_HEADER_BYTES} allowed")
     return header
 
 
@@ -70,9 +68,7 @@ def _read_header(plain: dict[str, object]) -> tuple[Envelope, Message]:
     version = plain.pop("v", None)
     if type(version) is not int or version != PROTOCOL_VERSION:
         said = printable(repr(version))
-        raise Violation(
-            f"protocol version {said}, expected {PROTOCOL_VERSION}: all processes need the same runner"
-        )
+        raise Violation(f"protocol version {said}, expected {PROTOCOL_VERSION}: all processes need the same runner")
     kind = plain.pop("kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
         raise Violation(f"kind {printable(repr(kind))}, expected one of {', '.join(KINDS)}")
@@ -93,14 +89,11 @@ def check_frames(message: Message, frames: Sequence[memoryview]) -> None:
     inline = [reference for reference in message.references() if isinstance(reference, InlineTensor)]
     if len(inline) != len(frames) or len(frames) > MAX_PAYLOAD_FRAMES:
         raise Violation(
-            f"{message.kind}: {len(frames)} frames, expected {len(inline)} "
-            f"and never more than {MAX_PAYLOAD_FRAMES}"
+            f"{message.kind}: {len(frames)} frames, expected {len(inline)} and never more than {MAX_PAYLOAD_FRAMES}"
         )
     for position, (reference, frame) in enumerate(zip(inline, frames, strict=True)):
         if reference.frame != position:
-            raise Violation(
-                f"{message.kind}: tensor {position} names frame {reference.frame}, expected {position}"
-            )
+            raise Violation(f"{message.kind}: tensor {position} names frame {reference.frame}, expected {position}")
         if reference.nbytes != frame.nbytes:
             raise Violation(
                 f"{message.kind}: frame {position} has {frame.nbytes} bytes, but {reference.dtype}"

@@ -55,9 +55,7 @@ class Progress:
 class HeartbeatThread:
     """Sends :class:`Progress` to the master every ``interval_s`` seconds. A context manager."""
 
-    def __init__(
-        self, open_link: Callable[[], Link], progress: Progress, interval_s: float = INTERVAL_S
-    ) -> None:
+    def __init__(self, open_link: Callable[[], Link], progress: Progress, interval_s: float = INTERVAL_S) -> None:
         """``open_link`` makes the connection. The thread calls it, because sockets belong to threads."""
         self._open_link = open_link
         self._progress = progress

@@ -63,9 +63,7 @@ class _Watched:
 class HeartbeatMonitor:
     """Watches workers by the heartbeats they send."""
 
-    def __init__(
-        self, limits_s: Mapping[str, float] = DEFAULT_LIMITS_S, silence_s: float = SILENCE_S
-    ) -> None:
+    def __init__(self, limits_s: Mapping[str, float] = DEFAULT_LIMITS_S, silence_s: float = SILENCE_S) -> None:
         """``limits_s``: section -> seconds without progress. A section not in it has no limit."""
         if IDLE in limits_s:
             raise ValueError(f"section {IDLE!r} can have no limit: a worker may wait for work for ever")
@@ -108,7 +106,5 @@ class HeartbeatMonitor:
         return None
 
     @staticmethod
-    def _verdict(
-        worker: str, watched: _Watched, reason: Reason, since: float, now: float, limit_s: float
-    ) -> Verdict:
+    def _verdict(worker: str, watched: _Watched, reason: Reason, since: float, now: float, limit_s: float) -> Verdict:
         return Verdict(worker, reason, watched.section, watched.step, since, now - since, limit_s)

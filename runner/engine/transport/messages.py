@@ -30,9 +30,7 @@ Step = Annotated[int, Integer()]
 PlanId = Annotated[str, Text(64)]
 Name = Annotated[str, Text(MAX_NAME)]
 Section = Annotated[str, OneOf(SECTIONS)]
-NamedTensors = Annotated[
-    Mapping[str, TensorReference], MapOf(Text(MAX_NAME), ReferenceType(), MAX_REFERENCES)
-]
+NamedTensors = Annotated[Mapping[str, TensorReference], MapOf(Text(MAX_NAME), ReferenceType(), MAX_REFERENCES)]
 Numbers = Annotated[Mapping[str, float], MapOf(Text(MAX_NAME), Number(), 64)]
 
 

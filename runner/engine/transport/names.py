@@ -28,7 +28,5 @@ def split_name(name: str) -> tuple[str, int]:
     """Return (role, index) of a peer's name; raises ValueError when it is not one."""
     match = _NAME.fullmatch(name)
     if match is None:
-        raise ValueError(
-            f"peer name {name[:80]!a}: expected <role>-<index> with a role of {', '.join(ROLES)}"
-        )
+        raise ValueError(f"peer name {name[:80]!a}: expected <role>-<index> with a role of {', '.join(ROLES)}")
     return match[1], int(match[2])

@@ -117,8 +117,7 @@ def _is_memory(parent: Path) -> bool:
 
 
 def _lock(path: Path) -> int | None:
-    """Lock the directory and return the descriptor that holds the lock; None when another process has or
-    had it.
+    """Lock the directory and return the descriptor; None when another process has or had it.
 
     Between a maker's mkdir and its lock another run may take the directory for abandoned and remove it:
     then the path no longer leads to what was locked, and the maker tries another name.

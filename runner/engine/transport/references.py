@@ -62,9 +62,7 @@ class ArenaTensor:
     def __post_init__(self) -> None:
         expected = nbytes_of(self.dtype, self.shape)
         if self.length != expected:
-            raise Violation(
-                f"length: {self.length} bytes, but {self.dtype}{list(self.shape)} takes {expected}"
-            )
+            raise Violation(f"length: {self.length} bytes, but {self.dtype}{list(self.shape)} takes {expected}")
 
 
 TensorReference = InlineTensor | ArenaTensor
@@ -79,9 +77,7 @@ def dtype_name(array: NDArray[Any]) -> str:
     """Return the wire name of an array's dtype; raises Violation when it is not one that travels."""
     name = array.dtype.name
     if DTYPES.get(name) != array.dtype:
-        raise Violation(
-            f"dtype {array.dtype.str}: expected one of {', '.join(DTYPES)} in little-endian order"
-        )
+        raise Violation(f"dtype {array.dtype.str}: expected one of {', '.join(DTYPES)} in little-endian order")
     return name
 
 

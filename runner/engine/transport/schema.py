@@ -27,7 +27,7 @@ T = TypeVar("T")
 MAX_INTEGER = 2**63 - 1
 
 
-class Violation(ValueError):  # noqa: N818 - named for what it is; decoders turn it into a SecurityError
+class Violation(ValueError):
     """A value that the schema does not allow; the text says where, what came and what was expected."""
 
 
@@ -148,9 +148,7 @@ class MapOf:
 
     def _entries(self, value: object, where: str) -> list[tuple[Any, Any]]:
         if not isinstance(value, Mapping) or len(value) > self.limit:
-            raise Violation(
-                f"{where}: {printable(repr(value))}, expected a map of at most {self.limit} entries"
-            )
+            raise Violation(f"{where}: {printable(repr(value))}, expected a map of at most {self.limit} entries")
         return list(value.items())
 
 
@@ -179,6 +177,4 @@ class Record(Generic[T]):
 
     def write(self, record: T, where: str) -> dict[str, Any]:
         """Return the map of a record."""
-        return {
-            name: kind.write(getattr(record, name), f"{where}.{name}") for name, kind in self.fields.items()
-        }
+        return {name: kind.write(getattr(record, name), f"{where}.{name}") for name, kind in self.fields.items()}

@@ -139,13 +139,9 @@ class ArenaWriter:
         """
         slot = self._slots[key]
         if array.nbytes != slot.nbytes:
-            raise ValueError(
-                f"{key!r}: {array.nbytes} bytes, but its slot in {self.spec.name!r} has {slot.nbytes}"
-            )
+            raise ValueError(f"{key!r}: {array.nbytes} bytes, but its slot in {self.spec.name!r} has {slot.nbytes}")
         dtype = dtype_name(array)
-        target = (
-            self._memory[slot.offset : slot.offset + slot.nbytes].view(DTYPES[dtype]).reshape(array.shape)
-        )
+        target = self._memory[slot.offset : slot.offset + slot.nbytes].view(DTYPES[dtype]).reshape(array.shape)
         np.copyto(target, array)
         return ArenaTensor(dtype, array.shape, self.spec.name, slot.offset, slot.nbytes, self.spec.epoch)
 
@@ -177,7 +173,8 @@ class ArenaReader:
     def read(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a read-only view of the tensor under ``key`` whose dtype and shape a plan has fixed.
 
-        Valid until this step ends. Raises SecurityError when the slot is not of that size, KeyError without one.
+        Valid until this step ends. Raises SecurityError when the slot is not of that size, KeyError where
+        there is none.
         """
         slot = self._slots[key]
         data = self._memory[slot.offset : slot.offset + slot.nbytes]

@@ -40,9 +40,7 @@ def read_token(path: Path) -> str:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise SecurityError(
-            f"token file {path}: {error.strerror}; it is there for one reader, once"
-        ) from error
+        raise SecurityError(f"token file {path}: {error.strerror}; it is there for one reader, once") from error
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         mode = stat.S_IMODE(status.st_mode)

@@ -66,6 +66,4 @@ def _terminate(context: Context) -> None:
     thread.start()
     thread.join(TERMINATION_S)
     if thread.is_alive():
-        raise ClusterError(
-            f"the ZeroMQ context did not end within {TERMINATION_S:g} s: a socket was not closed"
-        )
+        raise ClusterError(f"the ZeroMQ context did not end within {TERMINATION_S:g} s: a socket was not closed")

@@ -18,6 +18,8 @@ from runner.errors import ClusterError
 _MAX_PARTS = 1 + MAX_PAYLOAD_FRAMES
 """Header and payload; the routing id that ROUTER puts in front is counted apart."""
 
+_LAST_WORDS_MS = 100
+
 
 class Inbox:
     """A bound ROUTER and the admission of what it receives. For one thread."""
@@ -29,9 +31,7 @@ class Inbox:
         self._path = inbox_path(address) if address.startswith("ipc://") else None
         if self._path is not None and self._path.exists():
             # libzmq would take over the path from under its owner without a word.
-            raise ClusterError(
-                f"{identity.name}: {self._path} exists; another process has that role and index"
-            )
+            raise ClusterError(f"{identity.name}: {self._path} exists; another process has that role and index")
         self._socket: Socket = context.socket(zmq.ROUTER)
         configure_inbox(self._socket, limits)
         try:
@@ -52,10 +52,10 @@ class Inbox:
         self._poller.unregister(descriptor)
 
     def receive(self, timeout_s: float) -> Received | None:
-        """Return the next admitted message; None after ``timeout_s`` seconds, or when a descriptor woke the
-        wait.
+        """Return the next admitted message; None after ``timeout_s`` seconds or when a descriptor woke the wait.
 
-        A message that has arrived goes before a descriptor that is readable.
+        A message goes before a descriptor, also one that is still on its way through libzmq's thread: what a
+        dying process said comes before its death.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -68,7 +68,8 @@ class Inbox:
                     continue
                 return None
             remaining_s = max(0.0, deadline - time.monotonic())
-            if self._socket not in dict(self._poller.poll(milliseconds(remaining_s))):
+            ready = dict(self._poller.poll(milliseconds(remaining_s)))
+            if not ready or not (self._socket in ready or self._socket.poll(_LAST_WORDS_MS)):
                 return None
 
     def close(self) -> None:

@@ -21,7 +21,11 @@ Socket = zmq.Socket[bytes]
 
 
 def configure_inbox(socket: Socket, limits: Limits) -> None:
-    """Set the options of a ROUTER that receives from all peers; before it is bound."""
+    """Set the options of a ROUTER that receives from all peers; before it is bound.
+
+    It sends no ZMTP heartbeats of its own: libzmq reads nothing from a connection whose queue is full, so it would
+    miss the answers and cut connections only because their messages had not been taken yet. The outboxes ask.
+    """
     _configure(
         socket,
         limits,
@@ -34,12 +38,22 @@ def configure_inbox(socket: Socket, limits: Limits) -> None:
     )
 
 
-def configure_outbox(socket: Socket, limits: Limits) -> None:
-    """Set the options of a DEALER that sends to one peer; before it is connected."""
+def configure_outbox(socket: Socket, limits: Limits, pings: bool) -> None:
+    """Set the options of a DEALER that sends to one peer; before it is connected.
+
+    ``pings``: whether ZMTP heartbeats go over this connection. The progress heartbeat's does without: it is a
+    heartbeat itself, and it must survive that nobody reads it for hours.
+    """
+    heartbeats = {
+        zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+        zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
+        zmq.HEARTBEAT_TTL: HEARTBEAT_TIMEOUT_MS,
+    }
     _configure(
         socket,
         limits,
         {
+            **(heartbeats if pings else {}),
             zmq.SNDHWM: limits.queued_messages,
             zmq.RCVHWM: 1,
             # Queue only for a peer that has shaken hands: otherwise a send to nobody would succeed.
@@ -64,9 +78,6 @@ def _configure(socket: Socket, limits: Limits, special: dict[Any, int]) -> None:
         zmq.RCVTIMEO: send_timeout_ms,
         zmq.MAXMSGSIZE: max(limits.frame_bytes, MAX_DOCUMENT_BYTES) + MAX_HEADER_BYTES,
         zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
-        zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
-        zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
-        zmq.HEARTBEAT_TTL: HEARTBEAT_TIMEOUT_MS,
     }
     for option, value in (common | special).items():
         socket.setsockopt(option, value)

@@ -25,9 +25,7 @@ def test_inboxes_of_a_run_lie_side_by_side() -> None:
 def test_the_length_of_a_socket_path_is_limited_in_bytes() -> None:
     fits = Path("/") / ("x" * (MAX_SOCKET_PATH - len("//master-0")))
     inbox_address(fits, "master-0")
-    with pytest.raises(
-        ResourceError, match=r"has 108 bytes, at most 107 are possible: use .* a shorter name"
-    ):
+    with pytest.raises(ResourceError, match=r"has 108 bytes, at most 107 are possible: use .* a shorter name"):
         inbox_address(fits, "master-10")
     with pytest.raises(ResourceError, match="at most 107"):
         inbox_address(Path("/") / ("é" * 60), "master-0")
@@ -59,9 +57,7 @@ def test_ipc_in_a_private_directory_and_loopback_may_be_bound(private_directory:
     ],
 )
 def test_anything_wider_is_refused_without_curve(address: str) -> None:
-    with pytest.raises(
-        SecurityError, match=r"refused to listen on .*: beyond this host a socket needs CURVE"
-    ):
+    with pytest.raises(SecurityError, match=r"refused to listen on .*: beyond this host a socket needs CURVE"):
         check_bind_address(address)
 
 

@@ -57,9 +57,7 @@ def test_a_stranger_without_hello_is_dropped(master: Admission) -> None:
     assert master.drops == {Drop.NO_HELLO: 1}
 
 
-def test_a_wrong_token_is_dropped_and_opens_nothing(
-    master: Admission, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_wrong_token_is_dropped_and_opens_nothing(master: Admission, caplog: pytest.LogCaptureFixture) -> None:
     assert admit(master, "worker-0", 0, hello("worker-0", token="b" * 64)) is None
     assert admit(master, "worker-0", 1, Loaded("p")) is None
     assert master.drops == {Drop.BAD_TOKEN: 1, Drop.NO_HELLO: 1}

@@ -103,9 +103,7 @@ def test_beats_reach_the_master_over_a_connection_of_their_own(
     assert [item and type(item.message) for item in received] == [Hello, Heartbeat, Heartbeat]
 
 
-def test_a_full_queue_drops_beats_and_loses_no_number(
-    context: Context, private_directory: PrivateDirectory
-) -> None:
+def test_a_full_queue_drops_beats_and_loses_no_number(context: Context, private_directory: PrivateDirectory) -> None:
     address = inbox_address(private_directory.path, MASTER)
     tight = LIMITS.__class__(peers=1, queued_messages=2)
     with ZmqEndpoint(context, identity(MASTER), address, tight) as master:

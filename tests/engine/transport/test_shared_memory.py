@@ -37,9 +37,7 @@ def spec(private_directory: PrivateDirectory) -> ArenaSpec:
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 300), max_size=8), st.randoms())
-def test_slots_are_aligned_disjoint_inside_and_independent_of_order(
-    sizes: dict[str, int], random: Any
-) -> None:
+def test_slots_are_aligned_disjoint_inside_and_independent_of_order(sizes: dict[str, int], random: Any) -> None:
     slots = lay_out(sizes)
     ends = 0
     for _, slot in sorted(slots.items()):
@@ -162,9 +160,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_killed_master_leaves_no_arena_and_the_next_run_removes_the_rest(tmp_path: Path) -> None:
     script = textwrap.dedent(MASTER_THAT_IS_KILLED)
-    killed = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = Path(killed.stdout.strip())
     assert left.parent == tmp_path

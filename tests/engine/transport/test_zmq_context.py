@@ -38,9 +38,7 @@ def test_the_limit_of_open_files_is_raised_or_said(monkeypatch: pytest.MonkeyPat
     with open_context(connections=10):
         assert limits["now"] == (276, 400)
     with (
-        pytest.raises(
-            ResourceError, match=r"2256 open files needed, the limit is 400: raise it \(ulimit -Hn\)"
-        ),
+        pytest.raises(ResourceError, match=r"2256 open files needed, the limit is 400: raise it \(ulimit -Hn\)"),
         open_context(connections=1000),
     ):
         pass
@@ -50,13 +48,14 @@ def test_the_limit_of_open_files_is_raised_or_said(monkeypatch: pytest.MonkeyPat
 def test_every_socket_has_its_limits(kind: int) -> None:
     limits = Limits(peers=3, queued_messages=77, frame_bytes=100 * 2**20, send_timeout_s=1.5)
     with open_context(connections=2) as context, context.socket(kind) as socket:
-        (configure_inbox if kind == zmq.ROUTER else configure_outbox)(socket, limits)
+        if kind == zmq.ROUTER:
+            configure_inbox(socket, limits)
+        else:
+            configure_outbox(socket, limits, pings=True)
         assert socket.getsockopt(zmq.LINGER) == 1000
         assert socket.getsockopt(zmq.MAXMSGSIZE) == 100 * 2**20 + 64 * 2**10
         assert socket.getsockopt(zmq.HANDSHAKE_IVL) == 2000
         assert socket.getsockopt(zmq.SNDTIMEO) == socket.getsockopt(zmq.RCVTIMEO) == 1500
-        assert socket.getsockopt(zmq.HEARTBEAT_IVL) == 5000
-        assert socket.getsockopt(zmq.HEARTBEAT_TIMEOUT) == socket.getsockopt(zmq.HEARTBEAT_TTL) == 30_000
         if kind == zmq.ROUTER:
             assert socket.getsockopt(zmq.RCVHWM) == 77
             assert socket.getsockopt(zmq.BACKLOG) == 25
@@ -64,6 +63,19 @@ def test_every_socket_has_its_limits(kind: int) -> None:
             assert socket.getsockopt(zmq.SNDHWM) == 77
             assert socket.getsockopt(zmq.IMMEDIATE) == 1
             assert socket.getsockopt(zmq.RECONNECT_IVL) == -1
+            assert socket.getsockopt(zmq.HEARTBEAT_IVL) == 5000
+            assert socket.getsockopt(zmq.HEARTBEAT_TIMEOUT) == socket.getsockopt(zmq.HEARTBEAT_TTL) == 30_000
+
+
+def test_only_an_outbox_that_does_not_beat_itself_sends_zmtp_heartbeats() -> None:
+    with (
+        open_context(connections=2) as context,
+        context.socket(zmq.ROUTER) as inbox,
+        context.socket(zmq.DEALER) as outbox,
+    ):
+        configure_inbox(inbox, Limits(peers=1))
+        configure_outbox(outbox, Limits(peers=1), pings=False)
+        assert inbox.getsockopt(zmq.HEARTBEAT_IVL) == outbox.getsockopt(zmq.HEARTBEAT_IVL) == 0
 
 
 def test_milliseconds_are_rounded_up() -> None:

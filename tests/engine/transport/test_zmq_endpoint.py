@@ -83,9 +83,7 @@ def test_a_conversation(master: ZmqEndpoint, worker: ZmqEndpoint, address: str, 
     assert _next(master) == Received("worker-0", Done("train", 0, {}, {"step_s": 0.5}))
 
 
-def test_the_sender_may_reuse_its_memory_at_once(
-    master: ZmqEndpoint, worker: ZmqEndpoint, worker_address: str
-) -> None:
+def test_the_sender_may_reuse_its_memory_at_once(master: ZmqEndpoint, worker: ZmqEndpoint, worker_address: str) -> None:
     master.connect("worker-0", worker_address)
     # Above the size from which pyzmq could pass memory on without a copy.
     document = bytearray(b"a" * 500_000)
@@ -127,9 +125,7 @@ def test_too_many_parts_are_refused_and_the_next_message_is_whole(
     socket = send_raw(context, address, [hello_header(who)])
     assert _next(master).source == "worker-1"
     socket.send_multipart([encode_header(who.envelope(1), Loaded("p")), *[b"x"] * 1000])
-    with pytest.raises(
-        SecurityError, match="worker-1: loaded: 257 frames, expected 0 and never more than 256"
-    ):
+    with pytest.raises(SecurityError, match="worker-1: loaded: 257 frames, expected 0 and never more than 256"):
         master.receive(SOON_S)
     socket.send_multipart([encode_header(who.envelope(1), Loaded("p"))])
     assert _next(master).message == Loaded("p")
@@ -224,6 +220,21 @@ def test_a_readable_descriptor_ends_a_wait_but_a_message_goes_first(
     os.close(writer)
 
 
+def test_last_words_that_are_still_under_way_come_before_the_death(
+    master: ZmqEndpoint, worker: ZmqEndpoint, address: str
+) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"x")
+    master.wake_on([reader])
+    worker.connect("master-0", address)
+    assert _next(master).source == "worker-0"
+    for _ in range(200):
+        worker.send("master-0", Loaded("p"))
+        assert _next(master).message == Loaded("p")
+    os.close(reader)
+    os.close(writer)
+
+
 def test_the_inbox_is_in_the_private_directory_and_gone_afterwards(
     context: Context, private_directory: PrivateDirectory, address: str
 ) -> None:
@@ -266,9 +277,7 @@ def test_another_thread_is_told_off(master: ZmqEndpoint) -> None:
     assert errors == ["endpoint master-0 was used by a thread that did not make it"]
 
 
-def test_the_token_does_not_reach_the_receiver(
-    master: ZmqEndpoint, worker: ZmqEndpoint, address: str
-) -> None:
+def test_the_token_does_not_reach_the_receiver(master: ZmqEndpoint, worker: ZmqEndpoint, address: str) -> None:
     worker.connect("master-0", address)
     assert TOKEN not in repr(_next(master))
 

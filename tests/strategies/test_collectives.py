@@ -1,0 +1,117 @@
+"""Every collective is the ordered sum, with the bytes on the wire that its formula says."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from runner.engine import ops
+from runner.engine.device import local_cluster, worker_device
+from runner.engine.graph import Graph
+from runner.engine.tensor import Tensor
+from runner.kernels.registry import Registry
+from runner.strategies.base import shares
+from runner.strategies.collectives import sharded_reduce
+from tests.engine.running import client, session
+
+Parts = list[NDArray[np.floating]]
+
+shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+
+
+def parts_of(shape: tuple[int, ...], workers: int, dtype: str = "float64") -> Parts:
+    """Values of all magnitudes, so that another order of summation gives other bits."""
+    rng = np.random.default_rng(workers)
+    return [np.asarray(rng.standard_normal(shape) * 10.0 ** rng.integers(-8, 8, shape), dtype) for _ in range(workers)]
+
+
+def reduce_graph(parts: Parts) -> tuple[Graph, list[Tensor], list[Tensor]]:
+    """One placeholder per worker and their sharded sum; returns the graph, the parts and the totals."""
+    graph = Graph()
+    placed = []
+    for k, part in enumerate(parts):
+        with graph.device(worker_device(k)):
+            placed.append(ops.placeholder(graph, part.shape, part.dtype.name, name=f"part_{k}"))
+    devices = [worker_device(k) for k in range(len(parts))]
+    return graph, placed, sharded_reduce(graph, placed, devices, "fc1/weights")
+
+
+def run(parts: Parts, registry: Registry) -> tuple[Parts, list[int], list[int]]:
+    """Run the reduction; returns every worker's total, and bytes sent by worker as planned and as counted."""
+    graph, placed, totals = reduce_graph(parts)
+    asked = client("run", totals, feeds=placed)
+    with session(graph, registry, asked, cluster=local_cluster(len(parts))) as opened:
+        fed = {str(tensor): part for tensor, part in zip(placed, parts, strict=True)}
+        fetched = opened.run("run", feeds=fed)
+        plans = opened.plans("run")
+        planned = [plans[device].sent_bytes if (device := worker_device(k)) in plans else 0 for k in range(len(parts))]
+        return [fetched[str(total)] for total in totals], planned, opened.sent_bytes()
+
+
+@settings(max_examples=60)
+@given(shape=shapes, workers=st.integers(1, 5), dtype=st.sampled_from(["float32", "float64"]))
+def test_every_worker_gets_the_ordered_sum_bit_for_bit(
+    shape: tuple[int, ...], workers: int, dtype: str, registry: Registry
+) -> None:
+    parts = parts_of(shape, workers, dtype)
+    totals, _, _ = run(parts, registry)
+    expected = reduce(np.add, parts)
+    assert len(totals) == workers
+    for total in totals:
+        np.testing.assert_array_equal(total, expected, strict=True)
+
+
+def test_the_order_is_that_of_the_workers(registry: Registry) -> None:
+    values = [1e16, 1.0, -1e16, 1.0]
+    totals, _, _ = run([np.full(5, value) for value in values], registry)
+    assert sum(values) == 1.0
+    assert sum(reversed(values)) == 0.0
+    assert [total.tolist() for total in totals] == [[1.0] * 5] * 4
+
+
+@settings(max_examples=60)
+@given(shape=shapes, workers=st.integers(1, 5), dtype=st.sampled_from(["float32", "float64"]))
+def test_bytes_on_the_wire_are_those_of_the_formula(
+    shape: tuple[int, ...], workers: int, dtype: str, registry: Registry
+) -> None:
+    parts = parts_of(shape, workers, dtype)
+    _, planned, counted = run(parts, registry)
+    size, width = parts[0].size, parts[0].itemsize
+    owned = [hi - lo for lo, hi in shares(size, workers)]
+    if workers == 1:
+        assert planned == [0]
+    else:
+        assert planned == [(size - n) * width + (workers - 1) * n * width for n in owned]
+        assert sum(planned) == 2 * (workers - 1) * size * width
+    assert counted == planned
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+def test_fewer_elements_than_workers_leave_workers_that_own_nothing(shape: tuple[int, ...], registry: Registry) -> None:
+    parts = parts_of(shape, 4)
+    totals, planned, _ = run(parts, registry)
+    for total in totals:
+        np.testing.assert_array_equal(total, reduce(np.add, parts), strict=True)
+    assert planned[-1] == 8 * parts[0].size
+
+
+def test_one_worker_adds_no_nodes() -> None:
+    graph, placed, totals = reduce_graph(parts_of((3, 2), 1))
+    assert totals == placed
+    assert len(graph) == 1
+
+
+def test_each_sum_is_made_by_the_worker_that_owns_it() -> None:
+    graph, _, totals = reduce_graph(parts_of((7,), 3))
+    sums = [node for node in graph if node.op == "add_n"]
+    assert [(node.device, node.outputs[0].shape) for node in sums] == [
+        (worker_device(0), (3,)),
+        (worker_device(1), (2,)),
+        (worker_device(2), (2,)),
+    ]
+    assert [graph.nodes[total.node].device for total in totals] == [worker_device(k) for k in range(3)]

@@ -1,0 +1,141 @@
+"""``sync_data`` with K workers is ``single`` with the same batch, and bit for bit ``single`` in K microbatches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runner.engine.program import Client
+from runner.engine.tensor import Tensor
+from runner.errors import ConfigError
+from runner.kernels.registry import Registry
+from runner.models.lenet import LeNet
+from runner.optimizers.adam import Adam
+from runner.optimizers.base import Optimizer
+from runner.optimizers.momentum import Momentum
+from runner.strategies.base import Task, shares
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.training import difference, expect_same_bits, opened, trained
+
+STEPS = 12
+BATCH = 13
+"""Odd, so that no K divides it but 1."""
+
+PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
+"""Networks that treat every example by itself."""
+
+
+def momentum() -> Optimizer:
+    """Slots, weight decay and a clipping that acts: all that an update may depend on."""
+    return Momentum(weight_decay=1e-3, clip_norm=0.5)
+
+
+def task_for(network: str, microbatches: int = 1, dtype: str = "float64") -> Task:
+    return task_of(NETWORKS[network], momentum(), batch_size=BATCH, microbatches=microbatches, dtype=dtype)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("network", PER_EXAMPLE)
+def test_it_equals_single_with_the_same_batch(network: str, workers: int, registry: Registry) -> None:
+    task = task_for(network)
+    weights, history = trained(SyncData(workers=workers), task, registry, STEPS)
+    expected, reference = trained(Single(), task, registry, STEPS)
+    assert difference(weights, expected) <= 1e-10
+    np.testing.assert_allclose(history, reference, rtol=1e-10)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int, registry: Registry) -> None:
+    weights, history = trained(SyncData(workers=workers), task_for(network), registry, STEPS)
+    expected, reference = trained(Single(), task_for(network, workers), registry, STEPS)
+    expect_same_bits(weights, expected)
+    assert history == reference
+
+
+def test_single_precision_too_equals_microbatches_bit_for_bit(registry: Registry) -> None:
+    weights, history = trained(SyncData(workers=3), task_for("dense", dtype="float32"), registry, STEPS)
+    expected, reference = trained(Single(), task_for("dense", 3, "float32"), registry, STEPS)
+    expect_same_bits(weights, expected)
+    assert history == reference
+
+
+def test_statistics_of_batch_normalisation_are_those_of_shares_not_of_the_batch(registry: Registry) -> None:
+    task = task_for("batch_normalised")
+    (weights, _), (pooled, _) = (trained(s, task, registry, 1) for s in (SyncData(workers=3), Single()))
+    np.testing.assert_allclose(weights["norm1/moving_mean"], pooled["norm1/moving_mean"], rtol=1e-10)
+    assert np.abs(weights["norm1/moving_variance"] - pooled["norm1/moving_variance"]).max() > 1e-4
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_replicas_stay_identical(network: str, workers: int, registry: Registry) -> None:
+    strategy, task = SyncData(workers=workers), task_for(network)
+    names = list(strategy.build(task).variables)
+    replicas = {
+        f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in names})
+        for k in range(workers)
+    }
+    with opened(strategy, task, registry, **replicas) as trainer:
+        trainer.session.run("init")
+        for steps in (range(1), range(1, 4)):
+            trainer.train(steps)
+            first, *others = (trainer.session.run(name) for name in replicas)
+            for other in others:
+                expect_same_bits(first, other)
+
+
+def test_a_checkpoint_of_one_strategy_continues_under_another(registry: Registry) -> None:
+    undisturbed, _ = trained(SyncData(workers=3), task_for("dropped_out"), registry, 6)
+    with opened(SyncData(workers=3), task_for("dropped_out"), registry) as first:
+        first.session.run("init")
+        first.train(range(3))
+        saved = first.weights()
+    with opened(Single(), task_for("dropped_out", 3), registry) as second:
+        second.session.run("restore", feeds=saved)
+        second.train(range(3, 6))
+        expect_same_bits(second.weights(), undisturbed)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
+    network: str, workers: int, registry: Registry
+) -> None:
+    with opened(SyncData(workers=workers), task_for(network), registry) as trainer:
+        trainer.session.run("init")
+        assert trainer.session.sent_bytes() == [0] * workers
+        trainer.train(range(3))
+        counted = trainer.session.sent_bytes()
+        planned = [plan.sent_bytes for plan in trainer.session.plans("train").values()]
+        # Exchanged is every variable but the optimizer's own: trained ones as gradient, averages as statistic.
+        exchanged = [s.size for name, s in trainer.program.variables.items() if "velocity" not in name]
+    expected = [0] * workers
+    for size in exchanged:
+        for k, (lo, hi) in enumerate(shares(size, workers)):
+            expected[k] += 8 * ((size - (hi - lo)) + (workers - 1) * (hi - lo))
+    for k in range(1, workers):
+        expected[k] += 2 * 8  # loss and accuracy of the share
+    assert planned == expected
+    assert counted == [3 * nbytes for nbytes in expected]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_lenet_too_equals_single(workers: int, registry: Registry) -> None:
+    def task(microbatches: int) -> Task:
+        lenet = LeNet(filters=[6, 8], units=32).network(classes=3)
+        return task_of(lenet, Adam(), batch_size=10, microbatches=microbatches, example_shape=(1, 16, 16))
+
+    weights, _ = trained(SyncData(workers=workers), task(1), registry, 10)
+    whole, _ = trained(Single(), task(1), registry, 10)
+    cut, _ = trained(Single(), task(workers), registry, 10)
+    assert difference(weights, whole) <= 1e-10
+    expect_same_bits(weights, cut)
+
+
+def test_an_unknown_combine_is_refused_with_those_there_are() -> None:
+    expected = "parallelism.combine='ring': expected one of sharded_reduce"
+    with pytest.raises(ConfigError, match=expected):
+        SyncData(combine="ring")

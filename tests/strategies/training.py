@@ -1,0 +1,82 @@
+"""Training a small network under a strategy, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.device import local_cluster
+from runner.engine.program import Client, Program
+from runner.engine.session import LocalSession, scalar
+from runner.kernels.registry import Registry
+from runner.strategies.base import Strategy, Task
+from tests.strategies.networks import Examples
+
+Array = NDArray[Any]
+Weights = Mapping[str, Array]
+
+
+class Trainer:
+    """A program in a session: what the training loop does with one."""
+
+    def __init__(self, program: Program, session: LocalSession, dtype: str) -> None:
+        self.program = program
+        self.session = session
+        self._dtype = dtype
+
+    def train(self, steps: Iterable[int]) -> list[tuple[float, float]]:
+        """Run steps with a falling learning rate; returns loss and accuracy of each."""
+        fetched = []
+        for step in steps:
+            rate = scalar(0.1 / (1 + step), self._dtype)
+            fetched.append(
+                self.session.run("train", step=step, feeds={"step": scalar(step, "int64"), "learning_rate": rate})
+            )
+        return [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
+
+    def evaluate(self, batch: int = 0) -> Weights:
+        """Score a batch of the test split."""
+        return self.session.run("eval", step=batch, feeds={"step": scalar(0, "int64")})
+
+    def weights(self) -> Weights:
+        """Every variable by unsharded name."""
+        return self.session.run("save")
+
+
+@contextmanager
+def opened(strategy: Strategy, task: Task, registry: Registry, **more: Client) -> Iterator[Trainer]:
+    """A program of a strategy, not initialised; more: clients besides its own."""
+    program = strategy.build(task)
+    program = replace(program, clients={**program.clients, **more})
+    source = Examples(task.batch_size, task.example_shape, task.dtype)
+    session = LocalSession(program, local_cluster(strategy.workers), registry, source)
+    try:
+        yield Trainer(program, session, task.dtype)
+    finally:
+        session.close()
+
+
+def trained(strategy: Strategy, task: Task, registry: Registry, steps: int) -> tuple[Weights, list[Any]]:
+    """Weights and history after some steps from the initial values."""
+    with opened(strategy, task, registry) as trainer:
+        trainer.session.run("init")
+        history = trainer.train(range(steps))
+        return trainer.weights(), history
+
+
+def difference(a: Weights, b: Weights) -> float:
+    """The largest difference of any weight."""
+    assert list(a) == list(b)
+    return max(float(np.abs(a[name] - b[name]).max()) for name in a)
+
+
+def expect_same_bits(a: Weights, b: Weights) -> None:
+    """Require equal names, shapes, dtypes and values, each to the last bit."""
+    assert list(a) == list(b)
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name, strict=True)

@@ -1,0 +1,301 @@
+"""Who may know whom: imports point one way, without cycles, and heavy libraries wait until they are needed.
+
+Read from the source, nothing is executed. A new module fails here until the table says what it may know.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "runner"
+
+MAY_IMPORT = {
+    # Leaves.
+    "errors": "",
+    "cores": "",
+    "sweep_place": "",
+    "conf_dir": "errors",
+    "console": "errors",
+    "files": "errors",
+    "signals": "errors",
+    "safe_yaml": "errors files",
+    # Arrays: NumPy and nothing of runner. A reference kernel registers itself.
+    "kernels": "",
+    "kernels.philox": "",
+    "kernels.registry": "",
+    "kernels.reference": "kernels.philox kernels.registry",
+    # The engine binds kernels through the registry; one module loads them.
+    "engine": "errors kernels.philox kernels.registry",
+    "engine.kernel_table": "engine kernels.reference kernels.registry",
+    "engine.transport": "errors",
+    # What is trained, and how: strategies see layer stamps, never models, data, tracking or Hydra.
+    "nn": "engine errors",
+    "models": "nn engine errors",
+    "optimizers": "engine errors",
+    "strategies": "optimizers engine errors",
+    # What feeds and what keeps.
+    "data": "errors kernels.philox",
+    "checkpoint": "errors files",
+    "tracking": "",
+    "run_directory": "errors files",
+    "summary": "errors",
+    "record": "tracking run_directory",
+    # The configuration is the dataclasses of the rooms it configures.
+    "config_schema": "errors",
+    "config_errors": "config_schema",
+    "config_check": "config_schema errors",
+    "config": "config_schema config_errors config_check safe_yaml errors models optimizers strategies data tracking",
+    # Training.
+    "experiment": "config_schema data engine",
+    "evaluation": "engine",
+    "display": "",
+    "graph_picture": "engine",
+    "train": "experiment evaluation display record run_directory signals"
+    " strategies data checkpoint tracking engine errors",
+    # The only wiring.
+    "build": "config config_schema train experiment display graph_picture record run_directory summary"
+    " sweep_place signals files strategies data checkpoint tracking engine errors",
+    # Commands.
+    "hydra_app": "config config_schema config_errors conf_dir sweep_place errors",
+    "resume": "config config_schema config_check errors",
+    "results": "summary",
+    "sweep_table": "summary",
+    "sweep": "config_schema console hydra_app summary sweep_table errors",
+    "explain": "build config_schema experiment engine",
+    "help_text": "config_schema",
+    "ui": "tracking errors",
+    "doctor": "conf_dir cores data ui errors",
+    "commands": "build config config_schema cores explain hydra_app results resume summary sweep errors",
+    "cli": "commands conf_dir console data doctor help_text ui errors engine.worker",
+    "__main__": "cli",
+    "": "commands summary",
+}
+"""Module or package below ``runner`` -> what it may import besides itself. The longest name that fits counts."""
+
+HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn", "sqlalchemy", "torch"}
+"""Imported inside functions only: ``runner --help`` answers in under a second."""
+
+ONLY_IN = {
+    "hydra": "hydra_app",
+    "omegaconf": "config config_errors config_schema hydra_app",
+    "mlflow": "tracking",
+    "matplotlib": "tracking",
+    "sklearn": "data",
+    "zmq": "engine.transport doctor",
+    "msgpack": "engine.transport",
+    "safetensors": "checkpoint",
+    "pickle": "",
+    "marshal": "",
+    "shelve": "",
+}
+"""Libraries that are the business of certain rooms, or of none."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement. at_start: executed when its module is imported."""
+
+    importer: str
+    target: str
+    at_start: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer or 'runner'} -> {self.target}"
+
+
+def below(name: str, room: str) -> bool:
+    """Whether a dotted name is a room or inside it."""
+    return name == room or name.startswith(f"{room}.") or room == ""
+
+
+def modules(source: Path) -> dict[str, Path]:
+    """Dotted names below the package -> files; the package itself is ""."""
+    found = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(source: Path) -> list[Import]:
+    """Every import of every module; targets inside the package are written ``runner.NAME``."""
+    known = modules(source)
+    return [
+        Import(importer, target, at_start)
+        for importer, path in known.items()
+        for statement, at_start in statements(ast.parse(path.read_text(), path))
+        for target in targets(statement, known)
+    ]
+
+
+def statements(tree: ast.AST, at_start: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
+    """Import statements, and whether they run when the module is imported."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, at_start
+        called = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        only_checked = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
+        yield from statements(child, at_start and not called and not only_checked)
+
+
+def targets(statement: ast.stmt, known: Mapping[str, Path]) -> Iterator[str]:
+    """What a statement imports: ``from runner.engine import ops`` means the module ``runner.engine.ops``."""
+    if isinstance(statement, ast.Import):
+        yield from (alias.name for alias in statement.names)
+    elif isinstance(statement, ast.ImportFrom):
+        assert statement.level == 0, "relative imports are not used: a reader sees at once where a name is from"
+        base = statement.module or ""
+        for alias in statement.names:
+            inner = f"{base}.{alias.name}".removeprefix("runner.")
+            yield f"{base}.{alias.name}" if below(base, "runner") and inner in known else base
+
+
+def room_of(name: str) -> str:
+    """The longest row of the table that fits a module; fails when the table does not know it."""
+    rows = [row for row in MAY_IMPORT if row and below(name, row)] if name else [""]
+    assert rows, f"module {name!r} is not in the table MAY_IMPORT: say there what it may import"
+    return max(rows, key=len)
+
+
+def breaches(found: list[Import]) -> list[str]:
+    """Imports inside the package that the table does not allow."""
+    inside = [(each, each.target.removeprefix("runner").lstrip(".")) for each in found if below(each.target, "runner")]
+    return [
+        f"{each}: {room_of(each.importer) or 'runner'} may import {MAY_IMPORT[room_of(each.importer)] or 'nothing'}"
+        for each, target in inside
+        if room_of(each.importer) != room_of(target)
+        and not any(below(target, row) for row in MAY_IMPORT[room_of(each.importer)].split())
+    ]
+
+
+def cycle(found: list[Import]) -> list[str]:
+    """Modules that import each other in a circle when they are loaded, or nothing."""
+    edges: dict[str, list[str]] = {}
+    for each in found:
+        if each.at_start and below(each.target, "runner"):
+            edges.setdefault(each.importer, []).append(each.target.removeprefix("runner").lstrip("."))
+    finished: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        for target in [] if name in finished else edges.get(name, []):
+            if circle := visit(target, [*path, name]):
+                return circle
+        finished.add(name)
+        return []
+
+    return next((circle for name in edges if (circle := visit(name, []))), [])
+
+
+def too_early(found: list[Import]) -> list[str]:
+    """Heavy libraries imported when a module is."""
+    return [str(each) for each in found if each.at_start and each.target.split(".")[0] in HEAVY]
+
+
+def strangers(found: list[Import]) -> list[str]:
+    """Libraries imported outside the rooms whose business they are; kernels know NumPy only."""
+    return [
+        str(each)
+        for each in found
+        if (library := each.target.split(".")[0]) in ONLY_IN
+        and not any(below(each.importer, room) for room in ONLY_IN[library].split())
+    ]
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Import]:
+    """Every import of runner."""
+    return imports(SOURCE)
+
+
+def test_imports_point_one_way(found: list[Import]) -> None:
+    assert breaches(found) == []
+
+
+def test_no_module_imports_itself_through_others(found: list[Import]) -> None:
+    assert cycle(found) == []
+
+
+def test_heavy_libraries_are_imported_when_they_are_needed(found: list[Import]) -> None:
+    assert too_early(found) == []
+
+
+def test_libraries_stay_in_their_rooms(found: list[Import]) -> None:
+    assert strangers(found) == []
+
+
+def test_every_module_is_in_the_table_and_every_row_is_there() -> None:
+    found = modules(SOURCE)
+    assert {room_of(name) for name in found} == set(MAY_IMPORT)
+    for row in MAY_IMPORT.values():
+        assert set(row.split()) <= set(found)
+
+
+def package(folder: Path, **files: str) -> list[Import]:
+    """The imports of a package of these modules (``a__b`` is a/b.py)."""
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/', 1) if not name.startswith('__') else name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return imports(folder)
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("kernels__registry", "from runner.errors import RunnerError"),
+        ("kernels__philox", "from runner.kernels.reference import linear"),
+        ("engine__graph", "from runner.kernels.reference.linear import matmul"),
+        ("engine__session", "def f():\n    import runner.kernels.reference"),
+        ("engine__worker", "from runner.data import DATASETS"),
+        ("strategies__single", "from runner.models.lenet import LeNet"),
+        ("optimizers__sgd", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from runner import nn"),
+        ("tracking__writer", "from runner.errors import RunnerError"),
+        ("errors", "import runner.files"),
+        ("data__source", "from runner.engine.inputs import InputSource"),
+    ],
+)
+def test_an_import_against_the_rule_is_found(tmp_path: Path, module: str, text: str) -> None:
+    known = dict.fromkeys(("errors", "files", "nn", "data__dataset", "kernels__reference"), "")
+    found = package(tmp_path, **{**known, module: text})
+    assert len(breaches(found)) == 1
+
+
+def test_allowed_imports_are_no_breach(tmp_path: Path) -> None:
+    text = "from runner.errors import ClusterError\nfrom runner.engine import op\nimport numpy"
+    assert breaches(package(tmp_path, errors="", engine__op="", engine__graph=text)) == []
+
+
+def test_a_cycle_is_found_unless_it_closes_later_or_for_type_checkers(tmp_path: Path) -> None:
+    back = "from runner.engine import a"
+    found = package(tmp_path, engine__a="import runner.engine.b", engine__b=back)
+    assert cycle(found) == ["engine.a", "engine.b", "engine.a"]
+    found = package(tmp_path, engine__b=f"def f():\n    {back}")
+    assert cycle(found) == []
+    found = package(tmp_path, engine__b=f"if TYPE_CHECKING:\n    {back}")
+    assert cycle(found) == []
+
+
+def test_a_heavy_import_is_found_at_module_level_only(tmp_path: Path) -> None:
+    early = "try:\n    import sklearn.datasets\nexcept ImportError:\n    pass\nclass A:\n    from rich import box"
+    assert too_early(package(tmp_path, data__digits=early)) == [
+        "data.digits -> sklearn.datasets",
+        "data.digits -> rich",
+    ]
+    assert too_early(package(tmp_path, data__digits="def f():\n    import sklearn.datasets")) == []
+
+
+def test_a_library_in_a_foreign_room_is_found(tmp_path: Path) -> None:
+    found = package(tmp_path, strategies__base="def f():\n    from hydra import compose", errors="import pickle")
+    assert strangers(found) == ["errors -> pickle", "strategies.base -> hydra"]
+
+
+def test_a_module_the_table_does_not_know_is_named() -> None:
+    with pytest.raises(AssertionError, match="module 'newcomer' is not in the table MAY_IMPORT"):
+        room_of("newcomer")
