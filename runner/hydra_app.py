@@ -44,7 +44,7 @@ HYDRA_SETTINGS = (
     # A run stores its configuration once it holds its directory; Hydra would write before that is known.
     "hydra.output_subdir=null",
 )
-"""What holds whatever the primary configuration says; the command line may still override it."""
+"""What holds whatever the primary configuration and the command line say."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,12 @@ def launch(arguments: Sequence[str], on_job: Callable[[Job], None]) -> None:
             of_jobs.append(error)
             raise
 
+    _refuse_fixed(arguments)
     register_schemas()
     decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
     application = decorate(task)
     try:
-        with _arguments([*arguments, *_settings_beside(arguments)]), _errors_raised():
+        with _arguments([*arguments, *HYDRA_SETTINGS]), _errors_raised():
             application()
     except Exception as error:
         # Whatever else Hydra meets is about what it was given.
@@ -151,10 +152,13 @@ def _texts(overrides: Any) -> list[str]:
     return list(texts)
 
 
-def _settings_beside(arguments: Sequence[str]) -> list[str]:
-    """Those of HYDRA_SETTINGS that ``arguments`` leave open; Hydra refuses to be told one thing twice."""
-    named = {argument.partition("=")[0] for argument in arguments}
-    return [setting for setting in HYDRA_SETTINGS if setting.partition("=")[0] not in named]
+def _refuse_fixed(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for an argument that would silently have no effect."""
+    fixed = {setting.partition("=")[0]: setting for setting in HYDRA_SETTINGS}
+    for argument in arguments:
+        name = argument.partition("=")[0].lstrip("+")
+        if name in fixed:
+            raise ConfigError(f"{argument}: cannot be changed, it is always {fixed[name]}")
 
 
 def _varied(arguments: Sequence[str]) -> set[str]:
@@ -191,7 +195,10 @@ def _arguments(arguments: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.argv, root.handlers[:] = argv, handlers
+        sys.argv = argv
+        for handler in set(root.handlers) - set(handlers):
+            root.removeHandler(handler)
+            handler.close()
         root.setLevel(level)
         GlobalHydra.instance().clear()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 
 import runner
 from runner.cli import VERBS, main
@@ -187,6 +189,15 @@ def test_its_sources_are_printed(fake_build: FakeBuild, capsys: Capture):
     assert main(["--info", "defaults"]) == 0
     assert "schema/optimizer/momentum" in capsys.readouterr().out
     assert not fake_build.calls
+
+
+def test_hydra_leaves_no_trace_in_the_process(fake_build: FakeBuild):
+    root = logging.getLogger()
+    before = (sys.argv[:], root.handlers[:], root.level, dict(os.environ))
+    main(["--info", "defaults"])
+    main(["hydra.verbose=true"])
+    assert (sys.argv, root.handlers, root.level, dict(os.environ)) == before
+    assert not GlobalHydra.instance().is_initialized()
 
 
 def test_the_completion_script_calls_this_program(capsys: Capture):

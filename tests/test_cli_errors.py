@@ -39,6 +39,7 @@ from tests.refusal import Capture, refused
         (["train.batch_size=1"], ["train.batch_size=1 is smaller than parallelism.workers=2"]),
         (["model.units=${oc.env:NO_SUCH_VARIABLE}"], ["Environment variable 'NO_SUCH_VARIABLE' not found"]),
         (["--config-dir", "absent"], ["Additional config directory", "absent' not found"]),
+        (["hydra/job_logging=default"], ["cannot be changed, it is always hydra/job_logging=none"]),
         (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
         (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
         (["--no-such-option"], ["unrecognized arguments: --no-such-option"]),

@@ -29,9 +29,10 @@ MAY_IMPORT = {
     "kernels.philox": "",
     "kernels.registry": "",
     "kernels.reference": "kernels.philox kernels.registry",
-    # The engine binds kernels through the registry; one module loads them.
-    "engine": "errors kernels.philox kernels.registry",
+    # The engine binds kernels through the registry; one module loads them, for a worker or for build.
+    "engine": "errors kernels.philox kernels.registry engine.transport",
     "engine.kernel_table": "engine kernels.reference kernels.registry",
+    "engine.worker": "engine errors kernels.registry",
     "engine.transport": "errors",
     # What is trained, and how: strategies see layer stamps, never models, data, tracking or Hydra.
     "nn": "engine errors",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli import main
-from runner.errors import Interrupted, NumericError
+from runner.errors import DirectoryInUseError, Interrupted, NumericError
 from runner.summary import Failure, Summary
 from runner.sweep_place import SweepPlace
 from tests.fake_build import Call, FakeBuild, summary_of
@@ -92,6 +92,17 @@ def test_what_a_failed_run_wrote_about_itself_is_in_the_table(fake_build: FakeBu
     fake_build.act = fail_after_some_steps
     assert main([*SWEEP, "seed=4"]) == 1
     assert [row["best test/accuracy"] for row in rows(folder)] == ["0.4000"]
+
+
+def test_the_record_of_another_run_is_not_taken_for_the_jobs_own(fake_build: FakeBuild, folder: Path):
+    def meet_another_run(call: Call) -> None:
+        call.run_dir.mkdir(exist_ok=True)
+        summary_of(call).write(call.run_dir / "summary.json")
+        raise DirectoryInUseError("in use")
+
+    fake_build.act = meet_another_run
+    assert main([*SWEEP, "seed=4"]) == 1
+    assert [row["status"] for row in rows(folder)] == ["failed: DirectoryInUseError: in use"]
 
 
 def test_an_interruption_ends_the_whole_sweep(fake_build: FakeBuild, folder: Path, capsys: Capture):

@@ -46,6 +46,7 @@ from runner.engine.transport.messages import (
 from runner.engine.transport.names import HEARTBEAT_ROLE, MASTER, MASTER_ROLE, peer_name, split_name
 from runner.engine.transport.private_directory import PrivateDirectory
 from runner.engine.transport.shared_memory import ArenaReader, ArenaWriter, create_arena, unlink_arena
+from runner.engine.transport.text import printable_lines
 from runner.engine.transport.tokens import new_token, write_token
 from runner.engine.transport.zmq_context import open_context
 from runner.engine.transport.zmq_endpoint import ZmqEndpoint
@@ -61,13 +62,16 @@ _JOIN_S = 60.0
 _LEAVE_S = 2.0
 _SEND_S = 1.0
 _SPARE_MESSAGES = 256
+_MOST_LINES = 40
+_MOST_COLUMNS = 1000
 
 
 class ClusterSession:
     """Runs a program on worker processes of this machine. A context manager; entering starts the workers.
 
     source: plain description that each worker builds its input source from, or None. threads: kernel threads of
-    each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``.
+    each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``. monitor: judges
+    heartbeats; with its default limits if None.
 
     Raises ClusterError within two seconds of a worker's death, naming it, its exit code and the last lines of its
     log; what a worker itself reported is raised as its own class, with the worker named.
@@ -85,6 +89,7 @@ class ClusterSession:
         logs: Path,
         threads: int,
         check_finite: bool = False,
+        monitor: HeartbeatMonitor | None = None,
     ) -> None:
         self._program = program
         self._cluster = cluster
@@ -97,7 +102,7 @@ class ClusterSession:
         self._plans: dict[Signature, _LoadedPlan] = {}
         self._sent = dict.fromkeys(self._workers, 0)
         self._peaks = dict.fromkeys(self._workers, 0)
-        self._monitor = HeartbeatMonitor()
+        self._monitor = monitor or HeartbeatMonitor()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -267,8 +272,9 @@ class ClusterSession:
         """
         missing = set(workers)
         deadline = None if limit_s is None else time.monotonic() + limit_s
+        look_at = time.monotonic() + _LOOK_S
         while missing:
-            received = self._endpoint.receive(_LOOK_S)
+            received = self._endpoint.receive(max(0.0, look_at - time.monotonic()))
             now = time.monotonic()
             if received is not None:
                 if self._note(received, now) and awaited(received.message):
@@ -277,6 +283,7 @@ class ClusterSession:
             # Only an empty inbox is judged: what a dying worker said comes before how it died.
             self._supervisor.check()
             self._judge(now)
+            look_at = now + _LOOK_S
             if deadline is not None and now > deadline:
                 raise ClusterError(f"{', '.join(sorted(missing))} did not answer within {limit_s:g} s")
 
@@ -289,7 +296,8 @@ class ClusterSession:
                 )
                 return False
             case Failed(error=error, text=text):
-                raise _as_raised(error, f"{received.source}: {text}")
+                said = "\n".join(printable_lines(text, lines=_MOST_LINES, width=_MOST_COLUMNS))
+                raise _as_raised(error, f"{received.source}: {said}")
             case Hello(role=role) if role == HEARTBEAT_ROLE:
                 return False
             case Done(stats=stats):

@@ -94,14 +94,16 @@ class DeviceExecutor:
         position = 0
         try:
             self._take_feeds(feeds)
-            for position, bound in enumerate(self._calls):  # noqa: B007 - read when a kernel fails
-                results = bound.call(*[slots[i] for i in bound.inputs])
-                for slot, value in zip(bound.outputs, results, strict=True):
-                    slots[slot] = value
-                if self._check_finite:
-                    self._refuse_non_finite(position)
-                for slot in bound.release:
-                    slots[slot] = None
+            # Infinities and NaNs are values here, as on every other device; who must refuse them looks at them.
+            with np.errstate(all="ignore"):
+                for position, bound in enumerate(self._calls):
+                    results = bound.call(*[slots[i] for i in bound.inputs])
+                    for slot, value in zip(bound.outputs, results, strict=True):
+                        slots[slot] = value
+                    if self._check_finite:
+                        self._refuse_non_finite(position)
+                    for slot in bound.release:
+                        slots[slot] = None
             return {tensor: slots[slot] for tensor, slot in self.plan.fetches.items()}
         except RunnerError:
             raise

@@ -36,7 +36,7 @@ class NotDifferentiable:
 
 @dataclass(frozen=True)
 class ByDecomposition:
-    """The decision to differentiate an op through its ``decompose`` rule: as if its simpler parts stood in the graph."""
+    """The decision to differentiate an op through its ``decompose`` rule, as if its parts stood in the graph."""
 
 
 @dataclass(frozen=True)

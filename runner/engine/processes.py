@@ -81,7 +81,8 @@ class Exit:
     def __str__(self) -> str:
         if self.code < 0:
             cause = " (often for lack of memory: see dmesg)" if self.code == -signal.SIGKILL else ""
-            return f"was killed by {_SIGNAL_NAMES.get(-self.code, f"signal {-self.code}")}{cause} after {self.after_s:.1f} s"
+            name = _SIGNAL_NAMES.get(-self.code, f"signal {-self.code}")
+            return f"was killed by {name}{cause} after {self.after_s:.1f} s"
         meaning = f" ({_CLASS_OF_CODE[self.code]})" if self.code in _CLASS_OF_CODE else ""
         return f"exited with code {self.code}{meaning} after {self.after_s:.1f} s"
 

@@ -20,7 +20,7 @@ from runner.engine.device import DeviceName
 from runner.engine.executor import DeviceExecutor, VariableStore
 from runner.engine.inputs import InputSource
 from runner.engine.kernel_table import load_kernels
-from runner.engine.processes import die_with_parent
+from runner.engine.processes import die_with_parent, dump_stacks_when_asked
 from runner.engine.session import peak_rss_bytes, read_inputs
 from runner.engine.transport.address import sibling_address
 from runner.engine.transport.codec import unpack_one
@@ -88,6 +88,7 @@ def main(joining: Joining, make_source: SourceMaker) -> int:
     make_source: builds the input source from the plain description that the master sends.
     """
     die_with_parent(joining.parent)
+    dump_stacks_when_asked()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     identity = Identity(
         joining.run, joining.epoch, joining.role, joining.index, read_token(joining.token_file)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from runner.engine import ops
@@ -59,7 +60,7 @@ def shares(total: int, parts: int) -> list[Share]:
     edges = [0]
     for part in range(parts):
         edges.append(edges[-1] + base + (part < extra))
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 @dataclass(frozen=True)
@@ -234,11 +235,11 @@ def _evaluation(graph: Graph, replicas: Sequence[Replica]) -> Client:
     gathered: dict[str, list[Tensor]] = {"loss": [], "correct": [], "predictions": [], "labels": [], "mask": []}
     for replica, share in zip(replicas, shares(task.eval_batch_size, len(replicas)), strict=True):
         outputs, batch = replica.evaluate(share)
-        with graph.absolute_scope(f"{replica.prefix}/eval" if replica.prefix else "eval"):
-            with graph.device(replica.device):
-                for name, values in (("loss", outputs.losses), ("correct", outputs.correct)):
-                    masked = ops.mul(graph, values, batch["mask"])
-                    gathered[name].append(ops.reduce_sum(graph, masked, axes=(0,)))
+        scope = f"{replica.prefix}/eval" if replica.prefix else "eval"
+        with graph.absolute_scope(scope), graph.device(replica.device):
+            for name, values in (("loss", outputs.losses), ("correct", outputs.correct)):
+                masked = ops.mul(graph, values, batch["mask"])
+                gathered[name].append(ops.reduce_sum(graph, masked, axes=(0,)))
         gathered["predictions"].append(outputs.predictions)
         gathered["labels"].append(batch["y"])
         gathered["mask"].append(batch["mask"])

@@ -67,6 +67,21 @@ def wait_for_log(worker: WorkerProcess, text: str) -> None:
         assert time.monotonic() < deadline, f"{worker.name} never logged {text!r}"
 
 
+@pytest.fixture
+def input_of_the_master() -> Iterator[None]:
+    """Something to read on standard input, which a worker must not take away."""
+    saved = os.dup(0)
+    reader, writer = os.pipe()
+    os.write(writer, b"for the master")
+    os.close(writer)
+    os.dup2(reader, 0)
+    yield
+    os.dup2(saved, 0)
+    os.close(saved)
+    os.close(reader)
+
+
+@pytest.mark.usefixtures("input_of_the_master")
 def test_a_worker_gets_its_log_no_input_and_only_the_environment_it_is_given(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:

@@ -149,6 +149,15 @@ def test_an_assign_to_what_is_no_variable_is_refused() -> None:
         from_document(to_document(graph))
 
 
+def test_true_is_not_the_number_1() -> None:
+    graph = Graph()
+    x = ops.placeholder(graph, (2, 2), "float64", name="x")
+    ops.concat(graph, [x, x], axis=1)
+    document = to_document(graph)
+    with pytest.raises(VerificationError, match="attribute axis=True is not of kind 'int'"):
+        from_document(put(document, ("nodes", 1, "attributes", "axis"), True))
+
+
 def test_a_document_of_too_many_nodes_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serialize, "MAX_NODES", 2)
     with pytest.raises(VerificationError, match="'nodes' must be a list of at most 2 entries"):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 import pytest
 
+from runner.engine.kernel_table import load_kernels
 from runner.engine.program import Client
 from runner.engine.tensor import Tensor
 from runner.errors import ConfigError
@@ -17,7 +21,7 @@ from runner.strategies.base import Task, shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import NETWORKS, task_of
-from tests.strategies.training import difference, expect_same_bits, opened, trained
+from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
 
 STEPS = 12
 BATCH = 13
@@ -36,28 +40,38 @@ def task_for(network: str, microbatches: int = 1, dtype: str = "float64") -> Tas
     return task_of(NETWORKS[network], momentum(), batch_size=BATCH, microbatches=microbatches, dtype=dtype)
 
 
+Run = tuple[Weights, list[Any]]
+
+
+@cache
+def single(network: str, microbatches: int = 1, dtype: str = "float64") -> Run:
+    return trained(Single(), task_for(network, microbatches, dtype), load_kernels(), STEPS)
+
+
+@cache
+def sync(network: str, workers: int, dtype: str = "float64") -> Run:
+    return trained(SyncData(workers=workers), task_for(network, dtype=dtype), load_kernels(), STEPS)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("network", PER_EXAMPLE)
-def test_it_equals_single_with_the_same_batch(network: str, workers: int, registry: Registry) -> None:
-    task = task_for(network)
-    weights, history = trained(SyncData(workers=workers), task, registry, STEPS)
-    expected, reference = trained(Single(), task, registry, STEPS)
+def test_it_equals_single_with_the_same_batch(network: str, workers: int) -> None:
+    (weights, history), (expected, reference) = sync(network, workers), single(network)
     assert difference(weights, expected) <= 1e-10
     np.testing.assert_allclose(history, reference, rtol=1e-10)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int, registry: Registry) -> None:
-    weights, history = trained(SyncData(workers=workers), task_for(network), registry, STEPS)
-    expected, reference = trained(Single(), task_for(network, workers), registry, STEPS)
+def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int) -> None:
+    (weights, history), (expected, reference) = sync(network, workers), single(network, workers)
     expect_same_bits(weights, expected)
     assert history == reference
 
 
-def test_single_precision_too_equals_microbatches_bit_for_bit(registry: Registry) -> None:
-    weights, history = trained(SyncData(workers=3), task_for("dense", dtype="float32"), registry, STEPS)
-    expected, reference = trained(Single(), task_for("dense", 3, "float32"), registry, STEPS)
+def test_single_precision_too_equals_microbatches_bit_for_bit() -> None:
+    (weights, history), (expected, reference) = sync("dense", 3, "float32"), single("dense", 3, "float32")
+    assert weights["fc1/weights"].dtype == np.float32
     expect_same_bits(weights, expected)
     assert history == reference
 

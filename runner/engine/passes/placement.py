@@ -7,11 +7,11 @@ where a simulated execution finishes the node first, transfers counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from runner.engine import cost
-from runner.engine.device import Cluster, DeviceName
+from runner.engine.device import Cluster, Device, DeviceName
 from runner.engine.graph import Graph, Node
 
 DeviceTypes = Callable[[Node], Collection[str] | None]
@@ -56,8 +56,12 @@ def _feasible_sets(
     graph: Graph, cluster: Cluster, device_types: DeviceTypes, groups: dict[str, str]
 ) -> dict[str, list[str]]:
     feasible: dict[str, list[str]] = {}
+    matching = {
+        constraint: [d for d in cluster.devices if DeviceName.parse(d.name).matches(DeviceName.parse(constraint))]
+        for constraint in {node.device for node in graph}
+    }
     for node in graph:
-        own = _feasible(node, cluster, device_types)
+        own = _able(node, matching[node.device], device_types(node), cluster)
         group = groups[node.name]
         common = [name for name in feasible.get(group, own) if name in own]
         if not common:
@@ -70,11 +74,9 @@ def _feasible_sets(
     return feasible
 
 
-def _feasible(node: Node, cluster: Cluster, device_types: DeviceTypes) -> list[str]:
-    constraint = DeviceName.parse(node.device)
-    types = device_types(node)
-    matching = [d for d in cluster.devices if DeviceName.parse(d.name).matches(constraint)]
-    able = [d.name for d in matching if types is None or d.type in types]
+def _able(node: Node, matching: Sequence[Device], types: Collection[str] | None, cluster: Cluster) -> list[str]:
+    """Of the devices that satisfy a node's constraint those with a kernel for it."""
+    able = [device.name for device in matching if types is None or device.type in types]
     if not able:
         have = ", ".join(device.name for device in cluster.devices)
         raise PlacementError(
@@ -89,7 +91,8 @@ def _earliest_finish(
 ) -> dict[str, str]:
     """Greedy simulation in graph order: a group settles where its first node finishes first."""
     chosen: dict[str, str] = {}
-    free = {device.name: 0.0 for device in cluster.devices}
+    devices = {device.name: device for device in cluster.devices}
+    free = dict.fromkeys(devices, 0.0)
     finished: dict[str, float] = {}
     for node in graph:
         group = groups[node.name]
@@ -101,9 +104,10 @@ def _earliest_finish(
                 remote = chosen[groups[tensor.node]] != name
                 wire = cluster.transfer_s(graph.spec(tensor).nbytes) if remote else 0.0
                 start = max(start, finished[tensor.node] + wire)
-            return start + cost.node_seconds(graph, node, cluster.device(name))
+            return start + cost.node_seconds(graph, node, devices[name])
 
-        best = min(candidates, key=finish_on)
-        finished[node.name] = free[best] = finish_on(best)
+        finish = {name: finish_on(name) for name in candidates}
+        best = min(finish, key=finish.__getitem__)
+        finished[node.name] = free[best] = finish[best]
         chosen[group] = best
     return chosen

@@ -101,8 +101,6 @@ class FakeNetwork:
         queue = self._channels.setdefault(channel, deque())
         for _ in range(copies):
             due = self.clock.now + self._random.uniform(*self.faults.delay_s)
-            if queue:
-                due = max(due, queue[-1].due)
             queue.append(_InFlight(due, next(self._order), connection, header, frames))
 
     def next_for(self, destination: str) -> tuple[Channel, float] | None:

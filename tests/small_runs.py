@@ -1,0 +1,16 @@
+"""Small configurations for tests of what stands around the engine: digits, one process, a few steps."""
+
+from __future__ import annotations
+
+from runner.config import fix_machine_values
+from runner.config_schema import Config
+from runner.hydra_app import compose
+
+SMALL = ("tracking=none", "parallelism=single", "train.steps=3")
+SMALL_MODEL = ("model=mlp", "model.hidden=[8]")
+
+
+def small_config(*overrides: str) -> Config:
+    """The checked configuration of a small run on one core."""
+    model = () if any(override.startswith("model=") for override in overrides) else SMALL_MODEL
+    return fix_machine_values(compose([*SMALL, *model, *overrides]).config(), cores=1)

@@ -1,0 +1,116 @@
+"""The training loop in one process: what it does at each step, and what it leaves when it is stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.build import build, run
+from runner.checkpoint import load
+from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, NumericError
+from runner.summary import Summary
+from runner.tracking import read_metrics
+from tests.small_runs import small_config
+
+
+def train(folder: Path, *overrides: str, resume: bool = False) -> Summary:
+    return run(small_config(*overrides), folder / "run", overrides=list(overrides), resume=resume)
+
+
+def steps_of(folder: Path, metric: str) -> list[int]:
+    return [r.step for r in read_metrics(folder / "run" / "metrics.jsonl") if metric in r.values]
+
+
+def test_epochs_become_steps_that_see_every_example() -> None:
+    experiment = build(small_config("train.epochs=2", "train.steps=null", "train.batch_size=100"))
+    assert experiment.facts.train_examples == 1438
+    assert experiment.total_steps == math.ceil(2 * 14.38)
+    assert experiment.eval_every == 14
+
+
+def test_evaluations_cover_the_test_split_once() -> None:
+    experiment = build(small_config("train.eval_batch_size=100"))
+    assert experiment.eval_batches == 4
+    assert experiment.facts.test_examples == 359
+
+
+def test_a_run_evaluates_logs_and_saves_when_due(tmp_path: Path) -> None:
+    overrides = ("train.steps=7", "train.eval_every=3", "train.log_every=2", "checkpoint.every_steps=2")
+    summary = train(tmp_path, *overrides)
+    assert steps_of(tmp_path, "test/accuracy") == [3, 6, 7]
+    assert steps_of(tmp_path, "train/loss") == [2, 4, 6]
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["step-4", "step-6", "step-7"]
+    assert summary.steps == 7
+    assert summary.examples == 7 * 32
+    assert summary.final["test/accuracy"] <= summary.best["test/accuracy"]
+    assert Summary.read(tmp_path / "run" / "summary.json") == summary
+
+
+def test_evaluation_scores_every_example_of_the_test_split_once(tmp_path: Path) -> None:
+    summaries = [train(tmp_path / str(size), f"train.eval_batch_size={size}") for size in (359, 100, 17)]
+    losses = [summary.final["test/loss"] for summary in summaries]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
+    assert len({summary.final["test/accuracy"] for summary in summaries}) == 1
+
+
+def test_resume_with_more_steps_continues_the_curve(tmp_path: Path) -> None:
+    overrides = ("schedule=constant", "train.log_every=1")
+    whole = train(tmp_path / "whole", *overrides, "train.steps=6")
+    train(tmp_path, *overrides, "train.steps=4")
+    longer = train(tmp_path, *overrides, "train.steps=6", resume=True)
+    assert longer.weights_sha256 == whole.weights_sha256
+    assert steps_of(tmp_path, "train/loss") == [1, 2, 3, 4, 5, 6]
+
+
+def test_resume_of_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    first = train(tmp_path)
+    again = train(tmp_path, resume=True)
+    assert (again.weights_sha256, again.steps) == (first.weights_sha256, first.steps)
+
+
+def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    train(tmp_path)
+    with pytest.raises(DirectoryInUseError, match="already holds a run"):
+        train(tmp_path)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    train(tmp_path)
+    train(tmp_path / "other")
+    checkpoints = tmp_path / "run" / "checkpoints"
+    (checkpoints / "step-3").rename(tmp_path / "away")
+    (tmp_path / "other" / "run" / "checkpoints" / "step-3").rename(checkpoints / "step-3")
+    with pytest.raises(CheckpointError, match="belongs to run"):
+        train(tmp_path, resume=True)
+
+
+def test_a_loss_that_is_not_finite_is_traced_to_its_node(tmp_path: Path) -> None:
+    with pytest.raises(NumericError, match=r"the loss of step \d+ is (nan|inf).*node 'train/.*first node"):
+        train(tmp_path, "optimizer.lr=1e30", "train.steps=20")
+    summary = Summary.read(tmp_path / "run" / "summary.json")
+    assert summary.status == "failed"
+    assert summary.error is not None
+    assert summary.error.exit_code == NumericError.exit_code
+
+
+def test_a_model_that_does_not_fit_its_images_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pool"):
+        train(tmp_path, "model=lenet", "data=synthetic", "data.shape=[1,2,2]")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_record_of_a_run_is_complete(tmp_path: Path) -> None:
+    summary = train(tmp_path)
+    folder = tmp_path / "run"
+    assert "seed: 0" in (folder / "config.yaml").read_text()
+    assert "digraph" in (folder / "graph.dot").read_text()
+    assert (folder / "plots" / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "checkpoint" in (folder / "run.log").read_text()
+    assert json.loads((folder / "summary.json").read_text())["weights_sha256"] == summary.weights_sha256
+    stored = load(folder / "checkpoints" / "step-3").variables
+    assert {"fc1/weights", "fc1/weights/velocity"} <= stored.keys()
+    assert all(np.isfinite(value).all() for value in stored.values())
