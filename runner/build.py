@@ -41,10 +41,13 @@ from runner.summary import (
     versions,
 )
 from runner.sweep_place import SweepPlace
-from runner.tracking import RunInfo, job_name
+from runner.tracking import RunInfo, job_name, sweep_name
 from runner.train import Progress, Trainer, replay, restore
 
 log = logging.getLogger(__name__)
+
+# The name under which MLflow's pages show the version of a run's code.
+_COMMIT_TAG = "mlflow.source.git.commit"
 
 
 def build(config: Config) -> Experiment:
@@ -147,9 +150,7 @@ class _Run:
 
     def _train(self, session: Session, first_step: int, stop: StopRequest) -> None:
         record = self._open_record(first_step)
-        meta = CheckpointMeta(
-            self.summary.config_hash, self._directory.run_id, self._directory.epoch, examples=0
-        )
+        meta = CheckpointMeta(self.summary.config_hash, self._directory.run_id, self._directory.epoch, examples=0)
         trainer = Trainer(
             self._experiment,
             session,
@@ -163,9 +164,7 @@ class _Run:
         status = "failed"
         try:
             progress = trainer.run()
-            record.plots(
-                progress.scores.confusion if progress.scores else None, self._experiment.facts.class_names
-            )
+            record.plots(progress.scores.confusion if progress.scores else None, self._experiment.facts.class_names)
             for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
                 record.artifact(path)
             status = "finished"
@@ -196,9 +195,7 @@ class _Run:
         if path is None:
             log.warning("no checkpoint in %s: beginning at step 0", self._directory.checkpoints)
             return None
-        expected = {
-            name: (spec.shape, spec.dtype) for name, spec in self._experiment.program.variables.items()
-        }
+        expected = {name: (spec.shape, spec.dtype) for name, spec in self._experiment.program.variables.items()}
         found = load(path, expected)
         if found.manifest.meta.run_id != self._directory.run_id:
             raise CheckpointError(
@@ -210,23 +207,26 @@ class _Run:
     def _open_record(self, first_step: int) -> Record:
         config: Any = self._experiment.config
         tracker = config.tracking.create(self._directory.path)
-        sweep_dir = None if self._sweep is None else self._sweep.directory
         info = RunInfo(
             run_id=self._directory.run_id,
             name=self._name(),
             run_dir=self._directory.path,
-            tags={"strategy": self.summary.strategy, "git_commit": self.summary.git_commit or ""},
+            tags=self._tags(),
             first_step=first_step + 1 if first_step else 0,
             history=self._directory.metrics_jsonl if self._resume else None,
-            sweep_dir=sweep_dir,
-            sweep_name="" if sweep_dir is None else f"sweep {sweep_dir.parent.name}/{sweep_dir.name}",
+            sweep_dir=None if self._sweep is None else self._sweep.directory,
+            sweep_name="" if self._sweep is None else sweep_name(self._sweep.swept),
         )
         record = Record(self._directory, tracker, info)
         record.configuration(to_plain(config))
         return record
 
+    def _tags(self) -> dict[str, str]:
+        commit = self.summary.git_commit
+        return {"runner.run_dir": str(self._directory.path)} | ({_COMMIT_TAG: commit} if commit else {})
+
     def _name(self) -> str:
-        if self._sweep is not None:
+        if self._sweep is not None and self._sweep.swept:
             return job_name(self._sweep.swept)
         config = self._experiment.config
         return f"{config.model.name} {config.data.name} {config.parallelism.name}"

@@ -73,6 +73,8 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
         return VERBS[first].run(arguments[1:])
     if "--help" in arguments or "-h" in arguments:
         return _help()
+    if "--version" in arguments:
+        return _version()
     _refuse_unknown_verb(first)
     _refuse_pickles(arguments)
     return _train(arguments, debug=debug)
@@ -83,6 +85,13 @@ def _help() -> int:
     from runner.help_text import help_text
 
     print(help_text(conf_dir(), {name: verb.text for name, verb in VERBS.items() if verb.text}))
+    return 0
+
+
+def _version() -> int:
+    from runner.summary import versions
+
+    print(f"runner {versions()['runner']}")
     return 0
 
 

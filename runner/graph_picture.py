@@ -1,46 +1,72 @@
-"""A picture of a training graph, small enough to look at: one box per layer and device."""
+"""Pictures of a training graph, small enough to look at: one box per layer and device."""
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.engine.graph import Graph, Node
+from runner.tracking.box_diagram import box_diagram
 
 _Box = tuple[str, str]
 _OTHER = "step"
 
 
+@dataclass(frozen=True)
+class _Layers:
+    """boxes: text of each (layer, device). arrows: how many tensors flow from one box to another."""
+
+    boxes: dict[_Box, str]
+    arrows: Counter[tuple[_Box, _Box]]
+
+
 def draw_graph(graph: Graph, path: Path) -> list[Path]:
-    """Write ``path`` in Graphviz's language and, where its program is installed, an SVG beside it; return both.
+    """Write ``path`` in Graphviz's language, a PNG beside it and, where Graphviz's program is installed, an SVG.
 
-    A box is a layer on a device and says how many nodes it stands for; an arrow, how many tensors flow.
+    A box is a layer on a device and says how many nodes it stands for; an arrow, how many tensors flow. The PNG
+    leaves out what a step hands to every layer, and back: that is the same in all networks and would hide the
+    rest. Returns the paths of what was written.
     """
-    import graphviz
+    layers = _layers_of(graph)
+    arrows = {
+        (source, target): str(count)
+        for (source, target), count in layers.arrows.items()
+        if _OTHER not in (source[0], target[0])
+    }
+    return [*_write_graphviz(layers, path), box_diagram(layers.boxes, arrows, path.with_suffix(".png"))]
 
-    boxes: Counter[_Box] = Counter(_box(node) for node in graph)
+
+def _layers_of(graph: Graph) -> _Layers:
+    counts = Counter(_box(node) for node in graph)
     arrows: Counter[tuple[_Box, _Box]] = Counter()
     for node in graph:
         for tensor in node.inputs:
             source, target = _box(graph.nodes[tensor.node]), _box(node)
             if source != target:
                 arrows[source, target] += 1
+    return _Layers({box: f"{box[0]}\n{count} nodes" for box, count in counts.items()}, arrows)
+
+
+def _box(node: Node) -> _Box:
+    return (node.layer.name if node.layer else _OTHER, node.device or "any device")
+
+
+def _write_graphviz(layers: _Layers, path: Path) -> list[Path]:
+    import graphviz
+
     picture = graphviz.Digraph("graph", node_attr={"shape": "box", "style": "rounded"})
-    names = {box: f"box{i}" for i, box in enumerate(boxes)}
-    for device in dict.fromkeys(device for _, device in boxes):
+    names = {box: f"box{i}" for i, box in enumerate(layers.boxes)}
+    for device in dict.fromkeys(device for _, device in layers.boxes):
         with picture.subgraph(name=f"cluster_{device}") as group:
-            group.attr(label=device or "any device")
-            for (layer, owner), count in boxes.items():
-                if owner == device:
-                    group.node(names[layer, owner], f"{layer}\n{count} nodes")
-    for (source, target), count in arrows.items():
+            group.attr(label=device)
+            for box, text in layers.boxes.items():
+                if box[1] == device:
+                    group.node(names[box], text)
+    for (source, target), count in layers.arrows.items():
         picture.edge(names[source], names[target], label=str(count))
     path.write_text(picture.source, encoding="utf-8")
     if shutil.which("dot") is None:
         return [path]
     return [path, Path(picture.render(outfile=path.with_suffix(".svg"), cleanup=True))]
-
-
-def _box(node: Node) -> _Box:
-    return (node.layer.name if node.layer else _OTHER, node.device)

@@ -14,6 +14,8 @@ from runner.tracking import MetricsLog, RunInfo, Tracker, read_metrics
 from runner.tracking.plots import confusion_matrix, learning_curves
 
 _SMALLER_IS_BETTER = ("loss",)
+# How a run is recorded or continued is no part of what it computes.
+_NO_PARAMETERS = ("tracking", "resume")
 
 
 class Record:
@@ -29,8 +31,8 @@ class Record:
         tracker.start(info)
 
     def configuration(self, plain: Mapping[str, Any]) -> None:
-        """Record the resolved configuration, as parameters and as a file."""
-        self._tracker.log_params(plain)
+        """Record the resolved configuration: whole as a file, as parameters what decides the outcome."""
+        self._tracker.log_params({key: value for key, value in plain.items() if key not in _NO_PARAMETERS})
         self._tracker.log_artifact(self._directory.config_yaml)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:

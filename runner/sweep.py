@@ -31,25 +31,29 @@ class Sweep:
         self._summaries: list[Summary] = []
 
     def run(self, job: Job) -> None:
-        """Train one job. What ends it is told, noted and raised again.
+        """Train one job and note how it ended.
 
-        An interruption is meant for the whole sweep: it is raised as KeyboardInterrupt, which Hydra does not
-        take for the failure of one job.
+        A RunnerError is told here and not raised: Hydra would tell it once more and, between batches of jobs,
+        stop. A defect is raised again. An interruption is meant for the whole sweep: it is raised as
+        KeyboardInterrupt, which Hydra does not take for the failure of one job.
         """
         assert job.sweep is not None
         self._directory = job.sweep.directory
-        label = f"job {job.sweep.number} ({', '.join(f'{k}={v}' for k, v in job.sweep.swept.items())})"
+        swept = ", ".join(f"{key}={value}" for key, value in job.sweep.swept.items())
+        label = f"job {job.sweep.number}" + (f" ({swept})" if swept else "")
         print(label, file=sys.stderr, flush=True)
         try:
             config = job.config()
             self._tracking = config.tracking
             self._summaries.append(self._train(config, job))
+        except Interrupted as stop:
+            self._summaries.append(_summary_of_failure(job, stop))
+            raise KeyboardInterrupt from stop
         except Exception as error:
             print_error(error, what=label, debug=self._debug)
             self._summaries.append(_summary_of_failure(job, error))
-            if isinstance(error, Interrupted):
-                raise KeyboardInterrupt from error
-            raise
+            if not isinstance(error, RunnerError):
+                raise
 
     def finish(self, *, interrupted: bool = False) -> int:
         """Print and store the table of jobs, end the sweep's tracking record, return its exit code."""
@@ -59,13 +63,14 @@ class Sweep:
         table.print()
         table_file = self._directory / TABLE_FILE
         table_file.write_text(table.csv(), encoding="utf-8")
-        failed = sum(summary.status != "finished" for summary in self._summaries)
+        failed = sum(summary.status == "failed" for summary in self._summaries)
+        status = "interrupted" if interrupted else "failed" if failed else "finished"
         if self._tracking is not None:
-            status = "interrupted" if interrupted else "failed" if failed else "finished"
-            self._tracking.finish_sweep(self._directory, status, [table_file])
-        if failed:
-            total = len(self._summaries)
-            print(f"runner: {failed} of {total} jobs failed; see {self._directory}", file=sys.stderr)
+            self._tracking.finish_sweep(self._directory, status, [table_file], table.markdown())
+        if status != "finished":
+            jobs = f"{failed} of {len(self._summaries)} jobs failed"
+            what = f"sweep interrupted, {jobs}" if interrupted else jobs
+            print(f"runner: {what}; see {self._directory}", file=sys.stderr)
         return FAILED_EXIT_CODE if failed else 0
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from runner.errors import ConfigError, ResourceError
-from runner.tracking.mlflow_client import redacted, resolve_uri, sqlite_path
+from runner.tracking.mlflow_client import experiment_of_newest_run, redacted, resolve_uri, sqlite_path
+from runner.tracking.writer import StoreUnavailableError
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 5000
@@ -27,8 +28,8 @@ SERVER_ENVIRONMENT = {
 def main(arguments: Sequence[str]) -> int:
     """Become the MLflow server; returns only when the store has a server of its own.
 
-    Raises ConfigError for an unusable store address and ResourceError when there is no store yet or the port
-    is taken.
+    Raises ConfigError for an unusable store address and ResourceError when there is no store yet, when it cannot
+    be read or the port is taken.
     """
     parser = argparse.ArgumentParser(prog="runner ui", description=__doc__)
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="on 127.0.0.1 (default: %(default)s)")
@@ -37,16 +38,26 @@ def main(arguments: Sequence[str]) -> int:
     if not uri.startswith(("http:", "https:")):
         _require_store(uri)
         _require_free_port(port)
+        page = _page_of_runs(uri)
+        print(f"recorded runs: http://{HOST}:{port}/{page}  (store {redacted(uri)}; Ctrl-C ends)", flush=True)
         _become_server(uri, port)
     print(f"the runs are recorded by a server that has its own pages: {redacted(uri)}")
     return 0
 
 
 def _become_server(uri: str, port: int) -> NoReturn:
-    print(f"recorded runs: http://{HOST}:{port}  (store {redacted(uri)}; Ctrl-C ends)", flush=True)
     options = {"--host": HOST, "--port": str(port), "--workers": "1", "--backend-store-uri": uri}
     command = [sys.executable, "-m", "mlflow", "server", *itertools.chain(*options.items())]
     os.execve(command[0], command, os.environ | SERVER_ENVIRONMENT)
+
+
+def _page_of_runs(uri: str) -> str:
+    """Where the runs are: MLflow's first page, and its first page of an experiment, are about language models."""
+    try:
+        experiment = experiment_of_newest_run(uri)
+    except StoreUnavailableError as error:
+        raise ResourceError(str(error)) from error
+    return f"#/experiments{'' if experiment is None else f'/{experiment}'}?workflowType=machine_learning"
 
 
 def store_state() -> str:

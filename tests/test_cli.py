@@ -15,6 +15,7 @@ import runner
 from runner.cli import VERBS, main
 from runner.config import GROUPS
 from runner.errors import Interrupted, NumericError
+from runner.summary import versions
 from tests.fake_build import Call, FakeBuild
 from tests.refusal import Capture, refused
 
@@ -67,6 +68,11 @@ def test_composing_imports_nothing_slow():
 def test_every_verb_has_its_own_help(verb: str, capsys: Capture):
     assert main([verb, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: runner {verb}")
+
+
+def test_the_version_is_the_projects_own(capsys: Capture):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"runner {versions()['runner']}\n"
 
 
 def test_an_unknown_verb_is_told_the_verbs(folder: Path, capsys: Capture):

@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "experiment": "config_schema data engine",
     "evaluation": "engine",
     "display": "",
-    "graph_picture": "engine",
+    "graph_picture": "engine tracking",
     "train": "experiment evaluation display record run_directory signals"
     " strategies data checkpoint tracking engine errors",
     # The only wiring.
@@ -72,7 +72,7 @@ MAY_IMPORT = {
     "ui": "tracking errors",
     "doctor": "conf_dir cores data ui errors",
     "commands": "build config config_schema cores explain hydra_app results resume summary sweep errors",
-    "cli": "commands conf_dir console data doctor help_text ui errors engine.worker",
+    "cli": "commands conf_dir console data doctor help_text summary ui errors engine.worker",
     "__main__": "cli",
     "": "commands summary",
 }

@@ -61,6 +61,7 @@ def test_a_failed_job_does_not_stop_the_sweep_but_shows(fake_build: FakeBuild, f
     assert "job 0 (seed=2): error: the loss of step 3 is nan\n" in err
     assert err.endswith(f"runner: 1 of 3 jobs failed; see {folder / 'sweep'}\n")
     assert "Traceback" not in err
+    assert "Error executing job" not in err
 
 
 def test_a_defect_in_a_job_shows_its_traceback_and_the_sweep_goes_on(fake_build: FakeBuild, capsys: Capture):
@@ -72,6 +73,12 @@ def test_a_defect_in_a_job_shows_its_traceback_and_the_sweep_goes_on(fake_build:
     assert main([*SWEEP, "seed=2,1"]) == 1
     assert len(fake_build.calls) == 2
     assert "ZeroDivisionError: a defect" in capsys.readouterr().err
+
+
+def test_a_failed_job_does_not_stop_a_sweep_that_is_cut_into_batches(fake_build: FakeBuild):
+    fake_build.act = fail_on_seed_2
+    assert main([*SWEEP, "seed=2,1", "hydra.sweeper.max_batch_size=1"]) == 1
+    assert [call.config.seed for call in fake_build.calls] == [2, 1]
 
 
 def test_an_impossible_combination_fails_its_job_only(fake_build: FakeBuild, folder: Path, capsys: Capture):
@@ -114,22 +121,26 @@ def test_an_interruption_ends_the_whole_sweep(fake_build: FakeBuild, folder: Pat
     assert main([*SWEEP, "seed=1,2,3"]) == 130
     assert [call.config.seed for call in fake_build.calls] == [1, 2]
     assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished", "interrupted"]
-    assert "stopped by SIGINT" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.count("stopped by SIGINT") == 1
+    assert f"runner: sweep interrupted, 0 of 2 jobs failed; see {folder / 'sweep'}\n" in err
 
 
 def test_the_tracking_record_of_the_sweep_is_ended(
     fake_build: FakeBuild, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    ended: list[tuple[Path, str, list[Path]]] = []
+    ended: list[tuple[Path, str, list[Path], str]] = []
     monkeypatch.setattr(
         "runner.tracking.NoTracking.finish_sweep",
-        lambda self, directory, status, artifacts: ended.append((directory, status, artifacts)),
+        lambda self, *arguments: ended.append(arguments),
     )
     main([*SWEEP, "seed=1"])
     fake_build.act = fail_on_seed_2
     main([*SWEEP, "seed=2"])
-    table = [folder / "sweep" / "jobs.csv"]
-    assert ended == [(folder / "sweep", "finished", table), (folder / "sweep", "failed", table)]
+    assert [end[:3] for end in ended] == [
+        (folder / "sweep", status, [folder / "sweep" / "jobs.csv"]) for status in ("finished", "failed")
+    ]
+    assert ended[0][3].splitlines()[-1] == "| none | 1 | 0.1000 |  | finished |"
 
 
 def test_values_swept_by_a_configuration_are_swept_values_too(fake_build: FakeBuild, folder: Path):

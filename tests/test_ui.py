@@ -27,10 +27,13 @@ class BecameError(Exception):
 
 @pytest.fixture
 def no_exec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server comes of it, and every store's newest run is in experiment 7."""
+
     def become(program: str, command: list[str], environment: dict[str, str]) -> None:
         raise BecameError(program, command, environment)
 
     monkeypatch.setattr(os, "execve", become)
+    monkeypatch.setattr(ui, "experiment_of_newest_run", lambda uri: "7")
 
 
 @pytest.fixture
@@ -52,7 +55,8 @@ def test_it_becomes_a_server_for_this_machine_over_the_store_of_this_folder(fold
     assert options["--port"] == str(port)
     assert options["--backend-store-uri"] == f"sqlite:///{folder}/mlflow.db"
     assert became.value.environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
-    assert f"http://127.0.0.1:{port}" in capsys.readouterr().out
+    page = f"http://127.0.0.1:{port}/#/experiments/7?workflowType=machine_learning "
+    assert page in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("no_exec")
@@ -62,6 +66,23 @@ def test_the_variable_that_moves_the_store_moves_the_pages(folder: Path, port: i
     with pytest.raises(BecameError) as became:
         main(["ui", "--port", str(port)])
     assert became.value.command[-1] == f"sqlite:///{folder}/elsewhere.db"
+
+
+@pytest.mark.usefixtures("no_exec")
+def test_a_store_without_runs_is_shown_from_its_experiments_on(
+    folder: Path, port: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    (folder / "mlflow.db").touch()
+    monkeypatch.setattr(ui, "experiment_of_newest_run", lambda uri: None)
+    with pytest.raises(BecameError):
+        main(["ui", "--port", str(port)])
+    assert f"http://127.0.0.1:{port}/#/experiments?workflowType=machine_learning " in capsys.readouterr().out
+
+
+def test_a_store_that_cannot_be_read_is_refused(folder: Path, port: int, capsys: Capture):
+    (folder / "mlflow.db").write_text("hello " * 100)
+    assert main(["ui", "--port", str(port)]) == 4
+    assert "DatabaseError: file is not a database" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_exec")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 from runner.engine.compile import Part
+from runner.engine.device import DeviceName
 from runner.engine.inputs import FIELDS, InputSlot
 from runner.engine.plan import DevicePlan
 from runner.engine.serialize import from_document, to_document
 from runner.engine.tensor import Tensor
+from runner.engine.transport.names import MASTER, peer_name
 from runner.engine.transport.shared_memory import ArenaSpec
 from runner.errors import SecurityError
 
@@ -30,6 +33,11 @@ class Assignment:
     inputs: tuple[InputSlot, ...]
     arenas: Mapping[str, ArenaSpec]
 
+    @cached_property
+    def plan(self) -> DevicePlan:
+        """What the device does in a step; every process derives the same."""
+        return self.part.plan(self.device)
+
     def to_document(self) -> dict[str, Any]:
         """Describe as plain data."""
         return {
@@ -45,29 +53,25 @@ class Assignment:
     def from_document(cls, document: object) -> Assignment:
         """Read what :meth:`to_document` made; the graph is verified, every shape inferred anew.
 
-        Raises SecurityError or VerificationError for anything else.
+        What comes back can be run as it is: it has a plan, and arenas with room for all that the plan moves.
+        Raises SecurityError for anything else.
         """
-        if not isinstance(document, Mapping) or set(document) != _FIELDS:
-            raise SecurityError(f"plan refused: expected a map with the fields {', '.join(sorted(_FIELDS))}")
         try:
-            graph = from_document(document["graph"])
-            fetches = tuple(Tensor.parse(text) for text in document["fetches"])
-            feeds = {Tensor.parse(fed): Tensor.parse(carrier) for fed, carrier in document["feeds"]}
-            for tensor in (*fetches, *feeds.values()):
-                graph.spec(tensor)
-            inputs = tuple(_input_slot(entry) for entry in document["inputs"])
-            arenas = [ArenaSpec.from_plain(entry) for entry in document["arenas"]]
-        except (TypeError, ValueError, AttributeError) as error:
+            assignment = _read(document)
+            _check_part(assignment)
+            _check_arenas(assignment)
+        except ValueError as error:
             raise SecurityError(f"plan refused: {error}") from error
-        part = Part(graph, fetches, feeds)
-        return cls(str(document["device"]), part, inputs, {arena.owner: arena for arena in arenas})
+        return assignment
 
 
-def _input_slot(entry: Sequence[Any]) -> InputSlot:
-    text, split, field, lo, hi = entry
-    if field not in FIELDS or not isinstance(split, str) or type(lo) is not int or type(hi) is not int:
-        raise ValueError(f"input {entry!r:.80}: expected [tensor, split, one of {', '.join(FIELDS)}, lo, hi]")
-    return InputSlot(Tensor.parse(text), split, field, lo, hi)
+@lru_cache(maxsize=1024)
+def peer_of(device: str) -> str:
+    """Name of the peer that runs a device: its job and task. Raises ValueError for a name that lacks a part."""
+    name = DeviceName.parse(device)
+    if name.job is None or name.task is None or not name.is_full:
+        raise ValueError(f"device {device!r}: expected a full name such as /job:worker/task:0/device:cpu:0")
+    return peer_name(name.job, name.task)
 
 
 def feed_key(tensor: Tensor) -> str:
@@ -95,3 +99,97 @@ def sent_sizes(plan: DevicePlan) -> dict[str, int]:
     }
     sizes.update({fetch_key(tensor): plan.specs[slot].nbytes for tensor, slot in plan.fetches.items()})
     return sizes
+
+
+def senders(plan: DevicePlan) -> dict[str, str]:
+    """The peer that sends each value this device receives, by key."""
+    return {
+        instruction.attributes["key"]: peer_of(instruction.attributes["source"])
+        for instruction in plan.instructions
+        if instruction.op == "recv"
+    }
+
+
+def _read(document: object) -> Assignment:
+    if not isinstance(document, Mapping) or set(document) != _FIELDS:
+        raise ValueError(f"expected a map with the fields {', '.join(sorted(_FIELDS))}")
+    fetches = [_tensor(entry) for entry in _items(document["fetches"], "fetches")]
+    feeds = [_items(entry, "feeds", 2) for entry in _items(document["feeds"], "feeds")]
+    inputs = [_input_slot(entry) for entry in _items(document["inputs"], "inputs")]
+    arenas = [ArenaSpec.from_plain(entry) for entry in _items(document["arenas"], "arenas")]
+    part = Part(
+        from_document(document["graph"]),
+        tuple(fetches),
+        _by_name("feeds", [(_tensor(fed), _tensor(carrier)) for fed, carrier in feeds]),
+    )
+    by_owner = _by_name("arenas", [(arena.owner, arena) for arena in arenas])
+    return Assignment(_text(document["device"]), part, tuple(inputs), by_owner)
+
+
+def _check_part(assignment: Assignment) -> None:
+    """Raise ValueError unless graph, fetches, feeds and inputs belong together and to the device."""
+    graph, device = assignment.part.graph, assignment.device
+    peer_of(device)
+    for node in graph:
+        if node.device != device:
+            raise ValueError(f"node {node.name!r} is on {node.device!r}, expected {device}")
+    for tensor in assignment.part.fetches:
+        graph.spec(tensor)
+    carriers = sorted(assignment.part.feeds.values())
+    placeholders = sorted(node[0] for node in graph if node.op == "placeholder")
+    if carriers != placeholders:
+        raise ValueError(f"feeds enter at {_listed(carriers)}, expected each placeholder once: {_listed(placeholders)}")
+    for slot in assignment.inputs:
+        if slot.tensor not in assignment.part.feeds:
+            raise ValueError(f"input {slot.tensor}: expected one of the feeds {_listed(assignment.part.feeds)}")
+
+
+def _check_arenas(assignment: Assignment) -> None:
+    """Raise ValueError unless every value that the plan moves has its slot."""
+    plan, arenas = assignment.plan, assignment.arenas
+    own = peer_of(assignment.device)
+    destinations = {peer_of(i.attributes["destination"]) for i in plan.instructions if i.op == "send"}
+    absent = ({own, MASTER} | destinations | set(senders(plan).values())) - set(arenas)
+    if absent:
+        raise ValueError(f"no arena of {', '.join(sorted(absent))}, only of {', '.join(sorted(arenas)) or 'nobody'}")
+    if arenas[own].sizes != sent_sizes(plan):
+        raise ValueError(f"the arena of {own} is not laid out for what the plan sends and fetches")
+    if not feed_sizes(plan, assignment.inputs).items() <= arenas[MASTER].sizes.items():
+        raise ValueError(f"the arena of {MASTER} is not laid out for what the plan is fed")
+
+
+def _input_slot(entry: object) -> InputSlot:
+    text, split, field, lo, hi = _items(entry, "inputs", 5)
+    if field not in FIELDS or type(lo) is not int or type(hi) is not int or not 0 <= lo <= hi:
+        raise ValueError(f"input {entry!r:.80}: expected [tensor, split, one of {', '.join(FIELDS)}, lo, hi]")
+    return InputSlot(_tensor(text), _text(split), field, lo, hi)
+
+
+def _tensor(text: object) -> Tensor:
+    tensor = Tensor.parse(_text(text))
+    if str(tensor) != text:
+        raise ValueError(f"tensor reference {text!r:.80}: expected {tensor}")
+    return tensor
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected text, came {value!r:.80}")
+    return value
+
+
+def _items(value: object, where: str, count: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or (count is not None and len(value) != count):
+        raise ValueError(f"{where}: expected a list{'' if count is None else f' of {count}'}, came {value!r:.80}")
+    return value
+
+
+def _by_name(where: str, pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    named = dict(pairs)
+    if len(named) != len(pairs):
+        raise ValueError(f"{where}: {_listed(name for name, _ in pairs)}, expected no name twice")
+    return named
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(str(name) for name in names) or "none"

@@ -23,6 +23,9 @@ from runner.kernels.registry import Registry
 
 Array = NDArray[Any]
 
+PEAK_MEMORY = "peak_memory_bytes"
+"""Name of what a worker process says of its memory with every finished step."""
+
 
 class Session(Protocol):
     """Runs clients of one program. Not thread-safe: one step at a time."""
@@ -75,9 +78,7 @@ def client_of(program: Program, name: str) -> Client:
 def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Array]:
     """Give each fed name's value to every tensor of that name."""
     if feeds.keys() != client.feeds.keys():
-        raise RunnerError(
-            f"client {client.name!r} was fed {sorted(feeds)}, but takes {sorted(client.feeds)}"
-        )
+        raise RunnerError(f"client {client.name!r} was fed {sorted(feeds)}, but takes {sorted(client.feeds)}")
     return {tensor: feeds[name] for name, tensors in client.feeds.items() for tensor in tensors}
 
 
@@ -200,9 +201,7 @@ class _Ready:
         self.compiled = compiled
         self.executors = executors
         self.rendezvous = rendezvous
-        self.feeds = {
-            device: {feed.tensor for feed in each.plan.feeds} for device, each in executors.items()
-        }
+        self.feeds = {device: {feed.tensor for feed in each.plan.feeds} for device, each in executors.items()}
 
 
 def peak_rss_bytes() -> int:

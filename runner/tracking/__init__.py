@@ -1,6 +1,6 @@
 """Experiment tracking: MLflow, or nothing; metrics.jsonl and plots whatever the tracker."""
 
-from runner.tracking.base import NoTracking, NullTracker, RunInfo, Tracker, Tracking, job_name
+from runner.tracking.base import NoTracking, NullTracker, RunInfo, Tracker, Tracking, job_name, sweep_name
 from runner.tracking.metrics_log import MetricsLog, read_metrics
 from runner.tracking.mlflow_tracker import MlflowTracker, MlflowTracking
 
@@ -18,4 +18,5 @@ __all__ = [
     "Tracking",
     "job_name",
     "read_metrics",
+    "sweep_name",
 ]

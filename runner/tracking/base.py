@@ -4,12 +4,13 @@ A tracker never slows a step and never ends a run. Its methods return in microse
 refuses or cannot take is spooled and said in the log.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 STATUSES = ("finished", "failed", "interrupted")
+_NAMELESS = ("none", "null", "true", "false")
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,11 @@ class Tracking(Protocol):
         """A tracker for the run in this directory."""
         ...
 
-    def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = ()) -> None:
-        """End the record of the sweep in this directory and add files, such as its table of jobs, to it."""
+    def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
+        """End the record of the sweep in this directory.
+
+        artifacts: files to add to it. description: Markdown its page shows, such as the table of jobs.
+        """
         ...
 
 
@@ -117,17 +121,32 @@ class NoTracking:
         """A tracker that records nothing."""
         return NullTracker()
 
-    def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = ()) -> None:
+    def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
         """Do nothing."""
 
 
 def job_name(swept: Mapping[str, str]) -> str:
-    """Name a job of a sweep by its swept values, each key cut to its last part where that stays unambiguous.
+    """Name a job of a sweep by its swept values; short, for lists that show twenty characters.
 
-    ``{"optimizer.lr": "0.1", "parallelism": "single"}`` gives "lr=0.1 parallelism=single".
+    The option of a group stands for itself, other keys are cut to their last part where that stays unambiguous:
+    ``{"optimizer.lr": "0.1", "parallelism": "single"}`` gives "lr=0.1 single".
     """
-    last_parts = [key.rsplit(".", 1)[-1] for key in swept]
     return " ".join(
-        f"{part if last_parts.count(part) == 1 else key}={value}"
-        for part, (key, value) in zip(last_parts, swept.items(), strict=True)
+        value if _is_option(key, value) else f"{short}={value}"
+        for short, (key, value) in zip(_short_keys(swept), swept.items(), strict=True)
     )
+
+
+def sweep_name(swept: Collection[str]) -> str:
+    """Name a sweep by the keys it varies, in the same short form: "sweep lr, parallelism"."""
+    return f"sweep {', '.join(_short_keys(swept))}".rstrip()
+
+
+def _is_option(key: str, value: str) -> bool:
+    """Whether the value says by itself what it is: the name of an option, of a key that is not a nested one."""
+    return "." not in key and value.isidentifier() and value not in _NAMELESS
+
+
+def _short_keys(keys: Collection[str]) -> list[str]:
+    last_parts = [key.rsplit(".", 1)[-1] for key in keys]
+    return [part if last_parts.count(part) == 1 else key for part, key in zip(last_parts, keys, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
 import re
@@ -50,16 +51,21 @@ def connect(uri: str, experiment: str) -> tuple[Any, str]:
     Only one process at a time does this to a SQLite store: fresh processes would race in its schema
     migration. Raises StoreUnavailableError.
     """
-    # Training tells nobody, unless its user decided so; read when mlflow is imported.
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     with store_errors(f"tracking store {redacted(uri)}"), _creation_lock(uri):
-        # Slow (seconds): here, on the writer's thread, it delays nobody.
-        from mlflow.tracking import MlflowClient
-
-        _quieten()
-        _probe(uri)
-        client = MlflowClient(tracking_uri=uri)
+        client = _client(uri)
         return client, _experiment_id(client, experiment, uri)
+
+
+def experiment_of_newest_run(uri: str) -> str | None:
+    """Id of the experiment a run was last started in, None where there is no run.
+
+    Raises StoreUnavailableError.
+    """
+    with store_errors(f"tracking store {redacted(uri)}"), _creation_lock(uri):
+        client = _client(uri)
+        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+        runs = client.search_runs(experiments, max_results=1, order_by=["attributes.start_time DESC"])
+        return str(runs[0].info.experiment_id) if runs else None
 
 
 @contextmanager
@@ -82,6 +88,26 @@ def redacted(uri: str) -> str:
     """The address without user and password."""
     scheme, separator, rest = uri.partition("://")
     return scheme + separator + rest.rpartition("@")[2]
+
+
+def source_tags() -> dict[str, str]:
+    """Who started a run and with what, under the names MLflow's pages look for."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container whose user id has no name
+        user = "unknown"
+    return {"mlflow.user": user, "mlflow.source.name": "runner", "mlflow.source.type": "LOCAL"}
+
+
+def _client(uri: str) -> Any:
+    # Training tells nobody, unless its user decided so; read when mlflow is imported.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # Slow (seconds): on the thread of a run's writer it delays nobody.
+    from mlflow.tracking import MlflowClient
+
+    _quieten()
+    _probe(uri)
+    return MlflowClient(tracking_uri=uri)
 
 
 def _creation_lock(uri: str) -> AbstractContextManager[None]:

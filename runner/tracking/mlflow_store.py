@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.tracking.base import RunInfo
 from runner.tracking.metrics_log import read_metrics
-from runner.tracking.mlflow_client import connect, redacted, store_errors
+from runner.tracking.mlflow_client import connect, redacted, source_tags, store_errors
 from runner.tracking.mlflow_rules import (
     METRICS_PER_BATCH,
     PARAMS_PER_BATCH,
@@ -32,7 +32,8 @@ class MlflowStore:
     """The MLflow run of one experiment run, created on the first ``open`` and found again by every later one.
 
     Points are recognised by (key, step): what the store holds when it is opened is never written again, so
-    that a resumed run continues its curves without a repetition.
+    that a resumed run continues its curves without a repetition. Made when the run begins: that is the start
+    MLflow is told, however long it takes to reach the store.
     """
 
     def __init__(self, uri: str, experiment: str, run: RunInfo) -> None:
@@ -40,6 +41,7 @@ class MlflowStore:
         self._uri = uri
         self._experiment = experiment
         self._run = run
+        self._started_ms = round(time.time() * 1000)
         self._client: Any = None
         self._params: dict[str, str] = {}
         self._known: dict[str, set[int]] = {}
@@ -132,16 +134,11 @@ class MlflowStore:
         return str(found[0].info.run_id) if found else None
 
     def _create_run(self, experiment_id: str) -> str:
-        tags = {
-            "mlflow.user": _user(),
-            "mlflow.source.name": "runner",
-            "mlflow.source.type": "LOCAL",
-            RUN_ID_TAG: self._run.run_id,
-        }
+        tags = {**source_tags(), RUN_ID_TAG: self._run.run_id}
         if self._run.sweep_dir is not None:
             place = SweepRecord(self._uri, experiment_id, self._run.sweep_dir)
-            tags["mlflow.parentRunId"] = parent_run_id(self._client, place, self._run.sweep_name)
-        run = self._client.create_run(experiment_id, run_name=self._run.name, tags=tags)
+            tags["mlflow.parentRunId"] = parent_run_id(self._client, place, self._run.sweep_name, self._started_ms)
+        run = self._client.create_run(experiment_id, self._started_ms, tags, self._run.name)
         return str(run.info.run_id)
 
     def _steps(self, key: str) -> set[int]:
@@ -159,10 +156,3 @@ class MlflowStore:
 
     def _errors(self) -> AbstractContextManager[None]:
         return store_errors(f"tracking store {redacted(self._uri)}")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container whose user id has no name
-        return "unknown"

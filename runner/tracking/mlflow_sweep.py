@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from runner.tracking.file_lock import file_lock
-from runner.tracking.mlflow_client import connect, redacted, store_errors
-from runner.tracking.mlflow_rules import RUN_STATUS
+from runner.tracking.mlflow_client import connect, redacted, source_tags, store_errors
+from runner.tracking.mlflow_rules import RUN_STATUS, TAG_LENGTH
 from runner.tracking.writer import StoreUnavailableError
 
 _log = logging.getLogger(__name__)
 
 SWEEP_FILE = "sweep.json"
+_DESCRIPTION_TAG = "mlflow.note.content"
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class SweepRecord:
         fresh.replace(self.sweep_dir / SWEEP_FILE)
 
 
-def parent_run_id(client: Any, place: SweepRecord, name: str) -> str:
-    """The run that the jobs of a sweep are children of; the first job to ask creates it.
+def parent_run_id(client: Any, place: SweepRecord, name: str, started_ms: int) -> str:
+    """The run that the jobs of a sweep are children of; the first job to ask creates it, begun when that job was.
 
     It is made through the client: the variable MLFLOW_RUN_ID, which MLflow's fluent functions would take for
     the parent and for every child, has no say.
@@ -55,18 +56,16 @@ def parent_run_id(client: Any, place: SweepRecord, name: str) -> str:
         stored = place.stored_run_id()
         if stored is not None:
             return stored
-        tags = {
-            "mlflow.source.name": "runner",
-            "mlflow.source.type": "LOCAL",
-            "runner.sweep_dir": str(place.sweep_dir),
-        }
-        run = client.create_run(place.experiment_id, run_name=name or place.sweep_dir.name, tags=tags)
+        tags = {**source_tags(), "runner.sweep_dir": str(place.sweep_dir)}
+        run = client.create_run(place.experiment_id, started_ms, tags, name or place.sweep_dir.name)
         place.store_run_id(run.info.run_id)
         return str(run.info.run_id)
 
 
-def finish_parent(uri: str, experiment: str, sweep_dir: Path, status: str, artifacts: Sequence[Path]) -> None:
-    """End the parent run and add files to it; a store that fails is said in the log and nothing more."""
+def finish_parent(
+    uri: str, experiment: str, sweep_dir: Path, status: str, artifacts: Sequence[Path], description: str
+) -> None:
+    """End the parent run, describe it and add files to it; a store that fails is said in the log only."""
     try:
         client, experiment_id = connect(uri, experiment)
         run_id = SweepRecord(uri, experiment_id, sweep_dir).stored_run_id()
@@ -75,6 +74,8 @@ def finish_parent(uri: str, experiment: str, sweep_dir: Path, status: str, artif
         with store_errors(f"tracking store {redacted(uri)}"):
             for path in artifacts:
                 client.log_artifact(run_id, str(path))
+            if description:
+                client.set_tag(run_id, _DESCRIPTION_TAG, description[:TAG_LENGTH])
             client.set_terminated(run_id, status=RUN_STATUS[status], end_time=round(time.time() * 1000))
     except StoreUnavailableError as error:
         _log.warning("the record of the sweep in %s is incomplete: %s", sweep_dir, error)

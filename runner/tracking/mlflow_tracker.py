@@ -13,7 +13,7 @@ from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.mlflow_sweep import finish_parent
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags
 from runner.tracking.spool import Spool
-from runner.tracking.system import SystemSampler
+from runner.tracking.system import SystemMonitor
 from runner.tracking.writer import BackgroundWriter
 
 SPOOL_FILE = "tracking-spool.jsonl"
@@ -56,9 +56,9 @@ class MlflowTracking:
         """A tracker for the run in this directory."""
         return MlflowTracker(self, self.store_uri(), run_dir)
 
-    def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = ()) -> None:
-        """End the parent run of the sweep in this directory and add files to it."""
-        finish_parent(self.store_uri(), self.experiment, sweep_dir, status, artifacts)
+    def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
+        """End the parent run of the sweep in this directory, describe it and add files to it."""
+        finish_parent(self.store_uri(), self.experiment, sweep_dir, status, artifacts, description)
 
 
 class MlflowTracker:
@@ -70,8 +70,9 @@ class MlflowTracker:
         self._spool = Spool(run_dir / SPOOL_FILE)
         self._store: MlflowStore | None = None
         self._writer: BackgroundWriter | None = None
-        self._sampler = SystemSampler(settings.system_metrics_every_s) if settings.system_metrics else None
+        self._monitor = self._create_monitor()
         self._step = 0
+        self._sampled_step: int | None = None
 
     @property
     def mlflow_run_id(self) -> str | None:
@@ -83,11 +84,11 @@ class MlflowTracker:
         self._step = run.first_step
         self._spool.keep(lambda record: not _made_again(record, run.first_step))
         self._store = MlflowStore(self._uri, self._settings.experiment, run)
-        self._writer = BackgroundWriter(
-            self._store, self._spool, queue_size=self._settings.queue_size, on_tick=self.sample_system
-        )
+        self._writer = BackgroundWriter(self._store, self._spool, queue_size=self._settings.queue_size)
         self.set_tags(run.tags)
         self._writer.start()
+        if self._monitor is not None:
+            self._monitor.start()
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Record a configuration; MLflow keeps the first value of a key for ever."""
@@ -110,13 +111,21 @@ class MlflowTracker:
         """End the record within ``finish_timeout_s``; what could not be written stays in the spool file."""
         if status not in STATUSES:
             raise ValueError(f"status {status!r}: expected one of {', '.join(STATUSES)}")
+        if self._monitor is not None:
+            self._monitor.stop()
         self._put(End(status, _now_ms()))
         self._started().finish(self._settings.finish_timeout_s)
 
-    def sample_system(self) -> None:
-        """Record system metrics, if they are wanted and due, at the step the loop has reached."""
-        values = {} if self._sampler is None else self._sampler.sample_if_due(time.monotonic())
-        if values:
+    def _create_monitor(self) -> SystemMonitor | None:
+        settings = self._settings
+        if not settings.system_metrics:
+            return None
+        return SystemMonitor(settings.system_metrics_every_s, self._record_system)
+
+    def _record_system(self, values: Mapping[str, float]) -> None:
+        """Record a sample at the step the loop has reached; a curve has one point a step."""
+        if self._step != self._sampled_step:
+            self._sampled_step = self._step
             self._put(Metrics(self._step, _now_ms(), values))
 
     def _put(self, record: Record) -> None:

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Mapping
+
 import psutil
 
 _MEGABYTE = 1e6
 
 
-class SystemSampler:
-    """Reads CPU and memory in use; the first three names are the ones MLflow's own monitor uses."""
+class SystemMonitor:
+    """Samples on a thread of its own every ``every_s`` seconds; a run shorter than that is sampled at its end.
 
-    def __init__(self, every_s: float) -> None:
+    on_sample: called on that thread with metrics in section ``system``.
+    """
+
+    def __init__(self, every_s: float, on_sample: Callable[[Mapping[str, float]], None]) -> None:
         self._every_s = every_s
-        self._due_s = 0.0
+        self._on_sample = on_sample
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="system-monitor", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; no sample comes after this returns."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        # Made here: psutil measures CPU time between two calls of the same thread.
+        sampler = SystemSampler()
+        sampled = False
+        while not self._stop.wait(self._every_s):
+            self._on_sample(sampler.sample())
+            sampled = True
+        if not sampled:
+            self._on_sample(sampler.sample())
+
+
+class SystemSampler:
+    """Reads CPU and memory in use; the first three names are the ones MLflow's own monitor uses.
+
+    CPU use is that since the former sample, or since the sampler was made, by the same thread.
+    """
+
+    def __init__(self) -> None:
         self._process = psutil.Process()
-        # The first call returns a meaningless 0.0 and starts the interval that the next one reports.
+        # The first call of a thread returns a meaningless 0.0 and starts the interval that the next one reports.
         psutil.cpu_percent()
 
-    def sample_if_due(self, now_s: float) -> dict[str, float]:
-        """Metrics in section ``system``; none while the last sample is recent.
-
-        now_s: seconds of a monotonic clock.
-        """
-        if now_s < self._due_s:
-            return {}
-        self._due_s = now_s + self._every_s
+    def sample(self) -> dict[str, float]:
+        """Metrics in section ``system``."""
         memory = psutil.virtual_memory()
         return {
             "system/cpu_utilization_percentage": psutil.cpu_percent(),

@@ -64,14 +64,11 @@ class BackgroundWriter:
         *,
         queue_size: int,
         pace: Pace | None = None,
-        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_tick`` is called on the thread, about every ``pace.flush_s``; it may ``put``."""
         self._store = store
         self._spool = spool
         self._queue_size = queue_size
         self._pace = pace or Pace()
-        self._on_tick = on_tick
         # Guards the spool and the four below.
         self._lock = threading.Lock()
         self._queue: deque[Record] = deque()
@@ -112,7 +109,6 @@ class BackgroundWriter:
         try:
             self._try_to_write()
             while not self._stop.wait(self._pace.flush_s):
-                self._on_tick()
                 if time.monotonic() >= self._retry_at_s:
                     self._try_to_write()
             tries = 1

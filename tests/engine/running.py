@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.device import Cluster, Device, local_cluster
+from runner.engine.executor import DeviceExecutor, VariableStore
 from runner.engine.graph import Graph
+from runner.engine.plan import plan_device
 from runner.engine.program import Client, Program
+from runner.engine.rendezvous import LocalRendezvous
 from runner.engine.session import LocalSession
 from runner.engine.tensor import Tensor
 from runner.kernels.registry import Bound, Kernel, Registry, Spec
@@ -62,6 +65,33 @@ def run_once(
     with session(graph, registry, client("run", fetches, feeds=feeds), cluster=cluster) as opened:
         fetched = opened.run("run", feeds={str(tensor): value for tensor, value in feeds.items()})
     return [fetched[str(tensor)] for tensor in fetches]
+
+
+class Bench:
+    """An executor for a graph, with its variables and its end of the rendezvous."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        registry: Registry,
+        fetches: Sequence[Tensor] = (),
+        *,
+        device: str = CPU_0,
+        check_finite: bool = False,
+    ) -> None:
+        feeds = {node[0]: node[0] for node in graph if node.op == "placeholder"}
+        self.variables = VariableStore()
+        self.rendezvous = LocalRendezvous(timeout_s=0.01)
+        self.executor = DeviceExecutor(
+            plan_device(device, graph, fetches, feeds),
+            registry,
+            self.variables,
+            self.rendezvous,
+            check_finite=check_finite,
+        )
+
+    def run(self, feeds: Mapping[Tensor, Array] | None = None, step: int = 0) -> dict[Tensor, Array]:
+        return self.executor.run(step, feeds or {})
 
 
 class Replaced(Registry):

@@ -1,76 +1,31 @@
-"""The MLflow tracker against a real SQLite store, one for the whole module."""
+"""The MLflow store against a real SQLite database."""
 
 from __future__ import annotations
 
-import logging
 import math
 import sqlite3
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.tracking import MetricsLog, MlflowTracking, RunInfo
-from runner.tracking.mlflow_store import RUN_ID_TAG, MlflowStore
+from runner.tracking.mlflow_client import experiment_of_newest_run
+from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.records import Metrics, Tags
 from runner.tracking.writer import StoreUnavailableError
+from tests.tracking.recorded import a_run, record, stored_run, stored_steps
 
 # MLflow 3.17 uses a loader that SQLAlchemy 2.1 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 
 
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('a folder') / 'mlflow.db'}"
-
-
-@pytest.fixture(scope="module")
-def client(uri: str) -> Iterator[Any]:
-    MlflowStore(uri, "runner", RunInfo("first", "first", Path())).open()
-    from mlflow.tracking import MlflowClient
-
-    return MlflowClient(tracking_uri=uri)
-
-
-@pytest.fixture
-def settings(uri: str, client: Any) -> MlflowTracking:
-    return MlflowTracking(uri=uri, system_metrics=False)
-
-
-def _info(tmp_path: Path, **fields: Any) -> RunInfo:
-    return RunInfo(run_id=uuid.uuid4().hex, name="a run", run_dir=tmp_path, **fields)
-
-
-def _stored(client: Any, run: RunInfo) -> Any:
-    experiment = client.get_experiment_by_name("runner").experiment_id
-    (found,) = client.search_runs([experiment], f"tags.`{RUN_ID_TAG}` = '{run.run_id}'")
-    return found
-
-
-def _steps(client: Any, run: RunInfo, key: str) -> list[int]:
-    return sorted(metric.step for metric in client.get_metric_history(_stored(client, run).info.run_id, key))
-
-
-def _record(settings: MlflowTracking, run: RunInfo, steps: range, status: str = "finished") -> None:
-    """What the training loop does: every metric into metrics.jsonl and into the tracker."""
-    history = run.run_dir / "metrics.jsonl"
-    tracker = settings.create(run.run_dir)
-    with MetricsLog(history, run.first_step) as log:
-        tracker.start(run)
-        for step in steps:
-            values = {"train/loss": 1.0 / (step + 1)}
-            log.append(step, values)
-            tracker.log_metrics(step, values)
-    tracker.finish(status)
-
-
 def test_a_run_is_recorded(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
-    run = _info(tmp_path, tags={"mlflow.source.git.commit": "c0ffee"})
+    run = a_run(tmp_path, tags={"mlflow.source.git.commit": "c0ffee"})
     picture = tmp_path / "curve.png"
     picture.write_bytes(b"png")
     tracker = settings.create(tmp_path)
@@ -82,32 +37,32 @@ def test_a_run_is_recorded(settings: MlflowTracking, client: Any, tmp_path: Path
     tracker.set_tags({"note": "good"})
     tracker.finish("finished")
 
-    stored = _stored(client, run)
+    stored = stored_run(client, run)
     assert stored.info.run_id == tracker.mlflow_run_id
     assert (stored.info.run_name, stored.info.status) == ("a run", "FINISHED")
     assert stored.data.params == {"optimizer.lr": "0.1", "optimizer._x2b_odd_x5b_0_x5d_": "x"}
     assert stored.data.tags.items() >= {"mlflow.source.git.commit": "c0ffee", "note": "good"}.items()
-    assert _steps(client, run, "train/loss") == [0, 1, 2]
+    assert stored_steps(client, run, "train/loss") == [0, 1, 2]
     assert [file.path for file in client.list_artifacts(stored.info.run_id, "plots")] == ["plots/curve.png"]
     assert not (tmp_path / SPOOL_FILE).exists()
 
 
 @pytest.mark.parametrize("experiment", ["runner", "../../up", "a/b"])
 def test_artifacts_lie_beside_the_database(experiment: str, uri: str, client: Any, tmp_path: Path) -> None:
-    MlflowStore(uri, experiment, _info(tmp_path)).open()
+    MlflowStore(uri, experiment, a_run(tmp_path)).open()
     location = Path(client.get_experiment_by_name(experiment).artifact_location)
     assert location.resolve().parent == Path(uri.removeprefix("sqlite:///")).parent / "mlruns"
 
 
 def test_a_resumed_run_has_one_contiguous_curve(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
     history = tmp_path / "metrics.jsonl"
-    run = _info(tmp_path)
-    _record(settings, run, range(8), "interrupted")
-    assert _stored(client, run).info.status == "KILLED"
+    run = a_run(tmp_path)
+    record(settings, run, range(8), "interrupted")
+    assert stored_run(client, run).info.status == "KILLED"
     resumed = RunInfo(run.run_id, run.name, tmp_path, first_step=5, history=history)
-    _record(settings, resumed, range(5, 10))
-    assert _steps(client, run, "train/loss") == list(range(10))
-    assert _stored(client, run).info.status == "FINISHED"
+    record(settings, resumed, range(5, 10))
+    assert stored_steps(client, run, "train/loss") == list(range(10))
+    assert stored_run(client, run).info.status == "FINISHED"
 
 
 def test_points_that_never_reached_the_store_are_restored(
@@ -117,10 +72,10 @@ def test_points_that_never_reached_the_store_are_restored(
     with MetricsLog(history) as log:
         for step in range(8):  # killed before the tracker wrote anything
             log.append(step, {"train/loss": 1.0, "test/accuracy": 0.5})
-    run = _info(tmp_path, first_step=5, history=history)
-    _record(settings, run, range(5, 10))
-    assert _steps(client, run, "train/loss") == list(range(10))
-    assert _steps(client, run, "test/accuracy") == list(range(5))
+    run = a_run(tmp_path, first_step=5, history=history)
+    record(settings, run, range(5, 10))
+    assert stored_steps(client, run, "train/loss") == list(range(10))
+    assert stored_steps(client, run, "test/accuracy") == list(range(5))
 
 
 def test_what_one_process_spooled_the_next_one_writes_once(
@@ -129,32 +84,32 @@ def test_what_one_process_spooled_the_next_one_writes_once(
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where the store's folder should be")
     away = MlflowTracking(uri=f"sqlite:///{blocked}/mlflow.db", system_metrics=False)
-    run = _info(tmp_path, tags={"only": "here"})
-    _record(away, run, range(8), "interrupted")
+    run = a_run(tmp_path, tags={"only": "here"})
+    record(away, run, range(8), "interrupted")
     assert "record of this run is incomplete" in caplog.text
     assert (tmp_path / SPOOL_FILE).exists()
 
     resumed = RunInfo(run.run_id, run.name, tmp_path, first_step=5, history=tmp_path / "metrics.jsonl")
-    _record(settings, resumed, range(5, 10))
-    assert _steps(client, run, "train/loss") == list(range(10))
-    stored = _stored(client, run)
+    record(settings, resumed, range(5, 10))
+    assert stored_steps(client, run, "train/loss") == list(range(10))
+    stored = stored_run(client, run)
     assert stored.data.tags["only"] == "here"
     assert stored.info.status == "FINISHED"
     assert not (tmp_path / SPOOL_FILE).exists()
 
 
 def test_writing_the_same_records_again_changes_nothing(uri: str, client: Any, tmp_path: Path) -> None:
-    run = _info(tmp_path)
+    run = a_run(tmp_path)
     store = MlflowStore(uri, "runner", run)
     store.open()
     records = [Metrics(step, 1000 + step, {"train/loss": 0.5}) for step in range(3)]
     store.write(records)
     store.write(records)
-    assert _steps(client, run, "train/loss") == [0, 1, 2]
+    assert stored_steps(client, run, "train/loss") == [0, 1, 2]
 
 
 def test_values_that_are_not_finite_do_not_spoil_the_chart(uri: str, client: Any, tmp_path: Path) -> None:
-    run = _info(tmp_path)
+    run = a_run(tmp_path)
     store = MlflowStore(uri, "runner", run)
     store.open()
     store.write([Metrics(0, 1, {"train/loss": math.inf}), Metrics(1, 2, {"train/loss": math.nan})])
@@ -165,22 +120,22 @@ def test_values_that_are_not_finite_do_not_spoil_the_chart(uri: str, client: Any
 def test_a_name_mlflow_refuses_costs_only_that_point(
     uri: str, client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = _info(tmp_path)
+    run = a_run(tmp_path)
     store = MlflowStore(uri, "runner", run)
     store.open()
     store.write([Metrics(step, 1, {"train/loss": 0.5, "a@b": 1.0, "train/accuracy": 1.0}) for step in range(2)])
-    assert set(_stored(client, run).data.metrics) == {"train/loss", "train/accuracy"}
+    assert set(stored_run(client, run).data.metrics) == {"train/loss", "train/accuracy"}
     assert "MLflow refuses metrics 'a@b'" in caplog.text
 
 
 def test_a_resumed_run_may_change_a_limit(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
-    run = _info(tmp_path)
+    run = a_run(tmp_path)
     for epochs in (2, 4):
         tracker = settings.create(tmp_path)
         tracker.start(run)
         tracker.log_params({"train": {"epochs": epochs}, "seed": 1})
         tracker.finish("finished")
-    stored = _stored(client, run)
+    stored = stored_run(client, run)
     assert stored.data.params == {"train.epochs": "2", "seed": "1"}
     assert stored.data.tags["resumed.train.epochs"] == "4"
     assert "resumed.seed" not in stored.data.tags
@@ -189,79 +144,50 @@ def test_a_resumed_run_may_change_a_limit(settings: MlflowTracking, client: Any,
 def test_an_artifact_that_is_gone_is_left_out(
     settings: MlflowTracking, client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = _info(tmp_path)
+    run = a_run(tmp_path)
     tracker = settings.create(tmp_path)
     tracker.start(run)
     tracker.log_artifact(tmp_path / "absent.png")
     tracker.finish("finished")
     assert f"{tmp_path / 'absent.png'} no longer exists" in caplog.text
-    assert _stored(client, run).info.status == "FINISHED"
+    assert stored_run(client, run).info.status == "FINISHED"
 
 
-def test_system_metrics_are_recorded(uri: str, client: Any, tmp_path: Path) -> None:
-    run = _info(tmp_path)
-    tracker = MlflowTracking(uri=uri).create(tmp_path)
-    tracker.start(run)
-    tracker.sample_system()
-    tracker.finish("finished")
-    assert "system/cpu_utilization_percentage" in _stored(client, run).data.metrics
+def test_a_run_began_when_its_process_did_not_when_the_store_was_reached(uri: str, client: Any, tmp_path: Path) -> None:
+    before = round(time.time() * 1000)
+    run = a_run(tmp_path)
+    store = MlflowStore(uri, "runner", run)
+    made = round(time.time() * 1000)
+    store.open()
+    assert before <= stored_run(client, run).info.start_time <= made
 
 
-def test_jobs_of_a_sweep_are_children_of_one_run(
-    settings: MlflowTracking, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sweep = tmp_path / "sweep"
-    sweep.mkdir()
-    children = []
-    for job, name in enumerate(["lr=0.1", "lr=0.2"]):
-        run_dir = sweep / str(job)
-        run_dir.mkdir()
-        children.append(RunInfo(uuid.uuid4().hex, name, run_dir, sweep_dir=sweep, sweep_name="lr sweep"))
-        _record(settings, children[-1], range(1))
-        # Read by MLflow's fluent functions; must not turn the next child into this run.
-        monkeypatch.setenv("MLFLOW_RUN_ID", _stored(client, children[-1]).info.run_id)
-    table = tmp_path / "table.md"
-    table.write_text("| lr |")
-    settings.finish_sweep(sweep, "failed", [table])
-
-    stored = [_stored(client, child) for child in children]
-    (parent_id,) = {run.data.tags["mlflow.parentRunId"] for run in stored}
-    assert [run.info.run_name for run in stored] == ["lr=0.1", "lr=0.2"]
-    parent = client.get_run(parent_id)
-    assert (parent.info.run_name, parent.info.status) == ("lr sweep", "FAILED")
-    assert parent_id not in {run.info.run_id for run in stored}
-    assert [file.path for file in client.list_artifacts(parent_id)] == ["table.md"]
-
-
-def test_a_sweep_that_never_reached_the_store_says_so(
-    settings: MlflowTracking, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        settings.finish_sweep(tmp_path, "finished")
-    assert f"record of the sweep in {tmp_path} is incomplete: no job of it reached" in caplog.text
+def test_the_experiment_of_the_newest_run_is_known(uri: str, client: Any, tmp_path: Path) -> None:
+    MlflowStore(uri, "newest", a_run(tmp_path)).open()
+    assert experiment_of_newest_run(uri) == client.get_experiment_by_name("newest").experiment_id
 
 
 def test_a_deleted_experiment_is_named_with_the_way_out(uri: str, client: Any, tmp_path: Path) -> None:
     client.delete_experiment(client.create_experiment("old"))
     with pytest.raises(StoreUnavailableError, match=r"'old' has been deleted; restore it or set tracking\.experiment"):
-        MlflowStore(uri, "old", _info(tmp_path)).open()
+        MlflowStore(uri, "old", a_run(tmp_path)).open()
 
 
 def test_a_file_that_is_no_database_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("hello " * 100)
     with pytest.raises(StoreUnavailableError, match="DatabaseError: file is not a database"):
-        MlflowStore(f"sqlite:///{tmp_path}/mlflow.db", "runner", _info(tmp_path)).open()
+        MlflowStore(f"sqlite:///{tmp_path}/mlflow.db", "runner", a_run(tmp_path)).open()
 
 
 def test_a_place_where_no_database_can_be_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").mkdir()
     # MLflow's own message has the driver's name before it, and comes after 100 s of trying.
     with pytest.raises(StoreUnavailableError, match="OperationalError: unable to open database file"):
-        MlflowStore(f"sqlite:///{tmp_path}/mlflow.db", "runner", _info(tmp_path)).open()
+        MlflowStore(f"sqlite:///{tmp_path}/mlflow.db", "runner", a_run(tmp_path)).open()
 
 
 def test_a_database_that_is_locked_is_tried_again(uri: str, tmp_path: Path) -> None:
-    store = MlflowStore(uri, "runner", _info(tmp_path))
+    store = MlflowStore(uri, "runner", a_run(tmp_path))
     store.open()
     store._client = _LockedClient()
     with pytest.raises(StoreUnavailableError, match=r"tracking store sqlite:.*database is locked"):

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import ValidationError
 
-from runner.tracking import TRACKERS, MlflowTracking, NoTracking, RunInfo, job_name
+from runner.tracking import TRACKERS, MlflowTracking, NoTracking, RunInfo, job_name, sweep_name
 from runner.tracking.mlflow_client import redacted, resolve_uri
 
 
@@ -86,8 +86,15 @@ def test_an_unknown_status_is_refused(tmp_path: Path) -> None:
 
 
 def test_jobs_are_named_by_their_swept_values() -> None:
-    assert job_name({"optimizer.lr": "0.1", "parallelism": "single"}) == "lr=0.1 parallelism=single"
+    assert job_name({"optimizer.lr": "0.1", "parallelism": "single"}) == "lr=0.1 single"
     assert job_name({"a.name": "x", "b.name": "y"}) == "a.name=x b.name=y"
+    assert job_name({"seed": "3", "tracking": "none"}) == "seed=3 tracking=none"
+
+
+def test_sweeps_are_named_by_the_keys_they_vary() -> None:
+    assert sweep_name({"optimizer.lr": "0.1", "parallelism": "single"}) == "sweep lr, parallelism"
+    assert sweep_name(["a.name", "b.name"]) == "sweep a.name, b.name"
+    assert sweep_name({}) == "sweep"
 
 
 def test_importing_the_package_imports_nothing_slow() -> None:

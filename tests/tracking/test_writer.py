@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
 
 import pytest
@@ -124,19 +123,3 @@ def test_a_disk_that_refuses_the_spool_costs_records_not_the_run(
     writer.finish(TIMEOUT_S)
     assert "tracking records are being lost" in caplog.text
     assert "5 tracking records were lost" in caplog.text
-
-
-def test_what_the_tick_puts_is_written_too(tmp_path: Path) -> None:
-    store = FakeStore()
-    ticked = threading.Event()
-
-    def tick() -> None:
-        writer.put(Tags({"ticked": "yes"}))
-        ticked.set()
-
-    spool = Spool(tmp_path / "tracking-spool.jsonl")
-    writer = BackgroundWriter(store, spool, queue_size=10, pace=FAST, on_tick=tick)
-    writer.start()
-    assert ticked.wait(TIMEOUT_S)
-    writer.finish(TIMEOUT_S)
-    assert Tags({"ticked": "yes"}) in store.written

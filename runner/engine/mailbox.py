@@ -1,0 +1,104 @@
+"""A worker's inbox: tensors that come before they are asked for are put aside, all else is handed on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from runner.engine.transport.endpoint import Endpoint, Received
+from runner.engine.transport.messages import Hello, Shutdown, TensorReady, Welcome
+from runner.engine.transport.text import printable
+from runner.errors import ClusterError, SecurityError
+
+WAIT_S = 1.0
+"""Longest wait for a message before the worker looks at its heartbeat thread, and at the time, again."""
+
+RECEIVE_LIMIT_S = 600.0
+"""A tensor that takes longer will not come. The master's limits are tighter; this one is for a lost master."""
+
+
+class Stopped(Exception):
+    """The master said shutdown."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A tensor that came: the message that describes it, and its payload frames."""
+
+    message: TensorReady
+    frames: tuple[memoryview, ...]
+
+
+class Mailbox:
+    """The messages of one worker. Holds at most one tensor for every transfer that its plans announce."""
+
+    def __init__(self, endpoint: Endpoint, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock``: seconds of a monotonic clock, the one that the endpoint waits by."""
+        self._endpoint = endpoint
+        self._clock = clock
+        self._senders: dict[tuple[str, str], str] = {}
+        self._tensors: dict[tuple[str, str], Arrived] = {}
+
+    def expect(self, plan: str, senders: Mapping[str, str]) -> None:
+        """Take in the tensors of a plan from now on. senders: key -> the peer that sends it, once a step."""
+        self._senders.update({(plan, key): peer for key, peer in senders.items()})
+
+    def next(self, timeout_s: float) -> Received | None:
+        """The next message that asks for something, None when none came in time.
+
+        Raises SecurityError for a tensor that nobody announced.
+        """
+        received = self._endpoint.receive(timeout_s)
+        if received is None:
+            return None
+        match received.message:
+            case TensorReady() as message:
+                self._put_aside(received, message)
+            case Hello() | Welcome():
+                pass  # The endpoint has admitted the caller; there is nothing to answer.
+            case _:
+                return received
+        return None
+
+    def tensor(self, plan: str, step: int, key: str) -> Arrived:
+        """Wait for a tensor and take it out.
+
+        Raises ClusterError past ``RECEIVE_LIMIT_S``, Stopped on shutdown, SecurityError for any other message.
+        """
+        deadline = self._clock() + RECEIVE_LIMIT_S
+        while (plan, key) not in self._tensors:
+            received = self.next(WAIT_S)
+            if received is not None and isinstance(received.message, Shutdown):
+                raise Stopped
+            if received is not None:
+                raise SecurityError(
+                    f"{received.message.kind!r} from {received.source} came within step {step}, "
+                    f"while {key!r} was awaited from {self._senders[plan, key]}"
+                )
+            if self._clock() > deadline:
+                raise ClusterError(
+                    f"step {step}: {key!r} did not arrive from {self._senders[plan, key]} within {RECEIVE_LIMIT_S:g} s"
+                )
+        arrived = self._tensors.pop((plan, key))
+        if arrived.message.step != step:
+            sender = self._senders[plan, key]
+            raise SecurityError(f"{key!r} came from {sender} for step {arrived.message.step}, expected step {step}")
+        return arrived
+
+    @property
+    def pending(self) -> list[tuple[str, str]]:
+        """(plan, key) of the tensors put aside; empty between steps."""
+        return sorted(self._tensors)
+
+    def _put_aside(self, received: Received, message: TensorReady) -> None:
+        transfer = (message.plan, message.key)
+        said = f"tensor {printable(message.key)} of plan {printable(message.plan)}, step {message.step}"
+        sender = self._senders.get(transfer)
+        if sender is None:
+            raise SecurityError(f"{said} came from {received.source}, but no plan here receives it")
+        if received.source != sender:
+            raise SecurityError(f"{said} came from {received.source}, expected {sender}")
+        if transfer in self._tensors:
+            raise SecurityError(f"{said} came from {sender}, but one is waiting already")
+        self._tensors[transfer] = Arrived(message, received.frames)

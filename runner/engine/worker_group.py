@@ -1,0 +1,197 @@
+"""The worker processes of a session and the master's conversation with them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from runner.engine.processes import Supervisor, thread_budget, worker_argv
+from runner.engine.transport.address import inbox_address
+from runner.engine.transport.endpoint import Identity, Limits, Received
+from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
+from runner.engine.transport.messages import Bye, Failed, Heartbeat, Hello, Message, Setup, Shutdown, Welcome
+from runner.engine.transport.names import HEARTBEAT_ROLE, MASTER, WORKER_ROLE, peer_name, split_name
+from runner.engine.transport.private_directory import PrivateDirectory
+from runner.engine.transport.text import printable, printable_lines
+from runner.engine.transport.tokens import write_token
+from runner.engine.transport.zmq_context import open_context
+from runner.engine.transport.zmq_endpoint import ZmqEndpoint
+from runner.errors import ClusterError, Interrupted, RunnerError
+
+SPARE_MESSAGES = 256
+"""Room in every inbox beside what a step sends."""
+
+_LOOK_S = 0.5
+_JOIN_S = 60.0
+_BYE_S = 10.0
+_EXIT_S = 2.0
+_SEND_S = 1.0
+_MOST_LINES = 40
+_MOST_COLUMNS = 1000
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+@contextmanager
+def start_workers(
+    workers: Sequence[str],
+    identity: Identity,
+    setup: bytes,
+    *,
+    logs: Path,
+    threads: int,
+    queued_messages: int,
+    monitor: HeartbeatMonitor,
+) -> Iterator[WorkerGroup]:
+    """Start worker processes and set them up; leaving the context leaves no process and no shared memory.
+
+    workers: names ``worker-0`` and on. identity: the master's. setup: the document that each gets. logs: folder for
+    their logs. threads: kernel threads of each. queued_messages: how many messages one worker may send another
+    before that one reads. monitor: judges heartbeats.
+
+    Raises ResourceError when one cannot be started, and what :meth:`WorkerGroup.gather` raises.
+    """
+    limits = Limits(peers=len(workers), queued_messages=SPARE_MESSAGES, send_timeout_s=_SEND_S)
+    with (
+        PrivateDirectory.create() as directory,
+        open_context(3 * len(workers) + 4) as context,
+        ZmqEndpoint(context, identity, inbox_address(directory.path, MASTER), limits) as endpoint,
+        Supervisor() as supervisor,
+    ):
+        group = WorkerGroup(workers, directory.path, endpoint, supervisor, monitor)
+        for worker in workers:
+            argv = [
+                *worker_argv(
+                    inbox_address(directory.path, MASTER),
+                    split_name(worker)[1],
+                    write_token(directory.path, worker, identity.token),
+                ),
+                *("--run", identity.run, "--epoch", str(identity.epoch)),
+                *("--peers", str(len(workers)), "--queued-messages", str(queued_messages)),
+            ]
+            monitor.watch(worker, time.monotonic())
+            supervisor.start(worker, argv, logs / f"{worker}.log", {**os.environ, **thread_budget(threads)})
+        group.set_up(setup)
+        yield group
+        group.dismiss()
+
+
+class WorkerGroup:
+    """Started workers, told and listened to by name. Made by :func:`start_workers`."""
+
+    def __init__(
+        self,
+        workers: Sequence[str],
+        directory: Path,
+        endpoint: ZmqEndpoint,
+        supervisor: Supervisor,
+        monitor: HeartbeatMonitor,
+    ) -> None:
+        """directory: the private one, in which sockets and arenas lie."""
+        self._workers = tuple(workers)
+        self.directory = directory
+        self._endpoint = endpoint
+        self._supervisor = supervisor
+        self._monitor = monitor
+
+    def tell(self, worker: str, message: Message, *documents: bytes) -> None:
+        """Send a message; where that fails because the worker is gone, say why it is."""
+        try:
+            self._endpoint.send(worker, message, documents)
+        except ClusterError:
+            while (received := self._endpoint.receive(0)) is not None:
+                self._note(received, time.monotonic())
+            self._supervisor.check()
+            raise
+
+    def gather(
+        self,
+        workers: Collection[str],
+        kind: type[Answer],
+        accept: Callable[[Answer], bool] = lambda answer: True,
+        limit_s: float | None = None,
+    ) -> dict[str, Answer]:
+        """Read messages until one of ``kind`` that is accepted has come from each worker; return them by worker.
+
+        Raises ClusterError when a worker dies, is silent or stuck, or the limit passes; a worker's own error.
+        """
+        answers: dict[str, Answer] = {}
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        look_at = time.monotonic() + _LOOK_S
+        while missing := sorted(set(workers) - answers.keys()):
+            received = self._endpoint.receive(max(0.0, look_at - time.monotonic()))
+            now = time.monotonic()
+            if received is not None:
+                message = received.message
+                if self._note(received, now) and isinstance(message, kind) and accept(message):
+                    answers[received.source] = message
+                continue
+            # Only an empty inbox is judged: what a dying worker said comes before how it died.
+            self._supervisor.check()
+            self._judge(now)
+            look_at = now + _LOOK_S
+            if deadline is not None and now > deadline:
+                logs = ", ".join(str(self._supervisor.workers[worker].log_path) for worker in missing)
+                raise ClusterError(
+                    f"no {kind.kind!r} from {', '.join(missing)} within {limit_s:g} s; what they did: {logs}"
+                )
+        return answers
+
+    def set_up(self, document: bytes) -> None:
+        """Wait for every worker's hello, answer it, and tell each what it needs to know."""
+        self._endpoint.wake_on(self._supervisor.pidfds)
+        self.gather(self._workers, Hello, limit_s=_JOIN_S)
+        for worker in self._workers:
+            self._endpoint.connect(worker, inbox_address(self.directory, worker))
+            self.tell(worker, Welcome())
+        # Only now: a worker that is set up connects to the others, which must be listening.
+        for worker in self._workers:
+            self.tell(worker, Setup(), document)
+
+    def dismiss(self) -> None:
+        """Tell every worker to leave and give it time to; the supervisor ends who stays."""
+        for worker in self._workers:
+            self.tell(worker, Shutdown())
+            self._supervisor.expect_exit(worker)
+            self._monitor.forget(worker)
+        self.gather(self._workers, Bye, limit_s=_BYE_S)
+        self._supervisor.wait_for_exit(_EXIT_S)
+
+    def _note(self, received: Received, now: float) -> bool:
+        """Take in what is no answer; return whether the message may be one."""
+        match received.message:
+            case Heartbeat(section=section, step=step):
+                worker = peer_name(WORKER_ROLE, split_name(received.source)[1])
+                self._monitor.heartbeat(worker, section, step, now)
+                return False
+            case Hello(role=role) if role == HEARTBEAT_ROLE:
+                return False
+            case Failed() as failed:
+                raise _as_raised(received.source, failed, self._supervisor.workers[received.source].log_path)
+        return True
+
+    def _judge(self, now: float) -> None:
+        verdicts = self._monitor.tick(now)
+        if verdicts:
+            process = self._supervisor.workers[verdicts[0].worker]
+            process.dump_stack()
+            raise ClusterError(
+                f"{verdicts[0]}; the stacks of its threads, unless it is stopped altogether, are in {process.log_path}"
+            )
+
+
+_CLASSES: Mapping[str, type[RunnerError]] = {
+    kind.__name__: kind for kind in RunnerError.__subclasses__() if kind is not Interrupted
+}
+
+
+def _as_raised(worker: str, failed: Failed, log_path: Path) -> RunnerError:
+    """The error a worker reported: in its own class where that is one of runner's, else named in the text."""
+    said = "\n".join(printable_lines(failed.text, lines=_MOST_LINES, width=_MOST_COLUMNS))
+    if failed.error in _CLASSES:
+        return _CLASSES[failed.error](f"{worker}: {said}")
+    return RunnerError(f"{worker}: {printable(failed.error)}: {said}\nThe traceback is in its log: {log_path}")

@@ -1,0 +1,169 @@
+"""A worker's inbox on a virtual clock: what came early waits, and what nobody announced is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from runner.engine.mailbox import RECEIVE_LIMIT_S, Mailbox, Stopped
+from runner.engine.transport.in_process import FakeEndpoint, FakeNetwork, Faults
+from runner.engine.transport.messages import Message, Run, Shutdown, TensorReady, Welcome
+from runner.engine.transport.references import InlineTensor
+from runner.errors import ClusterError, SecurityError
+from tests.engine.transport.conftest import identity
+
+REFERENCE = InlineTensor("uint8", (1,), 0)
+
+
+class Inbox:
+    """The mailbox of worker 0, which expects tensor ``a`` of worker 1, and everyone who can write to it."""
+
+    def __init__(self, faults: Faults | None = None) -> None:
+        self.network = FakeNetwork(faults=faults)
+        own = self.network.endpoint(identity("worker-0"), peers=3)
+        self.mailbox = Mailbox(own, lambda: self.network.clock.now)
+        self.mailbox.expect("p", {"a": "worker-1"})
+        self._peers = {name: self._peer(name) for name in ("master-0", "worker-1", "worker-2")}
+
+    def _peer(self, name: str) -> FakeEndpoint:
+        endpoint = self.network.endpoint(identity(name), peers=3)
+        endpoint.connect("worker-0")
+        return endpoint
+
+    def tensor(self, content: bytes, *, step: int = 0, plan: str = "p", key: str = "a", source: int = 1) -> None:
+        """Send a tensor of one byte."""
+        self._peers[f"worker-{source}"].send("worker-0", TensorReady(plan, step, key, REFERENCE), [content])
+
+    def say(self, message: Message, source: str = "master-0") -> None:
+        self._peers[source].send("worker-0", message)
+
+    def read(self, reads: int = 9) -> list[Message]:
+        """What asks for something among the next messages."""
+        received = [self.mailbox.next(1.0) for _ in range(reads)]
+        return [each.message for each in received if each is not None]
+
+    def take(self, step: int = 0) -> bytes:
+        """The content of the tensor ``a``."""
+        (frame,) = self.mailbox.tensor("p", step, "a").frames
+        return bytes(frame)
+
+
+def test_a_tensor_that_came_before_it_was_asked_for_is_kept() -> None:
+    inbox = Inbox()
+    inbox.tensor(b"x", step=3)
+    inbox.say(Run("p", 3, {}))
+    assert inbox.read() == [Run("p", 3, {})]
+    assert inbox.mailbox.pending == [("p", "a")]
+    assert inbox.take(step=3) == b"x"
+    assert inbox.mailbox.pending == []
+
+
+def test_a_tensor_is_waited_for_in_time_that_passes() -> None:
+    inbox = Inbox(Faults(delay_s=(200.0, 200.0)))
+    inbox.tensor(b"x")
+    assert inbox.take() == b"x"
+    assert inbox.network.clock.now == 200.0
+
+
+def test_greetings_ask_for_nothing() -> None:
+    inbox = Inbox()
+    inbox.say(Welcome())
+    assert inbox.read() == []
+
+
+def test_tensors_of_other_plans_and_keys_wait_for_their_turn() -> None:
+    inbox = Inbox()
+    inbox.mailbox.expect("q", {"a": "worker-1"})
+    inbox.mailbox.expect("p", {"b": "worker-2"})
+    inbox.tensor(b"q", plan="q")
+    inbox.tensor(b"b", key="b", source=2)
+    inbox.tensor(b"a")
+    assert inbox.take() == b"a"
+    assert inbox.mailbox.pending == [("p", "b"), ("q", "a")]
+
+
+def test_a_tensor_used_makes_room_for_the_next_step() -> None:
+    inbox = Inbox()
+    for step in range(3):
+        inbox.tensor(bytes([step]), step=step)
+        assert inbox.take(step) == bytes([step])
+
+
+def read_on(inbox: Inbox) -> None:
+    inbox.read()
+
+
+def wait_for_the_tensor(inbox: Inbox) -> None:
+    inbox.take()
+
+
+Refused = tuple[Callable[[Inbox], None], str]
+REFUSED: dict[str, Refused] = {
+    "from another worker": (
+        lambda inbox: inbox.tensor(b"x", source=2),
+        "tensor a of plan p, step 0 came from worker-2, expected worker-1",
+    ),
+    "unknown key": (
+        lambda inbox: inbox.tensor(b"x", key="\x1b[2J"),
+        r"tensor \\x1b\[2J of plan p, step 0 came from worker-1, but no plan here receives it",
+    ),
+    "unknown plan": (
+        lambda inbox: inbox.tensor(b"x", plan="q"),
+        "tensor a of plan q, step 0 came from worker-1, but no plan here receives it",
+    ),
+}
+
+
+@pytest.mark.parametrize("reading", [read_on, wait_for_the_tensor])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_tensor_that_nobody_announced_is_refused(case: str, reading: Callable[[Inbox], None]) -> None:
+    send, expected = REFUSED[case]
+    inbox = Inbox()
+    send(inbox)
+    with pytest.raises(SecurityError, match=expected):
+        reading(inbox)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_second_tensor_before_the_first_was_used_is_refused(step: int) -> None:
+    inbox = Inbox()
+    inbox.tensor(b"x")
+    inbox.tensor(b"y", step=step)
+    expected = f"tensor a of plan p, step {step} came from worker-1, but one is waiting already"
+    with pytest.raises(SecurityError, match=expected):
+        inbox.read()
+
+
+def test_a_tensor_of_another_step_is_refused_when_it_is_used() -> None:
+    inbox = Inbox()
+    inbox.tensor(b"x", step=4)
+    with pytest.raises(SecurityError, match="'a' came from worker-1 for step 4, expected step 5"):
+        inbox.take(step=5)
+
+
+def test_a_request_within_a_step_is_refused() -> None:
+    inbox = Inbox()
+    inbox.say(Run("q", 1, {}))
+    expected = "'run' from master-0 came within step 0, while 'a' was awaited from worker-1"
+    with pytest.raises(SecurityError, match=expected):
+        inbox.take()
+
+
+def test_shutdown_ends_a_wait() -> None:
+    inbox = Inbox()
+    inbox.say(Shutdown())
+    with pytest.raises(Stopped):
+        inbox.take()
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_tensor_that_does_not_come_is_told_after_the_limit(others: int) -> None:
+    """Whatever arrives meanwhile."""
+    inbox = Inbox(Faults(delay_s=(0.0, 2 * RECEIVE_LIMIT_S)))
+    for other in range(others):
+        inbox.mailbox.expect("q", {str(other): "worker-2"})
+        inbox.tensor(b"x", plan="q", key=str(other), source=2)
+    with pytest.raises(ClusterError, match="step 7: 'a' did not arrive from worker-1 within 600 s"):
+        inbox.take(step=7)
+    assert RECEIVE_LIMIT_S < inbox.network.clock.now < RECEIVE_LIMIT_S + 2

@@ -1,0 +1,318 @@
+"""Workers on a virtual network: whatever the schedule the weights are the same, and whatever goes wrong is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.engine.device import worker_device
+from runner.engine.kernel_table import load_kernels
+from runner.engine.program import Program
+from runner.engine.transport.in_process import Faults
+from runner.engine.transport.messages import (
+    IDLE,
+    STEP,
+    Bye,
+    Done,
+    Failed,
+    Heartbeat,
+    Hello,
+    Load,
+    Loaded,
+    Message,
+    Run,
+    Setup,
+    Shutdown,
+)
+from runner.engine.transport.names import MASTER
+from runner.errors import ClusterError, DataError, RunnerError
+from runner.kernels.registry import Registry
+from runner.optimizers.momentum import Momentum
+from runner.strategies.sync_data import SyncData
+from tests.engine.remote_programs import EXAMPLES, there_and_back
+from tests.engine.running import Replaced
+from tests.engine.virtual_cluster import NoAnswer, VirtualCluster, virtual_cluster
+from tests.strategies.networks import NETWORKS, Examples, task_of
+from tests.strategies.training import Weights, expect_same_bits, trained
+
+Start = Callable[..., AbstractContextManager[VirtualCluster]]
+
+BATCH = 7
+STEPS = 3
+TASK = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
+
+
+def training_source(description: Mapping[str, Any]) -> Examples:
+    return Examples(BATCH)
+
+
+@cache
+def training_program(workers: int) -> Program:
+    return SyncData(workers=workers).build(TASK)
+
+
+@cache
+def expected(workers: int) -> tuple[Weights, list[Any]]:
+    """Weights and history of the same program in one process."""
+    return trained(SyncData(workers=workers), TASK, load_kernels(), STEPS)
+
+
+def rates(step: int) -> dict[str, object]:
+    """What ``trained`` feeds."""
+    return {"step": np.int64(step), "learning_rate": 0.1 / (1 + step)}
+
+
+def train(cluster: VirtualCluster) -> tuple[Weights, list[Any]]:
+    """Set up, train, leave."""
+    cluster.set_up()
+    cluster.run("init")
+    fetched = [cluster.run("train", step, rates(step)) for step in range(STEPS)]
+    weights = cluster.run("save")
+    assert [mailbox.pending for mailbox in cluster.mailboxes.values()] == [[]] * len(cluster.workers)
+    cluster.dismiss()
+    return weights, [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
+
+
+def expect_the_weights_of_one_process(weights: Weights, history: list[Any], workers: int) -> None:
+    local_weights, local_history = expected(workers)
+    assert history == local_history
+    expect_same_bits(weights, local_weights)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32),
+    workers=st.sampled_from([2, 3]),
+    longest_s=st.sampled_from([0.0, 0.01, 1.0, 100.0]),
+    duplicate=st.sampled_from([0.0, 0.5]),
+)
+def test_no_schedule_changes_a_weight(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int, longest_s: float, duplicate: float
+) -> None:
+    faults = Faults(delay_s=(0.0, longest_s), duplicate=duplicate)
+    arenas = tmp_path_factory.mktemp("arenas")
+    with virtual_cluster(
+        training_program(workers), arenas, load_kernels(), training_source, seed=seed, faults=faults
+    ) as cluster:
+        weights, history = train(cluster)
+    assert cluster.ended == dict.fromkeys(cluster.workers, 0)
+    expect_the_weights_of_one_process(weights, history, workers)
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32), drop=st.sampled_from([0.005, 0.02]))
+def test_over_a_wire_that_loses_messages_it_is_the_same_weights_or_none(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, drop: float
+) -> None:
+    faults = Faults(delay_s=(0.0, 1.0), drop=drop)
+    arenas = tmp_path_factory.mktemp("arenas")
+    with virtual_cluster(
+        training_program(2), arenas, load_kernels(), training_source, seed=seed, faults=faults
+    ) as cluster:
+        try:
+            weights, history = train(cluster)
+        except (NoAnswer, ClusterError, FailedWorker):
+            return
+    expect_the_weights_of_one_process(weights, history, 2)
+
+
+class Closed:
+    """A source of the program there_and_back that notes when it is closed."""
+
+    def __init__(self, x: float = 0.0) -> None:
+        self.closed = False
+        self._x = x
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Any]:
+        return {"x": np.full(hi - lo, self._x + step)}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def start(tmp_path: Path, registry: Registry) -> Start:
+    """Start the two workers of there_and_back; source: what each of them makes."""
+
+    def begin(
+        make_source: Callable[[Mapping[str, Any]], Any] = lambda description: Closed(), kernels: Registry = registry
+    ) -> AbstractContextManager[VirtualCluster]:
+        return virtual_cluster(there_and_back(), tmp_path, kernels, make_source)
+
+    return begin
+
+
+@pytest.fixture
+def cluster(start: Start) -> Iterator[VirtualCluster]:
+    """The two workers, set up."""
+    with start() as cluster:
+        cluster.set_up()
+        yield cluster
+
+
+def expect_failure(cluster: VirtualCluster, worker: str, kind: str, code: int, text: str) -> Failed:
+    """Let the next answer be a failure, and the worker end with its exit code."""
+    failed = cluster.answers(Failed, [worker])[worker]
+    assert failed.error == kind
+    assert text in failed.text
+    cluster.wait_for_ends([worker])
+    assert cluster.ended[worker] == code
+    return failed
+
+
+def test_a_step_sees_what_was_fed_what_was_read_and_what_the_step_before_kept(cluster: VirtualCluster) -> None:
+    cluster.run("init")
+    old = np.zeros(EXAMPLES)
+    for step in range(3):
+        fetched = cluster.run("run", step, {"rate": 0.5})
+        new = np.full(EXAMPLES, -np.exp(0.5 * step))
+        for name, value in {"old": old, "new": new, "away": -new}.items():
+            np.testing.assert_array_equal(fetched[name], value)
+        old = new
+
+
+def test_a_fetched_value_is_the_callers_own(cluster: VirtualCluster) -> None:
+    cluster.run("init")
+    first = cluster.run("run", 0, {"rate": 0.5})["new"]
+    cluster.run("run", 5, {"rate": 0.5})
+    assert first.tolist() == [-1.0] * EXAMPLES
+
+
+def test_a_tensor_waits_for_the_run_message_that_it_overtook(cluster: VirtualCluster) -> None:
+    cluster.run("init")
+    cluster.feed("run", {"rate": 0.5})
+    cluster.tell(Run("run", 2, {}), ["worker-0"])
+    assert cluster.endpoint.receive(5.0) is None
+    assert [len(cluster.mailboxes[worker].pending) for worker in cluster.workers] == [0, 1]
+    assert cluster.progress["worker-0"].now == Heartbeat(STEP, 2)
+    assert cluster.progress["worker-1"].now == Heartbeat(IDLE, 0)
+    cluster.tell(Run("run", 2, {}), ["worker-1"])
+    assert cluster.finish("run", 2)["new"].tolist() == [-np.exp(1.0)] * EXAMPLES
+    assert cluster.progress["worker-0"].now == Heartbeat(IDLE, 2)
+
+
+def test_a_finished_step_says_how_much_memory_was_used(cluster: VirtualCluster) -> None:
+    cluster.load("init")
+    cluster.tell(Run("init", 0, {}), ["worker-0"])
+    assert cluster.answers(Done, ["worker-0"])["worker-0"].stats["peak_memory_bytes"] > 10_000_000
+
+
+def test_shutdown_ends_a_worker_between_steps_and_its_source(start: Start) -> None:
+    sources: list[Closed] = []
+
+    def make_source(description: Mapping[str, Any]) -> Closed:
+        sources.append(Closed())
+        return sources[-1]
+
+    with start(make_source) as cluster:
+        cluster.set_up()
+        cluster.dismiss()
+        assert cluster.ended == {"worker-0": 0, "worker-1": 0}
+    assert [source.closed for source in sources] == [True, True]
+
+
+def test_shutdown_ends_a_worker_that_waits_for_a_tensor(cluster: VirtualCluster) -> None:
+    cluster.run("init")
+    cluster.feed("run", {"rate": 0.5})
+    cluster.tell(Run("run", 0, {}), ["worker-0"])
+    cluster.tell(Shutdown(), ["worker-0"])
+    cluster.answers(Bye, ["worker-0"])
+    cluster.wait_for_ends(["worker-0"])
+    assert cluster.ended["worker-0"] == 0
+
+
+def test_a_value_that_is_not_finite_is_told_with_class_node_and_step(start: Start) -> None:
+    with start(lambda description: Closed(x=1e6)) as cluster:
+        cluster.set_up(check_finite=True)
+        cluster.run("init")
+        cluster.feed("run", {"rate": 1.0})
+        cluster.tell(Run("run", 3, {}))
+        expect_failure(cluster, "worker-1", "NumericError", 5, "node 'away' (op 'exp'), output 0: 3 of 3 values")
+
+
+def test_without_that_check_such_a_value_is_a_value(start: Start) -> None:
+    with start(lambda description: Closed(x=1e6)) as cluster:
+        cluster.set_up()
+        cluster.run("init")
+        assert cluster.run("run", 0, {"rate": 1.0})["new"].tolist() == [-np.inf] * EXAMPLES
+
+
+def test_a_kernel_that_fails_is_told_with_its_node(start: Start, registry: Registry) -> None:
+    def failing(value: object) -> object:
+        raise FloatingPointError("no bits left")
+
+    with start(kernels=Replaced(registry, {"exp": failing})) as cluster:
+        cluster.set_up()
+        cluster.run("init")
+        cluster.feed("run", {"rate": 1.0})
+        cluster.tell(Run("run", 3, {}))
+        expected = f"node 'away' (op 'exp') on {worker_device(1)} failed in step 3: FloatingPointError: no bits left"
+        expect_failure(cluster, "worker-1", "RunnerError", 1, expected)
+
+
+def test_a_variable_without_a_value_is_told(cluster: VirtualCluster) -> None:
+    cluster.feed("run", {"rate": 1.0})
+    cluster.tell(Run("run", 0, {}), ["worker-0"])
+    expect_failure(cluster, "worker-0", "RunnerError", 1, "variable 'w' has no value yet")
+
+
+def test_a_source_that_cannot_be_made_is_told_in_its_class(start: Start) -> None:
+    def make_source(description: Mapping[str, Any]) -> Closed:
+        raise DataError("no such images")
+
+    with start(make_source) as cluster:
+        cluster.set_up()
+        for failed in cluster.answers(Failed).values():
+            assert (failed.error, failed.text) == ("DataError", "no such images")
+
+
+def test_a_defect_is_told_and_passes_on(start: Start) -> None:
+    def make_source(description: Mapping[str, Any]) -> Closed:
+        raise ZeroDivisionError("a defect")
+
+    with start(make_source) as cluster:
+        cluster.set_up()
+        failed = cluster.answers(Failed)["worker-0"]
+        assert (failed.error, failed.text) == ("ZeroDivisionError", "a defect")
+        assert 'raise ZeroDivisionError("a defect")' in failed.traceback
+        cluster.wait_for_ends()
+        assert isinstance(cluster.ended["worker-0"], ZeroDivisionError)
+
+
+def test_a_source_is_closed_after_a_failure_too(start: Start) -> None:
+    source = Closed()
+    with start(lambda description: source) as cluster:
+        cluster.set_up()
+        cluster.tell(Run("ghost", 0, {}), ["worker-0"])
+        expect_failure(cluster, "worker-0", "SecurityError", 8, "step 0 of plan 'ghost' refused: loaded are none")
+    assert source.closed
+
+
+def test_a_heartbeat_that_has_ended_ends_the_worker(cluster: VirtualCluster) -> None:
+    """The thread beside the main loop has lost the master."""
+    from runner.engine.mailbox import Mailbox
+
+
+def test_a_peer_that_has_vanished_is_told_after_the_limit(cluster: VirtualCluster) -> None:
+    cluster.run("init")
+    cluster.feed("run", {"rate": 1.0})
+    cluster.network.partition(["worker-1"])
+    cluster.tell(Run("run", 0, {}))
+    text = f"step 0: 'away:0->{worker_device(0)}' did not arrive from worker-1 within 600 s"
+    expect_failure(cluster, "worker-0", "ClusterError", 7, text)
+
+
+def test_a_peer_that_cannot_be_reached_is_told(cluster: VirtualCluster) -> None:
+    cluster.run("init")
+    cluster.feed("run", {"rate": 1.0})
+    cluster.network.kill("worker-1")
+    cluster.tell(Run("run", 0, {}), ["worker-0"])
+    expect_failure(cluster, "worker-0", "ClusterError", 7, "could not send 'tensor' to worker-1: it is gone")

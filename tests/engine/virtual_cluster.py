@@ -1,0 +1,196 @@
+"""Workers in threads, a master that a test plays message by message, and a clock that nobody waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.inputs import InputSource
+from runner.engine.mailbox import Mailbox
+from runner.engine.program import Program
+from runner.engine.remote_plan import RemotePlan
+from runner.engine.session import expand_feeds
+from runner.engine.transport.documents import encode_document
+from runner.engine.transport.endpoint import Received
+from runner.engine.transport.heartbeat import Progress
+from runner.engine.transport.in_process import FakeNetwork, Faults
+from runner.engine.transport.messages import (
+    Bye,
+    Done,
+    Hello,
+    Load,
+    Loaded,
+    Message,
+    Run,
+    Setup,
+    Shutdown,
+    Welcome,
+)
+from runner.engine.transport.names import MASTER, peer_name
+from runner.engine.worker import Worker
+from runner.kernels.registry import Registry
+from tests.engine.remote_programs import remote_plan
+from tests.engine.transport.conftest import identity
+from tests.engine.turns import Turns, TurnTaking
+
+Array = NDArray[Any]
+Kind = TypeVar("Kind", bound=Message)
+
+ADDRESS = "ipc:///virtual/master-0"
+PATIENCE_S = 10_000.0
+"""Virtual seconds after which the master takes a message for lost: longer than any limit of a worker."""
+
+class NoAnswer(Exception):
+    """The master heard nothing that it waited for."""
+
+
+class VirtualCluster:
+    """The workers of a program on one network. Used by :func:`virtual_cluster`."""
+
+    def __init__(
+        self,
+        program: Program,
+        directory: Path,
+        registry: Registry,
+        make_source: Callable[[Mapping[str, Any]], InputSource],
+        network: FakeNetwork,
+        seed: int,
+    ) -> None:
+        self.program = program
+        self.network = network
+        self.turns = Turns(network, seed)
+        self.workers = [peer_name("worker", k) for k in range(program.workers)]
+        self.mailboxes: dict[str, Mailbox] = {}
+        self.progress = {name: Progress() for name in self.workers}
+        self.ended: dict[str, int | Exception] = {}
+        self.endpoint = self._endpoint(MASTER)
+        self._directory = directory
+        self._registry = registry
+        self._make_source = make_source
+        self._plans: dict[str, RemotePlan] = {}
+        endpoints = {name: self._endpoint(name) for name in self.workers}
+        self.turns.join(MASTER)
+        for name, endpoint in endpoints.items():
+            self.mailboxes[name] = Mailbox(endpoint, lambda: network.clock.now)
+            self.turns.start(name, lambda name=name, endpoint=endpoint: self._work(name, endpoint))  # type: ignore[misc]
+
+    def _endpoint(self, name: str) -> TurnTaking:
+        return TurnTaking(self.turns, self.network.endpoint(identity(name), len(self.workers)))
+
+    def _work(self, name: str, endpoint: TurnTaking) -> None:
+        """What a worker's process does, without a process."""
+        endpoint.connect(MASTER)
+        worker = Worker(
+            endpoint,
+            self.mailboxes[name],
+            ADDRESS,
+            len(self.workers),
+            self._make_source,
+            self._registry,
+            self.progress[name],
+        )
+        try:
+            self.ended[name] = worker.serve(lambda: None)
+        except Exception as error:  # noqa: BLE001 - a test looks at it
+            self.ended[name] = error
+
+    def tell(self, message: Message, workers: Collection[str] | None = None, *documents: object) -> None:
+        """Say something to some workers, or to all."""
+        for worker in self.workers if workers is None else workers:
+            self.endpoint.send(worker, message, [encode_document(document) for document in documents])
+
+    def receive(self) -> Received:
+        """The next message to the master."""
+        received = self.endpoint.receive(PATIENCE_S)
+        if received is None:
+            raise NoAnswer
+        return received
+
+    def answers(self, kind: type[Kind], workers: Collection[str] | None = None) -> dict[str, Kind]:
+        """One message of a kind from each of some workers, or of all; no other may come."""
+        missing = set(self.workers if workers is None else workers)
+        answers = {}
+        while missing:
+            received = self.receive()
+            assert isinstance(received.message, kind), f"{received.source} said {received.message}"
+            missing.remove(received.source)
+            answers[received.source] = received.message
+        return answers
+
+    def greet(self) -> None:
+        """Let every worker say hello, and answer."""
+        self.answers(Hello)
+        for worker in self.workers:
+            self.endpoint.connect(worker)
+        self.tell(Welcome())
+
+    def set_up(self, check_finite: bool = False) -> None:
+        """Join and set up every worker."""
+        self.greet()
+        self.tell(Setup(), None, {"source": {}, "check_finite": check_finite})
+
+    def load(self, client: str) -> RemotePlan:
+        """Have a client's parts loaded, once."""
+        if client not in self._plans:
+            plan = remote_plan(self.program, client, self._directory, self._registry, name=client)
+            for worker, assignment in plan.assignments.items():
+                self.tell(Load(client), [worker], assignment.to_document())
+            self.answers(Loaded, plan.plans)
+            plan.unlink()
+            self._plans[client] = plan
+        return self._plans[client]
+
+    def run(self, client: str, step: int = 0, feeds: Mapping[str, object] | None = None) -> dict[str, Array]:
+        """Run a step from beginning to end."""
+        plan = self.load(client)
+        self.feed(client, feeds or {})
+        self.tell(Run(client, step, {}), plan.plans)
+        return self.finish(client, step)
+
+    def feed(self, client: str, feeds: Mapping[str, object]) -> None:
+        """Put what a client is fed into shared memory."""
+        values = {name: np.asarray(value) for name, value in feeds.items()}
+        self.load(client).feed(expand_feeds(self.program.clients[client], values))
+
+    def finish(self, client: str, step: int) -> dict[str, Array]:
+        """Wait for the end of a step that was begun, and fetch."""
+        plan = self.load(client)
+        for answer in self.answers(Done, plan.plans).values():
+            assert (answer.plan, answer.step) == (client, step)
+        return {name: plan.fetch(tensor) for name, tensor in self.program.clients[client].fetches.items()}
+
+    def dismiss(self) -> None:
+        """Have all workers leave."""
+        self.tell(Shutdown())
+        self.answers(Bye)
+        self.wait_for_ends()
+
+    def wait_for_ends(self, workers: Collection[str] | None = None) -> None:
+        """Let time pass until workers have ended."""
+        for worker in self.workers if workers is None else workers:
+            while worker not in self.ended:
+                self.turns.wait(MASTER, self.network.clock.now + 1.0)
+                assert self.network.clock.now < PATIENCE_S, f"{worker} does not end"
+
+
+@contextmanager
+def virtual_cluster(
+    program: Program,
+    directory: Path,
+    registry: Registry,
+    make_source: Callable[[Mapping[str, Any]], InputSource],
+    *,
+    seed: int = 0,
+    faults: Faults | None = None,
+) -> Iterator[VirtualCluster]:
+    """Workers of a program, not greeted yet; leaving ends their threads. directory: for arenas."""
+    cluster = VirtualCluster(program, directory, registry, make_source, FakeNetwork(seed, faults), seed)
+    try:
+        yield cluster
+    finally:
+        cluster.turns.end()

@@ -1,0 +1,29 @@
+"""A real SQLite store, one for all tests that record in MLflow: making one takes seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.tracking import MlflowTracking, RunInfo
+from runner.tracking.mlflow_store import MlflowStore
+
+
+@pytest.fixture(scope="session")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('a folder') / 'mlflow.db'}"
+
+
+@pytest.fixture(scope="session")
+def client(uri: str) -> Any:
+    MlflowStore(uri, "runner", RunInfo("first", "first", Path())).open()
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+@pytest.fixture
+def settings(uri: str, client: Any) -> MlflowTracking:
+    return MlflowTracking(uri=uri, system_metrics=False)
