@@ -1,53 +1,24 @@
-"""Configuration to experiment to run: the only place that wires the parts together."""
+"""Configuration to experiment, and experiment to session: the only place that wires the parts together."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
-import platform
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest, weights_sha256
-from runner.config import dump, to_plain
 from runner.config_schema import Config
 from runner.data.source import source_from_config
-from runner.display import create_display
 from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import local_cluster
 from runner.engine.kernel_table import load_kernels
 from runner.engine.session import LocalSession, Session
-from runner.errors import CheckpointError, Interrupted, NonFiniteLossError, NumericError, RunnerError
 from runner.experiment import Experiment
-from runner.files import replace_durably
-from runner.graph_picture import draw_graph
-from runner.record import Record
 from runner.run_directory import RunDirectory
-from runner.signals import StopRequest
 from runner.strategies.base import Task
-from runner.summary import (
-    Failure,
-    Summary,
-    config_hash,
-    git_commit,
-    processor,
-    step_time,
-    versions,
-)
-from runner.sweep_place import SweepPlace
-from runner.tracking import RunInfo, job_name, sweep_name
-from runner.train import Progress, Trainer, replay, restore
-
-log = logging.getLogger(__name__)
-
-# The name under which MLflow's pages show the version of a run's code.
-_COMMIT_TAG = "mlflow.source.git.commit"
 
 
 def build(config: Config) -> Experiment:
@@ -57,7 +28,6 @@ def build(config: Config) -> Experiment:
     """
     parts: Any = config
     facts = parts.data.facts()
-
     task = Task(
         network=parts.model.network(facts.classes),
         optimizer=parts.optimizer,
@@ -83,180 +53,6 @@ def build(config: Config) -> Experiment:
         steps_per_epoch=steps_per_epoch,
         threads_per_worker=config.cluster.threads_per_worker,
     )
-
-
-def run(
-    config: Config,
-    run_dir: Path,
-    *,
-    overrides: Sequence[str],
-    sweep: SweepPlace | None = None,
-    resume: bool = False,
-) -> Summary:
-    """Train a configuration in ``run_dir``, from its newest checkpoint when ``resume``; return the summary.
-
-    summary.json is written however the run ends. Raises the RunnerError that ended it, if one did.
-    """
-    experiment = build(config)
-    experiment.config.data.require_present()
-    with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
-        replace_durably(directory.config_yaml, dump(config).encode())
-        life = _Run(experiment, directory, _draft(config, directory, overrides), sweep, resume)
-        try:
-            summary = life.execute()
-        except BaseException as error:
-            failed = _failed(life.summary, error)
-            failed.write(directory.summary_json)
-            log.error("%s: %s", failed.status, error)
-            raise
-        summary.write(directory.summary_json)
-        return summary
-
-
-class _Run:
-    """One life of a run, from the opened directory to the finished summary."""
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        directory: RunDirectory,
-        draft: Summary,
-        sweep: SweepPlace | None,
-        resume: bool,
-    ) -> None:
-        self.summary = draft
-        self._experiment = experiment
-        self._directory = directory
-        self._sweep = sweep
-        self._resume = resume
-        self._started = time.monotonic()
-
-    def execute(self) -> Summary:
-        """Train and return the summary; ``self.summary`` also holds what is known when an error passes."""
-        checkpoint = self._checkpoint() if self._resume else None
-        first_step = 0 if checkpoint is None else checkpoint.step
-        check_finite = self._experiment.config.debug.check_finite
-        try:
-            with (
-                StopRequest() as stop,
-                open_session(self._experiment, self._directory, check_finite) as session,
-            ):
-                begin(session, checkpoint)
-                self._train(session, first_step, stop)
-        except NonFiniteLossError as error:
-            self._name_the_node(error)
-            raise
-        return self.summary
-
-    def _train(self, session: Session, first_step: int, stop: StopRequest) -> None:
-        record = self._open_record(first_step)
-        meta = CheckpointMeta(self.summary.config_hash, self._directory.run_id, self._directory.epoch, examples=0)
-        trainer = Trainer(
-            self._experiment,
-            session,
-            self._directory,
-            record,
-            create_display(),
-            stop,
-            meta=meta,
-            first_step=first_step,
-        )
-        status = "failed"
-        try:
-            progress = trainer.run()
-            record.plots(progress.scores.confusion if progress.scores else None, self._experiment.facts.class_names)
-            for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
-                record.artifact(path)
-            status = "finished"
-            weights = weights_sha256(trainer.variables())
-            self.summary = dataclasses.replace(self.summary, status=status, weights_sha256=weights)
-        except Interrupted:
-            status = "interrupted"
-            raise
-        finally:
-            self.summary = self._with_course(session, record, trainer.progress)
-            record.close(status)
-
-    def _name_the_node(self, error: NonFiniteLossError) -> None:
-        """Repeat the steps since the last checkpoint with every value checked: that raises where it began."""
-        checkpoint = self._checkpoint()
-        first_step = 0 if checkpoint is None else checkpoint.step
-        log.error("%s; repeating steps %d to %d to find its origin", error, first_step, error.step)
-        with open_session(self._experiment, self._directory, check_finite=True) as session:
-            begin(session, checkpoint)
-            try:
-                replay(session, self._experiment, first_step, error.step)
-            except NumericError as origin:
-                raise NumericError(f"{error}. {origin}") from origin
-
-    def _checkpoint(self) -> Checkpoint | None:
-        """The newest usable checkpoint of this run, None when it has none."""
-        path = newest(self._directory.checkpoints)
-        if path is None:
-            log.warning("no checkpoint in %s: beginning at step 0", self._directory.checkpoints)
-            return None
-        expected = {name: (spec.shape, spec.dtype) for name, spec in self._experiment.program.variables.items()}
-        found = load(path, expected)
-        if found.manifest.meta.run_id != self._directory.run_id:
-            raise CheckpointError(
-                f"{path} belongs to run {found.manifest.meta.run_id}, "
-                f"expected {self._directory.run_id}, the run of this directory"
-            )
-        return found
-
-    def _open_record(self, first_step: int) -> Record:
-        config: Any = self._experiment.config
-        tracker = config.tracking.create(self._directory.path)
-        info = RunInfo(
-            run_id=self._directory.run_id,
-            name=self._name(),
-            run_dir=self._directory.path,
-            tags=self._tags(),
-            first_step=first_step + 1 if first_step else 0,
-            history=self._directory.metrics_jsonl if self._resume else None,
-            sweep_dir=None if self._sweep is None else self._sweep.directory,
-            sweep_name="" if self._sweep is None else sweep_name(self._sweep.swept),
-        )
-        record = Record(self._directory, tracker, info)
-        record.configuration(to_plain(config))
-        return record
-
-    def _tags(self) -> dict[str, str]:
-        commit = self.summary.git_commit
-        return {"runner.run_dir": str(self._directory.path)} | ({_COMMIT_TAG: commit} if commit else {})
-
-    def _name(self) -> str:
-        if self._sweep is not None and self._sweep.swept:
-            return job_name(self._sweep.swept)
-        config = self._experiment.config
-        return f"{config.model.name} {config.data.name} {config.parallelism.name}"
-
-    def _with_course(self, session: Session, record: Record, progress: Progress) -> Summary:
-        """The summary with what was done so far."""
-        final, best = record.final_and_best()
-        batch_size = self._experiment.config.train.batch_size
-        busy = sum(progress.step_seconds)
-        return dataclasses.replace(
-            self.summary,
-            kernels={device: "+".join(names) for device, names in session.libraries().items()},
-            steps=progress.done,
-            examples=progress.done * batch_size,
-            wall_seconds=time.monotonic() - self._started,
-            step_time_s=step_time(progress.step_seconds),
-            examples_per_s=len(progress.step_seconds) * batch_size / busy if busy else None,
-            final=final,
-            best=best,
-            bytes_sent_per_worker=session.sent_bytes(),
-            peak_memory_bytes=session.peak_memory_bytes(),
-        )
-
-
-def begin(session: Session, checkpoint: Checkpoint | None) -> None:
-    """Give every variable its value: from the checkpoint, or its initial one."""
-    if checkpoint is None:
-        session.run("init")
-    else:
-        restore(session, checkpoint.variables)
 
 
 @contextmanager
@@ -302,46 +98,3 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
             check_finite=check_finite,
         ) as cluster_session:
             yield cluster_session
-
-
-def _draft(config: Config, directory: RunDirectory, overrides: Sequence[str]) -> Summary:
-    """What is known of a run before it starts."""
-    return Summary(
-        run_id=directory.run_id,
-        status="failed",
-        config_hash=config_hash(to_plain(config)),
-        output_dir=str(directory.path),
-        strategy=config.parallelism.name,
-        workers=config.parallelism.workers,
-        versions=versions(),
-        platform=platform.platform(),
-        processor=processor(),
-        overrides=list(overrides),
-        git_commit=git_commit(Path(__file__).parent),
-    )
-
-
-def _failed(summary: Summary, error: BaseException) -> Summary:
-    code = error.exit_code if isinstance(error, RunnerError) else None
-    return dataclasses.replace(
-        summary,
-        status="interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed",
-        error=Failure(type(error).__name__, str(error), code),
-    )
-
-
-@contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    """Send the package's log to a file of the run, from level INFO."""
-    package = logging.getLogger("runner")
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    level = package.level
-    package.addHandler(handler)
-    package.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        package.removeHandler(handler)
-        package.setLevel(level)
-        handler.close()

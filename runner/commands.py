@@ -54,18 +54,18 @@ def run(overrides: Sequence[str]) -> Summary:
 
 
 def _train_job(config: Config, job: Job) -> Summary:
-    from runner import build
+    from runner import life
 
     config = fix_machine_values(config, usable_cores())
-    return build.run(config, job.run_dir, overrides=job.overrides, sweep=job.sweep, resume=False)
+    return life.run(config, job.run_dir, overrides=job.overrides, sweep=job.sweep, resume=False)
 
 
 def continue_run(arguments: Sequence[str]) -> Summary:
     """Continue a stored run from its newest checkpoint, into its own directory."""
     config, run_dir, limits = stored_run(arguments)
-    from runner import build
+    from runner import life
 
-    return build.run(config, run_dir, overrides=limits, sweep=None, resume=True)
+    return life.run(config, run_dir, overrides=limits, sweep=None, resume=True)
 
 
 def explain(arguments: Sequence[str]) -> int:

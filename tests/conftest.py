@@ -36,5 +36,5 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fake_build(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBuild:
     """The training entry, replaced by one that trains nothing; the working directory is empty."""
     fake = FakeBuild()
-    monkeypatch.setattr(runner, "build", fake, raising=False)
+    monkeypatch.setattr(runner, "life", fake, raising=False)
     return fake

@@ -59,8 +59,9 @@ MAY_IMPORT = {
     "train": "experiment evaluation display record run_directory signals"
     " strategies data checkpoint tracking engine errors",
     # The only wiring.
-    "build": "config config_schema train experiment display graph_picture record run_directory summary"
-    " sweep_place signals files strategies data checkpoint tracking engine errors",
+    "build": "config_schema experiment run_directory strategies data engine",
+    "life": "build config config_schema train experiment display graph_picture record run_directory summary"
+    " sweep_place signals files checkpoint tracking engine errors",
     # Commands.
     "hydra_app": "config config_schema config_errors conf_dir sweep_place errors",
     "resume": "config config_schema config_check errors",
@@ -71,7 +72,7 @@ MAY_IMPORT = {
     "help_text": "config_schema",
     "ui": "tracking errors",
     "doctor": "conf_dir cores data ui errors",
-    "commands": "build config config_schema cores explain hydra_app results resume summary sweep errors",
+    "commands": "life config config_schema cores explain hydra_app results resume summary sweep errors",
     "cli": "commands conf_dir console data doctor help_text summary ui errors engine.worker",
     "__main__": "cli",
     "": "commands summary",

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.build import build, run
+from runner.build import build
 from runner.checkpoint import load
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, NumericError
+from runner.life import run
 from runner.summary import Summary
 from runner.tracking import read_metrics
 from tests.small_runs import small_config

@@ -32,7 +32,7 @@ class DatasetSettings(ABC):
     def facts(self) -> Facts:
         """Return shape, classes and counts, without reading any data."""
 
-    def require_present(self) -> None:
+    def require_present(self) -> None:  # noqa: B027 - nothing to do is the rule, not an omission
         """Raise DataError, with the command that mends it, if the dataset must be fetched and was not.
 
         Looks, but reads nothing: for a quick refusal before a run starts anything. A dataset that comes with the

@@ -18,8 +18,8 @@ RECEIVE_LIMIT_S = 600.0
 """A tensor that takes longer will not come. The master's limits are tighter; this one is for a lost master."""
 
 
-class Stopped(Exception):
-    """The master said shutdown."""
+class Stopped(BaseException):
+    """The master said shutdown. No ``Exception``: a step that it ends has not failed, and must not say so."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from runner.engine.processes import Supervisor, thread_budget, worker_argv
 from runner.engine.transport.address import inbox_address
-from runner.engine.transport.endpoint import Identity, Limits, Received
+from runner.engine.transport.endpoint import Endpoint, Identity, Limits, Received
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
 from runner.engine.transport.messages import Bye, Failed, Heartbeat, Hello, Message, Setup, Shutdown, Welcome
 from runner.engine.transport.names import HEARTBEAT_ROLE, MASTER, WORKER_ROLE, peer_name, split_name
@@ -75,6 +75,7 @@ def start_workers(
             ]
             monitor.watch(worker, time.monotonic())
             supervisor.start(worker, argv, logs / f"{worker}.log", {**os.environ, **thread_budget(threads)})
+        endpoint.wake_on(supervisor.pidfds)
         group.set_up(setup)
         yield group
         group.dismiss()
@@ -87,16 +88,18 @@ class WorkerGroup:
         self,
         workers: Sequence[str],
         directory: Path,
-        endpoint: ZmqEndpoint,
+        endpoint: Endpoint,
         supervisor: Supervisor,
         monitor: HeartbeatMonitor,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """directory: the private one, in which sockets and arenas lie."""
+        """directory: the private one, in which sockets and arenas lie. clock: what endpoint and monitor go by."""
         self._workers = tuple(workers)
         self.directory = directory
         self._endpoint = endpoint
         self._supervisor = supervisor
         self._monitor = monitor
+        self._clock = clock
 
     def tell(self, worker: str, message: Message, *documents: bytes) -> None:
         """Send a message; where that fails because the worker is gone, say why it is."""
@@ -104,7 +107,7 @@ class WorkerGroup:
             self._endpoint.send(worker, message, documents)
         except ClusterError:
             while (received := self._endpoint.receive(0)) is not None:
-                self._note(received, time.monotonic())
+                self._note(received, self._clock())
             self._supervisor.check()
             raise
 
@@ -120,11 +123,11 @@ class WorkerGroup:
         Raises ClusterError when a worker dies, is silent or stuck, or the limit passes; a worker's own error.
         """
         answers: dict[str, Answer] = {}
-        deadline = None if limit_s is None else time.monotonic() + limit_s
-        look_at = time.monotonic() + _LOOK_S
+        deadline = None if limit_s is None else self._clock() + limit_s
+        look_at = self._clock() + _LOOK_S
         while missing := sorted(set(workers) - answers.keys()):
-            received = self._endpoint.receive(max(0.0, look_at - time.monotonic()))
-            now = time.monotonic()
+            received = self._endpoint.receive(max(0.0, look_at - self._clock()))
+            now = self._clock()
             if received is not None:
                 message = received.message
                 if self._note(received, now) and isinstance(message, kind) and accept(message):
@@ -143,7 +146,6 @@ class WorkerGroup:
 
     def set_up(self, document: bytes) -> None:
         """Wait for every worker's hello, answer it, and tell each what it needs to know."""
-        self._endpoint.wake_on(self._supervisor.pidfds)
         self.gather(self._workers, Hello, limit_s=_JOIN_S)
         for worker in self._workers:
             self._endpoint.connect(worker, inbox_address(self.directory, worker))

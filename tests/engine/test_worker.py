@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from runner.engine.device import worker_device
 from runner.engine.kernel_table import load_kernels
+from runner.engine.mailbox import Mailbox
 from runner.engine.program import Program
-from runner.engine.transport.in_process import Faults
+from runner.engine.transport.heartbeat import Progress
+from runner.engine.transport.in_process import FakeNetwork, Faults
 from runner.engine.transport.messages import (
     IDLE,
     STEP,
@@ -26,20 +28,22 @@ from runner.engine.transport.messages import (
     Heartbeat,
     Hello,
     Load,
-    Loaded,
-    Message,
     Run,
     Setup,
     Shutdown,
+    TensorReady,
 )
 from runner.engine.transport.names import MASTER
-from runner.errors import ClusterError, DataError, RunnerError
+from runner.engine.transport.references import InlineTensor
+from runner.engine.worker import Worker
+from runner.errors import ClusterError, DataError
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.remote_programs import EXAMPLES, there_and_back
 from tests.engine.running import Replaced
-from tests.engine.virtual_cluster import NoAnswer, VirtualCluster, virtual_cluster
+from tests.engine.transport.conftest import identity
+from tests.engine.virtual_cluster import ADDRESS, NoAnswer, VirtualCluster, WorkerFailed, virtual_cluster
 from tests.strategies.networks import NETWORKS, Examples, task_of
 from tests.strategies.training import Weights, expect_same_bits, trained
 
@@ -87,7 +91,7 @@ def expect_the_weights_of_one_process(weights: Weights, history: list[Any], work
     expect_same_bits(weights, local_weights)
 
 
-@settings(max_examples=40)
+@settings(max_examples=16)
 @given(
     seed=st.integers(0, 2**32),
     workers=st.sampled_from([2, 3]),
@@ -107,7 +111,7 @@ def test_no_schedule_changes_a_weight(
     expect_the_weights_of_one_process(weights, history, workers)
 
 
-@settings(max_examples=40)
+@settings(max_examples=16)
 @given(seed=st.integers(0, 2**32), drop=st.sampled_from([0.005, 0.02]))
 def test_over_a_wire_that_loses_messages_it_is_the_same_weights_or_none(
     tmp_path_factory: pytest.TempPathFactory, seed: int, drop: float
@@ -119,7 +123,7 @@ def test_over_a_wire_that_loses_messages_it_is_the_same_weights_or_none(
     ) as cluster:
         try:
             weights, history = train(cluster)
-        except (NoAnswer, ClusterError, FailedWorker):
+        except (NoAnswer, ClusterError, WorkerFailed):
             return
     expect_the_weights_of_one_process(weights, history, 2)
 
@@ -296,9 +300,18 @@ def test_a_source_is_closed_after_a_failure_too(start: Start) -> None:
     assert source.closed
 
 
-def test_a_heartbeat_that_has_ended_ends_the_worker(cluster: VirtualCluster) -> None:
-    """The thread beside the main loop has lost the master."""
-    from runner.engine.mailbox import Mailbox
+def test_a_heartbeat_that_has_ended_ends_the_worker(registry: Registry) -> None:
+    network = FakeNetwork()
+    master, own = (network.endpoint(identity(name), peers=1) for name in (MASTER, "worker-0"))
+    own.connect(MASTER)
+    worker = Worker(own, Mailbox(own), ADDRESS, 1, lambda description: Closed(), registry, Progress())
+
+    def lost() -> None:
+        raise ClusterError("the master does not listen")
+
+    assert worker.serve(lost) == ClusterError.exit_code
+    messages = [received.message for _ in range(2) if (received := master.receive(0))]
+    assert [type(message) for message in messages] == [Hello, Failed]
 
 
 def test_a_peer_that_has_vanished_is_told_after_the_limit(cluster: VirtualCluster) -> None:
@@ -316,3 +329,107 @@ def test_a_peer_that_cannot_be_reached_is_told(cluster: VirtualCluster) -> None:
     cluster.network.kill("worker-1")
     cluster.tell(Run("run", 0, {}), ["worker-0"])
     expect_failure(cluster, "worker-0", "ClusterError", 7, "could not send 'tensor' to worker-1: it is gone")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {"source": {}},
+        {"source": {}, "check_finite": True, "more": 1},
+        {"source": {}, "check_finite": 1},
+        {"source": "digits", "check_finite": False},
+    ],
+)
+def test_a_setup_that_is_none_is_refused(start: Start, document: object) -> None:
+    with start() as cluster:
+        cluster.greet()
+        cluster.tell(Setup(), ["worker-0"], document)
+        expect_failure(cluster, "worker-0", "SecurityError", 8, "setup refused: expected a map of 'source'")
+
+
+def test_a_worker_without_inputs_needs_no_source(start: Start) -> None:
+    def make_source(description: Mapping[str, Any]) -> Closed:
+        raise AssertionError("nobody asked for one")
+
+    with start(make_source) as cluster:
+        cluster.greet()
+        cluster.tell(Setup(), None, {"source": None, "check_finite": False})
+        cluster.run("init")
+        cluster.feed("run", {"rate": 1.0})
+        cluster.tell(Run("run", 0, {}), ["worker-0"])
+        expect_failure(cluster, "worker-0", "RunnerError", 1, "but the session has no input source")
+
+
+def again(cluster: VirtualCluster) -> None:
+    cluster.tell(Setup(), ["worker-0"], {"source": None, "check_finite": False})
+
+
+def load_again(cluster: VirtualCluster) -> None:
+    assignment = cluster.load("run").assignments["worker-0"]
+    cluster.tell(Load("run"), ["worker-0"], assignment.to_document())
+
+
+def load_for_another(cluster: VirtualCluster) -> None:
+    assignment = cluster.load("run").assignments["worker-1"]
+    cluster.tell(Load("another"), ["worker-0"], assignment.to_document())
+
+
+def load_rubbish(cluster: VirtualCluster) -> None:
+    cluster.tell(Load("rubbish"), ["worker-0"], {"graph": 3})
+
+
+def run_another_plan(cluster: VirtualCluster) -> None:
+    cluster.load("run")
+    cluster.tell(Run("run-2", 4, {}), ["worker-0"])
+
+
+def run_within_a_step(cluster: VirtualCluster) -> None:
+    cluster.run("init")
+    cluster.feed("run", {"rate": 1.0})
+    cluster.tell(Run("run", 0, {}), ["worker-0"])
+    cluster.tell(Run("run", 1, {}), ["worker-0"])
+
+
+def say_done_to_a_worker(cluster: VirtualCluster) -> None:
+    cluster.load("run")
+    cluster.endpoints["worker-1"].send("worker-0", Done("run", 0, {}, {}))
+
+
+def send_what_nobody_receives(cluster: VirtualCluster) -> None:
+    cluster.load("run")
+    cluster.endpoints["worker-1"].send("worker-0", TensorReady("run", 0, "key", InlineTensor("uint8", (1,), 0)), [b"x"])
+
+
+@pytest.mark.parametrize(
+    ("break_it", "text"),
+    [
+        (again, "setup refused: it came before, and is done once"),
+        (load_again, "plan 'run' refused: expected a new one, after setup"),
+        (load_for_another, f"plan 'another' refused: it is for {worker_device(1)}, expected the device of worker-0"),
+        (load_rubbish, "plan refused: expected a map with the fields arenas, device"),
+        (run_another_plan, "step 4 of plan 'run-2' refused: loaded are run"),
+        (run_within_a_step, "'run' from master-0 came within step 0, while 'away:0->"),
+        (say_done_to_a_worker, "'done' from worker-1 was not expected here"),
+        (send_what_nobody_receives, "tensor key of plan run, step 0 came from worker-1, but no plan here receives it"),
+    ],
+)
+def test_what_breaks_the_protocol_ends_the_worker(
+    cluster: VirtualCluster, break_it: Callable[[VirtualCluster], None], text: str
+) -> None:
+    break_it(cluster)
+    expect_failure(cluster, "worker-0", "SecurityError", 8, text)
+
+
+def test_a_plan_before_setup_is_refused(start: Start) -> None:
+    with start() as cluster:
+        cluster.greet()
+        cluster.tell(Load("run"), ["worker-0"], {})
+        expect_failure(cluster, "worker-0", "SecurityError", 8, "plan 'run' refused: expected a new one, after setup")
+
+
+def test_an_arena_that_is_gone_is_told(cluster: VirtualCluster) -> None:
+    plan = cluster.load("run")
+    cluster.tell(Load("again"), ["worker-0"], plan.assignments["worker-0"].to_document())
+    expect_failure(cluster, "worker-0", "SecurityError", 8, "cannot open")

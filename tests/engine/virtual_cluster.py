@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from runner.engine.transport.in_process import FakeNetwork, Faults
 from runner.engine.transport.messages import (
     Bye,
     Done,
+    Failed,
     Hello,
     Load,
     Loaded,
@@ -45,8 +47,13 @@ ADDRESS = "ipc:///virtual/master-0"
 PATIENCE_S = 10_000.0
 """Virtual seconds after which the master takes a message for lost: longer than any limit of a worker."""
 
+
 class NoAnswer(Exception):
     """The master heard nothing that it waited for."""
+
+
+class WorkerFailed(Exception):
+    """A worker said that it failed when something else was awaited."""
 
 
 class VirtualCluster:
@@ -73,11 +80,11 @@ class VirtualCluster:
         self._registry = registry
         self._make_source = make_source
         self._plans: dict[str, RemotePlan] = {}
-        endpoints = {name: self._endpoint(name) for name in self.workers}
+        self.endpoints = {name: self._endpoint(name) for name in self.workers}
         self.turns.join(MASTER)
-        for name, endpoint in endpoints.items():
+        for name, endpoint in self.endpoints.items():
             self.mailboxes[name] = Mailbox(endpoint, lambda: network.clock.now)
-            self.turns.start(name, lambda name=name, endpoint=endpoint: self._work(name, endpoint))  # type: ignore[misc]
+            self.turns.start(name, partial(self._work, name, endpoint))
 
     def _endpoint(self, name: str) -> TurnTaking:
         return TurnTaking(self.turns, self.network.endpoint(identity(name), len(self.workers)))
@@ -117,6 +124,8 @@ class VirtualCluster:
         answers = {}
         while missing:
             received = self.receive()
+            if isinstance(received.message, Failed) and not issubclass(kind, Failed):
+                raise WorkerFailed(f"{received.source}: {received.message.traceback}")
             assert isinstance(received.message, kind), f"{received.source} said {received.message}"
             missing.remove(received.source)
             answers[received.source] = received.message

@@ -1,0 +1,82 @@
+"""A client as the master keeps it: what it is fed and fetched through shared memory, worker by worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine.assignment import feed_key, fetch_key
+from runner.engine.program import Client, Program
+from runner.engine.remote_plan import RemotePlan
+from runner.engine.tensor import Tensor
+from runner.engine.transport.shared_memory import ArenaReader, ArenaWriter
+from runner.errors import RunnerError
+from runner.kernels.registry import Registry
+from tests.engine.remote_programs import EPOCH, EXAMPLES, remote_plan, there_and_back
+
+RATE, OLD, AWAY = Tensor("rate"), Tensor("w"), Tensor("away")
+
+
+@pytest.fixture
+def plan(tmp_path: Path, registry: Registry) -> RemotePlan:
+    return remote_plan(there_and_back(), "run", tmp_path, registry, name="run-0")
+
+
+def test_only_who_has_something_to_do_takes_part(tmp_path: Path, registry: Registry, plan: RemotePlan) -> None:
+    init = remote_plan(there_and_back(), "init", tmp_path, registry)
+    assert (set(init.plans), set(init.assignments)) == ({"worker-0"}, {"worker-0"})
+    assert (set(plan.plans), set(plan.assignments)) == ({"worker-0", "worker-1"}, {"worker-0", "worker-1"})
+    nothing = Program(there_and_back().graph, {"nothing": Client("nothing")}, {}, workers=2)
+    assert remote_plan(nothing, "nothing", tmp_path, registry).assignments == {}
+
+
+def test_every_worker_gets_the_same_arenas_of_this_life_of_the_run(plan: RemotePlan) -> None:
+    first, second = (plan.assignments[worker].arenas for worker in ("worker-0", "worker-1"))
+    assert first == second
+    assert {owner: arena.name for owner, arena in first.items()} == {
+        owner: f"run-0 {owner}" for owner in ("master-0", "worker-0", "worker-1")
+    }
+    assert {arena.epoch for arena in first.values()} == {EPOCH}
+
+
+def test_what_is_fed_is_read_by_its_worker(plan: RemotePlan) -> None:
+    plan.feed({RATE: np.float64(0.25), Tensor("unused"): "whatever"})
+    arena = ArenaReader(plan.assignments["worker-0"].arenas["master-0"])
+    assert arena.read(feed_key(RATE), "float64", ()) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("value", "came"),
+    [
+        (np.float32(0.5), r"float32\[\]"),
+        (1, r"int64\[\]"),
+        ([0.5], r"float64\[1\]"),
+        (np.zeros((2, 3)), r"float64\[2, 3\]"),
+        ("half", r"str\d+\[\]"),
+    ],
+)
+def test_a_feed_of_wrong_shape_or_dtype_is_named(plan: RemotePlan, value: Any, came: str) -> None:
+    with pytest.raises(RunnerError, match=rf"^feed rate:0: came {came}, expected float64\[\]$"):
+        plan.feed({RATE: value})
+
+
+@pytest.mark.parametrize(("tensor", "worker"), [(OLD, "worker-0"), (AWAY, "worker-1")])
+def test_what_a_worker_leaves_is_fetched_as_a_copy(plan: RemotePlan, tensor: Tensor, worker: str) -> None:
+    arena = ArenaWriter(plan.assignments[worker].arenas[worker])
+    arena.put(fetch_key(tensor), np.arange(float(EXAMPLES)))
+    fetched = plan.fetch(tensor)
+    arena.put(fetch_key(tensor), np.zeros(EXAMPLES))
+    assert fetched.tolist() == [0.0, 1.0, 2.0]
+    assert fetched.flags.writeable
+
+
+def test_arenas_without_names_still_work(plan: RemotePlan, tmp_path: Path) -> None:
+    arena = ArenaWriter(plan.assignments["worker-1"].arenas["worker-1"])
+    assert len(list(tmp_path.iterdir())) == 3
+    plan.unlink()
+    assert list(tmp_path.iterdir()) == []
+    arena.put(fetch_key(AWAY), np.ones(EXAMPLES))
+    assert plan.fetch(AWAY).tolist() == [1.0, 1.0, 1.0]
