@@ -40,7 +40,7 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
             yield from places(value, (*path, key))
 
 
-EXTREMES = [
+EXTREMES: list[Any] = [
     None,
     True,
     -1,

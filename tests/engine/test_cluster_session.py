@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from runner.data.source import source_from_config
 from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import Cluster, Device, local_cluster, worker_device
 from runner.engine.session import LocalSession, Session
+from runner.engine.transport.address import inbox_path
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
 from runner.engine.transport.messages import STEP
 from runner.engine.transport.private_directory import PrivateDirectory
@@ -41,8 +42,6 @@ SOURCE: Mapping[str, Any] = {
     "eval_batch_size": TEST_BATCH,
     "dtype": "float64",
 }
-EXIT_S = 10.0
-"""Longer than anything here takes: reached only by a test that fails."""
 
 
 class Sessions:
@@ -51,47 +50,52 @@ class Sessions:
     def __init__(self, registry: Registry, logs: Path) -> None:
         self.logs = logs
         self.run_ids: list[str] = []
-        self.directories: list[Path] = []
         self._registry = registry
 
     def new(self, source: Mapping[str, Any] = SOURCE, **options: Any) -> ClusterSession:
         """A session that was not entered yet."""
         self.run_ids.append(secrets.token_hex(8))
-        own = {"run_id": self.run_ids[-1], "epoch": 1, "logs": self.logs, "threads": 1}
+        own: dict[str, Any] = {"run_id": self.run_ids[-1], "epoch": 1, "logs": self.logs, "threads": 1}
         return ClusterSession(PROGRAM, local_cluster(WORKERS), self._registry, source, **(own | options))
-
-    def expect_nothing_left(self) -> None:
-        """Require that no process and no directory of any of the sessions is there."""
-        assert [processes_of(run_id) for run_id in self.run_ids] == [[]] * len(self.run_ids)
-        assert len(self.directories) == len(self.run_ids)
-        assert [path for path in self.directories if path.exists()] == []
 
     def worker(self, index: int) -> psutil.Process:
         """A worker process of the session that was made last."""
-        (found,) = (
-            process
-            for process in map(psutil.Process, processes_of(self.run_ids[-1]))
-            if f"token-worker-{index}" in " ".join(process.cmdline())
-        )
+        processes = map(psutil.Process, processes_of(self.run_ids[-1]))
+        (found,) = (each for each in processes if _option(each, "--index") == str(index))
         return found
 
+    @property
+    def directory(self) -> Path:
+        """Where the sockets of the session that was made last are."""
+        return inbox_path(_option(self.worker(0), "--address")).parent
 
-def opened(sessions: Sessions, patch: pytest.MonkeyPatch) -> Sessions:
-    """Let sessions note where their private directories are."""
+
+def _option(process: psutil.Process, name: str) -> str:
+    arguments = process.cmdline()
+    return arguments[arguments.index(name) + 1]
+
+
+@pytest.fixture
+def sessions(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessions]:
+    """Sessions of one test; after it none of their processes and directories may be left."""
+    directories: list[Path] = []
     create = PrivateDirectory.create
 
     def noted(parent: Path | None = None) -> PrivateDirectory:
         directory = create(parent)
-        sessions.directories.append(directory.path)
+        directories.append(directory.path)
         return directory
 
-    patch.setattr(PrivateDirectory, "create", noted)
-    return sessions
+    monkeypatch.setattr(PrivateDirectory, "create", noted)
+    sessions = Sessions(registry, tmp_path)
+    yield sessions
+    expect_nothing_left(sessions, directories)
 
 
-@pytest.fixture
-def sessions(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sessions:
-    return opened(Sessions(registry, tmp_path), monkeypatch)
+def expect_nothing_left(sessions: Sessions, directories: Sequence[Path]) -> None:
+    assert [processes_of(run_id) for run_id in sessions.run_ids] == [[]] * len(sessions.run_ids)
+    assert len(directories) == len(sessions.run_ids)
+    assert [path for path in directories if path.exists()] == []
 
 
 def train(session: Session, step: int) -> dict[str, Array]:
@@ -103,7 +107,7 @@ def train(session: Session, step: int) -> dict[str, Array]:
 def course(session: Session, steps: int = 3) -> list[Weights]:
     """Everything a short run fetches."""
     session.run("init")
-    fetched = [train(session, step) for step in range(steps)]
+    fetched: list[Weights] = [train(session, step) for step in range(steps)]
     fetched.append(session.run("eval", step=1, feeds={"step": np.int64(1)}))
     fetched.append(session.run("save"))
     return fetched
@@ -122,11 +126,11 @@ def expected(registry: Registry) -> tuple[list[Weights], LocalSession]:
 @pytest.fixture(scope="module")
 def shared(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSession, Sessions]]:
     """One session for all tests that leave it as usable as it was; it is closed well and leaves nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        sessions = opened(Sessions(registry, tmp_path_factory.mktemp("logs")), patch)
-        with sessions.new() as session:
-            yield session, sessions
-        sessions.expect_nothing_left()
+    sessions = Sessions(registry, tmp_path_factory.mktemp("logs"))
+    with sessions.new() as session:
+        directory = sessions.directory
+        yield session, sessions
+    expect_nothing_left(sessions, [directory])
 
 
 @pytest.fixture
@@ -186,10 +190,10 @@ def test_while_it_runs_only_sockets_have_names(shared: tuple[ClusterSession, Ses
     session, sessions = shared
     session.run("init")
     train(session, 0)
-    (directory,) = sessions.directories
+    directory = sessions.directory
     assert {path.name for path in directory.iterdir()} == {"master-0", "worker-0", "worker-1"}
     assert all(stat.S_ISSOCK(path.stat().st_mode) for path in directory.iterdir())
-    assert "arena" in Path("/proc/self/maps").read_text()
+    assert f"{directory}/arena-" in Path("/proc/self/maps").read_text()
 
 
 def test_what_is_known_of_the_processes(shared: tuple[ClusterSession, Sessions]) -> None:
@@ -208,22 +212,23 @@ def test_what_is_known_of_the_processes(shared: tuple[ClusterSession, Sessions])
 def test_two_sessions_at_once_do_not_disturb_each_other(
     sessions: Sessions, expected: tuple[list[Weights], LocalSession], session: ClusterSession
 ) -> None:
-    with sessions.new(logs=sessions.logs) as other:
+    with sessions.new() as other:
         for each in (session, other):
             each.run("init")
         for step in range(3):
             for each in (session, other):
                 expect_same_bits(train(each, step), expected[0][step])
-    sessions.expect_nothing_left()
     expect_same_bits(session.run("save"), expected[0][-1])
 
 
 def test_a_closed_session_has_no_workers_and_no_memory(sessions: Sessions) -> None:
     with sessions.new() as session:
         session.run("init")
+        directory = sessions.directory
         session.close()
-        sessions.expect_nothing_left()
-        assert str(sessions.directories[0]) not in Path("/proc/self/maps").read_text()
+        assert not directory.exists()
+        assert processes_of(sessions.run_ids[-1]) == []
+        assert str(directory) not in Path("/proc/self/maps").read_text()
         with pytest.raises(RunnerError, match="the session has no workers: it is used inside its `with` block"):
             session.run("init")
         session.close()
@@ -232,67 +237,64 @@ def test_a_closed_session_has_no_workers_and_no_memory(sessions: Sessions) -> No
 
 
 def test_an_exception_inside_the_block_passes_and_leaves_nothing(sessions: Sessions) -> None:
-    with pytest.raises(ZeroDivisionError), sessions.new() as session:
+    def fail(session: ClusterSession) -> None:
         session.run("init")
         raise ZeroDivisionError
-    sessions.expect_nothing_left()
+
+    with pytest.raises(ZeroDivisionError), sessions.new() as session:
+        fail(session)
 
 
 def test_a_start_that_fails_leaves_nothing(sessions: Sessions, tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"cannot start worker-0 .*missing/worker-0\.log: No such file"):
         sessions.new(logs=tmp_path / "missing").__enter__()
-    sessions.expect_nothing_left()
 
 
 def test_a_start_that_fails_half_way_leaves_nothing(sessions: Sessions, tmp_path: Path) -> None:
     (tmp_path / "worker-1.log").mkdir()
     with pytest.raises(ResourceError, match=r"cannot start worker-1 .*worker-1\.log: Is a directory"):
         sessions.new().__enter__()
-    sessions.expect_nothing_left()
 
 
 def test_a_source_that_cannot_be_made_is_raised_in_its_class_with_the_workers_name(sessions: Sessions) -> None:
     source = {**SOURCE, "config": {"name": "no-such-data"}}
-    with (
-        pytest.raises(ConfigError, match=r"^worker-\d: unknown dataset: data.name is 'no-such-data'"),
-        sessions.new(source) as session,
-    ):
+    expected = r"^worker-\d: unknown dataset: data.name is 'no-such-data'"
+    with pytest.raises(ConfigError, match=expected), sessions.new(source) as session:
         session.run("init")
-    sessions.expect_nothing_left()
 
 
-def test_a_worker_that_is_stopped_is_noticed_as_silent(sessions: Sessions) -> None:
+@contextmanager
+def suspended(process: psutil.Process) -> Iterator[None]:
+    """Hold a process up inside the block."""
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
+def test_a_worker_that_is_stopped_is_noticed_as_silent_and_ended(sessions: Sessions) -> None:
     def stop_and_train(session: ClusterSession) -> None:
         session.run("init")
         sessions.worker(1).suspend()
         train(session, 0)
 
+    monitor = HeartbeatMonitor(silence_s=1.5)
     expected = r"^worker-1 is silent: no heartbeat for .* the stacks of its threads, unless it is stopped altogether, "
-    with (
-        pytest.raises(ClusterError, match=expected),
-        sessions.new(monitor=HeartbeatMonitor(silence_s=1.5)) as session,
-    ):
+    with pytest.raises(ClusterError, match=expected), sessions.new(monitor=monitor) as session:
         stop_and_train(session)
-    sessions.expect_nothing_left()
 
 
 def test_a_worker_that_is_stuck_shows_where(sessions: Sessions) -> None:
-    """Worker 0, that is: it waits for worker 1, which is stopped and stays within its own limits."""
+    """Worker 0, that is: it waits for worker 1, which is held up and stays within its own limits."""
     monitor = HeartbeatMonitor({STEP: 1.0}, silence_s=1000.0)
-    with (
-        pytest.raises(ClusterError, match="worker-0 is stuck: section 'step' at step 4 has taken"),
-        sessions.new(monitor=monitor) as session,
-    ):
+    with sessions.new(monitor=monitor) as session:
         session.run("init")
         train(session, 3)
-        stopped = sessions.worker(1)
-        stopped.suspend()
-        try:
+        expected = "worker-0 is stuck: section 'step' at step 4 has taken"
+        with suspended(sessions.worker(1)), pytest.raises(ClusterError, match=expected):
             train(session, 4)
-        finally:
-            stopped.resume()
-    sessions.expect_nothing_left()
-    assert "mailbox.py" in (sessions.logs / "worker-0.log").read_text()
+        assert "mailbox.py" in (sessions.logs / "worker-0.log").read_text()
 
 
 def test_each_device_is_a_process_of_its_own(registry: Registry, tmp_path: Path) -> None:

@@ -1,24 +1,19 @@
-"""Workers on a virtual network: whatever the schedule the weights are the same, and whatever goes wrong is told."""
+"""Workers on a virtual network: a step from beginning to end, and whatever goes wrong is told."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from runner.engine.device import worker_device
-from runner.engine.kernel_table import load_kernels
 from runner.engine.mailbox import Mailbox
-from runner.engine.program import Program
 from runner.engine.transport.heartbeat import Progress
-from runner.engine.transport.in_process import FakeNetwork, Faults
+from runner.engine.transport.in_process import FakeNetwork
 from runner.engine.transport.messages import (
     IDLE,
     STEP,
@@ -38,98 +33,16 @@ from runner.engine.transport.references import InlineTensor
 from runner.engine.worker import Worker
 from runner.errors import ClusterError, DataError
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
-from runner.strategies.sync_data import SyncData
 from tests.engine.remote_programs import EXAMPLES, there_and_back
 from tests.engine.running import Replaced
 from tests.engine.transport.conftest import identity
-from tests.engine.virtual_cluster import ADDRESS, NoAnswer, VirtualCluster, WorkerFailed, virtual_cluster
-from tests.strategies.networks import NETWORKS, Examples, task_of
-from tests.strategies.training import Weights, expect_same_bits, trained
+from tests.engine.virtual_cluster import ADDRESS, VirtualCluster, virtual_cluster
 
 Start = Callable[..., AbstractContextManager[VirtualCluster]]
 
-BATCH = 7
-STEPS = 3
-TASK = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
 
-
-def training_source(description: Mapping[str, Any]) -> Examples:
-    return Examples(BATCH)
-
-
-@cache
-def training_program(workers: int) -> Program:
-    return SyncData(workers=workers).build(TASK)
-
-
-@cache
-def expected(workers: int) -> tuple[Weights, list[Any]]:
-    """Weights and history of the same program in one process."""
-    return trained(SyncData(workers=workers), TASK, load_kernels(), STEPS)
-
-
-def rates(step: int) -> dict[str, object]:
-    """What ``trained`` feeds."""
-    return {"step": np.int64(step), "learning_rate": 0.1 / (1 + step)}
-
-
-def train(cluster: VirtualCluster) -> tuple[Weights, list[Any]]:
-    """Set up, train, leave."""
-    cluster.set_up()
-    cluster.run("init")
-    fetched = [cluster.run("train", step, rates(step)) for step in range(STEPS)]
-    weights = cluster.run("save")
-    assert [mailbox.pending for mailbox in cluster.mailboxes.values()] == [[]] * len(cluster.workers)
-    cluster.dismiss()
-    return weights, [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
-
-
-def expect_the_weights_of_one_process(weights: Weights, history: list[Any], workers: int) -> None:
-    local_weights, local_history = expected(workers)
-    assert history == local_history
-    expect_same_bits(weights, local_weights)
-
-
-@settings(max_examples=16)
-@given(
-    seed=st.integers(0, 2**32),
-    workers=st.sampled_from([2, 3]),
-    longest_s=st.sampled_from([0.0, 0.01, 1.0, 100.0]),
-    duplicate=st.sampled_from([0.0, 0.5]),
-)
-def test_no_schedule_changes_a_weight(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int, longest_s: float, duplicate: float
-) -> None:
-    faults = Faults(delay_s=(0.0, longest_s), duplicate=duplicate)
-    arenas = tmp_path_factory.mktemp("arenas")
-    with virtual_cluster(
-        training_program(workers), arenas, load_kernels(), training_source, seed=seed, faults=faults
-    ) as cluster:
-        weights, history = train(cluster)
-    assert cluster.ended == dict.fromkeys(cluster.workers, 0)
-    expect_the_weights_of_one_process(weights, history, workers)
-
-
-@settings(max_examples=16)
-@given(seed=st.integers(0, 2**32), drop=st.sampled_from([0.005, 0.02]))
-def test_over_a_wire_that_loses_messages_it_is_the_same_weights_or_none(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, drop: float
-) -> None:
-    faults = Faults(delay_s=(0.0, 1.0), drop=drop)
-    arenas = tmp_path_factory.mktemp("arenas")
-    with virtual_cluster(
-        training_program(2), arenas, load_kernels(), training_source, seed=seed, faults=faults
-    ) as cluster:
-        try:
-            weights, history = train(cluster)
-        except (NoAnswer, ClusterError, WorkerFailed):
-            return
-    expect_the_weights_of_one_process(weights, history, 2)
-
-
-class Closed:
-    """A source of the program there_and_back that notes when it is closed."""
+class Source:
+    """Examples of the program there_and_back, all equal to ``x`` + step; notes when it is closed."""
 
     def __init__(self, x: float = 0.0) -> None:
         self.closed = False
@@ -147,7 +60,7 @@ def start(tmp_path: Path, registry: Registry) -> Start:
     """Start the two workers of there_and_back; source: what each of them makes."""
 
     def begin(
-        make_source: Callable[[Mapping[str, Any]], Any] = lambda description: Closed(), kernels: Registry = registry
+        make_source: Callable[[Mapping[str, Any]], Any] = lambda description: Source(), kernels: Registry = registry
     ) -> AbstractContextManager[VirtualCluster]:
         return virtual_cluster(there_and_back(), tmp_path, kernels, make_source)
 
@@ -177,7 +90,7 @@ def test_a_step_sees_what_was_fed_what_was_read_and_what_the_step_before_kept(cl
     old = np.zeros(EXAMPLES)
     for step in range(3):
         fetched = cluster.run("run", step, {"rate": 0.5})
-        new = np.full(EXAMPLES, -np.exp(0.5 * step))
+        new = -np.exp(np.full(EXAMPLES, 0.5 * step))
         for name, value in {"old": old, "new": new, "away": -new}.items():
             np.testing.assert_array_equal(fetched[name], value)
         old = new
@@ -210,10 +123,10 @@ def test_a_finished_step_says_how_much_memory_was_used(cluster: VirtualCluster) 
 
 
 def test_shutdown_ends_a_worker_between_steps_and_its_source(start: Start) -> None:
-    sources: list[Closed] = []
+    sources: list[Source] = []
 
-    def make_source(description: Mapping[str, Any]) -> Closed:
-        sources.append(Closed())
+    def make_source(description: Mapping[str, Any]) -> Source:
+        sources.append(Source())
         return sources[-1]
 
     with start(make_source) as cluster:
@@ -234,7 +147,7 @@ def test_shutdown_ends_a_worker_that_waits_for_a_tensor(cluster: VirtualCluster)
 
 
 def test_a_value_that_is_not_finite_is_told_with_class_node_and_step(start: Start) -> None:
-    with start(lambda description: Closed(x=1e6)) as cluster:
+    with start(lambda description: Source(x=1e6)) as cluster:
         cluster.set_up(check_finite=True)
         cluster.run("init")
         cluster.feed("run", {"rate": 1.0})
@@ -243,7 +156,7 @@ def test_a_value_that_is_not_finite_is_told_with_class_node_and_step(start: Star
 
 
 def test_without_that_check_such_a_value_is_a_value(start: Start) -> None:
-    with start(lambda description: Closed(x=1e6)) as cluster:
+    with start(lambda description: Source(x=1e6)) as cluster:
         cluster.set_up()
         cluster.run("init")
         assert cluster.run("run", 0, {"rate": 1.0})["new"].tolist() == [-np.inf] * EXAMPLES
@@ -269,7 +182,7 @@ def test_a_variable_without_a_value_is_told(cluster: VirtualCluster) -> None:
 
 
 def test_a_source_that_cannot_be_made_is_told_in_its_class(start: Start) -> None:
-    def make_source(description: Mapping[str, Any]) -> Closed:
+    def make_source(description: Mapping[str, Any]) -> Source:
         raise DataError("no such images")
 
     with start(make_source) as cluster:
@@ -279,7 +192,7 @@ def test_a_source_that_cannot_be_made_is_told_in_its_class(start: Start) -> None
 
 
 def test_a_defect_is_told_and_passes_on(start: Start) -> None:
-    def make_source(description: Mapping[str, Any]) -> Closed:
+    def make_source(description: Mapping[str, Any]) -> Source:
         raise ZeroDivisionError("a defect")
 
     with start(make_source) as cluster:
@@ -292,7 +205,7 @@ def test_a_defect_is_told_and_passes_on(start: Start) -> None:
 
 
 def test_a_source_is_closed_after_a_failure_too(start: Start) -> None:
-    source = Closed()
+    source = Source()
     with start(lambda description: source) as cluster:
         cluster.set_up()
         cluster.tell(Run("ghost", 0, {}), ["worker-0"])
@@ -304,7 +217,7 @@ def test_a_heartbeat_that_has_ended_ends_the_worker(registry: Registry) -> None:
     network = FakeNetwork()
     master, own = (network.endpoint(identity(name), peers=1) for name in (MASTER, "worker-0"))
     own.connect(MASTER)
-    worker = Worker(own, Mailbox(own), ADDRESS, 1, lambda description: Closed(), registry, Progress())
+    worker = Worker(own, Mailbox(own), ADDRESS, 1, lambda description: Source(), registry, Progress())
 
     def lost() -> None:
         raise ClusterError("the master does not listen")
@@ -350,7 +263,7 @@ def test_a_setup_that_is_none_is_refused(start: Start, document: object) -> None
 
 
 def test_a_worker_without_inputs_needs_no_source(start: Start) -> None:
-    def make_source(description: Mapping[str, Any]) -> Closed:
+    def make_source(description: Mapping[str, Any]) -> Source:
         raise AssertionError("nobody asked for one")
 
     with start(make_source) as cluster:
