@@ -9,6 +9,7 @@ import pytest
 from runner.engine.graph import Graph, LayerStamp
 from runner.engine.ops.executor import placeholder
 from runner.graph_picture import draw_graph
+from runner.tracking.box_diagram import Box
 
 FIRST = LayerStamp("first", "dense")
 
@@ -47,3 +48,19 @@ def test_boxes_say_their_nodes_and_arrows_their_tensors(
     assert "box1 -> box2 [label=2]" in text
     assert "box2 -> box3 [label=1]" in text
     assert text.count("subgraph") == 2
+
+
+def test_the_png_leaves_out_what_a_step_hands_to_every_layer(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    drawn: list[dict[tuple[Box, Box], str]] = []
+
+    def draw(boxes: dict[Box, str], arrows: dict[tuple[Box, Box], str], path: Path) -> Path:
+        drawn.append(arrows)
+        return path
+
+    monkeypatch.setattr("runner.graph_picture.box_diagram", draw)
+    draw_graph(graph, tmp_path / "graph.dot")
+    first, second = ("first", "/job:worker/task:0/device:cpu:0"), ("second", "/job:worker/task:0/device:cpu:0")
+    assert drawn == [{(first, second): "2", (second, ("first", "/job:worker/task:1/device:cpu:0")): "1"}]

@@ -17,7 +17,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def stored(folder: Path) -> Path:
-    """The directory of a run of 20 epochs."""
+    """The directory of a run of 30 epochs."""
     directory = folder / "stored run"
     directory.mkdir()
     (directory / "config.yaml").write_text(dump(compose(["seed=7", "model=mlp"]).config()))
@@ -27,14 +27,14 @@ def stored(folder: Path) -> Path:
 def test_the_stored_configuration_continues_in_its_directory(fake_build: FakeBuild, stored: Path):
     assert main([f"resume={stored.name}"]) == 0
     call = fake_build.only
-    assert (call.config.seed, call.config.model.name, call.config.train.epochs) == (7, "mlp", 20.0)
+    assert (call.config.seed, call.config.model.name, call.config.train.epochs) == (7, "mlp", 30.0)
     assert (call.run_dir, call.resume, call.sweep, call.overrides) == (stored, True, None, [])
     assert [entry.name for entry in stored.parent.iterdir()] == [stored.name], "Hydra makes no directory"
 
 
 @pytest.mark.parametrize(
     ("override", "limits"),
-    [("train.epochs=30", (30.0, None)), ("train.steps=99", (None, 99)), ("train.epochs=1e2", (100.0, None))],
+    [("train.epochs=40", (40.0, None)), ("train.steps=99", (None, 99)), ("train.epochs=1e2", (100.0, None))],
 )
 def test_the_limits_may_be_moved(fake_build: FakeBuild, stored: Path, override: str, limits: tuple[object, object]):
     assert main([override, f"resume={stored}"]) == 0

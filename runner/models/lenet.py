@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from runner import nn
+from runner.engine.initializers import lecun_normal
 from runner.engine.network import NetworkBuilder
 from runner.engine.tensor import Tensor
 from runner.models.base import Model, require, require_sizes
@@ -37,9 +38,10 @@ class LeNet(Model):
         padding = "same" if min(net.graph.spec(x).shape[2:]) < SMALLEST_UNPADDED else "valid"
         h = x
         for i, filters in enumerate(self.filters, start=1):
-            h = nn.conv(net, h, filters, kernel=5, padding=padding, name=f"conv{i}")
+            fan_in = 25 * net.graph.spec(h).shape[1]
+            h = nn.conv(net, h, filters, kernel=5, padding=padding, name=f"conv{i}", initializer=lecun_normal(fan_in))
             h = nn.max_pool(net, h, window=2, name=f"pool{i}")
         h = nn.flatten(net, h, name="flatten")
         h = nn.dense(net, h, self.units, name="fc1")
         h = nn.relu(net, h, name="relu1")
-        return nn.dense(net, h, classes, name="fc2")
+        return nn.dense(net, h, classes, name="fc2", initializer=lecun_normal(self.units))

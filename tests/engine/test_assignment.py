@@ -111,7 +111,7 @@ ARENAS = {"master-0": 0, "worker-0": 1, "worker-1": 2}
         (("feeds",), {}, "feeds: expected a list, came {}"),
         (("feeds",), [["x:0", "x:0", "x:0"]], "feeds: expected a list of 2"),
         (("feeds",), [["x:0", X]], f"feeds enter at {X}, expected each placeholder once: {RATE}, {X}"),
-        (("feeds",), [["x:0", X], ["y:0", X]], f"feeds enter at {X}, {X}, expected each placeholder once"),
+        (("feeds",), [["x:0", X], ["y:0", X], ["rate:0", RATE]], f"feeds enter at {RATE}, {X}, {X}, expected each"),
         (("feeds",), [["x:0", X], ["x:0", RATE]], "feeds: x:0, x:0, expected no name twice"),
         (("feeds",), [["x:0", "scaled:0"], ["rate:0", RATE]], f"feeds enter at {RATE}, scaled:0"),
         (("inputs",), [["x:0", "train", "x", 0]], "inputs: expected a list of 5"),

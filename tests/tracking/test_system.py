@@ -5,6 +5,8 @@ import sys
 import threading
 from collections.abc import Mapping
 
+import pytest
+
 from runner.tracking.metrics_log import check_metric_name
 from runner.tracking.system import SystemMonitor, SystemSampler
 
@@ -52,11 +54,18 @@ def test_a_monitor_samples_again_and_again_until_it_is_stopped() -> None:
     assert len(samples) == count
 
 
-def test_a_run_shorter_than_the_interval_is_sampled_once_with_the_cpu_it_used() -> None:
+def test_a_run_shorter_than_the_interval_is_sampled_once_with_the_cpu_it_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_threads: set[int] = set()
+
+    def cpu_percent() -> float:
+        """As psutil's: the first call of a thread has no interval to tell of."""
+        first = threading.get_ident() not in known_threads
+        known_threads.add(threading.get_ident())
+        return 0.0 if first else 50.0
+
+    monkeypatch.setattr("runner.tracking.system.psutil.cpu_percent", cpu_percent)
     samples: list[Mapping[str, float]] = []
     monitor = SystemMonitor(every_s=NEVER_S, on_sample=samples.append)
     monitor.start()
-    sum(i * i for i in range(3_000_000))
     monitor.stop()
-    (sample,) = samples
-    assert sample["system/cpu_utilization_percentage"] > 0
+    assert [sample["system/cpu_utilization_percentage"] for sample in samples] == [50.0]

@@ -1,0 +1,101 @@
+"""What MLflow's store holds after a sweep, and after a run that was killed and resumed."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.integration.command import Command, run_command, wait_until
+
+Start = Callable[..., Command]
+
+# The data of a worker process take longer to load than these steps: one process does it all.
+ONE_PROCESS = ("parallelism=single", "cluster.threads_per_worker=1")
+
+
+def stored(folder: Path, query: str, *values: Any) -> list[Any]:
+    """Rows of the store of a folder; of queries for one column, its values."""
+    with closing(sqlite3.connect(f"file:{folder / 'mlflow.db'}?mode=rw", uri=True)) as database:
+        rows = database.execute(query, values).fetchall()
+    return [row[0] if len(row) == 1 else row for row in rows]
+
+
+def steps(folder: Path, run: str, key: str) -> list[int]:
+    """Steps of the points of a curve, repeated ones included."""
+    return stored(folder, "SELECT step FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step", run, key)
+
+
+def last_logged_step(run_dir: Path) -> int:
+    """The newest step in the metrics.jsonl of a killed run, without the line it may have left unfinished."""
+    *whole, _ = (run_dir / "metrics.jsonl").read_text().split("\n")
+    return max(int(line.split('"step": ')[1].split(",")[0]) for line in whole)
+
+
+def test_a_sweep_is_a_parent_run_with_a_child_per_job_and_a_table_with_the_best_first(tmp_path: Path) -> None:
+    sweep = run_command(
+        tmp_path, "-m", "optimizer.lr=0.0001,1e6,0.05", "model=mlp", "train.steps=8", "train.log_every=1", *ONE_PROCESS
+    )
+    assert sweep.finish() == 1
+    _, _, *rows = (line.split() for line in sweep.output.splitlines())
+    assert [(row[0], "finished" in row) for row in rows] == [("0.05", True), ("0.0001", True), ("1000000.0", False)]
+    assert "failed: NumericError" in sweep.output
+    assert "runner: 1 of 3 jobs failed" in sweep.errors
+
+    (parent,) = stored(tmp_path, "SELECT DISTINCT value FROM tags WHERE key = 'mlflow.parentRunId'")
+    children = stored(
+        tmp_path,
+        "SELECT name, status FROM runs JOIN tags USING (run_uuid)"
+        " WHERE key = 'mlflow.parentRunId' AND value = ? ORDER BY start_time",
+        parent,
+    )
+    assert children == [("lr=0.0001", "FINISHED"), ("lr=1000000.0", "FAILED"), ("lr=0.05", "FINISHED")]
+    assert stored(tmp_path, "SELECT name, status FROM runs WHERE run_uuid = ?", parent) == [("sweep lr", "FAILED")]
+    (best,) = stored(tmp_path, "SELECT run_uuid FROM runs WHERE name = 'lr=0.05'")
+    assert steps(tmp_path, best, "train/loss") == list(range(1, 9))
+    assert steps(tmp_path, best, "test/accuracy") == [8]
+    artifacts = {path.name for path in (tmp_path / "mlruns" / "runner" / best / "artifacts").rglob("*.*")}
+    assert artifacts == {"config.yaml", "graph.dot", "graph.png", "learning_curves.png", "confusion_matrix.png"}
+
+
+def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: Start, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    every = 2
+    killed = start(
+        tmp_path,
+        *ONE_PROCESS,
+        "train.steps=1000000",
+        # Most of such a step is spent in matrix products, beside which another thread imports MLflow undisturbed.
+        "train.batch_size=256",
+        f"train.log_every={every}",
+        "train.eval_every=1000000",
+        "checkpoint.every_steps=4",
+        "hydra.run.dir=run",
+    )
+    logged = "SELECT count(*) FROM metrics WHERE key = 'train/loss'"
+    database = tmp_path / "mlflow.db"
+    wait_until(lambda: _has_rows(database) and stored(tmp_path, logged)[0] > 0, "points of the run in the store")
+    killed.send(signal.SIGKILL)
+    killed.finish()
+    assert stored(tmp_path, "SELECT status FROM runs") == ["RUNNING"]
+
+    total = last_logged_step(run_dir) + 4 * every
+    resumed = run_command(tmp_path, "resume=run", f"train.steps={total}")
+    assert resumed.finish() == 0, resumed.errors
+    ((run, status),) = stored(tmp_path, "SELECT run_uuid, status FROM runs")
+    assert status == "FINISHED"
+    assert steps(tmp_path, run, "train/loss") == list(range(every, total + 1, every))
+    assert steps(tmp_path, run, "test/accuracy") == [total]
+    sampled = steps(tmp_path, run, "system/cpu_utilization_percentage")
+    assert sampled == sorted(set(sampled))
+
+
+def _has_rows(database: Path) -> bool:
+    """Whether MLflow has made its tables, which it does step by step, down to the run."""
+    try:
+        return bool(stored(database.parent, "SELECT 1 FROM runs"))
+    except sqlite3.OperationalError:
+        return False
