@@ -55,9 +55,7 @@ class PlainDisplay:
             return
         self._last = now
         eta_s = (now - self._started) / max(1, done - self._first) * (self._total - done)
-        self.message(
-            f"step {done}/{self._total}  loss {loss:.4f}  {examples_per_s:,.0f} examples/s  ETA {eta_s:.0f} s"
-        )
+        self.message(f"step {done}/{self._total}  loss {loss:.4f}  {examples_per_s:,.0f} examples/s  ETA {eta_s:.0f} s")
 
     def message(self, text: str) -> None:
         """Print one line."""

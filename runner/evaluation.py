@@ -29,9 +29,7 @@ def evaluate(session: Session, *, batches: int, classes: int) -> Scores:
     loss = correct = 0.0
     confusion = np.zeros((classes, classes), np.int64)
     for batch in range(batches):
-        answer: dict[str, NDArray[Any]] = session.run(
-            "eval", step=batch, feeds={"step": scalar(batch, "int64")}
-        )
+        answer: dict[str, NDArray[Any]] = session.run("eval", step=batch, feeds={"step": scalar(batch, "int64")})
         loss += float(answer["loss"])
         correct += float(answer["correct"])
         real = answer["mask"] > 0

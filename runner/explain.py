@@ -42,10 +42,7 @@ def explain(config: Config) -> str:
         "",
         _table(
             ("layer", "kind", "output (one example)", "parameters", "multiply-adds", "activation bytes"),
-            [
-                (r.name, r.kind, r.output, _n(r.parameters), _n(r.multiply_adds), _n(r.activation_bytes))
-                for r in rows
-            ],
+            [(r.name, r.kind, r.output, _n(r.parameters), _n(r.multiply_adds), _n(r.activation_bytes)) for r in rows],
         ),
         "",
         f"parameters              {_n(sum(r.parameters for r in rows))}",
@@ -127,8 +124,7 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     numeric = [all(c[:1].isdigit() for c in column[1:]) for column in zip(*cells, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.rjust(w) if right else cell.ljust(w)
-            for cell, w, right in zip(row, widths, numeric, strict=True)
+            cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, numeric, strict=True)
         ).rstrip()
         for row in cells
     )

@@ -121,9 +121,7 @@ class Trainer:
             )
 
     def _evaluate(self) -> None:
-        scores = evaluate(
-            self._session, batches=self.experiment.eval_batches, classes=self.experiment.facts.classes
-        )
+        scores = evaluate(self._session, batches=self.experiment.eval_batches, classes=self.experiment.facts.classes)
         self.progress.scores = scores
         self._record.metrics(
             self.progress.done,

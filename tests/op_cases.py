@@ -260,9 +260,7 @@ CASES: dict[str, list[Case]] = {
     ],
     # convolution
     "conv2d": [Case((normal(*x), normal(*w)), g) for x, w, _, g in _CONVOLUTIONS],
-    "conv2d_input_gradient": [
-        Case((normal(*y), normal(*w)), {**g, "input_shape": x}) for x, w, y, g in _CONVOLUTIONS
-    ],
+    "conv2d_input_gradient": [Case((normal(*y), normal(*w)), {**g, "input_shape": x}) for x, w, y, g in _CONVOLUTIONS],
     "conv2d_weight_gradient": [
         Case((normal(*y), normal(*x)), {**g, "weight_shape": w}) for x, w, y, g in _CONVOLUTIONS
     ],
@@ -274,9 +272,7 @@ CASES: dict[str, list[Case]] = {
     "max_pool_gather": [Case((normal(*x), _positions(y, g["window"])), g) for x, y, g in _POOLS],
     "avg_pool": [Case((normal(*x),), {**g, **_average(c)}) for x, _, g in _POOLS for c in (False, True)],
     "avg_pool_gradient": [
-        Case((normal(*y),), {**g, **_average(c), "input_shape": x})
-        for x, y, g in _POOLS
-        for c in (False, True)
+        Case((normal(*y),), {**g, **_average(c), "input_shape": x}) for x, y, g in _POOLS for c in (False, True)
     ],
     # normalisation
     "batch_norm": [
@@ -297,9 +293,7 @@ CASES: dict[str, list[Case]] = {
         Case((normal(1, 4, 2, 2),), {"size": 1}),
     ],
     "local_response_normalization": [Case((normal(2, 7, 2, 3),), r) for r in _RESPONSES],
-    "local_response_normalization_gradient": [
-        Case((normal(2, 7, 2, 3), normal(2, 7, 2, 3)), r) for r in _RESPONSES
-    ],
+    "local_response_normalization_gradient": [Case((normal(2, 7, 2, 3), normal(2, 7, 2, 3)), r) for r in _RESPONSES],
     # loss
     "softmax_cross_entropy": [
         Case((normal(5, 4), integers(4, 5))),

@@ -56,9 +56,7 @@ def _checked_name(member: tarfile.TarInfo, label: str) -> str:
     """Return the member's path without a leading ``./``; refuse what could lead outside of a folder."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
-        raise SecurityError(
-            f"{label}: member {member.name!r} points outside of the archive; the archive is refused"
-        )
+        raise SecurityError(f"{label}: member {member.name!r} points outside of the archive; the archive is refused")
     if not (member.isfile() or member.isdir()):
         raise SecurityError(
             f"{label}: member {member.name!r} is a link or a device, not a file; the archive is refused"

@@ -76,9 +76,7 @@ def _read_table(path: Path) -> NDArray[np.uint8]:
             text = stream.read(_TEXT_LIMIT).decode("ascii")
         table = np.loadtxt(text.splitlines(), delimiter=",", dtype=np.uint8)
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise DataError(
-            f"cannot read dataset 'digits' from {path}: {error}; reinstall scikit-learn"
-        ) from error
+        raise DataError(f"cannot read dataset 'digits' from {path}: {error}; reinstall scikit-learn") from error
     found = hashlib.sha256(table.tobytes()).hexdigest()
     if found != _TABLE_SHA256:
         raise DataError(

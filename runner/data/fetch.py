@@ -29,9 +29,7 @@ def fetch(name: str, cache_dir: str | Path | None = None, report: Report = print
     return fetch_published(published, origins, cache_root(cache_dir), report)
 
 
-def fetch_published(
-    published: PublishedDataset, origins: tuple[Origin, ...], root: Path, report: Report
-) -> Path:
+def fetch_published(published: PublishedDataset, origins: tuple[Origin, ...], root: Path, report: Report) -> Path:
     """Fetch ``published`` from the first of ``origins`` that works into a folder under ``root``."""
     folder = root / published.name
     if is_cached(published, root):
@@ -82,6 +80,4 @@ def _verify_archive(path: Path, archive: Archive) -> None:
     with path.open("rb") as stream:
         found = hashlib.file_digest(stream, algorithm).hexdigest()
     if found != expected:
-        raise DataError(
-            f"{archive.filename} is not the known file: {algorithm} is {found}, expected {expected}"
-        )
+        raise DataError(f"{archive.filename} is not the known file: {algorithm} is {found}, expected {expected}")

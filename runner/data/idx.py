@@ -27,7 +27,5 @@ def decode(data: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """
     expected = header(shape)
     if data[: len(expected)] != expected:
-        raise ValueError(
-            f"not an IDX file of bytes of shape {shape}: it begins with {data[: len(expected)].hex()}"
-        )
+        raise ValueError(f"not an IDX file of bytes of shape {shape}: it begins with {data[: len(expected)].hex()}")
     return np.frombuffer(data, np.uint8, offset=len(expected)).reshape(shape)

@@ -64,9 +64,7 @@ def _from_apt(package: str, _: Archive, folder: Path) -> None:
 def _decode_gzip_files(published: PublishedDataset, folder: Path) -> CachedFiles:
     """One gzip file per file of the cache."""
     return {
-        array.filename: gunzip(
-            (folder / f"{array.filename}.gz").read_bytes(), array.size, f"{array.filename}.gz"
-        )
+        array.filename: gunzip((folder / f"{array.filename}.gz").read_bytes(), array.size, f"{array.filename}.gz")
         for array in published.arrays
     }
 

@@ -61,9 +61,7 @@ class Pipeline:
             raise ValueError(f"unknown split {split!r}; the splits are 'train' and 'test'")
         batch_size = self._batch_sizes[split]
         if step < 0 or not 0 <= lo <= hi <= batch_size:
-            raise ValueError(
-                f"share [{lo}, {hi}) of step {step} does not exist: a batch has {batch_size} examples"
-            )
+            raise ValueError(f"share [{lo}, {hi}) of step {step} does not exist: a batch has {batch_size} examples")
         positions = step * batch_size + np.arange(lo, hi, dtype=np.int64)
         return self._train_batch(step, positions) if split == "train" else self._test_batch(positions)
 

@@ -49,9 +49,7 @@ def _seeds(graph: Graph, ys: Sequence[Tensor], grad_ys: Sequence[Tensor] | None)
         raise ShapeError(f"gradients: {len(ys)} ys, but {len(grad_ys)} grad_ys")
     for y, gradient in zip(ys, grad_ys, strict=True):
         if graph.spec(y) != graph.spec(gradient):
-            raise ShapeError(
-                f"gradients: grad_y {gradient} is {graph.spec(gradient)}, expected {graph.spec(y)} as {y}"
-            )
+            raise ShapeError(f"gradients: grad_y {gradient} is {graph.spec(gradient)}, expected {graph.spec(y)} as {y}")
     return list(grad_ys)
 
 

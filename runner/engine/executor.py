@@ -79,9 +79,7 @@ class DeviceExecutor:
         self._registry = registry
         self._step = 0
         self._check_finite = check_finite
-        self._calls = [
-            _Bound(self._bind(each), each.inputs, each.outputs, each.release) for each in plan.instructions
-        ]
+        self._calls = [_Bound(self._bind(each), each.inputs, each.outputs, each.release) for each in plan.instructions]
         self._slots: list[Any] = [None] * len(plan.specs)
 
     def run(self, step: int, feeds: Mapping[Tensor, Array]) -> dict[Tensor, Array]:

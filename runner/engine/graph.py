@@ -136,9 +136,7 @@ class Graph:
         if node is None:
             raise ShapeError(f"tensor {tensor} is not in the graph")
         if not 0 <= tensor.port < len(node.outputs):
-            raise ShapeError(
-                f"tensor {tensor}: node {node.name!r} ({node.op}) has {len(node.outputs)} outputs"
-            )
+            raise ShapeError(f"tensor {tensor}: node {node.name!r} ({node.op}) has {len(node.outputs)} outputs")
         return node.outputs[tensor.port]
 
     def input_specs(self, node: Node) -> list[TensorSpec]:

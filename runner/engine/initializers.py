@@ -38,9 +38,7 @@ class Normal:
 
     def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
         """Add a random_normal node."""
-        return ops.random_normal(
-            graph, spec.shape, spec.dtype, seed=seed, key=key, mean=self.mean, stddev=self.stddev
-        )
+        return ops.random_normal(graph, spec.shape, spec.dtype, seed=seed, key=key, mean=self.mean, stddev=self.stddev)
 
 
 @dataclass(frozen=True)
@@ -52,9 +50,7 @@ class Uniform:
 
     def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
         """Add a random_uniform node."""
-        return ops.random_uniform(
-            graph, spec.shape, spec.dtype, seed=seed, key=key, low=self.low, high=self.high
-        )
+        return ops.random_uniform(graph, spec.shape, spec.dtype, seed=seed, key=key, low=self.low, high=self.high)
 
 
 def he_normal(fan_in: int) -> Normal:

@@ -47,9 +47,7 @@ class Cost:
     nbytes: int
 
 
-def _elementwise_flops(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes
-) -> int:
+def _elementwise_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
     return outputs[0].size if outputs else 0
 
 
@@ -84,9 +82,7 @@ class OpDef:
     decompose: Decomposition | None = None
     executed_by: str = "kernel"
 
-    def cost(
-        self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes
-    ) -> Cost:
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Cost:
         """Work of a node with these specs."""
         moved = sum(spec.nbytes for spec in (*inputs, *outputs))
         return Cost(self.flops(inputs, outputs, attributes), moved)
@@ -123,8 +119,7 @@ def check_attributes(definition: OpDef, attributes: Attributes) -> dict[str, Any
             f"it takes {dict(definition.attributes)}"
         )
     return {
-        name: _canonical(definition.name, name, kind, attributes[name])
-        for name, kind in definition.attributes.items()
+        name: _canonical(definition.name, name, kind, attributes[name]) for name, kind in definition.attributes.items()
     }
 
 

@@ -61,9 +61,7 @@ class DevicePlan:
         return sum(self.specs[i.inputs[0]].nbytes for i in self.instructions if i.op == "send")
 
 
-def plan_device(
-    device: str, part: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Tensor]
-) -> DevicePlan:
+def plan_device(device: str, part: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Tensor]) -> DevicePlan:
     """Turn the scheduled graph of one device into its plan, in the order the graph has.
 
     feeds: fed tensor -> output of the placeholder that carries it in ``part``.
@@ -140,9 +138,7 @@ def _check_assignments(part: Graph) -> None:
             assigned[variable] = node.name
 
 
-def _peak_bytes(
-    instructions: Sequence[Instruction], feeds: Sequence[Feed], specs: Sequence[TensorSpec]
-) -> int:
+def _peak_bytes(instructions: Sequence[Instruction], feeds: Sequence[Feed], specs: Sequence[TensorSpec]) -> int:
     # A variable's value is the store's memory, not the step's.
     resident = {slot for each in instructions if each.op == "variable" for slot in each.outputs}
     nbytes = [0 if slot in resident else spec.nbytes for slot, spec in enumerate(specs)]

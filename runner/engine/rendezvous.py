@@ -52,8 +52,7 @@ class LocalRendezvous:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise ClusterError(
-                        f"rendezvous: {key!r} of step {step} did not arrive from {source} "
-                        f"within {self._timeout_s:g} s"
+                        f"rendezvous: {key!r} of step {step} did not arrive from {source} within {self._timeout_s:g} s"
                     )
                 self._condition.wait(left)
             return self._values.pop((step, key))

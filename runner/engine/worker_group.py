@@ -14,7 +14,7 @@ from runner.engine.transport.address import inbox_address
 from runner.engine.transport.endpoint import Endpoint, Identity, Limits, Received
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
 from runner.engine.transport.messages import Bye, Failed, Heartbeat, Hello, Message, Setup, Shutdown, Welcome
-from runner.engine.transport.names import HEARTBEAT_ROLE, MASTER, WORKER_ROLE, peer_name, split_name
+from runner.engine.transport.names import MASTER, WORKER_ROLE, peer_name, split_name
 from runner.engine.transport.private_directory import PrivateDirectory
 from runner.engine.transport.text import printable, printable_lines
 from runner.engine.transport.tokens import write_token
@@ -28,7 +28,7 @@ SPARE_MESSAGES = 256
 _LOOK_S = 0.5
 _JOIN_S = 60.0
 _BYE_S = 10.0
-_EXIT_S = 2.0
+_EXIT_S = 5.0
 _SEND_S = 1.0
 _MOST_LINES = 40
 _MOST_COLUMNS = 1000
@@ -130,7 +130,8 @@ class WorkerGroup:
             now = self._clock()
             if received is not None:
                 message = received.message
-                if self._note(received, now) and isinstance(message, kind) and accept(message):
+                self._note(received, now)
+                if received.source in missing and isinstance(message, kind) and accept(message):
                     answers[received.source] = message
                 continue
             # Only an empty inbox is judged: what a dying worker said comes before how it died.
@@ -163,18 +164,14 @@ class WorkerGroup:
         self.gather(self._workers, Bye, limit_s=_BYE_S)
         self._supervisor.wait_for_exit(_EXIT_S)
 
-    def _note(self, received: Received, now: float) -> bool:
-        """Take in what is no answer; return whether the message may be one."""
+    def _note(self, received: Received, now: float) -> None:
+        """Take in what a worker says unasked; raises its own error when it has failed."""
         match received.message:
             case Heartbeat(section=section, step=step):
                 worker = peer_name(WORKER_ROLE, split_name(received.source)[1])
                 self._monitor.heartbeat(worker, section, step, now)
-                return False
-            case Hello(role=role) if role == HEARTBEAT_ROLE:
-                return False
             case Failed() as failed:
                 raise _as_raised(received.source, failed, self._supervisor.workers[received.source].log_path)
-        return True
 
     def _judge(self, now: float) -> None:
         verdicts = self._monitor.tick(now)

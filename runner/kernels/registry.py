@@ -61,9 +61,7 @@ class Registry:
         """Register a kernel; two of one priority for the same op and device type are an error."""
         rivals = self._kernels.setdefault((kernel.op, kernel.device_type), [])
         if any(rival.priority == kernel.priority for rival in rivals):
-            raise KernelError(
-                f"op {kernel.op!r} on {kernel.device_type!r}: two kernels of priority {kernel.priority}"
-            )
+            raise KernelError(f"op {kernel.op!r} on {kernel.device_type!r}: two kernels of priority {kernel.priority}")
         rivals.append(kernel)
         rivals.sort(key=lambda each: -each.priority)
 
@@ -126,7 +124,5 @@ def as_array(value: Any, spec: Spec) -> Array:
     """View or convert a fed value as an array of exactly ``spec``; raises ValueError naming both."""
     array = np.asarray(value)
     if array.shape != tuple(spec.shape) or array.dtype.name != spec.dtype:
-        raise ValueError(
-            f"came {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}"
-        )
+        raise ValueError(f"came {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")
     return array

@@ -95,9 +95,7 @@ def max_pool(
     """
     with new_layer(net, name, "pool"):
         windows = _place(net, x, window, stride or window, padding, ceil=ceil)
-        y, _ = ops.max_pool(
-            net.graph, x, window=windows.size, strides=windows.strides, padding=windows.padding
-        )
+        y, _ = ops.max_pool(net.graph, x, window=windows.size, strides=windows.strides, padding=windows.padding)
         return net.output(y)
 
 
@@ -160,9 +158,7 @@ def dropout(net: NetworkBuilder, x: Tensor, rate: float, *, name: str) -> Tensor
         return net.output(ops.mul(net.graph, x, mask))
 
 
-def batch_norm(
-    net: NetworkBuilder, x: Tensor, *, name: str, decay: float = 0.9, epsilon: float = 1e-5
-) -> Tensor:
+def batch_norm(net: NetworkBuilder, x: Tensor, *, name: str, decay: float = 0.9, epsilon: float = 1e-5) -> Tensor:
     """Add gamma * (x - mean) / sqrt(variance + epsilon) + beta, channel by channel (Ioffe and Szegedy 2015).
 
     x: (N, C) or (N, C, H, W). Training takes mean and variance from the batch and asks for the moving
@@ -182,9 +178,7 @@ def batch_norm(
         )
         if not net.training:
             return net.output(_normalise(net, x, gamma, beta, mean, variance, epsilon))
-        y, batch_mean, batch_variance = ops.batch_norm(
-            net.graph, x, gamma.tensor, beta.tensor, epsilon=epsilon
-        )
+        y, batch_mean, batch_variance = ops.batch_norm(net.graph, x, gamma.tensor, beta.tensor, epsilon=epsilon)
         net.advance(mean, batch_mean, decay)
         net.advance(variance, batch_variance, decay)
         return net.output(y)
@@ -254,9 +248,7 @@ def _normalise(
     return ops.add(graph, scaled, ops.reshape(graph, beta.tensor, shape))
 
 
-def _place(
-    net: NetworkBuilder, x: Tensor, window: int, stride: int, padding: Padding, *, ceil: bool
-) -> Windows:
+def _place(net: NetworkBuilder, x: Tensor, window: int, stride: int, padding: Padding, *, ceil: bool) -> Windows:
     """Put windows on the images x; raises ConfigError naming the layer when they hold none."""
     _expect_rank(net, x, 4, "(N, C, H, W)")
     height, width = net.graph.spec(x).shape[2:]
@@ -269,6 +261,4 @@ def _place(
 def _expect_rank(net: NetworkBuilder, x: Tensor, rank: int, named: str) -> None:
     spec = net.graph.spec(x)
     if spec.rank != rank:
-        raise ShapeError(
-            f"layer {net.stamp.name!r} ({net.stamp.kind}): expected an input {named}, came {spec}"
-        )
+        raise ShapeError(f"layer {net.stamp.name!r} ({net.stamp.kind}): expected an input {named}, came {spec}")

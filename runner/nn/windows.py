@@ -23,9 +23,7 @@ class Windows:
     padding: tuple[int, int, int, int]
 
 
-def place(
-    image: tuple[int, int], window: int, stride: int, padding: Padding, *, ceil: bool = False
-) -> Windows:
+def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *, ceil: bool = False) -> Windows:
     """Put square windows on an image of (rows, columns).
 
     There are (size + padding - window) / stride + 1 of them along a side, rounded down; the remainder is not
@@ -33,9 +31,7 @@ def place(
     right; but no window starts beyond the image and the padding before it. Raises TooSmallError saying what
     is needed.
     """
-    before, after = zip(
-        *(_zeros(side, window, stride, padding, axis) for axis, side in enumerate(image)), strict=True
-    )
+    before, after = zip(*(_zeros(side, window, stride, padding, axis) for axis, side in enumerate(image)), strict=True)
     overhang = stride - 1 if ceil else 0
     needed = [max(1, window - low - high - overhang) for low, high in zip(before, after, strict=True)]
     if any(side < least for side, least in zip(image, needed, strict=True)):
@@ -62,9 +58,7 @@ def _zeros(side: int, window: int, stride: int, padding: Padding, axis: int) -> 
         total = max(0, (windows - 1) * stride + window - side)
         return total // 2, total - total // 2
     if isinstance(padding, str) or len(padding) != 4:
-        raise ValueError(
-            f"padding {padding!r}: expected 'valid', 'same', a width or (top, bottom, left, right)"
-        )
+        raise ValueError(f"padding {padding!r}: expected 'valid', 'same', a width or (top, bottom, left, right)")
     return padding[2 * axis], padding[2 * axis + 1]
 
 

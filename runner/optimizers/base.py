@@ -116,6 +116,4 @@ def _expect_alike(graph: Graph, variable: Variable, gradient: Tensor) -> None:
     # Arithmetic broadcasts, so a gradient of another shape would not be noticed later.
     found = graph.spec(gradient)
     if found != variable.spec:
-        raise ShapeError(
-            f"the gradient {gradient} of variable {variable.name!r} is {found}; expected {variable.spec}"
-        )
+        raise ShapeError(f"the gradient {gradient} of variable {variable.name!r} is {found}; expected {variable.spec}")

@@ -54,8 +54,7 @@ class Moments:
         m = self._average(slot_m, gradient, self.beta1)
         v = self._average(slot_v, ops.square(graph, gradient), self.beta2)
         m_hat, v_hat = (
-            ops.mul(graph, moment, correction)
-            for moment, correction in zip((m, v), self.corrections, strict=True)
+            ops.mul(graph, moment, correction) for moment, correction in zip((m, v), self.corrections, strict=True)
         )
         epsilon = ops.fill(graph, self.epsilon, (), variable.spec.dtype)
         deviation = ops.add(graph, ops.sqrt(graph, v_hat), epsilon)

@@ -99,9 +99,7 @@ class Exponential(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_fraction("multiplier", self.multiplier)
-        _require(
-            0.0 < self.every_epochs < math.inf, "every_epochs", self.every_epochs, "a finite number above 0"
-        )
+        _require(0.0 < self.every_epochs < math.inf, "every_epochs", self.every_epochs, "a finite number above 0")
 
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
         """Return multiplier ** (epochs / every_epochs), the exponent rounded down for a staircase."""

@@ -103,9 +103,7 @@ class Replica:
             loss = self._share_of_mean(outputs.losses, "loss")
             accuracy = self._share_of_mean(outputs.correct, "accuracy")
             trainable = self.variables.trainable
-            found = gradients(
-                graph, [loss], [v.tensor for v in trainable], scope=self._scoped(f"{scope}/gradients")
-            )
+            found = gradients(graph, [loss], [v.tensor for v in trainable], scope=self._scoped(f"{scope}/gradients"))
             pairs = [
                 (variable, self._or_zeros(variable, gradient))
                 for variable, gradient in zip(trainable, found, strict=True)
@@ -113,9 +111,7 @@ class Replica:
             updates = [self._weighted(update, share) for update in net.state_updates]
         return Gradients(loss, accuracy, pairs, updates)
 
-    def apply(
-        self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]
-    ) -> list[str]:
+    def apply(self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
         """Add the optimizer's update and the moving averages; returns the assign nodes to run."""
         graph = self.graph
         with graph.absolute_scope(self._scoped("update")), graph.device(self.device):
@@ -158,8 +154,7 @@ class Replica:
             "mask": TensorSpec((count,), dtype),
         }
         batch = {
-            field: ops.placeholder(self.graph, specs[field].shape, specs[field].dtype, name=field)
-            for field in FIELDS
+            field: ops.placeholder(self.graph, specs[field].shape, specs[field].dtype, name=field) for field in FIELDS
         }
         return batch, [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
 

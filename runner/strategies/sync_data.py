@@ -33,9 +33,7 @@ class SyncData:
 
     def __post_init__(self) -> None:
         if self.combine not in COMBINES:
-            raise ConfigError(
-                f"parallelism.combine={self.combine!r}: expected one of {', '.join(sorted(COMBINES))}"
-            )
+            raise ConfigError(f"parallelism.combine={self.combine!r}: expected one of {', '.join(sorted(COMBINES))}")
 
     def build(self, task: Task) -> Program:
         """Return the program: K forward and backward passes, a collective per gradient, K equal updates."""

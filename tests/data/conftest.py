@@ -47,13 +47,8 @@ def tiny() -> Tiny:
         "test-labels": np.array([1, 0], np.uint8),
     }
     files = {name: idx.encode(array) for name, array in arrays.items()}
-    cached = [
-        CachedArray(name, array.shape, hashlib.sha256(files[name]).hexdigest())
-        for name, array in arrays.items()
-    ]
-    published = PublishedDataset(
-        "tiny", (1, 2, 3), ("zero", "one"), Normalisation(255.0, (0.5,), (0.25,)), *cached
-    )
+    cached = [CachedArray(name, array.shape, hashlib.sha256(files[name]).hexdigest()) for name, array in arrays.items()]
+    published = PublishedDataset("tiny", (1, 2, 3), ("zero", "one"), Normalisation(255.0, (0.5,), (0.25,)), *cached)
     return Tiny(published, files)
 
 
@@ -104,9 +99,7 @@ def serve(tmp_path: Path, tiny: Tiny) -> Callable[..., Origin]:
     The facts default to the true size and checksum of the archive, which holds ``package/FILENAME`` members.
     """
 
-    def make(
-        data: bytes, *, size: int | None = None, checksum: str | None = None, place: str = "fake place"
-    ) -> Origin:
+    def make(data: bytes, *, size: int | None = None, checksum: str | None = None, place: str = "fake place") -> Origin:
         shop = tmp_path / "shop"
         shop.mkdir(exist_ok=True)
         archive = Archive(

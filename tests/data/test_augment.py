@@ -11,9 +11,7 @@ from runner.data.mnist import Mnist
 from runner.errors import ConfigError
 
 
-def by_hand(
-    image: NDArray[np.uint8], padding: int, flip: bool, draws: NDArray[np.float64]
-) -> NDArray[np.uint8]:
+def by_hand(image: NDArray[np.uint8], padding: int, flip: bool, draws: NDArray[np.float64]) -> NDArray[np.uint8]:
     """Crop and mirror one (C, H, W) image."""
     channels, height, width = image.shape
     canvas = np.zeros((channels, height + 2 * padding, width + 2 * padding), np.uint8)
@@ -29,9 +27,7 @@ def test_batch_equals_a_loop_over_its_images(padding: int, flip: bool):
     rng = np.random.default_rng(0)
     images = rng.integers(1, 256, (40, 3, 5, 7), np.uint8)
     draws = rng.random((40, 3))
-    expected = np.stack(
-        [by_hand(*pair) for pair in zip(images, [padding] * 40, [flip] * 40, draws, strict=True)]
-    )
+    expected = np.stack([by_hand(*pair) for pair in zip(images, [padding] * 40, [flip] * 40, draws, strict=True)])
     np.testing.assert_array_equal(Augment(padding, flip).apply(images, draws), expected)
 
 
@@ -48,9 +44,7 @@ def test_extreme_draws_stay_inside():
 
 
 def test_padding_must_be_a_number_of_pixels():
-    with pytest.raises(
-        ConfigError, match=r"data\.augment\.crop_padding is -1; it must be a number of pixels"
-    ):
+    with pytest.raises(ConfigError, match=r"data\.augment\.crop_padding is -1; it must be a number of pixels"):
         Augment(crop_padding=-1)
 
 

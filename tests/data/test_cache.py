@@ -68,9 +68,7 @@ def test_missing_file_is_named(tmp_path: Path, tiny):
         load_published(tiny.published, str(tmp_path))
 
 
-def test_default_folder_follows_the_base_directory_specification(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_default_folder_follows_the_base_directory_specification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert default_cache_dir() == tmp_path / "cache/runner/data"

@@ -52,9 +52,7 @@ class _Settings:
 
 
 @pytest.mark.parametrize("arguments", [[], ["fetch"], ["fetch", "digits"], ["take", "mnist"]])
-def test_wrong_arguments_exit_as_a_configuration_error(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-):
+def test_wrong_arguments_exit_as_a_configuration_error(arguments: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2

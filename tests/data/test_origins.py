@@ -101,10 +101,8 @@ def test_cifar_sheet_that_is_not_one(tmp_path: Path, make_tar, member, sheet: by
 def test_gzip_files(tmp_path: Path):
     published, (web, _) = ORIGINS["mnist"]
     for archive in web.archives:
-        (tmp_path / archive.filename).write_bytes(gzip.compress(archive.filename.encode()))
-    assert web.decode(tmp_path) == {
-        array.filename: f"{array.filename}.gz".encode() for array in published.arrays
-    }
+        (tmp_path / archive.filename).write_bytes(gzip.compress(archive.filename.encode(), mtime=0))
+    assert web.decode(tmp_path) == {array.filename: f"{array.filename}.gz".encode() for array in published.arrays}
 
 
 def test_mnist_package(tmp_path: Path, make_tar, member):
@@ -117,14 +115,10 @@ def test_mnist_package(tmp_path: Path, make_tar, member):
 def test_fashion_package(tmp_path: Path, make_tar, make_ar, member):
     published, (_, package) = ORIGINS["fashion_mnist"]
     members = [
-        member(
-            f"./usr/share/datasets/fashion-mnist/{array.filename}.gz", gzip.compress(array.sha256.encode())
-        )
+        member(f"./usr/share/datasets/fashion-mnist/{array.filename}.gz", gzip.compress(array.sha256.encode(), mtime=0))
         for array in published.arrays
     ]
-    deb = make_ar(
-        {"debian-binary": b"2.0\n", "control.tar.xz": b"", "data.tar.xz": make_tar(members, "w:xz")}
-    )
+    deb = make_ar({"debian-binary": b"2.0\n", "control.tar.xz": b"", "data.tar.xz": make_tar(members, "w:xz")})
     (tmp_path / package.archives[0].filename).write_bytes(deb)
     assert package.decode(tmp_path) == {array.filename: array.sha256.encode() for array in published.arrays}
 

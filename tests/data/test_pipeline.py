@@ -35,9 +35,7 @@ def make_pipeline(
         return Split(images, np.arange(size, dtype=np.int64))
 
     names = tuple(map(str, range(max(examples, test_examples))))
-    dataset = Dataset(
-        "toy", split(examples), split(test_examples), names, Normalisation(255.0, (0.1, 0.2), (0.5, 0.6))
-    )
+    dataset = Dataset("toy", split(examples), split(test_examples), names, Normalisation(255.0, (0.1, 0.2), (0.5, 0.6)))
     return Pipeline(dataset, seed=seed, batch_size=batch_size, dtype=dtype, augment=augment)
 
 
@@ -138,9 +136,7 @@ def test_augmentation_of_one_example_depends_on_the_seed():
 
 
 def test_test_images_are_never_augmented():
-    assert_same(
-        make_pipeline(augment=ALL_AUGMENTS).read("test", 0, 0, 5), make_pipeline().read("test", 0, 0, 5)
-    )
+    assert_same(make_pipeline(augment=ALL_AUGMENTS).read("test", 0, 0, 5), make_pipeline().read("test", 0, 0, 5))
 
 
 def test_the_last_evaluation_batch_is_filled_up_and_masked():

@@ -45,7 +45,5 @@ def test_unknown_dataset_is_refused_with_the_options(config: dict[str, object]):
 
 
 def test_key_of_another_dataset_is_refused_with_the_options():
-    with pytest.raises(
-        ConfigError, match=r"unknown key data\.classes; the keys of data are: name, augment, cache_dir"
-    ):
+    with pytest.raises(ConfigError, match=r"unknown key data\.classes; the keys of data are: name, augment, cache_dir"):
         settings_from_config({"name": "mnist", "classes": 10})

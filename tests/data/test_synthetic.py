@@ -45,9 +45,7 @@ def test_the_draws_depend_on_the_data_seed_only(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_shorter_dataset_is_the_beginning_of_a_longer_one():
-    np.testing.assert_array_equal(
-        make(examples=20).load().train.images, make(examples=70).load().train.images[:20]
-    )
+    np.testing.assert_array_equal(make(examples=20).load().train.images, make(examples=70).load().train.images[:20])
 
 
 def test_normalised_images_have_about_mean_0_and_deviation_1():

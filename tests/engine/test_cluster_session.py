@@ -15,8 +15,10 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.data.source import source_from_config
+from runner.engine import worker_group
 from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import Cluster, Device, local_cluster, worker_device
+from runner.engine.processes import Supervisor
 from runner.engine.session import LocalSession, Session
 from runner.engine.transport.address import inbox_path
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
@@ -236,6 +238,23 @@ def test_a_closed_session_has_no_workers_and_no_memory(sessions: Sessions) -> No
     assert (sessions.logs / "worker-0.log").exists()
 
 
+def test_workers_of_a_session_that_ends_well_leave_by_themselves(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisors: list[Supervisor] = []
+
+    class Noted(Supervisor):
+        def __enter__(self) -> Supervisor:
+            supervisors.append(self)
+            return super().__enter__()
+
+    monkeypatch.setattr(worker_group, "Supervisor", Noted)
+    with sessions.new() as session:
+        session.run("init")
+    (supervisor,) = supervisors
+    assert [worker.exit and worker.exit.code for worker in supervisor.workers.values()] == [0, 0]
+
+
 def test_an_exception_inside_the_block_passes_and_leaves_nothing(sessions: Sessions) -> None:
     def fail(session: ClusterSession) -> None:
         session.run("init")
@@ -279,7 +298,7 @@ def test_a_worker_that_is_stopped_is_noticed_as_silent_and_ended(sessions: Sessi
         sessions.worker(1).suspend()
         train(session, 0)
 
-    monitor = HeartbeatMonitor(silence_s=1.5)
+    monitor = HeartbeatMonitor(silence_s=2.0)
     expected = r"^worker-1 is silent: no heartbeat for .* the stacks of its threads, unless it is stopped altogether, "
     with pytest.raises(ClusterError, match=expected), sessions.new(monitor=monitor) as session:
         stop_and_train(session)
@@ -287,7 +306,7 @@ def test_a_worker_that_is_stopped_is_noticed_as_silent_and_ended(sessions: Sessi
 
 def test_a_worker_that_is_stuck_shows_where(sessions: Sessions) -> None:
     """Worker 0, that is: it waits for worker 1, which is held up and stays within its own limits."""
-    monitor = HeartbeatMonitor({STEP: 1.0}, silence_s=1000.0)
+    monitor = HeartbeatMonitor({STEP: 2.0}, silence_s=1000.0)
     with sessions.new(monitor=monitor) as session:
         session.run("init")
         train(session, 3)

@@ -108,11 +108,14 @@ def test_workers_are_greeted_and_set_up_once_all_have_said_hello(stage: Stage) -
 
 
 def test_one_answer_of_the_kind_is_taken_from_each_and_all_else_let_go(talking: Stage) -> None:
-    talking.say("worker-0", Loaded("p"), Done("p", 1, {}, {}), Done("p", 2, {}, {}))
+    talking.say("worker-0", Loaded("p"), Done("p", 1, {}, {}), Done("p", 2, {}, {}), Done("p", 3, {}, {}))
     talking.say("worker-1", Done("p", 2, {}, {"a": 1.0}), after_s=3.0)
     done = talking.group.gather(WORKERS, Done, lambda answer: answer.step == 2)
     assert done == {"worker-0": Done("p", 2, {}, {}), "worker-1": Done("p", 2, {}, {"a": 1.0})}
     assert talking.network.clock.now == 3.0
+    talking.say("worker-1", Loaded("p"))
+    talking.say("worker-0", Loaded("p"), after_s=1.0)
+    assert talking.group.gather(["worker-0"], Loaded) == {"worker-0": Loaded("p")}
     assert talking.group.gather([], Done) == {}
 
 
@@ -246,11 +249,12 @@ def test_a_step_that_takes_too_long_is_noticed_though_heartbeats_come(talking: S
 
 def test_who_was_told_to_leave_may_be_silent_and_is_waited_for(supervisor: Supervisor, tmp_path: Path) -> None:
     stage = Stage(supervisor, tmp_path, command=("/bin/true",))
-    for name in ("heartbeat-0", "heartbeat-1"):
-        stage.say(name, Heartbeat(IDLE, 3))
     for worker in WORKERS:
         supervisor.expect_exit(worker)
     stage.group.set_up(b"")
+    stage.say("heartbeat-0", Heartbeat(IDLE, 3))
+    stage.say("worker-0", Loaded("p"), after_s=0.1)
+    stage.group.gather(["worker-0"], Loaded)
     stage.network.clock.advance(SILENCE_S)
     for worker in WORKERS:
         stage.say(worker, Bye(), after_s=5.0)

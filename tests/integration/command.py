@@ -78,11 +78,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 def processes_of(run_id: str) -> list[int]:
     """Processes that still work for a run."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if run_id in (process.info["cmdline"] or []):
-            found.append(process.pid)
-    return found
+    return [process.pid for process in psutil.process_iter(["cmdline"]) if run_id in (process.info["cmdline"] or [])]
 
 
 def abandoned_directories() -> list[str]:

@@ -41,11 +41,7 @@ def test_draws_of_an_index_do_not_depend_on_its_neighbours() -> None:
 
 def test_steps_and_large_indices_have_draws_of_their_own() -> None:
     key = philox.key(0, "augment")
-    rows = [
-        philox.bits(key, np.array([index]), 4, step)[0].tobytes()
-        for index in (0, 2**32, 5)
-        for step in (0, 1)
-    ]
+    rows = [philox.bits(key, np.array([index]), 4, step)[0].tobytes() for index in (0, 2**32, 5) for step in (0, 1)]
     assert len(set(rows)) == 6
 
 

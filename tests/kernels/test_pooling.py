@@ -35,9 +35,7 @@ def windows(x: Array, window: Ints, strides: Ints, padding: Ints) -> Iterator[Wi
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_the_maximum_of_each_window_and_its_position(geometry: dict[str, Ints]) -> None:
-    x = (
-        np.random.default_rng(1).standard_normal((2, 3, 7, 6)) - 3
-    )  # negative, so that padding would win as zero
+    x = np.random.default_rng(1).standard_normal((2, 3, 7, 6)) - 3  # negative, so that padding would win as zero
     y, argmax = max_pool(x, **geometry)
     for place, inside in windows(x, **geometry):
         position, best = max(inside, key=lambda cell: x[place[0], place[1], *cell[1]])

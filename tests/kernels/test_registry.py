@@ -51,9 +51,7 @@ def test_a_missing_kernel_names_the_devices_that_have_one() -> None:
 
 def test_gaps_and_strays_are_named() -> None:
     registry = _registry(_kernel("relu"), _kernel("swish"))
-    with pytest.raises(
-        KernelError, match=r"missing for ops \['tanh'\], registered for unknown ops \['swish'\]"
-    ):
+    with pytest.raises(KernelError, match=r"missing for ops \['tanh'\], registered for unknown ops \['swish'\]"):
         registry.require(iter(["relu", "tanh"]), "cpu")
     registry.require(iter(["relu", "swish"]), "cpu")
 

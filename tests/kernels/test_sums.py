@@ -18,9 +18,7 @@ TURNED = np.asfortranarray(X)
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
 @pytest.mark.parametrize("reduction", [reduce_sum, reduce_mean])
-def test_reductions_give_the_same_bits_for_every_layout(
-    reduction: Callable[..., Array], axes: tuple[int, ...]
-) -> None:
+def test_reductions_give_the_same_bits_for_every_layout(reduction: Callable[..., Array], axes: tuple[int, ...]) -> None:
     plain, turned = (reduction(x, axes=axes, keepdims=False) for x in (X, TURNED))
     np.testing.assert_array_equal(plain, turned)
 

@@ -50,9 +50,7 @@ def _backwards(array: Array) -> Array:
 
 @pytest.mark.parametrize("layout", [np.asfortranarray, _strided, _backwards])
 @pytest.mark.parametrize(("op", "case"), WITH_INPUTS)
-def test_the_layout_of_inputs_in_memory_does_not_matter(
-    op: str, case: Case, layout: Callable[[Array], Array]
-) -> None:
+def test_the_layout_of_inputs_in_memory_does_not_matter(op: str, case: Case, layout: Callable[[Array], Array]) -> None:
     arrays = case.draw(SEED)
     scattered = [layout(array) if array.ndim else array for array in arrays]
     for plain, other in zip(_run(op, case, arrays), _run(op, case, scattered), strict=True):

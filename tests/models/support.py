@@ -39,9 +39,7 @@ def assert_gradients(b: Bench, outputs: Outputs) -> None:
     sources = [b.x, *(variable.tensor for variable in b.net.variables.trainable)]
     found = gradients(graph, [total], sources)
     assert all(gradient is not None for gradient in found), "every parameter matters to the loss"
-    point = {
-        source: value for source, value in {**initial_values(b.net), **b.feeds}.items() if source in sources
-    }
+    point = {source: value for source, value in {**initial_values(b.net), **b.feeds}.items() if source in sources}
     rng = np.random.default_rng(8)
     # Away from the initial zeros, where every bias and beta would be special.
     point = {source: value + 0.1 * rng.standard_normal(value.shape) for source, value in point.items()}
@@ -54,9 +52,7 @@ def assert_gradients(b: Bench, outputs: Outputs) -> None:
         return float(b.values(total, feeds=moved(distance))[0])
 
     values = b.values(*[gradient for gradient in found if gradient is not None], feeds=point)
-    analytic = sum(
-        float(np.vdot(value, direction[source])) for source, value in zip(sources, values, strict=True)
-    )
+    analytic = sum(float(np.vdot(value, direction[source])) for source, value in zip(sources, values, strict=True))
     numeric = (loss(STEP) - loss(-STEP)) / (2 * STEP)
     magnitude = sum(float(np.abs(v * direction[s]).sum()) for s, v in zip(sources, values, strict=True))
     assert abs(analytic - numeric) < 1e-7 * magnitude, f"autodiff {analytic}, differences {numeric}"

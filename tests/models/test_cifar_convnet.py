@@ -42,9 +42,7 @@ def test_evaluation_neither_drops_nor_advances() -> None:
 
 
 def test_images_that_are_too_small() -> None:
-    with pytest.raises(
-        ConfigError, match=r"layer 'stage3_pool' \(pool\): .* at least 2x2, but they are 1x1 here"
-    ):
+    with pytest.raises(ConfigError, match=r"layer 'stage3_pool' \(pool\): .* at least 2x2, but they are 1x1 here"):
         network(CifarConvNet(), 3, 7, 7)
 
 

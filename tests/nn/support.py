@@ -46,9 +46,7 @@ class Bench:
 def bench(x: Array, *, training: bool = True, step: int = 0, first_index: int = 0, seed: int = 0) -> Bench:
     """A builder in the dtype of x (N, ...), fed as the input; example i has index first_index + i."""
     graph = Graph()
-    return copy_onto(
-        graph, Variables(graph, seed=seed), x, training=training, step=step, first_index=first_index
-    )
+    return copy_onto(graph, Variables(graph, seed=seed), x, training=training, step=step, first_index=first_index)
 
 
 def copy_onto(

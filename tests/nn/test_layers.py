@@ -75,9 +75,7 @@ class TestConv:
 
     def test_takes_images_only(self) -> None:
         b = bench(images(2, 12))
-        with pytest.raises(
-            ShapeError, match=r"layer 'c' \(conv\): expected an input \(N, C, H, W\), came float64"
-        ):
+        with pytest.raises(ShapeError, match=r"layer 'c' \(conv\): expected an input \(N, C, H, W\), came float64"):
             nn.conv(b.net, b.x, 4, 3, name="c")
 
 
@@ -98,9 +96,7 @@ class TestDense:
 
     def test_takes_no_images(self) -> None:
         b = bench(images(2, 3, 4, 4))
-        with pytest.raises(
-            ShapeError, match=r"layer 'fc' \(dense\): .* flatten images first, came float64\[2,3,4,4\]"
-        ):
+        with pytest.raises(ShapeError, match=r"layer 'fc' \(dense\): .* flatten images first, came float64\[2,3,4,4\]"):
             nn.dense(b.net, b.x, 4, name="fc")
 
 
@@ -142,9 +138,7 @@ class TestPooling:
 
     def test_image_smaller_than_the_window(self) -> None:
         b = bench(images(1, 3, 1, 8))
-        with pytest.raises(
-            ConfigError, match=r"layer 'pool3' \(pool\): .* at least 2x2, but they are 1x8 here"
-        ):
+        with pytest.raises(ConfigError, match=r"layer 'pool3' \(pool\): .* at least 2x2, but they are 1x8 here"):
             nn.max_pool(b.net, b.x, 2, name="pool3")
 
 
@@ -203,9 +197,7 @@ class TestBatchNorm:
         column = (3, *(1 for _ in shape[2:]))
         mean, variance = x.mean(axis=axes), x.var(axis=axes)
         z = (x - mean.reshape(column)) / np.sqrt(variance.reshape(column) + 1e-3)
-        np.testing.assert_allclose(
-            b.value(y), gamma.reshape(column) * z + beta.reshape(column), rtol=0, atol=1e-12
-        )
+        np.testing.assert_allclose(b.value(y), gamma.reshape(column) * z + beta.reshape(column), rtol=0, atol=1e-12)
         updates = b.net.state_updates
         assert [(u.variable.name, u.decay) for u in updates] == [
             ("n/moving_mean", 0.75),
@@ -229,9 +221,7 @@ class TestBatchNorm:
             b.set(f"n/{key}", value)
         column = (3, *(1 for _ in shape[2:]))
         z = (x - mean.reshape(column)) / np.sqrt(variance.reshape(column) + 1e-3)
-        np.testing.assert_allclose(
-            b.value(y), gamma.reshape(column) * z + beta.reshape(column), rtol=0, atol=1e-12
-        )
+        np.testing.assert_allclose(b.value(y), gamma.reshape(column) * z + beta.reshape(column), rtol=0, atol=1e-12)
         assert not b.net.state_updates
 
     def test_evaluation_of_a_new_network_is_nearly_the_identity(self) -> None:
@@ -250,9 +240,7 @@ class TestBatchNorm:
 
 class TestLocalResponseNormalization:
     @pytest.mark.parametrize(("divide_by_size", "weight"), [(False, 0.1), (True, 0.02)])
-    def test_divides_by_the_energy_of_neighbouring_channels(
-        self, divide_by_size: bool, weight: float
-    ) -> None:
+    def test_divides_by_the_energy_of_neighbouring_channels(self, divide_by_size: bool, weight: float) -> None:
         x = normal(2, 7, 3, 2)
         b = bench(x)
         y = nn.local_response_normalization(

@@ -47,9 +47,7 @@ def test_ceil_is_the_sizing_of_cuda_convnet(side: int, window: int, stride: int,
 
 
 @given(SIDES, WINDOWS, STRIDES, st.integers(0, 3))
-def test_ceil_sees_every_place_and_starts_no_window_outside(
-    side: int, window: int, stride: int, padding: int
-) -> None:
+def test_ceil_sees_every_place_and_starts_no_window_outside(side: int, window: int, stride: int, padding: int) -> None:
     assume(padding < window <= side)
     windows = count(side, window, stride, padding, ceil=True)
     assert (windows - 1) * stride < padding + side
@@ -72,9 +70,7 @@ def test_an_image_smaller_than_the_window_may_hold_one_when_rounding_up() -> Non
 
 
 def test_too_small_names_both_sizes() -> None:
-    with pytest.raises(
-        TooSmallError, match="windows of 5x5 need images of at least 3x4, but they are 6x3 here"
-    ):
+    with pytest.raises(TooSmallError, match="windows of 5x5 need images of at least 3x4, but they are 6x3 here"):
         place((6, 3), 5, 1, (1, 1, 0, 1))
 
 

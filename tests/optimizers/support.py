@@ -79,9 +79,7 @@ class Trainer:
     def _variable(self, name: str, value: Array) -> Variable:
         layer = LayerStamp(name.split("/")[0], "dense")
         spec = TensorSpec(value.shape, self.dtype)
-        return self.variables.get(
-            name, spec, Constant(), trainable=True, decayed=name.endswith("weights"), layer=layer
-        )
+        return self.variables.get(name, spec, Constant(), trainable=True, decayed=name.endswith("weights"), layer=layer)
 
     def _initial(self) -> dict[Tensor, Array]:
         slots = [v for v in self.variables if not v.trainable]

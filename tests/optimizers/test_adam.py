@@ -12,9 +12,7 @@ from tests.optimizers.support import RATES, START, Array, Trainer, assert_same_p
 B1, B2, EPSILON = 0.8, 0.95, 1e-6
 
 
-def by_numpy(
-    l2: float = 0.0, decoupled: float = 0.0, b1: float = B1, b2: float = B2
-) -> list[dict[str, Array]]:
+def by_numpy(l2: float = 0.0, decoupled: float = 0.0, b1: float = B1, b2: float = B2) -> list[dict[str, Array]]:
     """Algorithm 1 of Kingma and Ba; ``decoupled`` is torch.optim.AdamW's: w <- w - lr * decay * w first."""
     w, path = dict(START), []
     m = {name: np.zeros_like(value) for name, value in START.items()}

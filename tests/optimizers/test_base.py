@@ -40,9 +40,7 @@ def test_gradient_may_be_any_tensor_of_the_graph(name: str) -> None:
     """As strategies hand in sums from other devices, or the variable itself."""
     trainer = Trainer(OPTIMIZERS[name]())
     graph = trainer.graph
-    summed = [
-        ops.add_n(graph, [g, v.tensor]) for g, v in zip(trainer.gradients, trainer.trained, strict=True)
-    ]
+    summed = [ops.add_n(graph, [g, v.tensor]) for g, v in zip(trainer.gradients, trainer.trained, strict=True)]
     targets = trainer.optimizer.update(
         graph,
         trainer.variables,
@@ -68,9 +66,7 @@ def test_a_gradient_that_would_only_broadcast() -> None:
     trainer = Trainer(Sgd())
     weights, row = trainer.trained[0], trainer.gradients[1]
     assert weights.spec.shape == START["fc1/weights"].shape
-    with pytest.raises(
-        ShapeError, match=r"of variable 'fc1/weights' is float64\[3\]; expected float64\[2,3\]"
-    ):
+    with pytest.raises(ShapeError, match=r"of variable 'fc1/weights' is float64\[3\]; expected float64\[2,3\]"):
         trainer.optimizer.update(
             trainer.graph, trainer.variables, [(weights, row)], learning_rate=trainer.rate, step=trainer.step
         )

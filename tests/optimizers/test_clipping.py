@@ -37,9 +37,7 @@ def test_three_four_five() -> None:
     np.testing.assert_allclose(b, [0.0, -0.8], rtol=1e-15)
 
 
-@given(
-    arrays(np.float64, 5, elements=VALUES), arrays(np.float64, (2, 3), elements=VALUES), st.floats(1e-3, 1e3)
-)
+@given(arrays(np.float64, 5, elements=VALUES), arrays(np.float64, (2, 3), elements=VALUES), st.floats(1e-3, 1e3))
 def test_law(a: Array, b: Array, limit: float) -> None:
     """Never longer than the limit, never turned, and untouched to the bit when short enough."""
     norm, after = clipped([a, b], limit)
@@ -81,6 +79,4 @@ def test_weight_decay_is_not_clipped() -> None:
 def test_a_generous_limit_changes_no_bit() -> None:
     free = Trainer(Momentum()).run(gradient_steps(), RATES)
     bound = Trainer(Momentum(clip_norm=1e6)).run(gradient_steps(), RATES)
-    assert all(
-        (left[name] == right[name]).all() for left, right in zip(free, bound, strict=True) for name in START
-    )
+    assert all((left[name] == right[name]).all() for left, right in zip(free, bound, strict=True) for name in START)

@@ -82,14 +82,10 @@ def test_slots_stand_beside_their_variable() -> None:
 @pytest.mark.parametrize("optimizer", [Momentum, HeavyBall])
 @pytest.mark.parametrize("momentum", [-0.1, 1.0])
 def test_impossible_momentum(optimizer: type[Momentum] | type[HeavyBall], momentum: float) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"^optimizer.momentum={momentum}: expected a number from 0 to below 1$"
-    ):
+    with pytest.raises(ConfigError, match=rf"^optimizer.momentum={momentum}: expected a number from 0 to below 1$"):
         optimizer(momentum=momentum)
 
 
 def test_impossible_bias_factor() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^optimizer.bias_lr_factor=0.0: expected a finite number above 0$"
-    ):
+    with pytest.raises(ConfigError, match=r"^optimizer.bias_lr_factor=0.0: expected a finite number above 0$"):
         Momentum(bias_lr_factor=0.0)

@@ -83,18 +83,14 @@ def schedules(draw: st.DrawFn) -> Schedule:
         st.one_of(
             st.just(Constant(warmup_steps=warmup)),
             st.builds(Step, warmup_steps=st.just(warmup), multiplier=fraction),
-            st.builds(
-                Exponential, warmup_steps=st.just(warmup), multiplier=fraction, staircase=st.booleans()
-            ),
+            st.builds(Exponential, warmup_steps=st.just(warmup), multiplier=fraction, staircase=st.booleans()),
             st.builds(Cosine, warmup_steps=st.just(warmup), final_factor=fraction),
         )
     )
 
 
 @given(schedules(), st.integers(2, 200), st.floats(0.5, 50.0))
-def test_warmup_adds_no_jump_and_leaves_the_rest_alone(
-    schedule: Schedule, total: int, per_epoch: float
-) -> None:
+def test_warmup_adds_no_jump_and_leaves_the_rest_alone(schedule: Schedule, total: int, per_epoch: float) -> None:
     path = [schedule.factor(step, total, per_epoch) for step in range(total)]
     decay = [schedule.decay(step, total, per_epoch) for step in range(total)]
     ramp = 1.0 / (schedule.warmup_steps + 1)

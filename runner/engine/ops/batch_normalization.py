@@ -119,9 +119,7 @@ def _gradient(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> Sequ
     dbeta: Tensor | None = None
     parts: list[Tensor] = []
     if dy is not None:
-        dx, dgamma, dbeta = batch_norm_gradient(
-            graph, x, gamma, mean, variance, dy, epsilon=node.attributes["epsilon"]
-        )
+        dx, dgamma, dbeta = batch_norm_gradient(graph, x, gamma, mean, variance, dy, epsilon=node.attributes["epsilon"])
         parts.append(dx)
     parts.extend(_statistics_gradients(graph, x, mean, dmean, dvariance))
     total = parts[0] if len(parts) == 1 else graph.add("add_n", parts)[0]

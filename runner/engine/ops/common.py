@@ -35,9 +35,7 @@ def declared_spec(op: str, attributes: Attributes) -> TensorSpec:
 
 def expect_same_dtype(op: str, specs: Sequence[TensorSpec]) -> None:
     """Require one dtype of all tensors: nothing is promoted silently."""
-    expect(
-        len({spec.dtype for spec in specs}) == 1, op, "inputs of one dtype", ", ".join(str(s) for s in specs)
-    )
+    expect(len({spec.dtype for spec in specs}) == 1, op, "inputs of one dtype", ", ".join(str(s) for s in specs))
 
 
 def expect_rank(op: str, spec: TensorSpec, rank: int, role: str) -> None:
@@ -106,9 +104,7 @@ def unbroadcast(graph: Graph, tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """
     wide = graph.spec(tensor).shape
     added = len(wide) - len(shape)
-    axes = [
-        axis for axis, extent in enumerate(wide) if axis < added or (shape[axis - added] == 1 and extent != 1)
-    ]
+    axes = [axis for axis, extent in enumerate(wide) if axis < added or (shape[axis - added] == 1 and extent != 1)]
     if axes:
         tensor = graph.add("reduce_sum", [tensor], {"axes": axes, "keepdims": False})[0]
     if graph.spec(tensor).shape != tuple(shape):

@@ -167,9 +167,7 @@ def _flops(y: TensorSpec, w: TensorSpec) -> int:
     return 2 * y.size * math.prod(w.shape[1:])
 
 
-def _forward_flops(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes
-) -> int:
+def _forward_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
     return _flops(outputs[0], inputs[1])
 
 

@@ -36,9 +36,7 @@ def send(graph: Graph, x: Tensor, *, key: str, destination: str, name: str | Non
     return graph.add("send", [x], {"key": key, "destination": destination}, name=name).name
 
 
-def recv(
-    graph: Graph, *, key: str, source: str, shape: Sequence[int], dtype: str, name: str | None = None
-) -> Tensor:
+def recv(graph: Graph, *, key: str, source: str, shape: Sequence[int], dtype: str, name: str | None = None) -> Tensor:
     """Add the tensor that device ``source`` sends under ``key`` in this step."""
     attributes = {"key": key, "source": source, "shape": tuple(shape), "dtype": dtype}
     return graph.add("recv", (), attributes, name=name)[0]
@@ -65,9 +63,7 @@ _SPEC = {"shape": "ints", "dtype": "dtype"}
 _COMMITS = NotDifferentiable("it commits a value for the next step; differentiate the value instead")
 _IS_CUT = NotDifferentiable("gradients are taken before a graph is cut into devices")
 
-register(
-    OpDef("placeholder", _declared("placeholder"), NO_INPUTS, 0, _SPEC, no_flops, executed_by="executor")
-)
+register(OpDef("placeholder", _declared("placeholder"), NO_INPUTS, 0, _SPEC, no_flops, executed_by="executor"))
 register(
     OpDef(
         "variable",

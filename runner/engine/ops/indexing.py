@@ -18,9 +18,7 @@ def gather(graph: Graph, params: Tensor, indices: Tensor, *, name: str | None = 
     return graph.add("gather", [params, indices], name=name)[0]
 
 
-def scatter_add(
-    graph: Graph, indices: Tensor, updates: Tensor, *, rows: int, name: str | None = None
-) -> Tensor:
+def scatter_add(graph: Graph, indices: Tensor, updates: Tensor, *, rows: int, name: str | None = None) -> Tensor:
     """Add a (rows, ...) tensor where row r is the sum of all updates whose index is r; the adjoint of gather.
 
     indices: integers of shape I within 0..rows-1; updates: I + (...). Rows add in the order of the indices.
@@ -47,9 +45,7 @@ def _infer_scatter_add(specs: Sequence[TensorSpec], attributes: Attributes) -> S
     indices, updates = specs
     expect_dtype("scatter_add", indices, INTEGERS, "indices")
     expect_dtype("scatter_add", updates, NUMERIC, "updates")
-    expect(
-        attributes["rows"] >= 0, "scatter_add", "a number of rows that is not negative", attributes["rows"]
-    )
+    expect(attributes["rows"] >= 0, "scatter_add", "a number of rows that is not negative", attributes["rows"])
     leading = updates.shape[: indices.rank]
     expect(leading == indices.shape, "scatter_add", f"updates for indices {indices}", updates)
     return [TensorSpec((attributes["rows"], *updates.shape[indices.rank :]), updates.dtype)]
@@ -72,9 +68,7 @@ def _scatter_add_gradient(graph: Graph, node: Node, dy: Tensor) -> Sequence[Tens
     return [None, gather(graph, dy, node.inputs[0])]
 
 
-def _updates_flops(
-    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes
-) -> int:
+def _updates_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
     return inputs[1].size
 
 

@@ -33,9 +33,7 @@ def softmax_cross_entropy(
     return node[0], node[1]
 
 
-def sigmoid_cross_entropy(
-    graph: Graph, logits: Tensor, targets: Tensor, *, name: str | None = None
-) -> Tensor:
+def sigmoid_cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, *, name: str | None = None) -> Tensor:
     """Add -t log s(x) - (1 - t) log(1 - s(x)) element by element, s the logistic function, in nats.
 
     logits x and targets t (probabilities): one shape and float dtype.
@@ -85,8 +83,4 @@ def _sigmoid_rule(graph: Graph, node: Node, dy: Tensor) -> Sequence[Tensor | Non
 
 
 register(OpDef("softmax_cross_entropy", _infer_softmax, _softmax_rule, arity=2, flops=input_flops(6)))
-register(
-    OpDef(
-        "sigmoid_cross_entropy", _infer_sigmoid, single_output(_sigmoid_rule), arity=2, flops=input_flops(7)
-    )
-)
+register(OpDef("sigmoid_cross_entropy", _infer_sigmoid, single_output(_sigmoid_rule), arity=2, flops=input_flops(7)))

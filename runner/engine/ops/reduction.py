@@ -73,9 +73,7 @@ def broadcast_to(graph: Graph, x: Tensor, shape: Sequence[int], *, name: str | N
     return graph.add("broadcast_to", [x], {"shape": tuple(shape)}, name=name)[0]
 
 
-def _reduce(
-    graph: Graph, op: str, x: Tensor, axes: Sequence[int] | None, keepdims: bool, name: str | None
-) -> Tensor:
+def _reduce(graph: Graph, op: str, x: Tensor, axes: Sequence[int] | None, keepdims: bool, name: str | None) -> Tensor:
     rank = graph.spec(x).rank
     canonical = range(rank) if axes is None else sorted(canonical_axis(axis, rank) for axis in axes)
     return graph.add(op, [x], {"axes": tuple(canonical), "keepdims": keepdims}, name=name)[0]

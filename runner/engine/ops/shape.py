@@ -33,9 +33,7 @@ def concat(graph: Graph, tensors: Sequence[Tensor], axis: int, *, name: str | No
     return graph.add("concat", tensors, {"axis": canonical_axis(axis, rank)}, name=name)[0]
 
 
-def split(
-    graph: Graph, x: Tensor, axis: int, sizes: Sequence[int], *, name: str | None = None
-) -> tuple[Tensor, ...]:
+def split(graph: Graph, x: Tensor, axis: int, sizes: Sequence[int], *, name: str | None = None) -> tuple[Tensor, ...]:
     """Add one tensor per entry of ``sizes``: x cut along ``axis`` into consecutive parts of these extents."""
     attributes = {"axis": canonical_axis(axis, graph.spec(x).rank), "sizes": tuple(sizes)}
     return graph.add("split", [x], attributes, name=name).tensors
@@ -48,9 +46,7 @@ def slice(  # noqa: A001 - the op's name
     return graph.add("slice", [x], {"begin": tuple(begin), "size": tuple(size)}, name=name)[0]
 
 
-def pad(
-    graph: Graph, x: Tensor, low: Sequence[int], high: Sequence[int], *, name: str | None = None
-) -> Tensor:
+def pad(graph: Graph, x: Tensor, low: Sequence[int], high: Sequence[int], *, name: str | None = None) -> Tensor:
     """Add x with ``low[i]`` zeros before and ``high[i]`` zeros after axis i."""
     return graph.add("pad", [x], {"low": tuple(low), "high": tuple(high)}, name=name)[0]
 
@@ -129,8 +125,7 @@ def _concat_gradient(graph: Graph, node: Node, dy: Tensor) -> Sequence[Tensor | 
 
 def _split_gradient(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     parts = [
-        zeros_like(graph, part) if total is None else total
-        for part, total in zip(node.tensors, totals, strict=True)
+        zeros_like(graph, part) if total is None else total for part, total in zip(node.tensors, totals, strict=True)
     ]
     return [concat(graph, parts, node.attributes["axis"])]
 
@@ -150,9 +145,7 @@ _BLOCK = {"begin": "ints", "size": "ints"}
 _WIDTHS = {"low": "ints", "high": "ints"}
 
 register(OpDef("reshape", _infer_reshape, single_output(_reshape_gradient), 1, {"shape": "ints"}, no_flops))
-register(
-    OpDef("transpose", _infer_transpose, single_output(_transpose_gradient), 1, {"perm": "ints"}, no_flops)
-)
+register(OpDef("transpose", _infer_transpose, single_output(_transpose_gradient), 1, {"perm": "ints"}, no_flops))
 register(OpDef("concat", _infer_concat, single_output(_concat_gradient), None, {"axis": "int"}, no_flops))
 register(OpDef("split", _infer_split, _split_gradient, 1, {"axis": "int", "sizes": "ints"}, no_flops))
 register(OpDef("slice", _infer_slice, single_output(_slice_gradient), 1, _BLOCK, no_flops))

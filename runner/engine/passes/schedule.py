@@ -34,9 +34,7 @@ def split(graph: Graph, order: list[str]) -> dict[str, Graph]:
 
 
 def _with_controls(node: Node, controls: tuple[str, ...]) -> Node:
-    return Node(
-        node.name, node.op, node.inputs, node.attributes, node.outputs, node.device, controls, (), node.layer
-    )
+    return Node(node.name, node.op, node.inputs, node.attributes, node.outputs, node.device, controls, (), node.layer)
 
 
 class _Simulation:
@@ -44,9 +42,7 @@ class _Simulation:
         self.graph = graph
         self.cluster = cluster
         self.index = {name: i for i, name in enumerate(graph.nodes)}
-        self.seconds = {
-            node.name: cost.node_seconds(graph, node, cluster.device(node.device)) for node in graph
-        }
+        self.seconds = {node.name: cost.node_seconds(graph, node, cluster.device(node.device)) for node in graph}
         self.readers: dict[str, list[str]] = defaultdict(list)
         self.missing: dict[str, int] = {}
         for node in graph:

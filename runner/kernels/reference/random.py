@@ -11,18 +11,14 @@ from runner.kernels.registry import Array, reference
 
 
 @reference("random_uniform")
-def random_uniform(
-    *, shape: tuple[int, ...], dtype: str, seed: int, key: str, low: float, high: float
-) -> Array:
+def random_uniform(*, shape: tuple[int, ...], dtype: str, seed: int, key: str, low: float, high: float) -> Array:
     draws = philox.uniform(philox.key(seed, key), np.zeros(1, np.int64), math.prod(shape))[0]
     scaled: Array = low + (high - low) * draws
     return scaled.reshape(shape).astype(dtype)
 
 
 @reference("random_normal")
-def random_normal(
-    *, shape: tuple[int, ...], dtype: str, seed: int, key: str, mean: float, stddev: float
-) -> Array:
+def random_normal(*, shape: tuple[int, ...], dtype: str, seed: int, key: str, mean: float, stddev: float) -> Array:
     draws = philox.normal(philox.key(seed, key), math.prod(shape))
     scaled: Array = mean + stddev * draws
     return scaled.reshape(shape).astype(dtype)

@@ -52,18 +52,14 @@ def test_a_reduction_runs_over_all_axes_by_default(graph: Graph) -> None:
     assert graph.spec(ops.reduce_mean(graph, _x(graph, 2, 3), keepdims=True)).shape == (1, 1)
 
 
-@pytest.mark.parametrize(
-    "array", [np.arange(6, dtype=">i4").reshape(2, 3).T, np.array(True), np.zeros((0, 2), "f4")]
-)
+@pytest.mark.parametrize("array", [np.arange(6, dtype=">i4").reshape(2, 3).T, np.array(True), np.zeros((0, 2), "f4")])
 def test_a_constant_holds_its_array(graph: Graph, array: np.ndarray) -> None:
     (value,) = evaluate(graph, [ops.constant(graph, array)], {})
     np.testing.assert_array_equal(value, array)
 
 
 def test_a_constant_of_a_foreign_dtype_is_refused(graph: Graph) -> None:
-    with pytest.raises(
-        ShapeError, match=r"op 'constant': expected an array of dtype float32, .*, came float16"
-    ):
+    with pytest.raises(ShapeError, match=r"op 'constant': expected an array of dtype float32, .*, came float16"):
         ops.constant(graph, np.zeros(2, np.float16))
 
 
@@ -77,9 +73,7 @@ def test_an_assignment_stays_with_its_variable(graph: Graph) -> None:
 def test_a_send_has_no_output_and_a_recv_declares_its_own(graph: Graph) -> None:
     name = ops.send(graph, _x(graph, 2), key="x:0", destination="/job:worker/task:1/device:cpu:0")
     assert graph.nodes[name].outputs == ()
-    arrival = ops.recv(
-        graph, key="x:0", source="/job:worker/task:0/device:cpu:0", shape=(2,), dtype="float32"
-    )
+    arrival = ops.recv(graph, key="x:0", source="/job:worker/task:0/device:cpu:0", shape=(2,), dtype="float32")
     assert graph.spec(arrival) == TensorSpec((2,), "float32")
 
 

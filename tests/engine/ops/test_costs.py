@@ -34,13 +34,8 @@ def test_a_convolution_costs_as_much_as_each_of_its_gradients() -> None:
     forward = ops.conv2d(graph, x, w, groups=2)
     assert graph.spec(forward) == graph.spec(dy)
     assert _flops(graph, forward) == expected
-    assert (
-        _flops(graph, ops.conv2d_input_gradient(graph, dy, w, input_shape=(2, 4, 6, 6), groups=2)) == expected
-    )
-    assert (
-        _flops(graph, ops.conv2d_weight_gradient(graph, dy, x, weight_shape=(8, 2, 3, 3), groups=2))
-        == expected
-    )
+    assert _flops(graph, ops.conv2d_input_gradient(graph, dy, w, input_shape=(2, 4, 6, 6), groups=2)) == expected
+    assert _flops(graph, ops.conv2d_weight_gradient(graph, dy, x, weight_shape=(8, 2, 3, 3), groups=2)) == expected
 
 
 def test_a_sum_of_n_costs_n_less_one() -> None:

@@ -9,9 +9,7 @@ from runner.engine.op import OPS
 from tests.op_cases import Case, all_cases
 from tests.oracles import evaluate
 
-_FUSED = [
-    pytest.param(op, case, id=label) for op, case, label in all_cases() if OPS[op].decompose is not None
-]
+_FUSED = [pytest.param(op, case, id=label) for op, case, label in all_cases() if OPS[op].decompose is not None]
 
 
 @pytest.mark.parametrize(("op", "case"), _FUSED)

@@ -99,9 +99,7 @@ def test_an_op_without_gradient_says_why() -> None:
     (x,) = _placeholders(graph, (2,))
     variable = ops.variable(graph, (2,), "float64", name="w")
     committed = ops.assign(graph, variable, x, name="update")
-    with pytest.raises(
-        ShapeError, match=r"no gradient through node 'update' \(op 'assign'\): it commits a value"
-    ):
+    with pytest.raises(ShapeError, match=r"no gradient through node 'update' \(op 'assign'\): it commits a value"):
         gradients(graph, [committed], [x])
 
 

@@ -77,9 +77,7 @@ def test_concat_undoes_split(sizes: list[int], axis: int, seed: int) -> None:
 def test_slice_is_the_adjoint_and_inverse_of_pad(widths: list[tuple[int, int, int]], seed: int) -> None:
     low, inner, high = zip(*widths, strict=True)
     x, g = _normal(seed, inner, [sum(width) for width in widths])
-    padded, sliced = _run(
-        lambda graph, a, b: [ops.pad(graph, a, low, high), ops.slice(graph, b, low, inner)], x, g
-    )
+    padded, sliced = _run(lambda graph, a, b: [ops.pad(graph, a, low, high), ops.slice(graph, b, low, inner)], x, g)
     _assert_equal_products([(padded, g), (x, sliced)])
     (back,) = _run(lambda graph, t: ops.slice(graph, ops.pad(graph, t, low, high), low, inner), x)
     np.testing.assert_array_equal(back, x)

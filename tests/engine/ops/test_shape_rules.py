@@ -160,15 +160,11 @@ REFUSALS: dict[str, tuple[Callable[[Sketch], object], str]] = {
         r"op 'conv2d': expected four non-negative paddings, came \(1, 1\)",
     ),
     "a dy that is not the output's": (
-        lambda s: ops.conv2d_input_gradient(
-            s.graph, s.x(1, 1, 4, 4), s.x(1, 1, 3, 3), input_shape=(1, 1, 5, 5)
-        ),
+        lambda s: ops.conv2d_input_gradient(s.graph, s.x(1, 1, 4, 4), s.x(1, 1, 3, 3), input_shape=(1, 1, 5, 5)),
         r"expected dy of shape \(1, 1, 3, 3\) for x float32\[1,1,5,5\] and w float32\[1,1,3,3\]",
     ),
     "a weight gradient for other weights": (
-        lambda s: ops.conv2d_weight_gradient(
-            s.graph, s.x(1, 2, 3, 3), s.x(1, 1, 5, 5), weight_shape=(1, 1, 3, 3)
-        ),
+        lambda s: ops.conv2d_weight_gradient(s.graph, s.x(1, 2, 3, 3), s.x(1, 1, 5, 5), weight_shape=(1, 1, 3, 3)),
         r"op 'conv2d_weight_gradient': expected dy of shape \(1, 1, 3, 3\)",
     ),
     "a window wholly inside the padding": (
