@@ -110,12 +110,11 @@ class _Life:
             meta=meta,
             first_step=first_step,
         )
+        for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
+            record.artifact(path)
         status = "failed"
         try:
-            progress = trainer.run()
-            record.plots(progress.scores.confusion if progress.scores else None, self._experiment.facts.class_names)
-            for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
-                record.artifact(path)
+            trainer.run()
             status = "finished"
             weights = weights_sha256(trainer.variables())
             self.summary = dataclasses.replace(self.summary, status=status, weights_sha256=weights)
@@ -123,6 +122,8 @@ class _Life:
             status = "interrupted"
             raise
         finally:
+            scores = trainer.progress.scores
+            record.plots(None if scores is None else scores.confusion, self._experiment.facts.class_names)
             self.summary = self._with_course(session, record, trainer.progress)
             record.close(status)
 

@@ -70,11 +70,10 @@ class Trainer:
     def run(self) -> Progress:
         """Train to the last step, evaluate, save; return what was done."""
         total = self.experiment.total_steps
-        train = self.experiment.config.train
         self._display.start(self.progress.done, total)
         try:
             while self.progress.done < total:
-                self._step(log_metrics=(self.progress.done + 1) % train.log_every == 0)
+                self._step()
                 if self.progress.done % self.experiment.eval_every == 0:
                     self._evaluate()
                 self._save_if_due()
@@ -90,7 +89,7 @@ class Trainer:
         """Every variable, whole, by unsharded name."""
         return self._session.run("save")
 
-    def _step(self, *, log_metrics: bool) -> None:
+    def _step(self) -> None:
         step = self.progress.done
         config = self.experiment.config
         rate = self.experiment.learning_rate(step)
@@ -106,19 +105,25 @@ class Trainer:
             )
         self.progress.done = step + 1
         self.progress.step_seconds.append(seconds)
-        examples_per_s = config.train.batch_size / seconds
-        self._display.step(self.progress.done, loss, examples_per_s)
-        if log_metrics:
+        self._display.step(self.progress.done, loss, config.train.batch_size / seconds)
+        if self._logs_now():
+            since_last = self.progress.step_seconds[-config.train.log_every :]
+            mean_s = sum(since_last) / len(since_last)
             self._record.metrics(
                 self.progress.done,
                 {
                     "train/loss": loss,
                     "train/accuracy": float(answer["accuracy"]),
                     "train/learning_rate": rate,
-                    "perf/step_time_s": seconds,
-                    "perf/examples_per_s": examples_per_s,
+                    "perf/step_time_s": mean_s,
+                    "perf/examples_per_s": config.train.batch_size / mean_s,
                 },
             )
+
+    def _logs_now(self) -> bool:
+        """Every so many steps, and at both ends, so that a curve begins and ends where the run does."""
+        done = self.progress.done
+        return done % self.experiment.config.train.log_every == 0 or done in (1, self.experiment.total_steps)
 
     def _evaluate(self) -> None:
         scores = evaluate(self._session, batches=self.experiment.eval_batches, classes=self.experiment.facts.classes)

@@ -100,16 +100,25 @@ class WorkerGroup:
         self._supervisor = supervisor
         self._monitor = monitor
         self._clock = clock
+        self._broken_off = False
 
     def tell(self, worker: str, message: Message, *documents: bytes) -> None:
-        """Send a message; where that fails because the worker is gone, say why it is."""
-        try:
-            self._endpoint.send(worker, message, documents)
-        except ClusterError:
-            while (received := self._endpoint.receive(0)) is not None:
-                self._note(received, self._clock())
-            self._supervisor.check()
-            raise
+        """Send a message; where that fails because the worker is gone, say why it is.
+
+        Raises ClusterError also after any other conversation has failed: nobody knows what workers are busy with.
+        """
+        if self._broken_off:
+            raise ClusterError(
+                f"{worker} was not told {message.kind!r}: workers cannot go on after an error, start anew"
+            )
+        with self._breaking_off():
+            try:
+                self._endpoint.send(worker, message, documents)
+            except ClusterError:
+                while (received := self._endpoint.receive(0)) is not None:
+                    self._note(received, self._clock())
+                self._supervisor.check()
+                raise
 
     def gather(
         self,
@@ -122,6 +131,45 @@ class WorkerGroup:
 
         Raises ClusterError when a worker dies, is silent or stuck, or the limit passes; a worker's own error.
         """
+        with self._breaking_off():
+            return self._gather(workers, kind, accept, limit_s)
+
+    def set_up(self, document: bytes) -> None:
+        """Wait for every worker's hello, answer it, and tell each what it needs to know."""
+        self.gather(self._workers, Hello, limit_s=_JOIN_S)
+        for worker in self._workers:
+            self._endpoint.connect(worker, inbox_address(self.directory, worker))
+            self.tell(worker, Welcome())
+        # Only now: a worker that is set up connects to the others, which must be listening.
+        for worker in self._workers:
+            self.tell(worker, Setup(), document)
+
+    def dismiss(self) -> None:
+        """Tell every worker to leave and give it time to; the supervisor ends who stays.
+
+        After a failed conversation nobody is told: a worker that left now would fail another in its step.
+        """
+        if self._broken_off:
+            return
+        for worker in self._workers:
+            self.tell(worker, Shutdown())
+            self._supervisor.expect_exit(worker)
+            self._monitor.forget(worker)
+        self.gather(self._workers, Bye, limit_s=_BYE_S)
+        self._supervisor.wait_for_exit(_EXIT_S)
+
+    @contextmanager
+    def _breaking_off(self) -> Iterator[None]:
+        """Note that whatever passes, an interruption too, leaves workers in the middle of something."""
+        try:
+            yield
+        except BaseException:
+            self._broken_off = True
+            raise
+
+    def _gather(
+        self, workers: Collection[str], kind: type[Answer], accept: Callable[[Answer], bool], limit_s: float | None
+    ) -> dict[str, Answer]:
         answers: dict[str, Answer] = {}
         deadline = None if limit_s is None else self._clock() + limit_s
         look_at = self._clock() + _LOOK_S
@@ -144,25 +192,6 @@ class WorkerGroup:
                     f"no {kind.kind!r} from {', '.join(missing)} within {limit_s:g} s; what they did: {logs}"
                 )
         return answers
-
-    def set_up(self, document: bytes) -> None:
-        """Wait for every worker's hello, answer it, and tell each what it needs to know."""
-        self.gather(self._workers, Hello, limit_s=_JOIN_S)
-        for worker in self._workers:
-            self._endpoint.connect(worker, inbox_address(self.directory, worker))
-            self.tell(worker, Welcome())
-        # Only now: a worker that is set up connects to the others, which must be listening.
-        for worker in self._workers:
-            self.tell(worker, Setup(), document)
-
-    def dismiss(self) -> None:
-        """Tell every worker to leave and give it time to; the supervisor ends who stays."""
-        for worker in self._workers:
-            self.tell(worker, Shutdown())
-            self._supervisor.expect_exit(worker)
-            self._monitor.forget(worker)
-        self.gather(self._workers, Bye, limit_s=_BYE_S)
-        self._supervisor.wait_for_exit(_EXIT_S)
 
     def _note(self, received: Received, now: float) -> None:
         """Take in what a worker says unasked; raises its own error when it has failed."""

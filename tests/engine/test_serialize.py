@@ -105,6 +105,7 @@ def place_of(field: str, node: str = "y") -> tuple[Any, ...]:
         (place_of("device"), "gpu", "node 'y': device 'gpu': expected '/job:NAME"),
         (place_of("control"), ["total"], "node 'y' refers to 'total'"),
         (place_of("colocate", "grow"), ["ghost"], "node 'grow' refers to 'ghost'"),
+        (place_of("colocate", "grow"), "w", "expected a list, came 'w'"),
         (place_of("layer"), ["fc1"], "expected a list of 2"),
         (place_of("inputs", "grow"), ["y:0", "mul:0"], "expected a value like the variable"),
     ],

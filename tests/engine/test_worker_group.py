@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.engine.processes import STACK_SIGNAL, Supervisor
+from runner.engine.transport.endpoint import Received
 from runner.engine.transport.heartbeat_monitor import SILENCE_S, HeartbeatMonitor
 from runner.engine.transport.in_process import FakeEndpoint, FakeNetwork, Faults
 from runner.engine.transport.messages import (
@@ -268,3 +269,38 @@ def test_who_does_not_leave_is_named(talking: Stage) -> None:
     talking.say("worker-0", Bye())
     with pytest.raises(ClusterError, match="no 'bye' from worker-1 within 10 s"):
         talking.group.dismiss()
+
+
+class Interruption(FakeEndpoint):
+    """An endpoint at which Ctrl-C is pressed."""
+
+    def receive(self, timeout_s: float) -> Received | None:
+        raise KeyboardInterrupt
+
+
+def press_ctrl_c(stage: Stage) -> None:
+    stage.group._endpoint = Interruption(stage.network, identity(MASTER), peers=2)
+    with pytest.raises(KeyboardInterrupt):
+        stage.group.gather(WORKERS, Done)
+
+
+def fail_in_a_step(stage: Stage) -> None:
+    stage.say("worker-0", Failed.of(NumericError("a value")))
+    with pytest.raises(NumericError):
+        stage.group.gather(WORKERS, Done)
+
+
+def lose_a_worker(stage: Stage) -> None:
+    stage.network.kill("worker-0")
+    with pytest.raises(ClusterError, match="it is gone"):
+        stage.group.tell("worker-0", Run("p", 0, {}))
+
+
+@pytest.mark.parametrize("break_off", [press_ctrl_c, fail_in_a_step, lose_a_worker])
+def test_after_an_error_nobody_is_told_anything(talking: Stage, break_off: Callable[[Stage], None]) -> None:
+    break_off(talking)
+    expected = "worker-1 was not told 'run': workers cannot go on after an error, start anew"
+    with pytest.raises(ClusterError, match=expected):
+        talking.group.tell("worker-1", Run("p", 1, {}))
+    talking.group.dismiss()
+    assert talking.heard("worker-1") == []

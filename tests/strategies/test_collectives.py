@@ -98,6 +98,8 @@ def test_fewer_elements_than_workers_leave_workers_that_own_nothing(shape: tuple
     for total in totals:
         np.testing.assert_array_equal(total, reduce(np.add, parts), strict=True)
     assert planned[-1] == 8 * parts[0].size
+    graph, _, _ = reduce_graph(parts)
+    assert [node.op for node in graph].count("add_n") == parts[0].size
 
 
 def test_one_worker_adds_no_nodes() -> None:

@@ -136,6 +136,15 @@ def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
     assert counted == [3 * nbytes for nbytes in expected]
 
 
+def test_the_exchange_of_a_gradient_is_stamped_with_its_layer() -> None:
+    graph = SyncData(workers=2).build(task_for("convolutional")).graph
+    exchanged = [node for node in graph if node.name.startswith("reduce/")]
+    assert {node.name.split("/")[1] for node in exchanged} == {"conv1", "conv2", "fc"}
+    for node in exchanged:
+        assert node.layer is not None
+        assert node.layer.name == node.name.split("/")[1]
+
+
 @pytest.mark.parametrize("workers", [2, 3])
 def test_lenet_too_equals_single(workers: int, registry: Registry) -> None:
     def task(microbatches: int) -> Task:
