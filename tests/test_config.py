@@ -97,6 +97,8 @@ def test_naming_both_limits_is_refused():
 
 
 def test_machine_values_are_filled_in_and_kept(default: Config):
+    cluster = dataclasses.replace(default.cluster, threads_per_worker=None)
+    default = dataclasses.replace(default, cluster=cluster)
     fixed = fix_machine_values(default, cores=8)
     assert (fixed.cluster.threads_per_worker, fixed.cluster.workers) == (4, 2)
     assert fix_machine_values(fixed, cores=64) == fixed

@@ -182,10 +182,14 @@ def test_what_a_dying_worker_said_goes_before_how_it_died(talking: Stage) -> Non
         talking.group.gather(WORKERS, Done)
 
 
-def test_a_worker_that_cannot_be_told_anything_is_asked_why(talking: Stage) -> None:
+def test_a_worker_that_cannot_be_told_anything_is_named(talking: Stage) -> None:
     talking.network.kill("worker-1")
     with pytest.raises(ClusterError, match="could not send 'run' to worker-1: it is gone"):
         talking.group.tell("worker-1", Run("p", 0, {}))
+
+
+def test_where_it_has_died_that_is_said_instead(talking: Stage) -> None:
+    talking.network.kill("worker-1")
     talking.kill("worker-1")
     with pytest.raises(ClusterError, match=r"^worker-1 \(pid \d+\) was killed by SIGKILL"):
         talking.group.tell("worker-1", Run("p", 0, {}))
