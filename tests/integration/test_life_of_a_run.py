@@ -121,7 +121,7 @@ def test_two_runs_in_one_directory_are_refused(start: Start, tmp_path: Path) -> 
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_node(tmp_path: Path) -> None:
-    command = run_command(tmp_path, *SHORT, "optimizer.lr=1e5")
+    command = run_command(tmp_path, *SHORT, "optimizer.lr=1e5", "optimizer.clip_norm=null")
     assert command.finish() == 5
     assert "lower optimizer.lr" in command.errors
     assert "is the first node that produced any" in command.errors
