@@ -72,7 +72,7 @@ class Welcome(Message):
 
 @dataclass(frozen=True, slots=True)
 class Setup(Message):
-    """What a worker needs once, as a document: its device, its peers' addresses, its input source."""
+    """What a worker needs once, as a document: how to build its input source, and whether to check every value."""
 
     kind: ClassVar[str] = "setup"
     senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
