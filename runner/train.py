@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -148,11 +148,14 @@ class Trainer:
     def _save(self) -> None:
         if self.progress.saved_step == self.progress.done:
             return
+        # First the metrics: no checkpoint may outlive the curve that led to it.
+        self._record.sync()
+        examples = self.progress.done * self.experiment.config.train.batch_size
         path = save_checkpoint(
             self._directory.checkpoints,
             step=self.progress.done,
             variables=self.variables(),
-            meta=self._meta,
+            meta=replace(self._meta, examples=examples),
             keep=self.experiment.config.checkpoint.keep,
         )
         self.progress.saved_step = self.progress.done

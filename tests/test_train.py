@@ -13,6 +13,7 @@ from runner.build import build
 from runner.checkpoint import load
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, NumericError
 from runner.life import run
+from runner.record import Record
 from runner.summary import Summary
 from runner.tracking import read_metrics
 from tests.small_runs import small_config
@@ -56,6 +57,19 @@ def test_evaluation_scores_every_example_of_the_test_split_once(tmp_path: Path) 
     losses = [summary.final["test/loss"] for summary in summaries]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
     assert len({summary.final["test/accuracy"] for summary in summaries}) == 1
+
+
+def test_metrics_are_on_the_disk_before_a_checkpoint_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(Record, "sync", lambda record: events.append("metrics"))
+
+    def saved(*arguments: object, **named: object) -> Path:
+        events.append("checkpoint")
+        return tmp_path
+
+    monkeypatch.setattr("runner.train.save_checkpoint", saved)
+    train(tmp_path, "train.steps=4", "checkpoint.every_steps=2")
+    assert events == ["metrics", "checkpoint"] * 2
 
 
 def test_resume_with_more_steps_continues_the_curve(tmp_path: Path) -> None:
@@ -112,6 +126,8 @@ def test_the_record_of_a_run_is_complete(tmp_path: Path) -> None:
     assert (folder / "plots" / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
     assert "checkpoint" in (folder / "run.log").read_text()
     assert json.loads((folder / "summary.json").read_text())["weights_sha256"] == summary.weights_sha256
-    stored = load(folder / "checkpoints" / "step-3").variables
+    checkpoint = load(folder / "checkpoints" / "step-3")
+    assert checkpoint.manifest.meta.examples == summary.examples == 3 * 32
+    stored = checkpoint.variables
     assert {"fc1/weights", "fc1/weights/velocity"} <= stored.keys()
     assert all(np.isfinite(value).all() for value in stored.values())
