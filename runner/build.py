@@ -16,7 +16,9 @@ from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import local_cluster
 from runner.engine.kernel_table import load_kernels
 from runner.engine.session import LocalSession, Session
+from runner.engine.tensor import state_dtype
 from runner.experiment import Experiment
+from runner.processor import require_precision
 from runner.run_directory import RunDirectory
 from runner.strategies.base import Task
 
@@ -59,16 +61,20 @@ def build(config: Config) -> Experiment:
 def open_session(experiment: Experiment, directory: RunDirectory, check_finite: bool) -> Iterator[Session]:
     """Start what runs the experiment: this very process for ``single``, worker processes otherwise.
 
-    check_finite: stop at the first value that is not finite, and name its node.
+    check_finite: stop at the first value that is not finite, and name its node. Raises ConfigError where the processor
+    lacks the instructions for the configured precision.
     """
     config: Any = experiment.config
+    require_precision(config.precision)
     source_document = {
         "config": dataclasses.asdict(config.data),
         "seed": config.seed,
         "batch_size": config.train.batch_size,
         "eval_batch_size": config.train.eval_batch_size,
-        "dtype": config.precision,
+        "dtype": state_dtype(config.precision),
     }
+    # Before the budget of threads is set: it holds for libraries that are loaded.
+    registry = load_kernels()
     if config.parallelism.name == "single":
         with (
             threadpool_limits(experiment.threads_per_worker),
@@ -77,7 +83,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
             session = LocalSession(
                 experiment.program,
                 experiment.cluster,
-                load_kernels(),
+                registry,
                 source,
                 check_finite=check_finite,
             )
@@ -89,7 +95,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
         with ClusterSession(
             experiment.program,
             experiment.cluster,
-            load_kernels(),
+            registry,
             source_document,
             run_id=directory.run_id,
             epoch=directory.epoch,

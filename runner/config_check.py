@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from runner.config_schema import Config
 from runner.errors import ConfigError
 
-PRECISIONS = ("float32", "float64")
+PRECISIONS = ("float32", "float64", "bfloat16")
 MIN_CHECKPOINTS = 3
 """Fewer leave nothing to fall back to when the newest is damaged while it is written."""
 

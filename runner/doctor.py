@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
+from runner import processor
 from runner.conf_dir import conf_dir
 from runner.cores import usable_cores
 from runner.errors import ResourceError
@@ -64,22 +65,15 @@ def _system() -> Iterator[Finding]:
 
 
 def _processor() -> Iterator[Finding]:
-    facts = _cpu_facts(Path("/proc/cpuinfo"))
-    present = [flag for flag in CPU_FLAGS if flag in facts.get("flags", "").split()]
-    yield Finding("cpu", facts.get("model name", platform.processor() or "unknown"))
+    present = [flag for flag in CPU_FLAGS if flag in processor.flags()]
+    yield Finding("cpu", processor.facts().get("model name", platform.processor() or "unknown"))
     yield Finding("cpu flags", " ".join(present) or "none of " + " ".join(CPU_FLAGS))
+    native = ", ".join(processor.bfloat16_flags())
+    lacking = f"not native, precision=bfloat16 is refused: none of {', '.join(processor.BFLOAT16_FLAGS)}"
+    yield Finding("bfloat16", f"native ({native})" if native else lacking)
     yield Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}")
     memory = psutil.virtual_memory()
     yield Finding("memory", f"{memory.available / _GIB:.1f} GiB available of {memory.total / _GIB:.1f} GiB")
-
-
-def _cpu_facts(path: Path) -> dict[str, str]:
-    """The first processor's lines of a cpuinfo file; empty on systems without one."""
-    if not path.is_file():
-        return {}
-    first = path.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _shared_memory() -> Iterator[Finding]:
@@ -134,10 +128,15 @@ def _libraries() -> Iterator[Finding]:
     import threadpoolctl
     import zmq
 
+    from runner.engine.kernel_table import native_libraries
+
     pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     named = [f"{pool['internal_api']} {pool['version']}, {pool['num_threads']} threads" for pool in pools]
     yield Finding("blas", "; ".join(named) or "unknown to threadpoolctl")
     yield Finding("kernels", f"reference (numpy {np.__version__})")
+    for library in native_libraries():
+        # Without it everything runs, only slower.
+        yield Finding(f"kernels of {library.name}", library.version or f"none: {library.missing}")
     old = zmq.zmq_version_info() < MIN_LIBZMQ
     needed = ".".join(map(str, MIN_LIBZMQ))
     yield Finding("libzmq", zmq.zmq_version(), f"older than {needed}, which closes known holes" if old else "")

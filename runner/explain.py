@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runner.build import build
 from runner.config_schema import Config
-from runner.engine.compile import compile_signature
+from runner.engine import ops
 from runner.engine.cost import node_cost
-from runner.engine.graph import Graph
+from runner.engine.graph import Graph, Node
 from runner.engine.kernel_table import load_kernels
+from runner.engine.network import NetworkBuilder
 from runner.engine.plan import DevicePlan
+from runner.engine.program_plans import ProgramPlans
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Variables
 from runner.experiment import Experiment
 
 _MULTIPLYING = ("matmul", "conv2d")
+"""Ops whose floating-point operations come in pairs of a multiplication and an addition."""
+_PASSING_ON = ("reshape", "identity")
+"""Ops that give out their input's memory."""
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer of one copy of the network: what it puts out for one example, holds and multiplies."""
+    """One layer: what it puts out for one example, holds and multiplies.
+
+    output: extents. parameters: values that are trained. multiply_adds: of the forward pass, in convolutions and matrix
+    products. activation_bytes: of the output; 0 where that is the input in another shape.
+    """
 
     name: str
     kind: str
@@ -47,6 +59,7 @@ def explain(config: Config) -> str:
         "",
         f"parameters              {_n(sum(r.parameters for r in rows))}",
         f"multiply-adds/example   {_n(sum(r.multiply_adds for r in rows))} (forward)",
+        f"activations/example     {_n(sum(r.activation_bytes for r in rows))} bytes (outputs of all layers)",
         f"steps                   {_n(experiment.total_steps)} of {train.batch_size} examples, "
         f"{experiment.steps_per_epoch:.1f} steps per epoch",
         "",
@@ -63,50 +76,73 @@ def explain(config: Config) -> str:
 
 def training_plans(experiment: Experiment) -> dict[str, DevicePlan]:
     """The plan of the training step by device."""
-    signature = experiment.program.clients["train"].signature
-    compiled = compile_signature(experiment.program.graph, signature, experiment.cluster, load_kernels())
-    return {device: part.plan(device) for device, part in compiled.parts.items()}
+    planned = ProgramPlans(experiment.program, experiment.cluster, load_kernels())
+    return dict(planned.plans(experiment.program.clients["train"].signature))
 
 
 def layer_rows(experiment: Experiment) -> list[LayerRow]:
-    """Rows of the evaluation pass of the first worker, in the order of the network."""
-    graph = experiment.program.graph
-    slot = next(s for s in experiment.program.clients["eval"].inputs if s.field == "x")
-    examples = slot.hi - slot.lo
-    scope = slot.tensor.node.removesuffix("/x")
-    layers: dict[str, list[str]] = {}
-    for node in graph:
-        if node.layer is not None and node.name.startswith(f"{scope}/"):
-            layers.setdefault(node.layer.name, []).append(node.name)
-    return [_layer_row(graph, names, examples) for names in layers.values()]
+    """Rows in the order of the network, from a training copy of it over one example that no pass has touched.
+
+    Layers that add nothing, such as dropout at rate 0, have no row.
+    """
+    net = _network_of_one_example(experiment)
+    nodes: dict[str, list[Node]] = {}
+    for node in net.graph:
+        if node.layer is not None:
+            nodes.setdefault(node.layer.name, []).append(node)
+    parameters: Counter[str] = Counter()
+    for variable in net.variables.trainable:
+        parameters[variable.name.rpartition("/")[0]] += variable.spec.size
+    return [
+        _layer_row(net.graph, nodes[name], output, parameters[name])
+        for name, output in net.layer_outputs.items()
+        if name in nodes
+    ]
 
 
-def _layer_row(graph: Graph, names: Sequence[str], examples: int) -> LayerRow:
-    nodes = [graph.nodes[name] for name in names]
+def _network_of_one_example(experiment: Experiment) -> NetworkBuilder:
+    """The network in a graph of its own, fed as the training step is."""
+    program, config = experiment.program, experiment.config
+    specs = {slot.field: program.graph.spec(slot.tensor) for slot in program.clients["train"].inputs}
+    graph = Graph()
+    batch = {
+        field: ops.placeholder(graph, (1, *spec.shape[1:]), spec.dtype, name=field) for field, spec in specs.items()
+    }
+    net = NetworkBuilder(
+        graph,
+        Variables(graph, seed=config.seed),
+        dtype=specs["x"].dtype,
+        seed=config.seed,
+        training=True,
+        step=ops.placeholder(graph, (), "int64", name="step"),
+        index=batch["index"],
+    )
+    config.model.network(experiment.facts.classes)(net, batch)
+    return net
+
+
+def _layer_row(graph: Graph, nodes: Sequence[Node], output: Tensor, parameters: int) -> LayerRow:
     stamp = nodes[0].layer
     assert stamp is not None, "only stamped nodes are grouped"
-    output = nodes[-1].outputs[0]
-    read = {tensor.node for node in nodes for tensor in node.inputs}
-    own = [graph.nodes[name] for name in sorted(read) if graph.nodes[name].op == "variable"]
+    spec = graph.spec(output)
     flops = sum(node_cost(graph, node).flops for node in nodes if node.op in _MULTIPLYING)
-    produced = sum(node.outputs[0].nbytes for node in nodes if node.outputs[0].shape[:1] == (examples,))
     return LayerRow(
         stamp.name,
         stamp.kind,
-        "x".join(map(str, output.shape[1:])) or "1",
-        sum(node.outputs[0].size for node in own if "/moving_" not in node.name),
-        flops // 2 // examples,
-        produced // examples,
+        "x".join(map(str, spec.shape[1:])) or "1",
+        parameters,
+        flops // 2,
+        0 if graph.nodes[output.node].op in _PASSING_ON else spec.nbytes,
     )
 
 
 def _device_row(device: str, plan: DevicePlan) -> tuple[str, ...]:
-    variables = sum(spec.nbytes for spec in plan.variables.values())
+    variables = sum(slot.layout.nbytes for slot in plan.variables.values())
     sends = sum(instruction.op == "send" for instruction in plan.instructions)
     return (
         device,
         _n(len(plan.instructions)),
-        _n(plan.peak_bytes),
+        _n(plan.arena_bytes),
         _n(variables),
         _n(plan.sent_bytes),
         _n(sends),

@@ -15,6 +15,7 @@ from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest, weights_
 from runner.config import dump, to_plain
 from runner.config_schema import Config
 from runner.display import create_display
+from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
 from runner.errors import CheckpointError, Interrupted, NonFiniteLossError, NumericError, RunnerError
 from runner.experiment import Experiment
@@ -85,6 +86,7 @@ class _Life:
         checkpoint = self._checkpoint() if self._resume else None
         first_step = 0 if checkpoint is None else checkpoint.step
         check_finite = self._experiment.config.debug.check_finite
+        self._tell_kernels()
         try:
             with (
                 StopRequest() as stop,
@@ -96,6 +98,17 @@ class _Life:
             self._name_the_node(error)
             raise
         return self.summary
+
+    def _tell_kernels(self) -> None:
+        """Say in log and summary which libraries of fast kernels are in use, and which are missing and why."""
+        libraries = native_libraries()
+        for library in libraries:
+            if library.missing:
+                log.warning("no kernels of %s, slower ones are used: %s", library.name, library.missing)
+            else:
+                log.info("kernels of %s %s", library.name, library.version)
+        missing = {library.name: library.missing for library in libraries if library.missing}
+        self.summary = dataclasses.replace(self.summary, kernels_missing=missing)
 
     def _train(self, session: Session, first_step: int, stop: StopRequest) -> None:
         record = self._open_record(first_step)

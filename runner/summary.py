@@ -70,6 +70,7 @@ class Summary:
 
     Course of the run; empty, 0 or null for one that ended before it:
       kernels            device type -> libraries of the kernels in use
+      kernels_missing    library of fast kernels that this machine lacks -> why
       steps              updates made since the run began, earlier processes of a resumed run included
       examples           training examples those updates used
       wall_seconds       time of this process from its start to the end of training
@@ -96,6 +97,7 @@ class Summary:
     overrides: list[str] = field(default_factory=list)
     git_commit: str | None = None
     kernels: dict[str, str] = field(default_factory=dict)
+    kernels_missing: dict[str, str] = field(default_factory=dict)
     steps: int = 0
     examples: int = 0
     wall_seconds: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from runner.checkpoint import CheckpointMeta
 from runner.checkpoint import save as save_checkpoint
 from runner.display import Display
 from runner.engine.session import Session, scalar
+from runner.engine.tensor import state_dtype
 from runner.errors import Interrupted, NonFiniteLossError
 from runner.evaluation import Scores, evaluate
 from runner.experiment import Experiment
@@ -148,13 +150,15 @@ class Trainer:
     def _save(self) -> None:
         if self.progress.saved_step == self.progress.done:
             return
+        variables = self.variables()
+        _refuse_non_finite(variables, self.progress.done)
         # First the metrics: no checkpoint may outlive the curve that led to it.
         self._record.sync()
         examples = self.progress.done * self.experiment.config.train.batch_size
         path = save_checkpoint(
             self._directory.checkpoints,
             step=self.progress.done,
-            variables=self.variables(),
+            variables=variables,
             meta=replace(self._meta, examples=examples),
             keep=self.experiment.config.checkpoint.keep,
         )
@@ -171,11 +175,22 @@ class Trainer:
             )
 
 
+def _refuse_non_finite(variables: Mapping[str, NDArray[Any]], done: int) -> None:
+    """Raise NonFiniteLossError for a variable that is not finite: a fast ReLU can hide it from the loss."""
+    for name, value in variables.items():
+        if not np.isfinite(value).all():
+            raise NonFiniteLossError(
+                done - 1,
+                f"variable {name!r} is not finite after step {done - 1}, so no checkpoint is written: "
+                "lower optimizer.lr or set optimizer.clip_norm",
+            )
+
+
 def train_step(session: Session, experiment: Experiment, step: int) -> dict[str, NDArray[Any]]:
     """Run update number ``step``; return its loss and accuracy."""
     feeds = {
         "step": scalar(step, "int64"),
-        "learning_rate": scalar(experiment.learning_rate(step), experiment.config.precision),
+        "learning_rate": scalar(experiment.learning_rate(step), state_dtype(experiment.config.precision)),
     }
     return session.run("train", step=step, feeds=feeds)
 

@@ -5,6 +5,7 @@ Samples keep away from kinks (|x| at 0, ties of a maximum) by more than the step
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from runner.engine.graph import Graph, Node
 from runner.engine.tensor import Tensor
 
 Array = NDArray[Any]
+Shape = tuple[int, ...]
 Sample = Callable[[np.random.Generator], Array]
 
 PRECISION = "<precision>"
@@ -146,11 +148,41 @@ _RESPONSES = (
     {"size": 3, "alpha": 0.9, "beta": 0.5, "k": 1.0, "divide_by_size": True},
 )
 
+_FUSIONS = [
+    {"bias": bias, "residual": residual, "relu": relu}
+    for bias in (False, True)
+    for residual in (False, True)
+    for relu in (False, True)
+]
+
+
+def _fused_convolution(x: Shape, w: Shape, y: Shape, geometry: Mapping[str, Any], fusion: Mapping[str, bool]) -> Case:
+    added = [normal(w[0])] * fusion["bias"] + [normal(*y)] * fusion["residual"]
+    return Case((normal(*x), normal(*w), *added), {**geometry, **fusion}, 0)
+
+
+def _fused_product(transpose_a: bool, transpose_b: bool, bias: bool, relu: bool) -> Case:
+    a, b = normal(*((4, 3) if transpose_a else (3, 4))), normal(*((5, 4) if transpose_b else (4, 5)))
+    attributes = {
+        "transpose_a": transpose_a,
+        "transpose_b": transpose_b,
+        "bias": bias,
+        "relu": relu,
+        "dtype": PRECISION,
+    }
+    return Case((a, b, normal(5)) if bias else (a, b), attributes, 0)
+
+
+def _program(text: str, *outputs: int) -> dict[str, Any]:
+    return {"program": text, "outputs": outputs}
+
+
 _STREAM = {"shape": (3, 5), "dtype": PRECISION, "seed": 7, "key": "conv1/w"}
 
 CASES: dict[str, list[Case]] = {
     # structural
     "identity": _unary(normal(2, 3), normal(), integers(5, 3)),
+    "convert": _unary(normal(2, 3), normal(), integers(5, 3)),
     "stop_gradient": _unary(normal(2, 3), orders=0),
     "fill": [
         Case((), {"value": 1.5, "shape": (2, 3), "dtype": PRECISION}, 0),
@@ -258,11 +290,31 @@ CASES: dict[str, list[Case]] = {
         for ta in (False, True)
         for tb in (False, True)
     ],
+    "matmul_fused": [_fused_product(*choice) for choice in itertools.product((False, True), repeat=4)],
+    "matmul_bias_gradient": [
+        Case((normal(7, 3), normal(7, 5)), {"dtype": PRECISION}, 0),
+        Case((normal(1, 2), normal(1, 4)), {"dtype": PRECISION}, 0),
+    ],
+    # element-wise chains
+    "elementwise": [
+        Case((normal(3, 4), normal(3, 4), normal()), _program("mul 0 #0.9; mul 1 2; sub 3 4; add 1 5", 5, 6), 0),
+        Case((normal(5), positive(5)), _program("square 0; add 2 #1e-08; sqrt 3; div 1 4; neg 5", 6), 0),
+        Case((off_zero(2, 3), normal(2, 3)), _program("relu 0; relu_gradient 1 2; abs 1; minimum 3 4", 5, 3), 0),
+        Case((off_zero(2, 3), normal()), _program("relu_gradient 1 0; maximum 2 1; relu_gradient 0 1", 3, 4), 0),
+        Case((normal(), positive()), _program("div 0 1", 2), 0),
+    ],
     # convolution
     "conv2d": [Case((normal(*x), normal(*w)), g) for x, w, _, g in _CONVOLUTIONS],
     "conv2d_input_gradient": [Case((normal(*y), normal(*w)), {**g, "input_shape": x}) for x, w, y, g in _CONVOLUTIONS],
     "conv2d_weight_gradient": [
-        Case((normal(*y), normal(*x)), {**g, "weight_shape": w}) for x, w, y, g in _CONVOLUTIONS
+        Case((normal(*y), normal(*x)), {**g, "weight_shape": w, "dtype": PRECISION}) for x, w, y, g in _CONVOLUTIONS
+    ],
+    "conv2d_fused": [
+        *(_fused_convolution(*_CONVOLUTIONS[0], fusion) for fusion in _FUSIONS),
+        *(_fused_convolution(*convolution, _FUSIONS[-1]) for convolution in _CONVOLUTIONS[1:]),
+    ],
+    "conv2d_weight_bias_gradient": [
+        Case((normal(*y), normal(*x)), {**g, "weight_shape": w, "dtype": PRECISION}, 0) for x, w, y, g in _CONVOLUTIONS
     ],
     # pooling
     "max_pool": [Case((distinct(*x),), g) for x, _, g in _POOLS],
@@ -283,6 +335,23 @@ CASES: dict[str, list[Case]] = {
         Case(
             (normal(*shape), positive(3), normal(3), positive(3), normal(*shape)),
             {"epsilon": 1e-3},
+            tolerance=1e-4,
+        )
+        for shape in [(5, 3), (2, 3, 3, 2)]
+    ],
+    "batch_norm_inference": [
+        Case((normal(*shape), positive(3), normal(3), normal(3), positive(3)), {"epsilon": 1e-3})
+        for shape in [(5, 3), (2, 3, 3, 2)]
+    ],
+    "batch_norm_relu": [
+        Case((normal(*shape), positive(3), normal(3)), {"epsilon": 1e-3}, 0, tolerance=1e-4)
+        for shape in [(5, 3), (2, 3, 3, 2)]
+    ],
+    "batch_norm_relu_gradient": [
+        Case(
+            (normal(*shape), positive(3), normal(3), positive(3), booleans(*shape), normal(*shape)),
+            {"epsilon": 1e-3},
+            0,
             tolerance=1e-4,
         )
         for shape in [(5, 3), (2, 3, 3, 2)]

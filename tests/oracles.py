@@ -12,6 +12,7 @@ from runner.engine.autodiff import gradients
 from runner.engine.graph import Graph, Node
 from runner.engine.kernel_table import load_kernels
 from runner.engine.tensor import Tensor
+from tests.kernels import harness
 
 Array = NDArray[Any]
 Values = dict[Tensor, Array]
@@ -39,14 +40,15 @@ def evaluate(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Arr
 
 
 def run_node(graph: Graph, node: Node, inputs: Sequence[Array]) -> list[Array]:
-    """Run one node's reference kernel and check shape and dtype of what comes out."""
-    specs = [*graph.input_specs(node), *node.outputs]
-    kernel = load_kernels().select(node.op, "cpu", [spec.dtype for spec in specs])
-    outputs = list(kernel.bind(node.attributes, graph.input_specs(node), node.outputs)(*inputs))
-    for spec, output in zip(node.outputs, outputs, strict=True):
-        came = (type(output), output.shape, output.dtype.name)
-        assert came == (np.ndarray, spec.shape, spec.dtype), f"{node.op} gave {came}, its rule says {spec}"
-    return [_frozen(output) for output in outputs]
+    """Run one node's reference kernel, which refuses to give another shape or dtype than the node's rule says.
+
+    An assign gives the value it commits.
+    """
+    if node.op == "assign":
+        return [inputs[1]]
+    kernel = load_kernels().find(node.op, "cpu", "numpy")
+    ran = harness.run(kernel, node.attributes, graph.input_specs(node), node.outputs, inputs)
+    return [_frozen(output) for output in ran.outputs]
 
 
 def _frozen(array: Array) -> Array:

@@ -29,7 +29,7 @@ from tests.refusal import Capture, refused
             ["train.batch_size=2.5"],
             ["train.batch_size: Value '2.5' of type 'float' could not be converted to Integer"],
         ),
-        (["model=alexnet"], ["Could not find 'model/alexnet'", "cifar_convnet\n\tlenet\n\tmlp"]),
+        (["model=lenet5"], ["Could not find 'model/lenet5'", "cifar_convnet\n", "\tlenet\n", "\tmlp"]),
         (["experiment=none"], ["Could not find 'experiment/none'", "mnist_lenet"]),
         (["seed=null"], ["seed: field 'seed' is not Optional"]),
         (["seed=???"], ["seed: missing value"]),

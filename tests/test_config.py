@@ -20,6 +20,14 @@ from runner.errors import ConfigError
 from runner.help_text import options
 
 OPTIONS = [(group, name) for group, table in GROUPS.items() for name in table]
+PRESETS = {
+    ("model", "alexnet_benchmark"): "alexnet",
+    ("model", "alexnet_footnote"): "alexnet",
+    ("model", "googlenet_benchmark"): "googlenet",
+    ("model", "overfeat_benchmark"): "overfeat",
+    ("model", "vgg_a_benchmark"): "vgg_a",
+}
+"""Group and YAML file that holds other values of an option -> the name of that option."""
 EXPERIMENTS = options(conf_dir())["experiment"]
 
 
@@ -32,10 +40,20 @@ def default() -> Config:
     return composed()
 
 
-def test_tables_and_yaml_files_name_the_same_options():
+def test_every_yaml_file_is_an_option_of_a_table_or_a_preset_of_one():
     files = options(conf_dir())
     assert files.keys() - {"experiment"} == GROUPS.keys()
-    assert {group: sorted(table) for group, table in GROUPS.items()} == {group: files[group] for group in GROUPS}
+    assert sorted([*OPTIONS, *PRESETS]) == sorted((group, name) for group in GROUPS for name in files[group])
+
+
+@pytest.mark.parametrize(("group", "name"), PRESETS)
+def test_a_preset_is_its_option_with_other_values(group: str, name: str):
+    option = PRESETS[group, name]
+    chosen = getattr(composed(f"{group}={name}"), group)
+    plain = getattr(composed(f"{group}={option}"), group)
+    assert type(chosen) is GROUPS[group][option]
+    assert chosen.name == option
+    assert chosen != plain
 
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
@@ -114,7 +132,7 @@ def configurations(draw: st.DrawFn, base: dict[str, Any]) -> dict[str, Any]:
     """Plain configurations that differ from ``base`` in values of every kind of type."""
     plain = {name: dict(value) if isinstance(value, dict) else value for name, value in base.items()}
     plain["seed"] = draw(st.integers(0, 2**62))
-    plain["precision"] = draw(st.sampled_from(["float32", "float64"]))
+    plain["precision"] = draw(st.sampled_from(["float32", "float64", "bfloat16"]))
     plain["model"] = {"name": "mlp", "hidden": draw(st.lists(st.integers(1, 4096), max_size=4))}
     plain["optimizer"] = {"name": "sgd", "lr": draw(_FLOATS), "clip_norm": draw(st.none() | _FLOATS)}
     name = draw(st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), min_size=1, max_size=30))
@@ -161,12 +179,12 @@ Edit = tuple[tuple[str, ...], Any]
         ),
         ((("train", "batch_size"), 1), "train.batch_size=1 is smaller than parallelism.workers=2"),
         ((("train", "batch_size"), "???"), "train.batch_size: missing value"),
-        ((("model", "name"), "alexnet"), "model.name is 'alexnet': expected one of mlp, lenet"),
+        ((("model", "name"), "perceptron"), "model.name is 'perceptron': expected one of mlp, lenet"),
         ((("model", "name"), ["lenet"]), "model.name is ['lenet']: expected one of mlp, lenet"),
         ((("model",), {"units": 3}), "model.name is missing: expected one of mlp, lenet"),
         (
             (("model",), "lenet"),
-            "model: expected one of mlp, lenet, cifar_convnet with its keys, found 'lenet'",
+            f"model: expected one of {', '.join(GROUPS['model'])} with its keys, found 'lenet'",
         ),
         ((("train",), 3), "train: expected a section of keys, found 3"),
         ((("data", "augment"), None), "data.augment: expected a section of keys, found None"),

@@ -10,7 +10,7 @@ from runner import hydra_app
 from runner.errors import ConfigError
 
 FAULTS: list[tuple[Sequence[str], str]] = [
-    (["precision=bfloat16"], "precision='bfloat16': expected one of float32, float64"),
+    (["precision=float16"], "precision='float16': expected one of float32, float64, bfloat16"),
     (["seed=-1"], "seed=-1: expected 0 or more"),
     (["checkpoint.keep=2"], "checkpoint.keep=2: expected 3 or more"),
     (["resume=outputs/x"], "resume='outputs/x': a run is continued by `runner resume=DIR`"),

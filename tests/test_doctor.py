@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import zmq
 
-from runner import doctor
+from runner import doctor, processor
 from runner.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -81,11 +81,19 @@ def test_a_machine_without_git_is_no_trouble(folder: Path, capsys: Capture, monk
     assert "not found; runs are recorded without a commit" in report(capsys)
 
 
-def test_the_flags_of_the_first_processor_are_read(tmp_path: Path):
-    info = tmp_path / "cpuinfo"
-    info.write_text("model name\t: A CPU\nflags\t\t: avx2 amx_bf16\n\nmodel name\t: another\n")
-    assert doctor._cpu_facts(info) == {"model name": "A CPU", "flags": "avx2 amx_bf16"}
-    assert doctor._cpu_facts(tmp_path / "absent") == {}
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"avx2", "amx_bf16"}, "native (amx_bf16)"),
+        ({"avx2"}, "not native, precision=bfloat16 is refused: none of avx512_bf16, amx_bf16"),
+    ],
+)
+def test_it_says_whether_bfloat16_is_native(
+    flags: set[str], line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+):
+    monkeypatch.setattr(processor, "flags", lambda: frozenset(flags))
+    assert main(["doctor"]) == 0
+    assert f"bfloat16         {line}" in report(capsys)
 
 
 def test_requirements_come_from_the_base_install_only():

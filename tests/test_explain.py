@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from runner.build import build
-from runner.explain import explain, layer_rows, training_plans
+from runner.explain import LayerRow, explain, layer_rows, training_plans
 from tests.small_runs import small_config
 
 
@@ -17,6 +19,71 @@ def test_lenet_on_mnist_has_the_parameters_and_multiply_adds_of_its_layers() -> 
     assert rows["fc2"].multiply_adds == 500 * 10
     assert rows["fc2"].parameters == 5_010
     assert rows["relu1"].activation_bytes == 500 * 4
+
+
+IMAGENET = ("data=synthetic", "data.classes=1000")
+BIGGER = (*IMAGENET, "data.shape=[3,231,231]")
+PHOTOGRAPHS = ("data=synthetic", "data.shape=[3,32,32]", "data.classes=10")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parameters", "multiply_adds"),
+    [
+        (("model=alexnet", *IMAGENET), 61_100_840, 714_188_480),
+        (("model=alexnet_benchmark", *IMAGENET), 61_100_840, 714_188_480),
+        (("model=alexnet", "model.crop=valid", *IMAGENET, "data.shape=[3,227,227]"), 61_100_840, 714_188_480),
+        (("model=alexnet_footnote", *IMAGENET), 61_838_248, 838_788_800),
+        (("model=overfeat", *BIGGER), 145_920_872, 2_801_403_904),
+        (("model=overfeat_benchmark", *BIGGER), 145_920_872, 2_801_403_904),
+        (("model=vgg_a", *IMAGENET), 132_863_336, 7_609_090_048),
+        (("model=vgg_a_benchmark", *IMAGENET), 132_863_336, 7_609_090_048),
+        (("model=googlenet", *IMAGENET), 6_998_552, 1_582_671_872),
+        (("model=googlenet_benchmark", *IMAGENET), 6_998_552, 1_582_671_872),
+        (("model=resnet_cifar", *PHOTOGRAPHS), 269_722, 40_551_040),
+        (("model=resnet_cifar", "model.depth=110", "model.unit=original", *PHOTOGRAPHS), 1_727_962, 252_887_680),
+        (("model=resnet_cifar", "model.depth=164", "model.block=bottleneck", *PHOTOGRAPHS), 1_703_258, 244_500_992),
+    ],
+)
+def test_classic_networks_have_the_counts_of_their_specifications(
+    overrides: tuple[str, ...], parameters: int, multiply_adds: int
+) -> None:
+    rows = layer_rows(build(small_config(*overrides)))
+    assert sum(row.parameters for row in rows) == parameters
+    assert sum(row.multiply_adds for row in rows) == multiply_adds
+
+
+def test_rows_are_the_layers_of_one_example_whatever_the_batch_and_the_strategy() -> None:
+    model = ("model=alexnet", *IMAGENET)
+    rows = layer_rows(build(small_config(*model)))
+    shared = ("parallelism=sync_data", "parallelism.workers=3", "train.batch_size=7", "train.eval_batch_size=5")
+    assert layer_rows(build(small_config(*model, *shared))) == rows
+    assert [row.name for row in rows[:4]] == ["conv1", "norm1", "relu1", "pool1"]
+    assert rows[0] == LayerRow("conv1", "conv", "64x55x55", 23_296, 70_276_800, 64 * 55 * 55 * 4)
+    assert rows[-2] == LayerRow("fc8", "dense", "1000", 4_097_000, 4_096_000, 1000 * 4)
+
+
+def test_activations_take_twice_the_bytes_in_float64() -> None:
+    single, double = (layer_rows(build(small_config("model=lenet", f"precision={p}"))) for p in ("float32", "float64"))
+    assert [2 * row.activation_bytes for row in single] == [row.activation_bytes for row in double]
+
+
+def test_layers_that_only_pass_on_take_no_memory() -> None:
+    rows = {row.name: row for row in layer_rows(build(small_config("model=vgg_a_benchmark", *IMAGENET)))}
+    assert (rows["flatten"].output, rows["flatten"].activation_bytes) == ("25088", 0)
+    assert "fc1_dropout" not in rows
+    trained = {row.name: row for row in layer_rows(build(small_config("model=vgg_a", *IMAGENET)))}
+    assert trained["fc1_dropout"].activation_bytes == 4096 * 4
+
+
+def test_sums_and_concatenations_have_rows() -> None:
+    resnet = {row.name: row for row in layer_rows(build(small_config("model=resnet_cifar", *PHOTOGRAPHS)))}
+    assert resnet["stage2_unit1_shortcut"] == LayerRow("stage2_unit1_shortcut", "shape", "32x16x16", 0, 0, 32768)
+    assert resnet["stage2_unit1_add"] == LayerRow("stage2_unit1_add", "merge", "32x16x16", 0, 0, 32768)
+    assert (resnet["last_norm"].parameters, resnet["last_norm"].output) == (128, "64x8x8")
+    googlenet = {row.name: row for row in layer_rows(build(small_config("model=googlenet", *IMAGENET)))}
+    assert googlenet["inception_3a_concat"] == LayerRow(
+        "inception_3a_concat", "merge", "256x28x28", 0, 0, 256 * 28 * 28 * 4
+    )
 
 
 def test_moving_averages_are_no_parameters() -> None:
@@ -33,7 +100,7 @@ def test_bytes_sent_are_those_of_the_plans() -> None:
     for plan in plans.values():
         assert plan.sent_bytes > 0
         assert f"{plan.sent_bytes:,}" in text
-        assert f"{plan.peak_bytes:,}" in text
+        assert f"{plan.arena_bytes:,}" in text
 
 
 def test_the_text_says_what_would_run() -> None:
@@ -42,3 +109,6 @@ def test_the_text_says_what_would_run() -> None:
     assert "7 of 16 examples" in text
     # 64*8 + 8 and 8*10 + 10.
     assert "parameters              610" in text
+    assert "multiply-adds/example   592 (forward)" in text
+    # fc1, relu1, fc2 and the loss, float32; flatten gives out the images themselves.
+    assert "activations/example     108 bytes (outputs of all layers)" in text

@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "errors": "",
     "cores": "",
     "sweep_place": "",
+    "processor": "errors",
     "conf_dir": "errors",
     "console": "errors",
     "files": "errors",
@@ -28,10 +29,17 @@ MAY_IMPORT = {
     "kernels": "",
     "kernels.philox": "",
     "kernels.registry": "",
-    "kernels.reference": "kernels.philox kernels.registry",
+    "kernels.elementwise": "",
+    "kernels.reference": "kernels.elementwise kernels.philox kernels.registry",
+    # Fast kernels: thin over a library each, and one module that tries them.
+    "kernels.cpu": "",
+    "kernels.cpu.dispatch": "kernels.registry",
+    "kernels.cpu.onednn": "kernels.reference.indexing kernels.registry",
+    "kernels.cpu.machine_code": "kernels.registry kernels.elementwise kernels.cpu.dispatch",
+    "kernels.cpu.loading": "kernels.registry kernels.cpu.onednn kernels.cpu.machine_code",
     # The engine binds kernels through the registry; one module loads them, for a worker or for build.
-    "engine": "errors kernels.philox kernels.registry engine.transport",
-    "engine.kernel_table": "engine kernels.reference kernels.registry",
+    "engine": "errors kernels.elementwise kernels.philox kernels.registry engine.transport",
+    "engine.kernel_table": "engine kernels.cpu.loading kernels.reference kernels.registry",
     "engine.worker": "engine errors kernels.registry",
     "engine.transport": "errors",
     # What is trained, and how: strategies see layer stamps, never models, data, tracking or Hydra.
@@ -59,7 +67,7 @@ MAY_IMPORT = {
     "train": "experiment evaluation display record run_directory signals"
     " strategies data checkpoint tracking engine errors",
     # The only wiring.
-    "build": "config_schema experiment run_directory strategies data engine",
+    "build": "config_schema experiment processor run_directory strategies data engine",
     "life": "build config config_schema train experiment display graph_picture record run_directory summary"
     " sweep_place signals files checkpoint tracking engine errors",
     # Commands.
@@ -71,7 +79,7 @@ MAY_IMPORT = {
     "explain": "build config_schema experiment engine",
     "help_text": "config_schema",
     "ui": "tracking errors",
-    "doctor": "conf_dir cores data ui errors",
+    "doctor": "conf_dir cores data engine.kernel_table processor ui errors",
     "commands": "life config config_schema cores explain hydra_app results resume summary sweep errors",
     "cli": "commands conf_dir console data doctor help_text summary ui errors engine.worker",
     "__main__": "cli",
@@ -88,6 +96,8 @@ ONLY_IN = {
     "mlflow": "tracking",
     "matplotlib": "tracking",
     "sklearn": "data",
+    "cffi": "kernels.cpu",
+    "llvmlite": "kernels.cpu.machine_code",
     "zmq": "engine.transport doctor",
     "msgpack": "engine.transport",
     "safetensors": "checkpoint",

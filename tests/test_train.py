@@ -16,6 +16,7 @@ from runner.life import run
 from runner.record import Record
 from runner.summary import Summary
 from runner.tracking import read_metrics
+from runner.train import Trainer
 from tests.small_runs import small_config
 
 
@@ -131,3 +132,19 @@ def test_the_record_of_a_run_is_complete(tmp_path: Path) -> None:
     stored = checkpoint.variables
     assert {"fc1/weights", "fc1/weights/velocity"} <= stored.keys()
     assert all(np.isfinite(value).all() for value in stored.values())
+
+
+def test_no_checkpoint_is_written_of_a_variable_that_is_not_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A fast ReLU makes 0 of a NaN, so that the loss of a ruined network can look sound.
+    healthy = Trainer.variables
+
+    def ruined(trainer: Trainer) -> dict[str, np.ndarray]:
+        return {**healthy(trainer), "fc1/bias": np.array([np.nan], np.float32)}
+
+    monkeypatch.setattr(Trainer, "variables", ruined)
+    expected = r"variable 'fc1/bias' is not finite after step 1, so no checkpoint is written: lower optimizer.lr"
+    with pytest.raises(NumericError, match=expected):
+        train(tmp_path, "train.steps=4", "checkpoint.every_steps=2")
+    assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from runner.engine.compile import Part
@@ -16,8 +16,9 @@ from runner.engine.tensor import Tensor
 from runner.engine.transport.names import MASTER, peer_name
 from runner.engine.transport.shared_memory import ArenaSpec
 from runner.errors import SecurityError
+from runner.kernels.registry import KernelError, Layout, Registry
 
-_FIELDS = {"device", "graph", "fetches", "feeds", "inputs", "arenas"}
+_FIELDS = {"device", "graph", "fetches", "feeds", "inputs", "arenas", "layouts"}
 
 
 @dataclass(frozen=True)
@@ -25,18 +26,17 @@ class Assignment:
     """A worker's part of one client.
 
     device: the full name of the device that runs it. inputs: tensors fed by the worker's own input source.
-    arenas: shared memory of everyone who takes part, by peer name; the master's carries feeds.
+    arenas: shared memory of everyone who takes part, by peer name; the master's carries feeds. layouts: of the
+    variables, as the master's plans have settled them. plan: what the device does in a step; every process derives
+    the same from the rest.
     """
 
     device: str
     part: Part
     inputs: tuple[InputSlot, ...]
     arenas: Mapping[str, ArenaSpec]
-
-    @cached_property
-    def plan(self) -> DevicePlan:
-        """What the device does in a step; every process derives the same."""
-        return self.part.plan(self.device)
+    layouts: Mapping[str, Layout]
+    plan: DevicePlan
 
     def to_document(self) -> dict[str, Any]:
         """Describe as plain data."""
@@ -47,20 +47,20 @@ class Assignment:
             "feeds": [[str(fed), str(carrier)] for fed, carrier in self.part.feeds.items()],
             "inputs": [[str(s.tensor), s.split, s.field, s.lo, s.hi] for s in self.inputs],
             "arenas": [arena.to_plain() for arena in self.arenas.values()],
+            "layouts": [[name, layout.tag, layout.nbytes] for name, layout in self.layouts.items()],
         }
 
     @classmethod
-    def from_document(cls, document: object) -> Assignment:
+    def from_document(cls, document: object, registry: Registry) -> Assignment:
         """Read what :meth:`to_document` made; the graph is verified, every shape inferred anew.
 
         What comes back can be run as it is: it has a plan, and arenas with room for all that the plan moves.
         Raises SecurityError for anything else.
         """
         try:
-            assignment = _read(document)
-            _check_part(assignment)
+            assignment = _read(document, registry)
             _check_arenas(assignment)
-        except ValueError as error:
+        except (ValueError, KernelError) as error:
             raise SecurityError(f"plan refused: {error}") from error
         return assignment
 
@@ -93,11 +93,11 @@ def feed_sizes(plan: DevicePlan, inputs: Sequence[InputSlot]) -> dict[str, int]:
 def sent_sizes(plan: DevicePlan) -> dict[str, int]:
     """Bytes of every value this device sends to others or hands back to the master, by key."""
     sizes = {
-        instruction.attributes["key"]: plan.specs[instruction.inputs[0]].nbytes
+        instruction.attributes["key"]: plan.slots[instruction.inputs[0]].spec.nbytes
         for instruction in plan.instructions
         if instruction.op == "send"
     }
-    sizes.update({fetch_key(tensor): plan.specs[slot].nbytes for tensor, slot in plan.fetches.items()})
+    sizes.update({fetch_key(tensor): plan.slots[slot].spec.nbytes for tensor, slot in plan.fetches.items()})
     return sizes
 
 
@@ -110,7 +110,7 @@ def senders(plan: DevicePlan) -> dict[str, str]:
     }
 
 
-def _read(document: object) -> Assignment:
+def _read(document: object, registry: Registry) -> Assignment:
     if not isinstance(document, Mapping) or set(document) != _FIELDS:
         raise ValueError(f"expected a map with the fields {', '.join(sorted(_FIELDS))}")
     fetches = [_tensor(entry) for entry in _items(document["fetches"], "fetches")]
@@ -123,25 +123,35 @@ def _read(document: object) -> Assignment:
         _by_name("feeds", [(_tensor(fed), _tensor(carrier)) for fed, carrier in feeds]),
     )
     by_owner = _by_name("arenas", [(arena.owner, arena) for arena in arenas])
-    return Assignment(_text(document["device"]), part, tuple(inputs), by_owner)
+    layouts = _by_name("layouts", [_layout(entry) for entry in _items(document["layouts"], "layouts")])
+    device = _text(document["device"])
+    _check_part(device, part, inputs)
+    return Assignment(device, part, tuple(inputs), by_owner, layouts, part.plan(device, registry, layouts))
 
 
-def _check_part(assignment: Assignment) -> None:
+def _layout(entry: object) -> tuple[str, Layout]:
+    name, tag, nbytes = _items(entry, "layouts", 3)
+    if type(nbytes) is not int or nbytes < 0:
+        raise ValueError(f"layout {entry!r:.80}: expected [variable, tag, bytes]")
+    return _text(name), Layout(_text(tag), nbytes)
+
+
+def _check_part(device: str, part: Part, inputs: Sequence[InputSlot]) -> None:
     """Raise ValueError unless graph, fetches, feeds and inputs belong together and to the device."""
-    graph, device = assignment.part.graph, assignment.device
+    graph = part.graph
     peer_of(device)
     for node in graph:
         if node.device != device:
             raise ValueError(f"node {node.name!r} is on {node.device!r}, expected {device}")
-    for tensor in assignment.part.fetches:
+    for tensor in part.fetches:
         graph.spec(tensor)
-    carriers = sorted(assignment.part.feeds.values())
+    carriers = sorted(part.feeds.values())
     placeholders = sorted(node[0] for node in graph if node.op == "placeholder")
     if carriers != placeholders:
         raise ValueError(f"feeds enter at {_listed(carriers)}, expected each placeholder once: {_listed(placeholders)}")
-    for slot in assignment.inputs:
-        if slot.tensor not in assignment.part.feeds:
-            raise ValueError(f"input {slot.tensor}: expected one of the feeds {_listed(assignment.part.feeds)}")
+    for slot in inputs:
+        if slot.tensor not in part.feeds:
+            raise ValueError(f"input {slot.tensor}: expected one of the feeds {_listed(part.feeds)}")
 
 
 def _check_arenas(assignment: Assignment) -> None:

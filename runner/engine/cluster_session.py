@@ -11,12 +11,12 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from runner.engine.assignment import peer_of
-from runner.engine.compile import Compiled, Signature, compile_signature
+from runner.engine.compile import Signature
 from runner.engine.device import Cluster
-from runner.engine.executor import libraries_of
 from runner.engine.program import Client, Program
+from runner.engine.program_plans import ProgramPlans
 from runner.engine.remote_plan import RemotePlan
-from runner.engine.session import PEAK_MEMORY, client_of, expand_feeds, peak_rss_bytes
+from runner.engine.session import PEAK_MEMORY, expand_feeds, peak_rss_bytes
 from runner.engine.transport.documents import encode_document
 from runner.engine.transport.endpoint import Identity
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
@@ -56,8 +56,7 @@ class ClusterSession:
         monitor: HeartbeatMonitor | None = None,
     ) -> None:
         self._program = program
-        self._cluster = cluster
-        self._registry = registry
+        self._planned = ProgramPlans(program, cluster, registry)
         self._setup = {"source": source, "check_finite": check_finite}
         self._identity = Identity(run_id, epoch, MASTER_ROLE, 0, new_token())
         self._logs = logs
@@ -67,7 +66,6 @@ class ClusterSession:
         self._sent = dict.fromkeys(self._workers, 0)
         self._peaks = dict.fromkeys(self._workers, 0)
         self._libraries: set[str] = set()
-        self._compiled: dict[Signature, Compiled] = {}
         self._plans: dict[Signature, RemotePlan] = {}
         self._stack = ExitStack()
         self._started: WorkerGroup | None = None
@@ -96,7 +94,7 @@ class ClusterSession:
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client: one Run message to each worker that takes part; see :class:`Session`."""
-        asked = client_of(self._program, client)
+        asked = self._planned.client(client)
         fed = expand_feeds(asked, feeds or {})
         plan = self._load(asked)
         plan.feed(fed)
@@ -136,27 +134,30 @@ class ClusterSession:
         if signature not in self._plans:
             group = self._group
             name = f"{client.name}-{len(self._plans)}"
-            plan = RemotePlan(name, client, self._compile(signature), group.directory, self._identity.epoch)
+            plan = RemotePlan(
+                name,
+                client,
+                self._planned.compiled(signature),
+                self._planned.plans(signature),
+                self._planned.layouts,
+                group.directory,
+                self._identity.epoch,
+            )
             for worker, assignment in plan.assignments.items():
                 group.tell(worker, Load(name), encode_document(assignment.to_document()))
             group.gather(plan.plans, Loaded, lambda answer: answer.plan == name)
             plan.unlink()
             self._plans[signature] = plan
             for device_plan in plan.plans.values():
-                self._libraries |= libraries_of(device_plan, self._registry)
+                self._libraries |= device_plan.libraries
         return self._plans[signature]
-
-    def _compile(self, signature: Signature) -> Compiled:
-        if signature not in self._compiled:
-            self._compiled[signature] = compile_signature(self._program.graph, signature, self._cluster, self._registry)
-        return self._compiled[signature]
 
     def _messages_per_step(self) -> int:
         """Most messages one worker can have sent another before that one reads: two steps of the busiest plan."""
         sends = [
             sum(node.op == "send" for node in part.graph)
             for client in self._program.clients.values()
-            for part in self._compile(client.signature).parts.values()
+            for part in self._planned.compiled(client.signature).parts.values()
         ]
         return 2 * max(sends, default=0)
 

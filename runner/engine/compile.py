@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from runner.engine import op as op_table
 from runner.engine.device import Cluster
 from runner.engine.graph import Graph, Node
+from runner.engine.passes.optimize import default_passes, optimize
+from runner.engine.passes.order_writes import order_writes
 from runner.engine.passes.placement import place
 from runner.engine.passes.prune import prune
+from runner.engine.passes.rewriting import Roots
 from runner.engine.passes.schedule import schedule, split
 from runner.engine.passes.transfers import insert_transfers
-from runner.engine.plan import DevicePlan, plan_device
+from runner.engine.plan import DevicePlan
+from runner.engine.planner import plan_device
 from runner.engine.tensor import Tensor
-from runner.kernels.registry import Registry
+from runner.kernels.registry import Layout, Registry
 
 Observer = Callable[[str, Graph], None]
 
@@ -36,9 +40,12 @@ class Part:
     fetches: tuple[Tensor, ...]
     feeds: Mapping[Tensor, Tensor]
 
-    def plan(self, device: str) -> DevicePlan:
-        """The device's plan; a pure function, so that every process derives the same one."""
-        return plan_device(device, self.graph, self.fetches, self.feeds)
+    def plan(self, device: str, registry: Registry, settled: Mapping[str, Layout]) -> DevicePlan:
+        """The device's plan; a pure function, so that every process derives the same one.
+
+        settled: layouts of variables that are decided already.
+        """
+        return plan_device(device, self.graph, self.fetches, self.feeds, registry, settled)
 
 
 @dataclass(frozen=True)
@@ -50,12 +57,18 @@ class Compiled:
 
 
 def compile_signature(
-    graph: Graph, signature: Signature, cluster: Cluster, registry: Registry, observe: Observer | None = None
+    graph: Graph,
+    signature: Signature,
+    cluster: Cluster,
+    registry: Registry,
+    observe: Observer | None = None,
+    *,
+    fuse: bool = True,
 ) -> Compiled:
-    """Place, prune, cut, schedule and split ``graph`` for one signature.
+    """Place, prune, optimize, cut, schedule and split ``graph`` for one signature.
 
     The whole graph is placed first, whatever is asked of it, so that a variable lives on the same device for every
-    signature. observe: called with the name and the result of every pass; tests verify the graph there.
+    signature. fuse: let nodes be joined into one. observe: called with the name and the result of every pass; tests verify the graph there.
     """
 
     def seen(name: str, result: Graph) -> Graph:
@@ -65,12 +78,18 @@ def compile_signature(
 
     placed = seen("place", place(graph, cluster, lambda node: _device_types(node, registry)))
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
-    cut = seen("transfers", insert_transfers(seen("prune", pruned)))
-    graphs = split(cut, schedule(cut, cluster))
+    roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
+    optimized, gone_to = optimize(seen("prune", pruned), roots, default_passes(registry, fuse=fuse), observe)
+    cut = seen("transfers", insert_transfers(optimized))
+    ordered = seen("writes", order_writes(cut))
+    graphs = split(ordered, schedule(ordered, cluster))
     for device, part in graphs.items():
         seen(f"split {device}", part)
-    fetched = {tensor: moved.get(tensor, tensor) for tensor in signature.fetches}
-    location = {tensor: (pruned.nodes[local.node].device, local) for tensor, local in fetched.items()}
+    location = {}
+    for tensor in signature.fetches:
+        carrier = moved.get(tensor, tensor)
+        local = gone_to.get(carrier, carrier)
+        location[tensor] = (optimized.nodes[local.node].device, local)
     parts = {
         device: Part(
             part,

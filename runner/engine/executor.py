@@ -1,4 +1,4 @@
-"""The static executor: a Plan is bound to kernels once, then the hot loop walks a list of calls."""
+"""The static executor: a Plan is bound to kernels and memory once, then a step walks a list of calls."""
 
 from __future__ import annotations
 
@@ -10,52 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.device import DeviceName
-from runner.engine.plan import DevicePlan, Instruction
+from runner.engine.plan import DevicePlan, Instruction, Place, Slot
 from runner.engine.rendezvous import Rendezvous
+from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.errors import NumericError, RunnerError
-from runner.kernels.registry import Kernel, Registry, as_array
+from runner.kernels.registry import Bound, Buffers, NativeCall, Operand, Registry, as_array
 
 Array = NDArray[Any]
-Call = Callable[..., Sequence[Array]]
-
-
-class VariableStore:
-    """Values of the variables that live on one device, by node name. They outlast steps and plans."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, Array] = {}
-
-    def read(self, name: str) -> Array:
-        """The current value; raises RunnerError when it was never assigned."""
-        try:
-            return self._values[name]
-        except KeyError:
-            raise RunnerError(
-                f"variable {name!r} has no value yet: run the 'init' or the 'restore' client first"
-            ) from None
-
-    def commit(self, name: str, value: Array) -> None:
-        """Replace a value. Arrays are never written in place, so a value that owns its memory may be kept.
-
-        What is kept is made read-only: it is handed out to whoever reads or fetches the variable.
-        """
-        kept = value if value.flags.owndata else value.copy()
-        kept.flags.writeable = False
-        self._values[name] = kept
-
-    @property
-    def nbytes(self) -> int:
-        """Memory the values take, bytes."""
-        return sum(value.nbytes for value in self._values.values())
 
 
 @dataclass(frozen=True)
-class _Bound:
-    call: Call
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    release: tuple[int, ...]
+class _Stretch:
+    """Instructions ``first`` and following that one call runs. It returns 0, or 1 + the number that failed among them
+    in the upper bits and its status in the lower 16."""
+
+    first: int
+    call: Callable[[], int | None]
 
 
 class DeviceExecutor:
@@ -69,131 +40,175 @@ class DeviceExecutor:
         plan: DevicePlan,
         registry: Registry,
         variables: VariableStore,
+        arena: Arena,
         rendezvous: Rendezvous,
         *,
         check_finite: bool = False,
     ) -> None:
         self.plan = plan
-        self._variables = variables
-        self._rendezvous = rendezvous
         self._registry = registry
-        self._step = 0
+        self._variables = variables
+        self._arena = arena
+        self._rendezvous = rendezvous
         self._check_finite = check_finite
-        self._calls = [_Bound(self._bind(each), each.inputs, each.outputs, each.release) for each in plan.instructions]
-        self._slots: list[Any] = [None] * len(plan.specs)
+        self._step = 0
+        self._generation = -1
+        self._written = frozenset(plan.variables) & _written_variables(plan)
+        self._bind()
 
     def run(self, step: int, feeds: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
-        """Execute one step and return the fetched values; they stay valid until the next step.
+        """Execute one step and return copies of the fetched values.
 
-        Raises RunnerError naming the feed or the node at fault.
+        Raises RunnerError naming the feed, the variable or the node at fault.
         """
         self._step = step
-        slots = self._slots
-        position = 0
-        try:
-            self._take_feeds(feeds)
-            # Infinities and NaNs are values here, as on every other device; who must refuse them looks at them.
-            with np.errstate(all="ignore"):
-                for position, bound in enumerate(self._calls):
-                    results = bound.call(*[slots[i] for i in bound.inputs])
-                    for slot, value in zip(bound.outputs, results, strict=True):
-                        slots[slot] = value
-                    if self._check_finite:
-                        self._refuse_non_finite(position)
-                    for slot in bound.release:
-                        slots[slot] = None
-            return {tensor: slots[slot] for tensor, slot in self.plan.fetches.items()}
-        except RunnerError:
-            raise
-        except Exception as error:
-            failed = self.plan.instructions[position]
-            raise RunnerError(
-                f"node {failed.node!r} (op {failed.op!r}) on {self.plan.device} failed in step {step}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        finally:
-            slots[:] = [None] * len(slots)
+        if self._generation != self._arena.generation:
+            self._bind()
+        self._take_feeds(feeds)
+        self._variables.require(self.plan.read)
+        # Infinities and NaNs are values here, as on every other device; who must refuse them looks at them.
+        with np.errstate(all="ignore"):
+            for stretch in self._stretches:
+                try:
+                    failed = stretch.call()
+                except RunnerError:
+                    raise
+                except Exception as error:
+                    raise self._failure(stretch.first, f"{type(error).__name__}: {error}") from error
+                if failed:
+                    position, status = divmod(failed, 1 << 16)
+                    raise self._failure(stretch.first + position - 1, f"its library returned status {status}")
+        self._variables.mark_assigned(self._written)
+        return {tensor: array.copy() for tensor, array in self._fetched.items()}
 
-    def _take_feeds(self, feeds: Mapping[Tensor, Array]) -> None:
-        for feed in self.plan.feeds:
-            if feed.tensor not in feeds:
-                raise RunnerError(f"step on {self.plan.device}: no value was fed for {feed.tensor}")
-            try:
-                # A view: the caller's array must neither be written by a kernel nor kept as a variable's value.
-                value = as_array(feeds[feed.tensor], feed.spec).view()
-            except ValueError as error:
-                raise RunnerError(f"feed {feed.tensor}: {error}") from None
-            value.flags.writeable = False
-            self._slots[feed.slot] = value
+    def _bind(self) -> None:
+        """Fix the memory of every slot and the arguments of every call."""
+        plan = self.plan
+        data = self._arena.at_least(plan.arena_bytes)
+        self._generation = self._arena.generation
+        self._operands = [self._operand(data, slot, place) for slot, place in zip(plan.slots, plan.places, strict=True)]
+        self._feeds = [(feed, self._operands[feed.slot].array) for feed in plan.feeds]
+        self._fetched = {tensor: self._operands[slot].array for tensor, slot in plan.fetches.items()}
+        bound = [self._bind_one(data, instruction) for instruction in plan.instructions]
+        self._stretches = self._checked(bound) if self._check_finite else self._joined(bound)
 
-    def _refuse_non_finite(self, position: int) -> None:
-        instruction = self.plan.instructions[position]
-        for port, slot in enumerate(instruction.outputs):
-            value = self._slots[slot]
-            if value.dtype.kind == "f" and not np.isfinite(value).all():
-                bad = int(value.size - np.isfinite(value).sum())
-                raise NumericError(
-                    f"node {instruction.node!r} (op {instruction.op!r}), output {port}: {bad} of {value.size} "
-                    f"values are not finite in step {self._step}; it is the first node that produced any"
-                )
+    def _operand(self, data: NDArray[np.uint8], slot: Slot, place: Place) -> Operand:
+        if place.variable is not None:
+            memory = self._variables.memory(place.variable, self.plan.variables[place.variable])
+            return Operand(slot.spec, slot.layout, memory)
+        return Operand(slot.spec, slot.layout, data[place.offset : place.offset + slot.layout.nbytes])
 
-    def _bind(self, instruction: Instruction) -> Call:
-        own: Mapping[str, Callable[[Instruction], Call]] = {
-            "variable": self._bind_variable,
+    def _bind_one(self, data: NDArray[np.uint8], instruction: Instruction) -> Bound:
+        own: Mapping[str, Callable[[Instruction], Bound]] = {
             "assign": self._bind_assign,
             "send": self._bind_send,
             "recv": self._bind_recv,
         }
         if instruction.op in own:
             return own[instruction.op](instruction)
-        kernel = select_kernel(self.plan, instruction, self._registry)
-        specs = self.plan.specs
-        return kernel.bind(
-            instruction.attributes,
-            [specs[slot] for slot in instruction.inputs],
-            [specs[slot] for slot in instruction.outputs],
+        device_type = DeviceName.parse(self.plan.device).type or ""
+        kernel = self._registry.find(instruction.op, device_type, instruction.library)
+        scratch = data[instruction.scratch : instruction.scratch + instruction.arrangement.scratch_bytes]
+        buffers = Buffers(self._at(instruction.inputs), self._at(instruction.outputs), scratch)
+        return kernel.bind(instruction.attributes, instruction.arrangement, buffers)
+
+    def _at(self, slots: Sequence[int]) -> tuple[Operand, ...]:
+        return tuple(self._operands[slot] for slot in slots)
+
+    def _joined(self, bound: Sequence[Bound]) -> list[_Stretch]:
+        """Run neighbouring calls of machine code as one."""
+        stretches: list[_Stretch] = []
+        native: list[NativeCall] = []
+        for position, call in enumerate(bound):
+            if isinstance(call, NativeCall):
+                native.append(call)
+                continue
+            if native:
+                stretches.append(_Stretch(position - len(native), self._registry.join(native)))
+                native = []
+            stretches.append(_Stretch(position, call))
+        if native:
+            stretches.append(_Stretch(len(bound) - len(native), self._registry.join(native)))
+        return stretches
+
+    def _checked(self, bound: Sequence[Bound]) -> list[_Stretch]:
+        """Run every call by itself and look at what it left."""
+
+        def looked_at(position: int, call: Callable[[], int | None]) -> Callable[[], int | None]:
+            def run() -> int | None:
+                status = call()
+                if not status:
+                    self._refuse_non_finite(position)
+                return status
+
+            return run
+
+        single = [self._registry.join([call]) if isinstance(call, NativeCall) else call for call in bound]
+        return [_Stretch(position, looked_at(position, call)) for position, call in enumerate(single)]
+
+    def _take_feeds(self, feeds: Mapping[Tensor, Array]) -> None:
+        for feed, memory in self._feeds:
+            if feed.tensor not in feeds:
+                raise RunnerError(f"step on {self.plan.device}: no value was fed for {feed.tensor}")
+            try:
+                np.copyto(memory, as_array(feeds[feed.tensor], feed.spec))
+            except ValueError as error:
+                raise RunnerError(f"feed {feed.tensor}: {error}") from None
+
+    def _refuse_non_finite(self, position: int) -> None:
+        instruction = self.plan.instructions[position]
+        for port, slot in enumerate(instruction.outputs):
+            spec, data = self.plan.slots[slot].spec, self._operands[slot].data
+            if not spec.is_float or data.nbytes % np.dtype(spec.dtype).itemsize:
+                continue
+            value = data.view(spec.dtype)
+            if not np.isfinite(value).all():
+                bad = int(value.size - np.isfinite(value).sum())
+                raise NumericError(
+                    f"node {instruction.node!r} (op {instruction.op!r}), output {port}: {bad} of "
+                    f"{spec.size} values are not finite in step {self._step}; it is the first node that "
+                    "produced any"
+                )
+
+    def _failure(self, position: int, reason: str) -> RunnerError:
+        failed = self.plan.instructions[position]
+        return RunnerError(
+            f"node {failed.node!r} (op {failed.op!r}) on {self.plan.device} failed in step {self._step}: {reason}"
         )
 
-    def _bind_variable(self, instruction: Instruction) -> Call:
-        return lambda: (self._variables.read(instruction.node),)
+    def _bind_assign(self, instruction: Instruction) -> Bound:
+        name = instruction.attributes["variable"]
+        target = self._variables.memory(name, self.plan.variables[name])
+        (value,) = self._at(instruction.inputs)
 
-    def _bind_assign(self, instruction: Instruction) -> Call:
-        variable = instruction.attributes["variable"]
-
-        def assign(value: Array) -> Sequence[Array]:
-            self._variables.commit(variable, value)
-            return (value,)
+        def assign() -> None:
+            np.copyto(target, value.data)
 
         return assign
 
-    def _bind_send(self, instruction: Instruction) -> Call:
+    def _bind_send(self, instruction: Instruction) -> Bound:
         key, destination = instruction.attributes["key"], instruction.attributes["destination"]
+        value = self._operands[instruction.inputs[0]].array
 
-        def send(value: Array) -> Sequence[Array]:
+        def send() -> None:
             self._rendezvous.send(self._step, key, destination, value)
-            return ()
 
         return send
 
-    def _bind_recv(self, instruction: Instruction) -> Call:
+    def _bind_recv(self, instruction: Instruction) -> Bound:
         key, source = instruction.attributes["key"], instruction.attributes["source"]
-        spec = self.plan.specs[instruction.outputs[0]]
-        return lambda: (as_array(self._rendezvous.receive(self._step, key, source), spec),)
+        operand = self._operands[instruction.outputs[0]]
+        target = operand.array
+
+        def receive() -> None:
+            np.copyto(target, as_array(self._rendezvous.receive(self._step, key, source), operand.spec))
+
+        return receive
 
 
-_OWN = frozenset({"variable", "assign", "send", "recv"})
-
-
-def select_kernel(plan: DevicePlan, instruction: Instruction, registry: Registry) -> Kernel:
-    """The kernel an instruction is bound to: the first by priority that takes its dtypes."""
-    dtypes = {plan.specs[slot].dtype for slot in (*instruction.inputs, *instruction.outputs)}
-    return registry.select(instruction.op, DeviceName.parse(plan.device).type or "", dtypes)
-
-
-def libraries_of(plan: DevicePlan, registry: Registry) -> set[str]:
-    """Names of the libraries whose kernels a plan uses."""
-    return {
-        select_kernel(plan, instruction, registry).library
-        for instruction in plan.instructions
-        if instruction.op not in _OWN
-    }
+def _written_variables(plan: DevicePlan) -> frozenset[str]:
+    """Variables that have a value after the step."""
+    assigned = {i.attributes["variable"] for i in plan.instructions if i.op == "assign"}
+    outputs = {slot for i in plan.instructions for slot in i.outputs}
+    computed = {plan.places[slot].variable for slot in outputs} - {None}
+    return frozenset(name for name in assigned | computed if name is not None)

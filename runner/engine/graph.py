@@ -23,7 +23,7 @@ NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./-]*")
 class LayerStamp:
     """The layer a node belongs to: strategies see these, never models.
 
-    kind: "conv", "dense", "norm", "activation", "pool", "regularizer", "loss" or "shape".
+    kind: "conv", "dense", "norm", "activation", "pool", "regularizer", "merge", "loss" or "shape".
     """
 
     name: str
@@ -75,6 +75,7 @@ class Graph:
 
     nodes: dict[str, Node] = field(default_factory=dict)
     _context: _Context = field(default_factory=_Context, repr=False)
+    _taken: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     def __contains__(self, name: str) -> bool:
         return name in self.nodes
@@ -199,9 +200,11 @@ class Graph:
     def _unique(self, name: str) -> str:
         if name not in self.nodes:
             return name
-        count = 1
+        # Nodes are never taken out, so what was taken once is taken for good.
+        count = self._taken.get(name, 0) + 1
         while f"{name}_{count}" in self.nodes:
             count += 1
+        self._taken[name] = count
         return f"{name}_{count}"
 
 

@@ -53,9 +53,12 @@ class Uniform:
         return ops.random_uniform(graph, spec.shape, spec.dtype, seed=seed, key=key, low=self.low, high=self.high)
 
 
-def he_normal(fan_in: int) -> Normal:
-    """Normal with variance 2 / fan_in (He et al. 2015, eq. 10): for layers followed by ReLU."""
-    return Normal((2.0 / fan_in) ** 0.5)
+def he_normal(fan: int) -> Normal:
+    """Normal with variance 2 / fan (He et al. 2015): for layers followed by ReLU.
+
+    fan: inputs of an output (eq. 10, keeps the size of activations) or outputs of an input (eq. 14, of gradients).
+    """
+    return Normal((2.0 / fan) ** 0.5)
 
 
 def lecun_normal(fan_in: int) -> Normal:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import runner.engine.ops
 import runner.kernels.reference  # noqa: F401 - registers the kernels
 from runner.engine.op import OPS
+from runner.kernels.cpu.loading import NativeLibrary, register
 from runner.kernels.registry import REGISTRY, Registry
 
 
@@ -13,5 +16,12 @@ def load_kernels() -> Registry:
 
     Raises KernelError naming ops without a kernel and kernels without an op.
     """
+    native_libraries()
     REGISTRY.require((name for name, definition in OPS.items() if definition.executed_by == "kernel"), "cpu")
     return REGISTRY
+
+
+@cache
+def native_libraries() -> tuple[NativeLibrary, ...]:
+    """The libraries of fast kernels: those in use, and those that this machine lacks with the reason."""
+    return register(REGISTRY)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from runner.engine.graph import Graph, LayerStamp
 from runner.engine.initializers import Initializer
-from runner.engine.tensor import Tensor, TensorSpec
+from runner.engine.tensor import Tensor, TensorSpec, state_dtype
 from runner.engine.variables import Variable, Variables
 
 
@@ -28,8 +28,8 @@ class StateUpdate:
 class Outputs:
     """What a network answers for N examples.
 
-    losses: (N,) loss of each example. logits: (N, C). predictions: (N,) int64 class. correct: (N,) 1 or 0 in the
-    network's dtype.
+    losses: (N,) loss of each example. logits: (N, C). predictions: (N,) int64 class. correct: (N,) 1 or 0. Floats are
+    in the network's state dtype.
     """
 
     losses: Tensor
@@ -45,7 +45,7 @@ NetworkFunction = Callable[["NetworkBuilder", Mapping[str, Tensor]], Outputs]
 class NetworkBuilder:
     """Adds one copy of a network to a graph.
 
-    training: dropout drops and batch normalisation uses the batch's statistics. step: () int64, index: (N,) int64;
+    dtype: of activations; ``state_dtype`` is that of variables, statistics and losses. training: dropout drops and batch normalisation uses the batch's statistics. step: () int64, index: (N,) int64;
     random draws of a step are pure functions of them.
     """
 
@@ -70,6 +70,11 @@ class NetworkBuilder:
         self.state_updates: list[StateUpdate] = []
         self.layer_outputs: dict[str, Tensor] = {}
         self._layer: LayerStamp | None = None
+
+    @property
+    def state_dtype(self) -> str:
+        """The dtype of variables, statistics and losses."""
+        return state_dtype(self.dtype)
 
     @contextmanager
     def layer(self, name: str, kind: str) -> Iterator[None]:
@@ -97,10 +102,10 @@ class NetworkBuilder:
         trainable: bool = True,
         decayed: bool = False,
     ) -> Variable:
-        """The variable ``<layer>/<name>`` in the network's dtype."""
+        """The variable ``<layer>/<name>`` in the network's state dtype."""
         return self.variables.get(
             f"{self.stamp.name}/{name}",
-            TensorSpec(shape, self.dtype),
+            TensorSpec(shape, self.state_dtype),
             initializer,
             trainable=trainable,
             decayed=decayed,

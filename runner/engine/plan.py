@@ -1,38 +1,56 @@
 """What one device does in one step, decided before the first: plain data that can be printed, compared and tested.
 
-Values live in numbered slots. A slot is released after its last reader, so that memory in use follows lifetimes.
+Values live in numbered slots. Every slot has a place: in the device's arena, where values whose lifetimes do not meet
+share memory, or in the memory of a variable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from runner.engine.graph import Graph, Node
-from runner.engine.op import ShapeError
 from runner.engine.tensor import Tensor, TensorSpec
+from runner.kernels.registry import Arrangement, Layout
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A value: what it is, and how it lies in memory."""
+
+    spec: TensorSpec
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a slot's bytes begin: ``offset`` bytes into the arena, or at the start of ``variable``."""
+
+    offset: int
+    variable: str | None = None
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """Run the node ``node``: read ``inputs``, fill ``outputs``, then empty the slots in ``release``.
+    """Run the node ``node``: read the slots ``inputs``, fill the slots ``outputs``.
 
-    op is an op name; ``variable``, ``assign``, ``send`` and ``recv`` are the executor's own, the others are kernels.
-    An assign names its variable in its attributes and reads only the new value.
+    op is an op name; ``assign``, ``send`` and ``recv`` are the executor's own and have no library, the others are
+    kernels of ``library``. scratch: offset into the arena of the bytes that the arrangement asks for.
     """
 
     node: str
     op: str
     attributes: Mapping[str, Any]
+    library: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    release: tuple[int, ...]
+    arrangement: Arrangement
+    scratch: int = 0
 
 
 @dataclass(frozen=True)
 class Feed:
-    """Put a fed value of this spec into ``slot`` before the first instruction."""
+    """Put a fed value into ``slot`` before the first instruction."""
 
     tensor: Tensor
     slot: int
@@ -43,108 +61,36 @@ class Feed:
 class DevicePlan:
     """Everything one device does in a step.
 
-    specs: spec of each slot. variables: variable node name -> spec. peak_bytes: largest sum of slot sizes alive at
-    once, feeds included, variables not.
+    places: of each slot. variables: name -> spec and layout of every variable the step touches. read: variables whose
+    value the step needs. arena_bytes: memory of a step besides the variables: inputs, activations, gradients, scratch.
     """
 
     device: str
     instructions: tuple[Instruction, ...]
     feeds: tuple[Feed, ...]
     fetches: Mapping[Tensor, int]
-    specs: tuple[TensorSpec, ...]
-    variables: Mapping[str, TensorSpec] = field(default_factory=dict)
-    peak_bytes: int = 0
+    slots: tuple[Slot, ...]
+    places: tuple[Place, ...]
+    variables: Mapping[str, Slot]
+    read: frozenset[str]
+    arena_bytes: int
 
     @property
     def sent_bytes(self) -> int:
         """Bytes of tensors this device sends in a step."""
-        return sum(self.specs[i.inputs[0]].nbytes for i in self.instructions if i.op == "send")
+        return sum(self.slots[i.inputs[0]].spec.nbytes for i in self.instructions if i.op == "send")
 
+    @property
+    def conversions(self) -> int:
+        """How often a step changes a tensor's layout."""
+        return sum(i.op == "convert" and i.arrangement.inputs != i.arrangement.outputs for i in self.instructions)
 
-def plan_device(device: str, part: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Tensor]) -> DevicePlan:
-    """Turn the scheduled graph of one device into its plan, in the order the graph has.
+    @property
+    def libraries(self) -> frozenset[str]:
+        """Names of the libraries whose kernels the plan uses."""
+        return frozenset(i.library for i in self.instructions if i.library)
 
-    feeds: fed tensor -> output of the placeholder that carries it in ``part``.
-    """
-    slots: dict[Tensor, int] = {}
-    for node in part:
-        for tensor in node.tensors:
-            slots[tensor] = len(slots)
-    specs = tuple(part.spec(tensor) for tensor in slots)
-    carried = {placeholder: fed for fed, placeholder in feeds.items()}
-    kept = {slots[tensor] for tensor in fetches}
-    unread = _only_assigned(part, fetches)
-    body = [node for node in part if node.op != "placeholder" and node.name not in unread]
-    last = _last_uses(body, slots)
-    instructions = tuple(
-        Instruction(
-            node.name,
-            node.op,
-            {"variable": node.inputs[0].node} if node.op == "assign" else node.attributes,
-            tuple(slots[tensor] for tensor in _read(node)),
-            tuple(slots[tensor] for tensor in node.tensors),
-            tuple(slot for slot in last[position] if slot not in kept),
-        )
-        for position, node in enumerate(body)
-    )
-    plan_feeds = tuple(
-        Feed(carried[node[0]], slots[node[0]], node.outputs[0]) for node in part if node.op == "placeholder"
-    )
-    variables = {node.name: node.outputs[0] for node in part if node.op == "variable"}
-    _check_assignments(part)
-    return DevicePlan(
-        device,
-        instructions,
-        plan_feeds,
-        {tensor: slots[tensor] for tensor in fetches},
-        specs,
-        variables,
-        _peak_bytes(instructions, plan_feeds, specs),
-    )
-
-
-def _read(node: Node) -> tuple[Tensor, ...]:
-    """Tensors whose values a node needs: an assign replaces its variable without looking at it."""
-    return node.inputs[1:] if node.op == "assign" else node.inputs
-
-
-def _only_assigned(part: Graph, fetches: Sequence[Tensor]) -> set[str]:
-    """Variables that nobody reads in this step; they need not have a value yet."""
-    read = {tensor.node for node in part for tensor in _read(node)} | {tensor.node for tensor in fetches}
-    return {node.name for node in part if node.op == "variable" and node.name not in read}
-
-
-def _last_uses(body: Sequence[Node], slots: Mapping[Tensor, int]) -> list[list[int]]:
-    """For each position the slots that nobody reads later; an output nobody reads dies where it is born."""
-    dies_at: dict[int, int] = {}
-    for position, node in enumerate(body):
-        for tensor in (*node.tensors, *_read(node)):
-            dies_at[slots[tensor]] = position
-    deaths: list[list[int]] = [[] for _ in body]
-    for slot, position in sorted(dies_at.items()):
-        deaths[position].append(slot)
-    return deaths
-
-
-def _check_assignments(part: Graph) -> None:
-    assigned: dict[str, str] = {}
-    for node in part:
-        if node.op == "assign":
-            variable = node.inputs[0].node
-            if variable in assigned:
-                raise ShapeError(
-                    f"variable {variable!r} is assigned by {assigned[variable]!r} and by {node.name!r} in one step"
-                )
-            assigned[variable] = node.name
-
-
-def _peak_bytes(instructions: Sequence[Instruction], feeds: Sequence[Feed], specs: Sequence[TensorSpec]) -> int:
-    # A variable's value is the store's memory, not the step's.
-    resident = {slot for each in instructions if each.op == "variable" for slot in each.outputs}
-    nbytes = [0 if slot in resident else spec.nbytes for slot, spec in enumerate(specs)]
-    alive = peak = sum(feed.spec.nbytes for feed in feeds)
-    for instruction in instructions:
-        alive += sum(nbytes[slot] for slot in instruction.outputs)
-        peak = max(peak, alive)
-        alive -= sum(nbytes[slot] for slot in instruction.release)
-    return peak
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """Layout of each variable."""
+        return {name: slot.layout for name, slot in self.variables.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from runner.engine.tensor import Tensor
 from runner.engine.transport.names import MASTER
 from runner.engine.transport.shared_memory import ArenaReader, ArenaWriter, create_arena, unlink_arena
 from runner.errors import RunnerError
+from runner.kernels.registry import Layout
 
 Array = NDArray[Any]
 
@@ -27,11 +28,22 @@ class RemotePlan:
     plans, assignments: by worker; only workers that have something to do are in them.
     """
 
-    def __init__(self, name: str, client: Client, compiled: Compiled, directory: Path, epoch: int) -> None:
-        """Make the arenas in ``directory``. Raises ResourceError when there is no room for them."""
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        compiled: Compiled,
+        plans: Mapping[str, DevicePlan],
+        layouts: Callable[[str], Mapping[str, Layout]],
+        directory: Path,
+        epoch: int,
+    ) -> None:
+        """Make the arenas in ``directory``. Raises ResourceError when there is no room for them.
+
+        plans: of every device that takes part. layouts: device -> those of its variables.
+        """
         self.name = name
         self._compiled = compiled
-        plans = {device: part.plan(device) for device, part in compiled.parts.items()}
         inputs = {
             device: tuple(slot for slot in client.inputs if slot.tensor in part.feeds)
             for device, part in compiled.parts.items()
@@ -44,7 +56,9 @@ class RemotePlan:
             owner: create_arena(directory, f"{name} {owner}", owner, epoch, needed) for owner, needed in sizes.items()
         }
         self.assignments = {
-            peer_of(device): Assignment(device, part, inputs[device], self._arenas)
+            peer_of(device): Assignment(
+                device, part, inputs[device], self._arenas, dict(layouts(device)), plans[device]
+            )
             for device, part in compiled.parts.items()
         }
         self.plans: Mapping[str, DevicePlan] = {peer_of(device): plan for device, plan in plans.items()}

@@ -35,11 +35,12 @@ class LocalRendezvous:
         self.failure: BaseException | None = None
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Hand over a value; a second one for the same step and key is an error."""
+        """Hand over a copy of a value; a second one for the same step and key is an error."""
         with self._condition:
             if (step, key) in self._values:
                 raise ClusterError(f"rendezvous: {key!r} was sent twice in step {step}")
-            self._values[step, key] = value
+            # The sender goes on to use the memory for other values.
+            self._values[step, key] = value.copy()
             self._condition.notify_all()
 
     def receive(self, step: int, key: str, source: str) -> Array:

@@ -10,13 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.compile import Compiled, Signature, compile_signature
+from runner.engine.compile import Compiled, Signature
 from runner.engine.device import Cluster
-from runner.engine.executor import DeviceExecutor, VariableStore, libraries_of
+from runner.engine.executor import DeviceExecutor
 from runner.engine.inputs import InputSlot, InputSource
 from runner.engine.plan import DevicePlan
 from runner.engine.program import Client, Program
+from runner.engine.program_plans import ProgramPlans
 from runner.engine.rendezvous import LocalRendezvous
+from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
@@ -68,13 +70,6 @@ def read_inputs(
     return fed
 
 
-def client_of(program: Program, name: str) -> Client:
-    """The client called ``name``; raises RunnerError listing the clients there are."""
-    if name not in program.clients:
-        raise RunnerError(f"client {name!r}: the program has {', '.join(sorted(program.clients))}")
-    return program.clients[name]
-
-
 def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Array]:
     """Give each fed name's value to every tensor of that name."""
     if feeds.keys() != client.feeds.keys():
@@ -98,13 +93,13 @@ class LocalSession:
         check_finite: bool = False,
         timeout_s: float = 60.0,
     ) -> None:
-        self._program = program
-        self._cluster = cluster
+        self._planned = ProgramPlans(program, cluster, registry)
         self._registry = registry
         self._source = source
         self._check_finite = check_finite
         self._timeout_s = timeout_s
         self._stores = {device.name: VariableStore() for device in cluster.devices}
+        self._arenas = {device.name: Arena() for device in cluster.devices}
         self._ready: dict[Signature, _Ready] = {}
         self._sent = dict.fromkeys(self._stores, 0)
         self._pool: ThreadPoolExecutor | None = None
@@ -113,7 +108,7 @@ class LocalSession:
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client; see :class:`Session`."""
-        asked = client_of(self._program, client)
+        asked = self._planned.client(client)
         ready = self._prepare(asked.signature)
         fed = expand_feeds(asked, feeds or {})
         fetched: dict[tuple[str, Tensor], Array] = {}
@@ -131,7 +126,7 @@ class LocalSession:
 
     def plans(self, client: str) -> dict[str, DevicePlan]:
         """The plans of a client by device."""
-        ready = self._prepare(client_of(self._program, client).signature)
+        ready = self._prepare(self._planned.client(client).signature)
         return {device: executor.plan for device, executor in ready.executors.items()}
 
     def sent_bytes(self) -> list[int]:
@@ -147,7 +142,7 @@ class LocalSession:
         found: set[str] = set()
         for ready in self._ready.values():
             for executor in ready.executors.values():
-                found |= libraries_of(executor.plan, self._registry)
+                found |= executor.plan.libraries
         return {"cpu": sorted(found)}
 
     def close(self) -> None:
@@ -157,19 +152,19 @@ class LocalSession:
 
     def _prepare(self, signature: Signature) -> _Ready:
         if signature not in self._ready:
-            compiled = compile_signature(self._program.graph, signature, self._cluster, self._registry)
             rendezvous = LocalRendezvous(self._timeout_s)
             executors = {
                 device: DeviceExecutor(
-                    part.plan(device),
+                    plan,
                     self._registry,
                     self._stores[device],
+                    self._arenas[device],
                     rendezvous,
                     check_finite=self._check_finite,
                 )
-                for device, part in compiled.parts.items()
+                for device, plan in self._planned.plans(signature).items()
             }
-            self._ready[signature] = _Ready(compiled, executors, rendezvous)
+            self._ready[signature] = _Ready(self._planned.compiled(signature), executors, rendezvous)
         return self._ready[signature]
 
     def _execute(

@@ -6,10 +6,19 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import ml_dtypes  # noqa: F401 - teaches NumPy the dtype bfloat16
 import numpy as np
 
-DTYPES = ("float32", "float64", "int32", "int64", "uint8", "bool")
-FLOATS = ("float32", "float64")
+DTYPES = ("float32", "float64", "bfloat16", "int32", "int64", "uint8", "bool")
+FLOATS = ("float32", "float64", "bfloat16")
+
+
+def state_dtype(dtype: str) -> str:
+    """The dtype of variables, statistics, losses and weight gradients where activations are of float ``dtype``.
+
+    float32 beside bfloat16, whose 8 bits of precision would swallow small updates; the same dtype otherwise.
+    """
+    return "float32" if dtype == "bfloat16" else dtype
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from runner.engine.assignment import Assignment, feed_key, fetch_key, peer_of, senders
-from runner.engine.executor import DeviceExecutor, VariableStore
+from runner.engine.executor import DeviceExecutor
 from runner.engine.inputs import InputSource
 from runner.engine.kernel_table import load_kernels
 from runner.engine.mailbox import WAIT_S, Mailbox, Stopped
 from runner.engine.processes import die_with_parent, dump_stacks_when_asked
 from runner.engine.session import PEAK_MEMORY, peak_rss_bytes, read_inputs
+from runner.engine.storage import Arena, VariableStore
 from runner.engine.transport.address import sibling_address
 from runner.engine.transport.documents import decode_document
 from runner.engine.transport.endpoint import Endpoint, Identity, Limits, Received
@@ -122,6 +123,7 @@ class Worker:
         self._registry = registry
         self._progress = progress
         self._variables = VariableStore()
+        self._arena = Arena()
         self._source: InputSource | None = None
         self._check_finite: bool | None = None
         self._plans: dict[str, _LoadedPlan] = {}
@@ -189,7 +191,7 @@ class Worker:
         self._progress.enter(LOAD, 0)
         if self._check_finite is None or plan in self._plans:
             raise SecurityError(f"plan {plan!r} refused: expected a new one, after setup")
-        assignment = Assignment.from_document(document)
+        assignment = Assignment.from_document(document, self._registry)
         own = self._endpoint.name
         if peer_of(assignment.device) != own:
             raise SecurityError(f"plan {plan!r} refused: it is for {assignment.device}, expected the device of {own}")
@@ -199,6 +201,7 @@ class Worker:
             assignment.plan,
             self._registry,
             self._variables,
+            self._arena,
             WireRendezvous(plan, self._endpoint, self._mailbox, writer, readers),
             check_finite=self._check_finite,
         )

@@ -8,6 +8,7 @@ dropout and initial values independent of the number of workers.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ _WEYL_1 = 0xBB67AE85
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _SHIFT_32 = np.uint64(32)
 _ROUNDS = 10
+_PAIRS_AT_ONCE = 1 << 14
+"""The working arrays of so many stay in a processor's cache."""
 
 
 def key(seed: int, name: str) -> Key:
@@ -58,17 +61,23 @@ def bits(stream: Key, index: NDArray[np.int64], count: int, step: int = 0) -> ND
     The counter is (position // 4, low and high half of the index, step): draws of one index do not depend on
     which other indices are drawn beside it.
     """
-    blocks = (count + 3) // 4
-    shape = (len(index), blocks)
+    return _words(stream, index, 0, count, step)
+
+
+def _words(stream: Key, index: NDArray[np.int64], first: int, last: int, step: int) -> NDArray[np.uint32]:
+    """The words first..last-1 of each index."""
+    low, high = first // 4, -(-last // 4)
+    shape = (len(index), high - low)
     wide = np.asarray(index, np.int64).astype(np.uint64)[:, None]
     words = _philox(
         stream,
-        np.broadcast_to(np.arange(blocks, dtype=np.uint64)[None, :], shape),
+        np.broadcast_to(np.arange(low, high, dtype=np.uint64)[None, :], shape),
         np.broadcast_to(wide & _LOW_32, shape),
         np.broadcast_to(wide >> _SHIFT_32, shape),
         np.full(shape, step & 0xFFFFFFFF, np.uint64),
     )
-    return np.stack(words, axis=-1).reshape(len(index), 4 * blocks)[:, :count].astype(np.uint32)
+    flat = np.stack(words, axis=-1).reshape(len(index), 4 * (high - low))
+    return flat[:, first - 4 * low : last - 4 * low].astype(np.uint32)
 
 
 def uniform(stream: Key, index: NDArray[np.int64], count: int, step: int = 0) -> NDArray[np.float64]:
@@ -78,11 +87,30 @@ def uniform(stream: Key, index: NDArray[np.int64], count: int, step: int = 0) ->
 
 def normal(stream: Key, count: int) -> NDArray[np.float64]:
     """Draw ``count`` standard normal numbers, float64, by Box and Muller's method."""
+    drawn = np.empty(count)
+    for place, part in normal_parts(stream, count):
+        drawn[place] = part
+    return drawn
+
+
+def normal_parts(stream: Key, count: int) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """The draws of :func:`normal`, piece by piece with their places, so that large arrays need little memory beside.
+
+    The first half of the uniform draws gives the radii, the second the angles; a pair gives the draw of its number
+    and, half the length further on, another.
+    """
     pairs = (count + 1) // 2
-    u = uniform(stream, np.zeros(1, np.int64), 2 * pairs)[0]
-    radius = np.sqrt(-2.0 * np.log1p(-u[:pairs]))
-    angle = 2.0 * np.pi * u[pairs:]
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+    for start in range(0, pairs, _PAIRS_AT_ONCE):
+        stop = min(start + _PAIRS_AT_ONCE, pairs)
+        first, second = (
+            _words(stream, np.zeros(1, np.int64), low, low + stop - start, 0)[0] * 2.0**-32
+            for low in (start, pairs + start)
+        )
+        radius = np.sqrt(-2.0 * np.log1p(-first))
+        angle = 2.0 * np.pi * second
+        yield slice(start, stop), radius * np.cos(angle)
+        sines = radius * np.sin(angle)
+        yield slice(pairs + start, min(pairs + stop, count)), sines[: count - pairs - start]
 
 
 def permutation(stream: Key, n: int) -> NDArray[np.int64]:

@@ -1,8 +1,9 @@
 """The one table of kernels: (op, device type) -> implementations in order of priority.
 
-A kernel is bound once, when a Plan is made executable: ``bind(attributes, inputs, outputs)`` receives the
-node's attributes and the specs of its inputs and outputs and returns the function the hot loop calls with
-arrays.
+A kernel is used in two moments. When a Plan is made it is asked to ``arrange`` a node: which physical layouts it
+takes and gives, how much scratch memory it wants, which outputs may take the place of inputs. When the Plan is made
+executable it is asked to ``bind``: every argument, buffers included, is fixed, and what comes back is called once a
+step without arguments.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Bound = Callable[..., Sequence[Array]]
-Binder = Callable[[Mapping[str, Any], Sequence["Spec"], Sequence["Spec"]], Bound]
+Attributes = Mapping[str, Any]
+FLOATS = frozenset({"float32", "float64", "bfloat16"})
 
 
 class Spec(Protocol):
@@ -28,6 +29,98 @@ class Spec(Protocol):
 
     @property
     def dtype(self) -> str: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor lies in memory.
+
+    tag: "" for C order without gaps, which every kernel and every user understands; otherwise a name that the library
+    which gave it understands, such as "aBcd16b". nbytes: memory it takes, padding included.
+    """
+
+    tag: str
+    nbytes: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is C order without gaps."""
+        return not self.tag
+
+
+def plain(spec: Spec) -> Layout:
+    """C order without gaps."""
+    return Layout("", spec.nbytes)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """What a kernel asks of memory for one node.
+
+    inputs, outputs: the layout of each. scratch_bytes: memory it may spoil during the call. in_place: pairs (input,
+    output) that may share memory, where input and output have the same bytes and the input is not needed afterwards.
+    """
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    scratch_bytes: int = 0
+    in_place: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor of a bound call: what it is, how it lies, and its bytes (uint8, 64-byte aligned)."""
+
+    spec: Spec
+    layout: Layout
+    data: NDArray[np.uint8]
+
+    @property
+    def address(self) -> int:
+        """Where the bytes begin."""
+        return int(self.data.ctypes.data)
+
+    @property
+    def array(self) -> Array:
+        """The bytes as an array of the spec; only for plain layouts."""
+        if not self.layout.is_plain:
+            raise ValueError(f"a tensor in layout {self.layout.tag!r} was taken for a plain array")
+        count = self.spec.nbytes
+        return self.data[:count].view(numpy_dtype(self.spec.dtype)).reshape(self.spec.shape)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The memory of one bound call. scratch: as many bytes as the arrangement asked for."""
+
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    scratch: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class NativeCall:
+    """A bound call in machine code: ``function(*arguments)`` returns 0, or a status that is an error.
+
+    function: address of an ``int (*)(intptr_t, intptr_t, intptr_t, intptr_t)``. keep: what must stay alive with it.
+    """
+
+    function: int
+    arguments: tuple[int, int, int, int]
+    keep: object
+
+
+PythonCall = Callable[[], None]
+Bound = NativeCall | PythonCall
+Arrange = Callable[[Attributes, Sequence[Spec], Sequence[Spec], Sequence[Layout | None]], Arrangement | None]
+Bind = Callable[[Attributes, Arrangement, Buffers], Bound]
+
+
+Join = Callable[[Sequence[NativeCall]], Callable[[], int]]
+"""Makes one call of several, run in order. It returns 0, or (1 + position of the call that failed) << 16 | status."""
 
 
 class KernelError(LookupError):
@@ -41,6 +134,10 @@ class Kernel:
     library: what does the work, as told in summary.json ("numpy", "onednn", ...).
     priority: higher is tried first.
     dtypes: the dtypes its floating inputs and outputs may have.
+    arrange: (attributes, input specs, output specs, offered layouts) -> Arrangement, or None where the kernel cannot
+        do this node. An offered layout is that of the input as it is; None means that it is the kernel's to choose,
+        as the layout of a variable that nobody has read yet. A pure function.
+    bind: (attributes, arrangement, buffers) -> the call that computes the outputs from the inputs.
     """
 
     op: str
@@ -48,14 +145,27 @@ class Kernel:
     library: str
     priority: int
     dtypes: frozenset[str]
-    bind: Binder
+    arrange: Arrange
+    bind: Bind
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kernel that a node is given, and what it asks of memory."""
+
+    kernel: Kernel
+    arrangement: Arrangement
 
 
 class Registry:
-    """Kernels of one process. Filled by importing kernel modules, read by the executor."""
+    """Kernels of one process. Filled by importing kernel modules, read by the planner and the executor.
+
+    join: how neighbouring native calls become one; whoever registers kernels in machine code sets it.
+    """
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[str, str], list[Kernel]] = {}
+        self.join: Join = _no_native_calls
 
     def add(self, kernel: Kernel) -> None:
         """Register a kernel; two of one priority for the same op and device type are an error."""
@@ -65,17 +175,42 @@ class Registry:
         rivals.append(kernel)
         rivals.sort(key=lambda each: -each.priority)
 
-    def select(self, op: str, device_type: str, dtypes: Iterable[str]) -> Kernel:
-        """Return the first kernel by priority that takes these dtypes; KernelError says who could."""
-        wanted = set(dtypes) & {"float32", "float64"}
+    def choose(
+        self,
+        op: str,
+        device_type: str,
+        attributes: Attributes,
+        inputs: Sequence[Spec],
+        outputs: Sequence[Spec],
+        offered: Sequence[Layout | None],
+    ) -> Choice:
+        """The first kernel by priority that takes these dtypes and can do this node; KernelError says who could."""
+        wanted = FLOATS.intersection(spec.dtype for spec in (*inputs, *outputs))
         for kernel in self._kernels.get((op, device_type), ()):
             if wanted <= kernel.dtypes:
-                return kernel
+                arrangement = kernel.arrange(attributes, inputs, outputs, offered)
+                if arrangement is not None:
+                    return Choice(kernel, arrangement)
         able = sorted({device for (name, device) in self._kernels if name == op})
         raise KernelError(
             f"no kernel for op {op!r} with dtypes {sorted(wanted)} on device type {device_type!r}; "
             f"device types that have the op: {', '.join(able) or 'none'}"
         )
+
+    def find(self, op: str, device_type: str, library: str) -> Kernel:
+        """The kernel of one library; raises KernelError listing the libraries that have the op."""
+        kernels = self._kernels.get((op, device_type), [])
+        for kernel in kernels:
+            if kernel.library == library:
+                return kernel
+        raise KernelError(
+            f"op {op!r} on {device_type!r} has no kernel of {library!r}; "
+            f"it has those of: {', '.join(kernel.library for kernel in kernels) or 'none'}"
+        )
+
+    def libraries(self) -> frozenset[str]:
+        """Names of the libraries that gave at least one kernel."""
+        return frozenset(kernel.library for kernels in self._kernels.values() for kernel in kernels)
 
     def device_types(self, op: str) -> frozenset[str]:
         """Device types that have at least one kernel for the op."""
@@ -92,7 +227,18 @@ class Registry:
             )
 
 
+def _no_native_calls(calls: Sequence[NativeCall]) -> Callable[[], int]:
+    raise KernelError(f"{len(calls)} calls of machine code are to be joined, but no library for that was loaded")
+
+
 REGISTRY = Registry()
+
+
+def arrange_plain(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement:
+    """Everything in C order, nothing in place: what a NumPy function wants."""
+    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)))
 
 
 def reference(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -103,26 +249,82 @@ def reference(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        def bind(attributes: Mapping[str, Any], inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Bound:
-            call = partial(function, **attributes) if attributes else function
-
-            def bound(*arrays: Array) -> Sequence[Array]:
-                result = call(*arrays)
-                several = result if isinstance(result, tuple) else (result,)
-                # NumPy turns results of no dimension into scalars; outputs are always arrays.
-                return tuple(np.asarray(output) for output in several)
-
-            return bound
-
-        REGISTRY.add(Kernel(op, "cpu", "numpy", 0, frozenset({"float32", "float64"}), bind))
+        REGISTRY.add(function_kernel(op, function))
         return function
 
     return decorate
 
 
+def function_kernel(op: str, function: Callable[..., Any], *, device_type: str = "cpu", library: str = "numpy") -> Kernel:
+    """The kernel that a function of arrays is: results are copied to where they belong; inputs cannot be written.
+
+    bfloat16 is computed in float32 and rounded once, at the end.
+    """
+
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+        inputs = [_read_only(operand.array) for operand in buffers.inputs]
+        outputs = [operand.array for operand in buffers.outputs]
+        compute = partial(_in_float32 if _has_bfloat16(inputs) else _directly, function, inputs, attributes)
+
+        def call() -> None:
+            result = compute()
+            several = result if isinstance(result, tuple) else (result,)
+            for output, value in zip(outputs, several, strict=True):
+                _fill(output, value)
+
+        return call
+
+    return Kernel(op, device_type, library, 0, FLOATS, arrange_plain, bind)
+
+
+def _directly(function: Callable[..., Any], inputs: Sequence[Array], attributes: Attributes) -> Any:
+    return function(*inputs, **attributes)
+
+
+def _in_float32(function: Callable[..., Any], inputs: Sequence[Array], attributes: Attributes) -> Any:
+    wide = [each.astype(np.float32) if each.dtype.name == "bfloat16" else each for each in inputs]
+    return function(*wide, **attributes)
+
+
+def _has_bfloat16(inputs: Sequence[Array]) -> bool:
+    return any(each.dtype.name == "bfloat16" for each in inputs)
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _fill(output: Array, value: Any) -> None:
+    # copyto would broadcast and convert; a kernel that computes another shape or dtype than its op says is wrong.
+    array = np.asarray(value)
+    if output.dtype.name == "bfloat16" and array.dtype == np.float32:
+        array = array.astype(output.dtype)
+    if array.shape != output.shape or array.dtype != output.dtype:
+        raise TypeError(f"the kernel gave {array.dtype}{list(array.shape)}, expected {output.dtype}{list(output.shape)}")
+    np.copyto(output, array)
+
+
 def as_array(value: Any, spec: Spec) -> Array:
-    """View or convert a fed value as an array of exactly ``spec``; raises ValueError naming both."""
+    """View a fed value as an array of exactly ``spec``; raises ValueError naming both."""
     array = np.asarray(value)
     if array.shape != tuple(spec.shape) or array.dtype.name != spec.dtype:
         raise ValueError(f"came {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")
     return array
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a dtype name of the engine."""
+    return np.dtype(name)
+
+
+def allocate(nbytes: int) -> NDArray[np.uint8]:
+    """Fresh zeroed bytes that begin at a multiple of 64."""
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register."""

@@ -16,12 +16,15 @@ from runner.nn.layers import (
     relu,
 )
 from runner.nn.loss import LOSSES, classify
+from runner.nn.merges import add, concat, zero_padded_shortcut
 
 __all__ = [
     "LOSSES",
+    "add",
     "avg_pool",
     "batch_norm",
     "classify",
+    "concat",
     "conv",
     "dense",
     "dropout",
@@ -30,4 +33,5 @@ __all__ = [
     "local_response_normalization",
     "max_pool",
     "relu",
+    "zero_padded_shortcut",
 ]

@@ -48,7 +48,7 @@ def conv(
         y = ops.conv2d(
             net.graph,
             x,
-            weights.tensor,
+            weights,
             strides=windows.strides,
             padding=windows.padding,
             groups=groups,
@@ -73,7 +73,7 @@ def dense(
         _expect_rank(net, x, 2, "(N, features); flatten images first")
         features = net.graph.spec(x).shape[1]
         weights = _weights(net, (features, units), initializer or he_normal(features))
-        y = ops.matmul(net.graph, x, weights.tensor)
+        y = ops.matmul(net.graph, x, weights)
         return net.output(y if bias is None else _add_bias(net, y, bias))
 
 
@@ -177,7 +177,8 @@ def batch_norm(net: NetworkBuilder, x: Tensor, *, name: str, decay: float = 0.9,
             for key, value in (("mean", 0.0), ("variance", 1.0))
         )
         if not net.training:
-            return net.output(_normalise(net, x, gamma, beta, mean, variance, epsilon))
+            given = [each.tensor for each in (gamma, beta, mean, variance)]
+            return net.output(ops.batch_norm_inference(net.graph, x, *given, epsilon=epsilon))
         y, batch_mean, batch_variance = ops.batch_norm(net.graph, x, gamma.tensor, beta.tensor, epsilon=epsilon)
         net.advance(mean, batch_mean, decay)
         net.advance(variance, batch_variance, decay)
@@ -216,36 +217,22 @@ def new_layer(net: NetworkBuilder, name: str, kind: str) -> Iterator[None]:
         yield
 
 
-def _weights(net: NetworkBuilder, shape: tuple[int, ...], initializer: Initializer) -> Variable:
-    return net.parameter("weights", shape, initializer, decayed=True)
+def _weights(net: NetworkBuilder, shape: tuple[int, ...], initializer: Initializer) -> Tensor:
+    return _in_use(net, net.parameter("weights", shape, initializer, decayed=True))
+
+
+def _in_use(net: NetworkBuilder, parameter: Variable) -> Tensor:
+    """The value of a parameter in the dtype of activations."""
+    return ops.as_dtype(net.graph, parameter.tensor, net.dtype)
 
 
 def _add_bias(net: NetworkBuilder, y: Tensor, initial: float) -> Tensor:
     """Add one bias per channel of y (N, C) or (N, C, H, W)."""
     _, channels, *places = net.graph.spec(y).shape
-    bias = net.parameter("bias", (channels,), Constant(initial)).tensor
+    bias = _in_use(net, net.parameter("bias", (channels,), Constant(initial)))
     if places:
         bias = ops.reshape(net.graph, bias, (channels, *(1 for _ in places)))
     return ops.add(net.graph, y, bias)
-
-
-def _normalise(
-    net: NetworkBuilder,
-    x: Tensor,
-    gamma: Variable,
-    beta: Variable,
-    mean: Variable,
-    variance: Variable,
-    epsilon: float,
-) -> Tensor:
-    """Add gamma * (x - mean) / sqrt(variance + epsilon) + beta for given statistics."""
-    graph = net.graph
-    shape = tuple(-1 if axis == 1 else 1 for axis in range(graph.spec(x).rank))
-    shifted = ops.add(graph, variance.tensor, ops.fill(graph, epsilon, (), net.dtype))
-    factor = ops.div(graph, gamma.tensor, ops.sqrt(graph, shifted))
-    centred = ops.sub(graph, x, ops.reshape(graph, mean.tensor, shape))
-    scaled = ops.mul(graph, centred, ops.reshape(graph, factor, shape))
-    return ops.add(graph, scaled, ops.reshape(graph, beta.tensor, shape))
 
 
 def _place(net: NetworkBuilder, x: Tensor, window: int, stride: int, padding: Padding, *, ceil: bool) -> Windows:

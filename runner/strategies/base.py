@@ -17,7 +17,7 @@ from runner.engine.graph import Graph
 from runner.engine.inputs import FIELDS, InputSlot
 from runner.engine.network import NetworkBuilder, NetworkFunction, Outputs, StateUpdate
 from runner.engine.program import Client, Program
-from runner.engine.tensor import Tensor, TensorSpec
+from runner.engine.tensor import Tensor, TensorSpec, state_dtype
 from runner.engine.variables import Variable, Variables
 from runner.optimizers.base import Optimizer
 
@@ -26,7 +26,7 @@ from runner.optimizers.base import Optimizer
 class Task:
     """What there is to train, free of any decision about where.
 
-    example_shape: (C, H, W). dtype: of activations and parameters. batch_size: examples of one update over all
+    example_shape: (C, H, W). dtype: of activations. batch_size: examples of one update over all
     workers. microbatches: parts a batch is computed in, one after the other, before its gradients are summed.
     """
 
@@ -38,6 +38,11 @@ class Task:
     batch_size: int
     eval_batch_size: int
     microbatches: int = 1
+
+    @property
+    def state_dtype(self) -> str:
+        """The dtype of variables, gradients, statistics and losses, and of what is fed."""
+        return state_dtype(self.dtype)
 
 
 class Strategy(Protocol):
@@ -89,7 +94,7 @@ class Replica:
         self.eval_inputs: list[InputSlot] = []
         with graph.absolute_scope(prefix), graph.device(device):
             self.step = ops.placeholder(graph, (), "int64", name="step")
-            self.learning_rate = ops.placeholder(graph, (), task.dtype, name="learning_rate")
+            self.learning_rate = ops.placeholder(graph, (), task.state_dtype, name="learning_rate")
 
     def compute_gradients(self, share: Share, scope: str) -> Gradients:
         """Add forward and backward pass over examples lo..hi-1 of the training batch."""
@@ -146,7 +151,7 @@ class Replica:
 
     def _inputs(self, split: str, share: Share) -> tuple[dict[str, Tensor], list[InputSlot]]:
         count = share[1] - share[0]
-        dtype = self.task.dtype
+        dtype = self.task.state_dtype
         specs = {
             "x": TensorSpec((count, *self.task.example_shape), dtype),
             "y": TensorSpec((count,), "int64"),
@@ -156,11 +161,12 @@ class Replica:
         batch = {
             field: ops.placeholder(self.graph, specs[field].shape, specs[field].dtype, name=field) for field in FIELDS
         }
-        return batch, [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
+        slots = [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
+        return {**batch, "x": ops.as_dtype(self.graph, batch["x"], self.task.dtype)}, slots
 
     def _share_of_mean(self, per_example: Tensor, name: str) -> Tensor:
         total = ops.reduce_sum(self.graph, per_example, axes=(0,))
-        return _scaled(self.graph, total, 1.0 / self.task.batch_size, self.task.dtype, name)
+        return _scaled(self.graph, total, 1.0 / self.task.batch_size, self.task.state_dtype, name)
 
     def _or_zeros(self, variable: Variable, gradient: Tensor | None) -> Tensor:
         if gradient is not None:
@@ -169,11 +175,11 @@ class Replica:
 
     def _weighted(self, update: StateUpdate, share: Share) -> StateUpdate:
         weight = (share[1] - share[0]) / self.task.batch_size
-        part = _scaled(self.graph, update.batch_value, weight, self.task.dtype, "statistic")
+        part = _scaled(self.graph, update.batch_value, weight, self.task.state_dtype, "statistic")
         return StateUpdate(update.variable, part, update.decay)
 
     def _advance(self, update: StateUpdate) -> str:
-        graph, dtype = self.graph, self.task.dtype
+        graph, dtype = self.graph, self.task.state_dtype
         old = _scaled(graph, update.variable.tensor, update.decay, dtype, "old")
         new = _scaled(graph, update.batch_value, 1.0 - update.decay, dtype, "new")
         return ops.assign(graph, update.variable.tensor, ops.add(graph, old, new)).node

@@ -5,7 +5,8 @@ No message code here: an edge between devices becomes Send and Recv when the gra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from runner.engine import ops
 from runner.engine.graph import Graph
@@ -46,3 +47,46 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
             whole = sums[0] if len(sums) == 1 else ops.concat(graph, sums, axis=0)
             totals.append(ops.reshape(graph, whole, spec.shape))
     return totals
+
+
+Combine = Callable[[Graph, Sequence[Tensor], Sequence[str], str], list[Tensor]]
+"""A collective: (graph, one tensor per worker, devices, name) -> the sum on every worker."""
+
+
+def in_buckets(nbytes: Sequence[int], limit: int) -> list[range]:
+    """Cut a sequence of tensors into runs of at most ``limit`` bytes together; a larger one is alone."""
+    runs: list[range] = []
+    start, filled = 0, 0
+    for i, size in enumerate(nbytes):
+        if i > start and filled + size > limit:
+            runs.append(range(start, i))
+            start, filled = i, 0
+        filled += size
+    if start < len(nbytes):
+        runs.append(range(start, len(nbytes)))
+    return runs
+
+
+def combine_bucket(
+    graph: Graph, parts: Sequence[Sequence[Tensor]], devices: Sequence[str], name: str, combine: Combine
+) -> list[list[Tensor]]:
+    """Combine several tensors as one message: parts[k][i] is worker k's share of tensor i; the sums come back alike.
+
+    A message has a price of its own, and most gradients are small. Element by element the sums are those of the
+    tensors taken alone, bit for bit.
+    """
+    if len(parts[0]) == 1 or len(devices) == 1:
+        apart = [combine(graph, [own[i] for own in parts], devices, name) for i in range(len(parts[0]))]
+        return [[total[k] for total in apart] for k in range(len(devices))]
+    shapes = [graph.spec(tensor).shape for tensor in parts[0]]
+    packed = []
+    for k, (own, device) in enumerate(zip(parts, devices, strict=True)):
+        with graph.device(device), graph.absolute_scope(f"reduce/{name}/worker_{k}/packed"):
+            packed.append(ops.concat(graph, [ops.reshape(graph, tensor, (-1,)) for tensor in own], axis=0))
+    totals = combine(graph, packed, devices, name)
+    unpacked = []
+    for k, (total, device) in enumerate(zip(totals, devices, strict=True)):
+        with graph.device(device), graph.absolute_scope(f"reduce/{name}/worker_{k}/unpacked"):
+            flat = ops.split(graph, total, 0, [math.prod(shape) for shape in shapes])
+            unpacked.append([ops.reshape(graph, part, shape) for part, shape in zip(flat, shapes, strict=True)])
+    return unpacked

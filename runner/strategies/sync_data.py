@@ -8,9 +8,10 @@ from runner.engine.graph import Graph
 from runner.engine.network import StateUpdate
 from runner.engine.program import Program
 from runner.engine.tensor import Tensor
+from runner.engine.variables import Variable
 from runner.errors import ConfigError
 from runner.strategies.base import Gradients, Replica, Task, ordered_sum, program, shares
-from runner.strategies.collectives import sharded_reduce
+from runner.strategies.collectives import combine_bucket, in_buckets, sharded_reduce
 
 COMBINES = {"sharded_reduce": sharded_reduce}
 
@@ -20,8 +21,8 @@ class SyncData:
     """K replicas; each step their gradients are summed and every replica applies the same update.
 
     combine: how gradients meet. ``sharded_reduce``: each worker owns 1/K of every gradient, sums it from the others
-    in worker order and broadcasts the result (Krizhevsky 2014, section 4). The exchange of a layer starts as soon
-    as its gradient exists.
+    in worker order and broadcasts the result (Krizhevsky 2014, section 4). bucket_bytes: neighbouring gradients travel
+    together up to so many bytes; the exchange of a bucket starts as soon as its last gradient exists.
 
     Batch-normalisation statistics are those of each worker's share; the moving averages advance by the mean of the
     shares' statistics, weighted by size, so replicas stay equal.
@@ -30,10 +31,13 @@ class SyncData:
     name: str = "sync_data"
     workers: int = 2
     combine: str = "sharded_reduce"
+    bucket_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
         if self.combine not in COMBINES:
             raise ConfigError(f"parallelism.combine={self.combine!r}: expected one of {', '.join(sorted(COMBINES))}")
+        if self.bucket_bytes < 0:
+            raise ConfigError(f"parallelism.bucket_bytes={self.bucket_bytes}: expected a number of bytes, 0 or more")
 
     def build(self, task: Task) -> Program:
         """Return the program: K forward and backward passes, a collective per gradient, K equal updates."""
@@ -44,24 +48,24 @@ class SyncData:
             replica.compute_gradients(share, "train")
             for replica, share in zip(replicas, shares(task.batch_size, self.workers), strict=True)
         ]
-        combine = COMBINES[self.combine]
-
-        def combined(parts: Sequence[Tensor], name: str) -> list[Tensor]:
-            return combine(graph, parts, devices, name)
-
         # Gradients are exchanged in the order backpropagation yields them: from the last layer to the first.
-        totals: dict[str, list[Tensor]] = {}
-        for i, (variable, _) in reversed(list(enumerate(computed[0].gradients))):
-            with graph.layer(variable.layer):
-                totals[variable.name] = combined([c.gradients[i][1] for c in computed], variable.name)
-        statistics = [
-            combined([c.state_updates[i].batch_value for c in computed], f"{update.variable.name}/statistic")
-            for i, update in enumerate(computed[0].state_updates)
-        ]
+        backward = [list(reversed(each.gradients)) for each in computed]
+        totals = self._combined(
+            graph,
+            [variable for variable, _ in backward[0]],
+            [[gradient for _, gradient in own] for own in backward],
+            devices,
+        )
+        statistics = self._combined(
+            graph,
+            [update.variable for update in computed[0].state_updates],
+            [[update.batch_value for update in own.state_updates] for own in computed],
+            devices,
+        )
         targets: list[str] = []
         for k, replica in enumerate(replicas):
-            pairs = [(variable, totals[variable.name][k]) for variable, _ in computed[k].gradients]
-            targets += replica.apply(pairs, _updates_of(computed[k], statistics, k))
+            pairs = [(variable, total) for (variable, _), total in zip(backward[k], totals[k], strict=True)]
+            targets += replica.apply(pairs[::-1], _updates_of(computed[k], statistics[k]))
         return program(
             graph,
             replicas,
@@ -70,10 +74,27 @@ class SyncData:
             targets=targets,
         )
 
+    def _combined(
+        self, graph: Graph, of: Sequence[Variable], parts: Sequence[Sequence[Tensor]], devices: Sequence[str]
+    ) -> list[list[Tensor]]:
+        """Sum tensor i of all workers, parts[k][i], for every i; returns the sums as every worker holds them.
 
-def _updates_of(computed: Gradients, statistics: Sequence[Sequence[Tensor]], k: int) -> list[StateUpdate]:
+        of: the variable each tensor belongs to; a bucket is called after its first and stamped with its layer.
+        """
+        sums: list[list[Tensor]] = [[] for _ in devices]
+        sizes = [graph.spec(tensor).nbytes for tensor in parts[0]]
+        for bucket in in_buckets(sizes, self.bucket_bytes):
+            first, members = of[bucket.start], [[own[i] for i in bucket] for own in parts]
+            with graph.layer(first.layer):
+                totals = combine_bucket(graph, members, devices, first.name, COMBINES[self.combine])
+            for own, total in zip(sums, totals, strict=True):
+                own += total
+        return sums
+
+
+def _updates_of(computed: Gradients, statistics: Sequence[Tensor]) -> list[StateUpdate]:
     return [
-        StateUpdate(update.variable, statistic[k], update.decay)
+        StateUpdate(update.variable, statistic, update.decay)
         for update, statistic in zip(computed.state_updates, statistics, strict=True)
     ]
 

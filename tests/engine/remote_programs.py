@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.engine import ops
-from runner.engine.compile import compile_signature
 from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
 from runner.engine.program import Client, Program
+from runner.engine.program_plans import ProgramPlans
 from runner.engine.remote_plan import RemotePlan
 from runner.kernels.registry import Registry
 
@@ -47,8 +47,13 @@ def there_and_back() -> Program:
     return Program(graph, {client.name: client for client in clients}, {}, workers=2)
 
 
-def remote_plan(program: Program, client: str, directory: Path, registry: Registry, name: str = "plan") -> RemotePlan:
+def plans_of(program: Program, registry: Registry) -> ProgramPlans:
+    """The plans of a program on as many devices as it has workers."""
+    return ProgramPlans(program, local_cluster(program.workers), registry)
+
+
+def remote_plan(planned: ProgramPlans, client: str, directory: Path, name: str = "plan") -> RemotePlan:
     """What the master makes of a client; the arenas lie in ``directory``."""
-    asked = program.clients[client]
-    compiled = compile_signature(program.graph, asked.signature, local_cluster(program.workers), registry)
-    return RemotePlan(name, asked, compiled, directory, EPOCH)
+    asked = planned.client(client)
+    compiled, plans = planned.compiled(asked.signature), planned.plans(asked.signature)
+    return RemotePlan(name, asked, compiled, plans, planned.layouts, directory, EPOCH)

@@ -6,18 +6,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.device import Cluster, Device, local_cluster
-from runner.engine.executor import DeviceExecutor, VariableStore
+from runner.engine.executor import DeviceExecutor
 from runner.engine.graph import Graph
-from runner.engine.plan import plan_device
+from runner.engine.passes.order_writes import order_writes
+from runner.engine.planner import plan_device
 from runner.engine.program import Client, Program
 from runner.engine.rendezvous import LocalRendezvous
 from runner.engine.session import LocalSession
+from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
-from runner.kernels.registry import Bound, Kernel, Registry, Spec
+from runner.kernels.registry import (
+    Attributes,
+    Choice,
+    Kernel,
+    Layout,
+    Operand,
+    Registry,
+    Spec,
+    arrange_plain,
+    function_kernel,
+)
+from tests.engine.fake_kernels import decode, encode
 
 Array = NDArray[Any]
 Function = Callable[..., Any]
@@ -68,7 +80,10 @@ def run_once(
 
 
 class Bench:
-    """An executor for a graph, with its variables and its end of the rendezvous."""
+    """An executor for a graph whose writes are ordered first, with its variables and its end of the rendezvous.
+
+    arena: shared with another; one of its own if None.
+    """
 
     def __init__(
         self,
@@ -78,20 +93,32 @@ class Bench:
         *,
         device: str = CPU_0,
         check_finite: bool = False,
+        arena: Arena | None = None,
     ) -> None:
         feeds = {node[0]: node[0] for node in graph if node.op == "placeholder"}
+        self.plan = plan_device(device, order_writes(graph), fetches, feeds, registry, {})
         self.variables = VariableStore()
+        self.arena = arena or Arena()
         self.rendezvous = LocalRendezvous(timeout_s=0.01)
         self.executor = DeviceExecutor(
-            plan_device(device, graph, fetches, feeds),
-            registry,
-            self.variables,
-            self.rendezvous,
-            check_finite=check_finite,
+            self.plan, registry, self.variables, self.arena, self.rendezvous, check_finite=check_finite
         )
 
     def run(self, feeds: Mapping[Tensor, Array] | None = None, step: int = 0) -> dict[Tensor, Array]:
         return self.executor.run(step, feeds or {})
+
+    def put(self, name: str, value: Array) -> None:
+        """Give a variable a value."""
+        encode(self._stored(name), value)
+        self.variables.mark_assigned(frozenset({name}))
+
+    def value(self, name: str) -> Array:
+        """A copy of a variable's value."""
+        return decode(self._stored(name))
+
+    def _stored(self, name: str) -> Operand:
+        slot = self.plan.variables[name]
+        return Operand(slot.spec, slot.layout, self.variables.memory(name, slot))
 
 
 class Replaced(Registry):
@@ -99,22 +126,31 @@ class Replaced(Registry):
 
     def __init__(self, base: Registry, functions: Mapping[str, Function]) -> None:
         super().__init__()
+        self.join = base.join
         self._base = base
         self._functions = functions
 
-    def select(self, op: str, device_type: str, dtypes: Iterable[str]) -> Kernel:
+    def choose(
+        self,
+        op: str,
+        device_type: str,
+        attributes: Attributes,
+        inputs: Sequence[Spec],
+        outputs: Sequence[Spec],
+        offered: Sequence[Layout | None],
+    ) -> Choice:
         """The test's kernel, or the base's."""
         if op not in self._functions:
-            return self._base.select(op, device_type, dtypes)
-        return Kernel(op, device_type, "test", 0, frozenset(dtypes), self._binder(self._functions[op]))
+            return self._base.choose(op, device_type, attributes, inputs, outputs, offered)
+        arrangement = arrange_plain(attributes, inputs, outputs, offered)
+        return Choice(self.find(op, device_type, "test"), arrangement)
+
+    def find(self, op: str, device_type: str, library: str) -> Kernel:
+        """The kernel of the library "test", or one of the base's."""
+        if library != "test":
+            return self._base.find(op, device_type, library)
+        return function_kernel(op, self._functions[op], library="test")
 
     def device_types(self, op: str) -> frozenset[str]:
         """As the base has them."""
         return self._base.device_types(op)
-
-    @staticmethod
-    def _binder(function: Function) -> Callable[..., Bound]:
-        def bind(attributes: Mapping[str, Any], inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Bound:
-            return lambda *arrays: (np.asarray(function(*arrays)),)
-
-        return bind

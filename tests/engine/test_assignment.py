@@ -18,8 +18,9 @@ from runner.errors import SecurityError
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.sync_data import SyncData
+from tests.engine.fake_kernels import whimsical_registry
 from tests.engine.plain_data import EXTREMES, mutated, places, put, values, without
-from tests.engine.remote_programs import remote_plan, there_and_back
+from tests.engine.remote_programs import plans_of, remote_plan, there_and_back
 from tests.strategies.networks import NETWORKS, task_of
 
 WORKER_0 = worker_device(0)
@@ -32,20 +33,28 @@ def through_the_wire(document: object) -> object:
     return decode_document(memoryview(encode_document(document)))
 
 
-@pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_every_part_of_a_training_program_survives_the_wire(network: str, registry: Registry, tmp_path: Path) -> None:
+def expect_to_survive_the_wire(network: str, kernels: Registry, directory: Path) -> None:
     program = SyncData(workers=3).build(task_of(NETWORKS[network], Momentum(), batch_size=7))
+    planned = plans_of(program, kernels)
     for client in program.clients:
-        for assignment in remote_plan(program, client, tmp_path, registry).assignments.values():
-            received = Assignment.from_document(through_the_wire(assignment.to_document()))
+        for assignment in remote_plan(planned, client, directory).assignments.values():
+            received = Assignment.from_document(through_the_wire(assignment.to_document()), kernels)
             assert received == assignment
             assert list(received.part.graph.nodes) == list(assignment.part.graph.nodes)
-            assert received.plan == assignment.plan
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_every_part_of_a_training_program_survives_the_wire(network: str, registry: Registry, tmp_path: Path) -> None:
+    expect_to_survive_the_wire(network, registry, tmp_path)
+
+
+def test_layouts_travel_with_a_part_so_that_its_plan_is_the_same(tmp_path: Path) -> None:
+    expect_to_survive_the_wire("batch_normalised", whimsical_registry(1), tmp_path)
 
 
 @pytest.fixture
 def assignments(registry: Registry, tmp_path: Path) -> dict[str, Assignment]:
-    return remote_plan(there_and_back(), "run", tmp_path, registry).assignments
+    return remote_plan(plans_of(there_and_back(), registry), "run", tmp_path).assignments
 
 
 def test_what_moves_where_in_how_many_bytes(assignments: dict[str, Assignment]) -> None:
@@ -94,7 +103,7 @@ ARENAS = {"master-0": 0, "worker-0": 1, "worker-1": 2}
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("more",), 1, "expected a map with the fields arenas, device, feeds, fetches, graph, inputs"),
+        (("more",), 1, "expected a map with the fields arenas, device, feeds, fetches, graph, inputs, layouts"),
         (("device",), 3, "expected text, came 3"),
         (("device",), "cpu", "device 'cpu': expected '/job:NAME"),
         (("device",), "/job:worker/task:0", "expected a full name"),
@@ -123,6 +132,14 @@ ARENAS = {"master-0": 0, "worker-0": 1, "worker-1": 2}
         (("inputs",), [["x:0", 1, "x", 0, 3]], "expected text, came 1"),
         (("inputs",), [["w:0", "train", "x", 0, 3]], "input w:0: expected one of the feeds x:0, rate:0"),
         (("inputs",), [], "the arena of master-0 is not laid out for what the plan is fed"),
+        (("layouts",), {"w": ["w", "", 24]}, "layouts: expected a list"),
+        (("layouts",), [["w", ""]], "layouts: expected a list of 3"),
+        (("layouts",), [["w", "", 24.0]], r"layout .* expected \[variable, tag, bytes\]"),
+        (("layouts",), [["w", "", True]], r"layout .* expected \[variable, tag, bytes\]"),
+        (("layouts",), [["w", "", -1]], r"layout .* expected \[variable, tag, bytes\]"),
+        (("layouts",), [[3, "", 24]], "expected text, came 3"),
+        (("layouts",), [["w", "", 24], ["w", "", 24]], "layouts: w, w, expected no name twice"),
+        (("layouts",), [["w", "aB8b", 64]], "plan refused: .* no kernel converts .* from .*'aB8b'"),
         (("arenas",), [], "no arena of master-0, worker-0, worker-1, only of nobody"),
         (("arenas", ARENAS["worker-1"], "owner"), "worker-2", "no arena of worker-1, only of master-0, worker-0"),
         (("arenas", ARENAS["worker-1"], "owner"), "worker-0", "arenas: master-0, worker-0, worker-0, expected no"),
@@ -134,58 +151,60 @@ ARENAS = {"master-0": 0, "worker-0": 1, "worker-1": 2}
     ],
 )
 def test_deviations_are_refused_with_what_came_and_what_was_expected(
-    document: Any, path: tuple[Any, ...], value: object, message: str
+    document: Any, registry: Registry, path: tuple[Any, ...], value: object, message: str
 ) -> None:
-    assert Assignment.from_document(document).to_document() == document
+    assert Assignment.from_document(document, registry).to_document() == document
     with pytest.raises(SecurityError, match=message) as caught:
-        Assignment.from_document(put(document, path, value))
+        Assignment.from_document(put(document, path, value), registry)
     assert "refused" in str(caught.value)
 
 
-def test_a_field_that_is_missing_is_refused(document: Any) -> None:
+def test_a_field_that_is_missing_is_refused(document: Any, registry: Registry) -> None:
     for field in document:
         with pytest.raises(SecurityError, match="plan refused: expected a map with the fields"):
-            Assignment.from_document({name: value for name, value in document.items() if name != field})
+            Assignment.from_document({name: value for name, value in document.items() if name != field}, registry)
 
 
-def test_a_variable_assigned_twice_in_a_step_is_refused(document: Any) -> None:
+def test_a_variable_assigned_twice_in_a_step_is_refused(document: Any, registry: Registry) -> None:
     nodes = document["graph"]["nodes"]
     (keep,) = (node for node in nodes if node["name"] == "keep")
     twice = put(document, ("graph", "nodes"), [*nodes, {**keep, "name": "again"}])
     with pytest.raises(SecurityError, match="variable 'w' is assigned by 'keep' and by 'again' in one step"):
-        Assignment.from_document(twice)
+        Assignment.from_document(twice, registry)
 
 
-def expect_refused_or_exact(document: Any) -> None:
+def expect_refused_or_exact(document: Any, registry: Registry) -> None:
     try:
-        assignment = Assignment.from_document(document)
+        assignment = Assignment.from_document(document, registry)
     except SecurityError:
         return
     assert assignment.to_document() == document
 
 
-def test_extremes_anywhere_are_refused_or_mean_exactly_what_they_say(document: Any) -> None:
+def test_extremes_anywhere_are_refused_or_mean_exactly_what_they_say(document: Any, registry: Registry) -> None:
     for path in places(document):
         if path[0] != "graph":
             for value in EXTREMES:
-                expect_refused_or_exact(put(document, path, value))
+                expect_refused_or_exact(put(document, path, value), registry)
             if len(path) > 1:
-                expect_refused_or_exact(without(document, path))
+                expect_refused_or_exact(without(document, path), registry)
 
 
 @pytest.fixture(scope="module")
 def sample(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    plan = remote_plan(there_and_back(), "run", tmp_path_factory.mktemp("arenas"), registry)
+    plan = remote_plan(plans_of(there_and_back(), registry), "run", tmp_path_factory.mktemp("arenas"))
     return through_the_wire(plan.assignments["worker-0"].to_document())
 
 
 @settings(max_examples=200)
 @given(data=st.data())
-def test_a_mutated_document_is_refused_or_means_exactly_what_it_says(sample: Any, data: st.DataObject) -> None:
-    expect_refused_or_exact(data.draw(mutated(sample)))
+def test_a_mutated_document_is_refused_or_means_exactly_what_it_says(
+    sample: Any, registry: Registry, data: st.DataObject
+) -> None:
+    expect_refused_or_exact(data.draw(mutated(sample)), registry)
 
 
 @given(values)
-def test_no_data_at_all_breaks_the_reader(document: object) -> None:
+def test_no_data_at_all_breaks_the_reader(registry: Registry, document: object) -> None:
     with pytest.raises(SecurityError):
-        Assignment.from_document(document)
+        Assignment.from_document(document, registry)

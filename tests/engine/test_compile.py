@@ -10,6 +10,7 @@ from runner.engine.compile import Signature, compile_signature
 from runner.engine.device import local_cluster
 from runner.engine.graph import Graph
 from runner.engine.op import ShapeError
+from runner.engine.passes.optimize import default_passes
 from runner.engine.passes.placement import PlacementError
 from runner.engine.tensor import Tensor
 from runner.kernels.registry import Registry
@@ -55,7 +56,8 @@ def test_passes_are_shown_in_order(graph: Graph, registry: Registry) -> None:
     seen: list[str] = []
     observe = lambda name, _: seen.append(name)  # noqa: E731
     compile_signature(graph, Signature((Z,), (), (X,)), TWO, registry, observe)
-    assert seen == ["place", "prune", "transfers", f"split {CPU_0}", f"split {CPU_1}"]
+    optimizing = [each.name for each in default_passes(registry)]
+    assert seen == ["place", "prune", *optimizing, "transfers", "writes", f"split {CPU_0}", f"split {CPU_1}"]
 
 
 def test_what_is_needed_but_not_fed_is_refused(graph: Graph, registry: Registry) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from runner.engine import ops
-from runner.engine.executor import libraries_of
 from runner.engine.graph import Graph
 from runner.engine.tensor import Tensor
 from runner.errors import ClusterError, NumericError, RunnerError
 from runner.kernels.registry import KernelError, Registry
+from tests.engine.fake_kernels import reference_registry
 from tests.engine.running import CPU_0, CPU_1, GPU_0, Array, Bench, Replaced
 
 X = Tensor("x")
@@ -86,9 +86,9 @@ def test_an_op_without_a_kernel_for_the_device_type_is_refused(graph: Graph, reg
         Bench(graph, registry, device=GPU_0)
 
 
-def test_libraries_of_the_kernels_in_use_are_known(graph: Graph, registry: Registry) -> None:
-    kernels = Replaced(registry, {"exp": np.exp})
-    assert libraries_of(Bench(graph, kernels).executor.plan, kernels) == {"numpy", "test"}
+def test_libraries_of_the_kernels_in_use_are_known(graph: Graph) -> None:
+    kernels = Replaced(reference_registry(), {"exp": np.exp})
+    assert Bench(graph, kernels).plan.libraries == {"numpy", "test"}
 
 
 def test_checked_mode_names_the_first_node_with_a_value_that_is_not_finite(graph: Graph, registry: Registry) -> None:
@@ -117,64 +117,37 @@ def test_checked_mode_looks_at_every_output_and_at_floats_only(registry: Registr
     Bench(graph, registry, check_finite=True).run(finite)
 
 
-class Watched:
-    """Kernels that remember, without keeping alive, what they computed."""
-
-    def __init__(self, registry: Registry, *, then: type[Exception] | None = None) -> None:
-        self.seen: list[weakref.ref[Array]] = []
-        self.then = then
-        self.kernels = Replaced(registry, {"neg": self.neg, "exp": self.exp})
-
-    def neg(self, x: Array) -> Array:
-        self.seen.append(weakref.ref(value := -x))
-        return value
-
-    def exp(self, x: Array) -> Array:
-        if self.then is not None:
-            raise self.then
-        self.seen.append(weakref.ref(value := np.exp(x)))
-        return value
-
-    @property
-    def alive(self) -> int:
-        gc.collect()
-        return sum(reference() is not None for reference in self.seen)
+def test_fetched_arrays_are_copies_that_nobody_else_has(graph: Graph, registry: Registry) -> None:
+    fetches = [Tensor("e"), ops.identity(graph, Tensor("e"), name="seen"), X]
+    bench = Bench(graph, registry, fetches)
+    first = bench.run({X: ONES})
+    for array in first.values():
+        array[:] = 7.0
+    small = [float(np.exp(-1.0))] * 2
+    assert [array.tolist() for array in bench.run({X: ONES}).values()] == [small, small, [1.0, 1.0]]
+    assert [array.tolist() for array in first.values()] == [[7.0, 7.0]] * 3
 
 
-def test_nothing_computed_outlives_a_step_but_what_was_fetched(graph: Graph, registry: Registry) -> None:
-    watched = Watched(registry)
-    bench = Bench(graph, watched.kernels, [Tensor("n"), Tensor("e")])
-    fetched = bench.run({X: ONES})
-    assert (len(watched.seen), watched.alive) == (2, 2)
-    del fetched[Tensor("n")]
-    assert watched.alive == 1
-    fetched.clear()
-    assert watched.alive == 0
+def test_what_was_fed_is_not_kept(graph: Graph, registry: Registry) -> None:
+    bench = Bench(graph, registry, [Tensor("e"), X])
+    value = np.ones(2)
+    watched = weakref.ref(value)
+    bench.run({X: value})
+    del value
+    gc.collect()
+    assert watched() is None
 
 
-def test_a_value_is_dropped_when_its_last_reader_has_run(registry: Registry) -> None:
-    graph = Graph()
-    x = ops.placeholder(graph, (2,), "float64", name="x")
-    last = ops.square(graph, ops.exp(graph, ops.neg(graph, x)))
-    watched = Watched(registry)
-    counts: list[int] = []
+def test_a_step_that_failed_leaves_no_trace_in_the_next(graph: Graph, registry: Registry) -> None:
+    def picky(x: Array) -> Array:
+        if x[0] < -1:
+            raise FloatingPointError
+        return np.exp(x)
 
-    def count(value: Array) -> Array:
-        counts.append(watched.alive)
-        return value
-
-    watched.kernels = Replaced(watched.kernels, {"square": count})
-    Bench(graph, watched.kernels, [last]).run({x: ONES})
-    assert counts == [1]
-
-
-def test_nothing_computed_outlives_a_step_that_fails(graph: Graph, registry: Registry) -> None:
-    watched = Watched(registry, then=FloatingPointError)
-    bench = Bench(graph, watched.kernels, [Tensor("e")])
-    with pytest.raises(RunnerError) as caught:
-        bench.run({X: ONES})
-    del caught
-    assert (len(watched.seen), watched.alive) == (1, 0)
+    bench = Bench(graph, Replaced(registry, {"exp": picky}), [Tensor("e")])
+    with pytest.raises(RunnerError, match="node 'e'"):
+        bench.run({X: 2 * ONES})
+    np.testing.assert_array_equal(bench.run({X: ONES})[Tensor("e")], np.exp(-ONES))
 
 
 def test_feeds_do_not_outlive_a_step_that_misses_one(registry: Registry) -> None:
@@ -201,6 +174,37 @@ def test_a_kernel_cannot_write_into_a_feed(graph: Graph, registry: Registry) -> 
         Bench(graph, Replaced(registry, {"neg": greedy})).run({X: value})
     assert value.tolist() == [1.0, 1.0]
     assert value.flags.writeable
+
+
+def test_a_plan_is_bound_anew_when_another_one_makes_the_arena_grow(graph: Graph, registry: Registry) -> None:
+    bench = Bench(graph, registry, [Tensor("e")])
+    larger = Graph()
+    y = ops.placeholder(larger, (1000,), "float64", name="y")
+    other = Bench(larger, registry, [ops.neg(larger, y, name="minus")], arena=bench.arena)
+    for step in range(2):
+        np.testing.assert_array_equal(bench.run({X: ONES + step})[Tensor("e")], np.exp(-ONES - step))
+        other.run({y: np.full(1000, np.nan)})
+    assert bench.arena.nbytes == other.plan.arena_bytes
+
+
+def test_an_arena_that_was_too_small_is_given_back(graph: Graph, registry: Registry) -> None:
+    bench = Bench(graph, registry, [Tensor("e")])
+    small = weakref.ref(bench.arena.at_least(0).base)
+    bench.arena.at_least(10_000)
+    bench.run({X: ONES})
+    gc.collect()
+    assert small() is None
+
+
+def test_variables_keep_their_values_when_the_arena_grows(registry: Registry) -> None:
+    graph = Graph()
+    w = ops.variable(graph, (2,), "float64", name="w")
+    new = ops.assign(graph, w, ops.add(graph, w, ops.placeholder(graph, (2,), "float64", name="x")))
+    bench = Bench(graph, registry, [new])
+    bench.put("w", np.zeros(2))
+    bench.run({X: ONES})
+    bench.arena.at_least(10_000)
+    assert bench.run({X: ONES})[new].tolist() == [2.0, 2.0]
 
 
 def test_send_and_receive_meet_under_step_and_key(registry: Registry) -> None:

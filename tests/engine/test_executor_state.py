@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from runner.engine import ops
-from runner.engine.executor import VariableStore
 from runner.engine.graph import Graph
+from runner.engine.op import ShapeError
 from runner.engine.tensor import Tensor
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
@@ -22,31 +22,38 @@ def counter() -> Graph:
     w = ops.variable(graph, (2,), "float64", name="w")
     ops.neg(graph, w, name="before")
     ops.assign(graph, w, ops.add(graph, w, ops.fill(graph, 1.0, (2,), "float64")), name="set")
-    with graph.control_dependencies(["set"]):
-        ops.neg(graph, w, name="after")
+    ops.neg(graph, ops.identity(graph, w), name="after")
     return graph
 
 
-def test_every_reader_sees_the_value_at_the_start_of_the_step(registry: Registry) -> None:
-    fetches = [Tensor(name) for name in ("w", "before", "set", "after")]
+@pytest.mark.parametrize("also", [[], ["w"]])
+def test_every_reader_sees_the_value_at_the_start_of_the_step(registry: Registry, also: list[str]) -> None:
+    fetches = [Tensor(name) for name in ("before", "set", "after", "identity", *also)]
     bench = Bench(counter(), registry, fetches)
-    bench.variables.commit("w", np.zeros(2))
+    bench.put("w", np.zeros(2))
     for step in range(3):
-        w, before, new, after = (value[0] for value in bench.run(step=step).values())
-        assert (w, before, new, after) == (step, -step, step + 1, -step)
-    assert bench.variables.read("w")[0] == 3.0
+        before, new, after, *old = (value[0] for value in bench.run(step=step).values())
+        assert (before, new, after, old) == (-step, step + 1, -step, [step] * (1 + len(also)))
+    assert bench.value("w").tolist() == [3.0, 3.0]
+
+
+def test_a_reader_of_the_old_value_cannot_wait_for_the_assign(registry: Registry) -> None:
+    graph = counter()
+    with graph.control_dependencies(["set"]):
+        ops.exp(graph, Tensor("w"), name="late")
+    with pytest.raises(ShapeError, match=r"variable 'w': node 'late' reads its value .* has to run after node 'set'"):
+        Bench(graph, registry)
 
 
 def test_a_swap_of_two_variables_needs_no_third(registry: Registry) -> None:
     graph = Graph()
     a, b = (ops.variable(graph, (), "float64", name=name) for name in ("a", "b"))
-    ops.assign(graph, a, b)
-    ops.assign(graph, b, a)
-    bench = Bench(graph, registry)
-    bench.variables.commit("a", np.array(1.0))
-    bench.variables.commit("b", np.array(2.0))
-    bench.run()
-    assert (bench.variables.read("a"), bench.variables.read("b")) == (2.0, 1.0)
+    fetches = [ops.assign(graph, a, b, name="set_a"), ops.assign(graph, b, a, name="set_b")]
+    bench = Bench(graph, registry, fetches)
+    bench.put("a", np.array(1.0))
+    bench.put("b", np.array(2.0))
+    assert [float(value) for value in bench.run().values()] == [2.0, 1.0]
+    assert (bench.value("a"), bench.value("b")) == (2.0, 1.0)
 
 
 def test_a_variable_read_before_it_has_a_value_says_what_to_run(registry: Registry) -> None:
@@ -58,8 +65,23 @@ def test_a_variable_read_before_it_has_a_value_says_what_to_run(registry: Regist
 def assigned_from_feed() -> Graph:
     graph = Graph()
     w = ops.variable(graph, (2,), "float64", name="w")
-    ops.assign(graph, w, ops.placeholder(graph, (2,), "float64", name="x"))
+    ops.assign(graph, w, ops.placeholder(graph, (2,), "float64", name="x"), name="set")
     return graph
+
+
+def test_what_is_only_assigned_needs_no_value_and_has_one_afterwards(registry: Registry) -> None:
+    bench = Bench(assigned_from_feed(), registry)
+    bench.run({X: np.array([1.0, 2.0])})
+    assert bench.value("w").tolist() == [1.0, 2.0]
+    bench.variables.require(frozenset({"w"}))
+
+
+def test_a_step_that_fails_gives_no_variable_a_first_value(registry: Registry) -> None:
+    bench = Bench(assigned_from_feed(), registry)
+    with pytest.raises(RunnerError, match="feed x:0"):
+        bench.run({X: np.ones(3)})
+    with pytest.raises(RunnerError, match="variable 'w' has no value yet"):
+        bench.variables.require(frozenset({"w"}))
 
 
 def test_a_variable_does_not_share_memory_with_the_caller_s_feed(registry: Registry) -> None:
@@ -67,21 +89,12 @@ def test_a_variable_does_not_share_memory_with_the_caller_s_feed(registry: Regis
     value = np.ones(2)
     bench.run({X: value})
     value[:] = 7.0
-    assert bench.variables.read("w").tolist() == [1.0, 1.0]
+    assert bench.value("w").tolist() == [1.0, 1.0]
 
 
-def test_a_fetched_variable_cannot_be_written(registry: Registry) -> None:
-    bench = Bench(assigned_from_feed(), registry, [Tensor("w")])
-
-    bench.variables.commit("w", np.zeros(2))
-    fetched = bench.run({X: np.ones(2)})[Tensor("w")]
-    with pytest.raises(ValueError, match="read-only"):
-        fetched[:] = 7.0
-
-
-def test_the_store_knows_how_much_it_holds() -> None:
-    store = VariableStore()
-    store.commit("a", np.zeros(3))
-    store.commit("b", np.zeros(4, np.float32))
-    store.commit("a", np.zeros(5))
-    assert store.nbytes == 5 * 8 + 4 * 4
+@pytest.mark.parametrize("fetch", ["w", "set"])
+def test_a_variable_does_not_share_memory_with_what_was_fetched(registry: Registry, fetch: str) -> None:
+    bench = Bench(assigned_from_feed(), registry, [Tensor(fetch)])
+    bench.put("w", np.zeros(2))
+    bench.run({X: np.ones(2)})[Tensor(fetch)][:] = 7.0
+    assert bench.value("w").tolist() == [1.0, 1.0]

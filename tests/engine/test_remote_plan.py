@@ -15,22 +15,22 @@ from runner.engine.tensor import Tensor
 from runner.engine.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from tests.engine.remote_programs import EPOCH, EXAMPLES, remote_plan, there_and_back
+from tests.engine.remote_programs import EPOCH, EXAMPLES, plans_of, remote_plan, there_and_back
 
 RATE, OLD, AWAY = Tensor("rate"), Tensor("w"), Tensor("away")
 
 
 @pytest.fixture
 def plan(tmp_path: Path, registry: Registry) -> RemotePlan:
-    return remote_plan(there_and_back(), "run", tmp_path, registry, name="run-0")
+    return remote_plan(plans_of(there_and_back(), registry), "run", tmp_path, name="run-0")
 
 
 def test_only_who_has_something_to_do_takes_part(tmp_path: Path, registry: Registry, plan: RemotePlan) -> None:
-    init = remote_plan(there_and_back(), "init", tmp_path, registry)
+    init = remote_plan(plans_of(there_and_back(), registry), "init", tmp_path)
     assert (set(init.plans), set(init.assignments)) == ({"worker-0"}, {"worker-0"})
     assert (set(plan.plans), set(plan.assignments)) == ({"worker-0", "worker-1"}, {"worker-0", "worker-1"})
     nothing = Program(there_and_back().graph, {"nothing": Client("nothing")}, {}, workers=2)
-    assert remote_plan(nothing, "nothing", tmp_path, registry).assignments == {}
+    assert remote_plan(plans_of(nothing, registry), "nothing", tmp_path).assignments == {}
 
 
 def test_every_worker_gets_the_same_arenas_of_this_life_of_the_run(plan: RemotePlan) -> None:

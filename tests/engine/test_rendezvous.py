@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ class Waiter:
     """A thread that receives one value; ``waiting`` is set when it has begun to wait."""
 
     def __init__(self, rendezvous: LocalRendezvous, key: str) -> None:
-        self.result: object = None
+        self.result: Any = None
         self.waiting = threading.Event()
         condition = rendezvous._condition
         wait = condition.wait
@@ -38,7 +39,7 @@ class Waiter:
         except ClusterError as error:
             self.result = error
 
-    def join(self) -> object:
+    def join(self) -> Any:
         self._thread.join(JOIN_S)
         assert not self._thread.is_alive(), "the receiver still waits"
         return self.result
@@ -57,6 +58,14 @@ def test_a_value_is_received_once_under_its_step_and_key() -> None:
         rendezvous.receive(0, "a", "peer")
 
 
+def test_the_sender_may_use_its_memory_again_at_once() -> None:
+    rendezvous = LocalRendezvous()
+    value = VALUE.copy()
+    rendezvous.send(0, "a", "peer", value)
+    value[:] = 7.0
+    np.testing.assert_array_equal(rendezvous.receive(0, "a", "peer"), VALUE)
+
+
 def test_a_second_value_for_a_key_is_refused() -> None:
     rendezvous = LocalRendezvous()
     rendezvous.send(3, "a", "peer", VALUE)
@@ -69,7 +78,7 @@ def test_a_receiver_waits_for_the_sender() -> None:
     waiter = Waiter(rendezvous, "a")
     rendezvous.send(0, "other", "peer", VALUE)
     rendezvous.send(0, "a", "peer", VALUE)
-    assert waiter.join() is VALUE
+    np.testing.assert_array_equal(waiter.join(), VALUE)
 
 
 def test_a_value_that_does_not_come_is_told_with_key_step_source_and_limit() -> None:
@@ -94,7 +103,7 @@ def test_what_has_arrived_is_delivered_even_after_a_failure() -> None:
     rendezvous = LocalRendezvous()
     rendezvous.send(0, "a", "peer", VALUE)
     rendezvous.abort(ValueError("no disk"))
-    assert rendezvous.receive(0, "a", "peer") is VALUE
+    np.testing.assert_array_equal(rendezvous.receive(0, "a", "peer"), VALUE)
 
 
 def test_reset_forgets_the_failed_step_and_returns_its_failure() -> None:
@@ -106,4 +115,4 @@ def test_reset_forgets_the_failed_step_and_returns_its_failure() -> None:
     assert rendezvous.reset() is None
     assert rendezvous.pending == []
     rendezvous.send(0, "a", "peer", VALUE)
-    assert rendezvous.receive(0, "a", "peer") is VALUE
+    np.testing.assert_array_equal(rendezvous.receive(0, "a", "peer"), VALUE)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine import ops
+from runner.engine import ops, program_plans
 from runner.engine import session as session_module
 from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph
@@ -19,6 +19,7 @@ from runner.engine.session import LocalSession, scalar
 from runner.engine.tensor import Tensor
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
+from tests.engine.fake_kernels import reference_registry
 from tests.engine.running import CPU_0, CPU_1, Array, Function, Replaced, client, session
 
 TWO = local_cluster(2)
@@ -92,13 +93,13 @@ def test_one_device_runs_in_the_caller_s_thread(registry: Registry) -> None:
 
 def test_plans_are_made_once_per_signature(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[object] = []
-    compile_signature = session_module.compile_signature
+    compile_signature = program_plans.compile_signature
 
     def counting(graph: Graph, signature: Any, *rest: Any) -> Any:
         compiled.append(signature)
         return compile_signature(graph, signature, *rest)
 
-    monkeypatch.setattr(session_module, "compile_signature", counting)
+    monkeypatch.setattr(program_plans, "compile_signature", counting)
     same = client("again", [BACK], feeds=[X])
     other = client("other", [Tensor("away")], feeds=[X])
     with session(there_and_back(), registry, CLIENT, same, other, cluster=TWO) as opened:
@@ -245,8 +246,8 @@ def test_inputs_without_a_source_are_refused(registry: Registry) -> None:
     opened.close()
 
 
-def test_checked_mode_and_libraries_reach_the_session(registry: Registry) -> None:
-    kernels = Replaced(registry, {"exp": lambda value: value * np.nan})
+def test_checked_mode_and_libraries_reach_the_session() -> None:
+    kernels = Replaced(reference_registry(), {"exp": lambda value: value * np.nan})
     with (
         session(there_and_back(), kernels, CLIENT, cluster=TWO, check_finite=True) as opened,
         pytest.raises(RunnerError, match=r"node 'away' .* 2 of 2 values are not finite"),

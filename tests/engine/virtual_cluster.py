@@ -36,7 +36,7 @@ from runner.engine.transport.messages import (
 from runner.engine.transport.names import MASTER, peer_name
 from runner.engine.worker import Worker
 from runner.kernels.registry import Registry
-from tests.engine.remote_programs import remote_plan
+from tests.engine.remote_programs import plans_of, remote_plan
 from tests.engine.transport.conftest import identity
 from tests.engine.turns import Turns, TurnTaking
 
@@ -78,6 +78,7 @@ class VirtualCluster:
         self.endpoint = self._endpoint(MASTER)
         self._directory = directory
         self._registry = registry
+        self._planned = plans_of(program, registry)
         self._make_source = make_source
         self._plans: dict[str, RemotePlan] = {}
         self.endpoints = {name: self._endpoint(name) for name in self.workers}
@@ -146,7 +147,7 @@ class VirtualCluster:
     def load(self, client: str) -> RemotePlan:
         """Have a client's parts loaded, once."""
         if client not in self._plans:
-            plan = remote_plan(self.program, client, self._directory, self._registry, name=client)
+            plan = remote_plan(self._planned, client, self._directory, name=client)
             for worker, assignment in plan.assignments.items():
                 self.tell(Load(client), [worker], assignment.to_document())
             self.answers(Loaded, plan.plans)

@@ -38,7 +38,8 @@ def checkpoint_exists(folder: Path, step: int) -> bool:
 def test_a_finished_run_leaves_its_record_and_no_process(undisturbed: Path) -> None:
     summary = summary_of(undisturbed)
     assert (summary.status, summary.steps, summary.workers) == ("finished", 24, 2)
-    assert summary.kernels == {"cpu": "numpy"}
+    assert summary.kernels == {"cpu": "llvm+numpy+onednn"}
+    assert summary.kernels_missing == {}
     assert summary.examples == 24 * 32
     assert 0 < summary.step_time_s["p10"] <= summary.step_time_s["median"] <= summary.step_time_s["p90"]
     assert len(summary.bytes_sent_per_worker) == 2

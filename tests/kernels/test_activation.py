@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from runner.kernels.reference.activation import log_softmax, relu, sigmoid, softmax
+from runner.kernels.reference.activation import log_softmax, relu, relu_gradient, sigmoid, softmax
 from runner.kernels.registry import Array
 
 ORDINARY = np.random.default_rng(0).standard_normal((4, 5)) * 3
@@ -36,3 +36,8 @@ def test_probabilities_add_up_to_one() -> None:
 
 def test_relu_keeps_nan() -> None:
     assert np.isnan(relu(np.array([np.nan, -1.0]))).tolist() == [True, False]
+
+
+def test_no_gradient_leaks_through_a_closed_relu_not_even_one_that_is_not_finite() -> None:
+    dy = np.array([np.nan, np.inf, -np.inf, -1.0, 2.0])
+    assert relu_gradient(dy, np.array([0.0, -1.0, 0.0, 0.0, 3.0])).tobytes() == np.array([0, 0, 0, 0, 2.0]).tobytes()

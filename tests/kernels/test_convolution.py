@@ -66,7 +66,7 @@ def test_input_gradient_by_loops(geometry: dict[str, Any]) -> None:
 def test_weight_gradient_by_loops(geometry: dict[str, Any]) -> None:
     x, w = _samples(geometry["groups"])
     dy = np.random.default_rng(9).standard_normal(by_loops(x, w, **geometry).shape)
-    dw = conv2d_weight_gradient(dy, x, weight_shape=w.shape, **geometry)
+    dw = conv2d_weight_gradient(dy, x, weight_shape=w.shape, dtype=x.dtype.name, **geometry)
     for place in [(0, 0, 0, 0), (7, w.shape[1] - 1, 2, 1), (3, 0, 1, 1)]:
         unit = np.zeros_like(w)
         unit[place] = 1
@@ -97,8 +97,8 @@ def test_the_weight_gradient_adds_examples_in_order() -> None:
     total = np.zeros_like(w)
     for n in range(len(x)):
         one = slice(n, n + 1)
-        total += conv2d_weight_gradient(dy[one], x[one], weight_shape=w.shape, **PLAIN)
-    np.testing.assert_array_equal(conv2d_weight_gradient(dy, x, weight_shape=w.shape, **PLAIN), total)
+        total += conv2d_weight_gradient(dy[one], x[one], weight_shape=w.shape, dtype=x.dtype.name, **PLAIN)
+    np.testing.assert_array_equal(conv2d_weight_gradient(dy, x, weight_shape=w.shape, dtype=x.dtype.name, **PLAIN), total)
 
 
 @pytest.mark.parametrize("run_bytes", [1, 70_000, 1 << 30])
@@ -109,7 +109,7 @@ def test_the_length_of_runs_changes_no_bit(monkeypatch: pytest.MonkeyPatch, run_
         return [
             conv2d(x, w, **PLAIN).tobytes(),
             conv2d_input_gradient(dy, w, input_shape=x.shape, **PLAIN).tobytes(),
-            conv2d_weight_gradient(dy, x, weight_shape=w.shape, **PLAIN).tobytes(),
+            conv2d_weight_gradient(dy, x, weight_shape=w.shape, dtype=x.dtype.name, **PLAIN).tobytes(),
         ]
 
     usual = results()

@@ -1,18 +1,53 @@
-"""The table of kernels: priorities, gaps and duplicates."""
+"""The table of kernels: who is chosen for a node, and what a kernel made of a function does."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from runner.engine.tensor import TensorSpec
-from runner.kernels.registry import Kernel, KernelError, Registry, as_array
+from runner.kernels.registry import (
+    ALIGNMENT,
+    Arrangement,
+    Attributes,
+    Bound,
+    Buffers,
+    Choice,
+    Kernel,
+    KernelError,
+    Layout,
+    NativeCall,
+    Operand,
+    Registry,
+    Spec,
+    allocate,
+    arrange_plain,
+    as_array,
+    function_kernel,
+    plain,
+)
 
 BOTH = frozenset({"float32", "float64"})
+PAIR = TensorSpec((2,), "float32")
 
 
-def _kernel(op: str, priority: int = 0, dtypes: frozenset[str] = BOTH, device_type: str = "cpu") -> Kernel:
-    return Kernel(op, device_type, f"library-{priority}", priority, dtypes, lambda *_: lambda *arrays: arrays)
+def _no_call(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+    raise AssertionError("these kernels are chosen, not run")
+
+
+def _refuse(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement | None:
+    return None
+
+
+def _kernel(
+    op: str, priority: int = 0, dtypes: frozenset[str] = BOTH, device_type: str = "cpu", *, able: bool = True
+) -> Kernel:
+    arrange = arrange_plain if able else _refuse
+    return Kernel(op, device_type, f"library-{priority}", priority, dtypes, arrange, _no_call)
 
 
 def _registry(*kernels: Kernel) -> Registry:
@@ -22,15 +57,41 @@ def _registry(*kernels: Kernel) -> Registry:
     return registry
 
 
+def _choose(registry: Registry, op: str, *dtypes: str) -> Choice:
+    specs = [TensorSpec((2,), dtype) for dtype in dtypes]
+    return registry.choose(op, "cpu", {}, specs, specs[:1], [plain(spec) for spec in specs])
+
+
 def test_the_highest_priority_is_taken() -> None:
     registry = _registry(_kernel("relu", 0), _kernel("relu", 10), _kernel("relu", 5))
-    assert registry.select("relu", "cpu", ["float32"]).priority == 10
+    assert _choose(registry, "relu", "float32").kernel.priority == 10
 
 
 def test_a_kernel_that_lacks_the_dtype_is_passed_over() -> None:
     registry = _registry(_kernel("relu", 10, frozenset({"float32"})), _kernel("relu", 0))
-    assert registry.select("relu", "cpu", ["float64"]).priority == 0
-    assert registry.select("relu", "cpu", ["float32", "int64"]).priority == 10
+    assert _choose(registry, "relu", "float64").kernel.priority == 0
+    assert _choose(registry, "relu", "float32", "int64").kernel.priority == 10
+
+
+def test_a_kernel_that_cannot_do_the_node_is_passed_over() -> None:
+    registry = _registry(_kernel("relu", 10, able=False), _kernel("relu", 5), _kernel("relu", 0))
+    choice = _choose(registry, "relu", "float32")
+    assert choice.kernel.priority == 5
+    assert choice.arrangement == Arrangement((plain(PAIR),), (plain(PAIR),))
+
+
+def test_a_kernel_is_told_attributes_specs_and_what_is_offered() -> None:
+    asked: list[object] = []
+
+    def arrange(
+        attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+    ) -> Arrangement:
+        asked.extend((dict(attributes), list(inputs), list(outputs), list(offered)))
+        return Arrangement((), ())
+
+    registry = _registry(Kernel("relu", "cpu", "library", 0, BOTH, arrange, _no_call))
+    registry.choose("relu", "cpu", {"slope": 0.5}, [PAIR], [PAIR, PAIR], [None])
+    assert asked == [{"slope": 0.5}, [PAIR], [PAIR, PAIR], [None]]
 
 
 def test_two_kernels_of_one_priority_are_an_error() -> None:
@@ -40,13 +101,23 @@ def test_two_kernels_of_one_priority_are_an_error() -> None:
 
 def test_a_missing_kernel_names_the_devices_that_have_one() -> None:
     registry = _registry(_kernel("relu", device_type="gpu"), _kernel("relu", device_type="tpu"))
-    with pytest.raises(
-        KernelError,
-        match=r"no kernel for op 'relu' with dtypes \['float32'\] on device type 'cpu'; .* the op: gpu, tpu",
-    ):
-        registry.select("relu", "cpu", ["float32"])
+    expected = r"no kernel for op 'relu' with dtypes \['float32'\] on device type 'cpu'; .* the op: gpu, tpu"
+    with pytest.raises(KernelError, match=expected):
+        _choose(registry, "relu", "float32")
     with pytest.raises(KernelError, match="device types that have the op: none"):
-        registry.select("tanh", "cpu", ["float32"])
+        _choose(registry, "tanh", "float32")
+    with pytest.raises(KernelError, match=r"no kernel for op 'relu' .* the op: cpu"):
+        _choose(_registry(_kernel("relu", able=False)), "relu", "float32")
+
+
+def test_a_kernel_is_found_by_its_library() -> None:
+    registry = _registry(_kernel("relu", 0), _kernel("relu", 10))
+    assert registry.find("relu", "cpu", "library-0").priority == 0
+    with pytest.raises(KernelError, match=r"op 'relu' on 'cpu' has no kernel of 'mkl'; .*: library-10, library-0"):
+        registry.find("relu", "cpu", "mkl")
+    with pytest.raises(KernelError, match="op 'tanh' on 'cpu' has no kernel of 'mkl'; it has those of: none"):
+        registry.find("tanh", "cpu", "mkl")
+    assert registry.libraries() == {"library-0", "library-10"}
 
 
 def test_gaps_and_strays_are_named() -> None:
@@ -61,10 +132,87 @@ def test_devices_of_an_op() -> None:
     assert registry.device_types("relu") == {"cpu", "gpu"}
 
 
+def test_machine_code_needs_somebody_who_joins_it() -> None:
+    with pytest.raises(KernelError, match="1 calls of machine code are to be joined, but no library for that"):
+        Registry().join([NativeCall(0, (0, 0, 0, 0), None)])
+
+
+def _operand(spec: TensorSpec, value: object = 0) -> Operand:
+    operand = Operand(spec, plain(spec), allocate(spec.nbytes))
+    operand.array[...] = value
+    return operand
+
+
+def _bound(function: object, inputs: Sequence[Operand], outputs: Sequence[Operand], **attributes: object) -> Bound:
+    kernel = function_kernel("some", function)  # type: ignore[arg-type]
+    specs = [[operand.spec for operand in side] for side in (inputs, outputs)]
+    arrangement = kernel.arrange(attributes, *specs, [operand.layout for operand in inputs])
+    assert arrangement is not None
+    return kernel.bind(attributes, arrangement, Buffers(tuple(inputs), tuple(outputs), allocate(0)))
+
+
+def test_a_function_reads_and_fills_the_memory_it_was_bound_to() -> None:
+    x, total, product = _operand(PAIR), _operand(PAIR), _operand(PAIR)
+    call = _bound(lambda a, *, factor: (a + factor, a * factor), [x], [total, product], factor=np.float32(3))
+    assert callable(call)
+    for value in (2.0, 5.0):
+        x.array[:] = value
+        call()
+        assert (total.array.tolist(), product.array.tolist()) == ([value + 3] * 2, [value * 3] * 2)
+
+
+def test_a_function_may_return_its_input() -> None:
+    x, y = _operand(PAIR, 4.0), _operand(PAIR)
+    call = _bound(lambda a: a, [x], [y])
+    assert callable(call)
+    call()
+    x.array[:] = 0.0
+    assert y.array.tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("result", "came"),
+    [
+        (np.ones(2), r"float64\[2\]"),
+        (np.ones(1, np.float32), r"float32\[1\]"),
+        (np.ones((1, 2), np.float32), r"float32\[1, 2\]"),
+        (1, r"int64\[\]"),
+    ],
+)
+def test_a_function_that_gives_another_shape_or_dtype_than_its_op_says_is_wrong(result: object, came: str) -> None:
+    call = _bound(lambda: result, [], [_operand(PAIR)])
+    assert callable(call)
+    with pytest.raises(TypeError, match=rf"the kernel gave {came}, expected float32\[2\]"):
+        call()
+
+
+def test_memory_begins_at_a_cache_line_and_is_zero() -> None:
+    assert allocate(0).nbytes == 0
+    for nbytes in (1, 63, 64, 1000):
+        memory = allocate(nbytes)
+        assert memory.ctypes.data % ALIGNMENT == 0
+        assert (memory.nbytes, memory.any()) == (nbytes, False)
+
+
+@pytest.mark.parametrize("spec", [PAIR, TensorSpec((), "int64"), TensorSpec((0, 3), "float64")])
+def test_an_operand_shows_its_bytes_as_an_array(spec: TensorSpec) -> None:
+    operand = Operand(spec, plain(spec), allocate(spec.nbytes + 64))
+    assert (operand.array.shape, operand.array.dtype) == (spec.shape, spec.dtype)
+    operand.array[...] = 1
+    assert operand.data[: spec.nbytes].any() == (spec.size > 0)
+    assert not operand.data[spec.nbytes :].any()
+    assert operand.address == operand.data.ctypes.data
+
+
+def test_a_tensor_in_another_layout_is_no_array() -> None:
+    operand = Operand(PAIR, Layout("aB8b", 32), allocate(32))
+    with pytest.raises(ValueError, match="a tensor in layout 'aB8b' was taken for a plain array"):
+        operand.array  # noqa: B018
+
+
 def test_fed_values_are_not_promoted() -> None:
-    spec = TensorSpec((2,), "float32")
-    assert as_array(np.ones(2, np.float32), spec).dtype == np.float32
+    assert as_array(np.ones(2, np.float32), PAIR).dtype == np.float32
     with pytest.raises(ValueError, match=r"came float64\[2\], expected float32\[2\]"):
-        as_array([1.0, 2.0], spec)
+        as_array([1.0, 2.0], PAIR)
     with pytest.raises(ValueError, match=r"came float32\[2, 1\], expected float32\[2\]"):
-        as_array(np.ones((2, 1), np.float32), spec)
+        as_array(np.ones((2, 1), np.float32), PAIR)

@@ -1,8 +1,6 @@
-"""Every reference kernel over the table of cases: shapes, dtypes, precisions and layouts in memory."""
+"""Every reference kernel over the table of cases: shapes, dtypes and precisions."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from tests.op_cases import Array, Case, all_cases
 from tests.oracles import evaluate
 
 ALL = [pytest.param(op, case, id=label) for op, case, label in all_cases()]
-WITH_INPUTS = [pytest.param(op, case, id=label) for op, case, label in all_cases() if case.inputs]
 SEED = 4
 
 
@@ -34,27 +31,6 @@ def test_single_precision_is_close_to_double(op: str, case: Case) -> None:
     double = _run(op, case, rounded)
     for low, high in zip(single, double, strict=True):
         np.testing.assert_allclose(low, high, rtol=case.tolerance, atol=case.tolerance)
-
-
-def _strided(array: Array) -> Array:
-    """The same values, every second element of a larger array."""
-    wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
-    wide[..., ::2] = array
-    return wide[..., ::2]
-
-
-def _backwards(array: Array) -> Array:
-    """The same values, stored from the last to the first along every axis."""
-    return np.flip(np.flip(array).copy())
-
-
-@pytest.mark.parametrize("layout", [np.asfortranarray, _strided, _backwards])
-@pytest.mark.parametrize(("op", "case"), WITH_INPUTS)
-def test_the_layout_of_inputs_in_memory_does_not_matter(op: str, case: Case, layout: Callable[[Array], Array]) -> None:
-    arrays = case.draw(SEED)
-    scattered = [layout(array) if array.ndim else array for array in arrays]
-    for plain, other in zip(_run(op, case, arrays), _run(op, case, scattered), strict=True):
-        np.testing.assert_allclose(other, plain, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize(("op", "case"), ALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from runner.engine.graph import Graph
 from runner.engine.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.strategies.base import shares
-from runner.strategies.collectives import sharded_reduce
+from runner.strategies.collectives import in_buckets, sharded_reduce
 from tests.engine.running import client, session
 
 Parts = list[NDArray[np.floating]]
@@ -117,3 +118,13 @@ def test_each_sum_is_made_by_the_worker_that_owns_it() -> None:
         (worker_device(2), (2,)),
     ]
     assert [graph.nodes[total.node].device for total in totals] == [worker_device(k) for k in range(3)]
+
+
+@given(sizes=st.lists(st.integers(0, 50), max_size=12), limit=st.integers(0, 100))
+def test_buckets_hold_neighbours_up_to_the_limit(sizes: list[int], limit: int) -> None:
+    buckets = in_buckets(sizes, limit)
+    assert [i for bucket in buckets for i in bucket] == list(range(len(sizes)))
+    for bucket, following in pairwise(buckets):
+        filled = sum(sizes[i] for i in bucket)
+        assert filled <= limit or len(bucket) == 1
+        assert filled + sizes[following.start] > limit

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.engine.compile import compile_signature
+from runner.engine.device import local_cluster
 from runner.engine.kernel_table import load_kernels
 from runner.engine.program import Client
 from runner.engine.tensor import Tensor
@@ -18,6 +20,7 @@ from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Task, shares
+from runner.strategies.collectives import in_buckets
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import NETWORKS, task_of
@@ -113,21 +116,31 @@ def test_a_checkpoint_of_one_strategy_continues_under_another(registry: Registry
         expect_same_bits(second.weights(), undisturbed)
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("bucket_bytes", [0, 200, 1 << 20])
+@pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
-    network: str, workers: int, registry: Registry
+    network: str, workers: int, bucket_bytes: int, registry: Registry
 ) -> None:
-    with opened(SyncData(workers=workers), task_for(network), registry) as trainer:
+    strategy = SyncData(workers=workers, bucket_bytes=bucket_bytes)
+    with opened(strategy, task_for(network), registry) as trainer:
         trainer.session.run("init")
         assert trainer.session.sent_bytes() == [0] * workers
         trainer.train(range(3))
         counted = trainer.session.sent_bytes()
         planned = [plan.sent_bytes for plan in trainer.session.plans("train").values()]
         # Exchanged is every variable but the optimizer's own: trained ones as gradient, averages as statistic.
-        exchanged = [s.size for name, s in trainer.program.variables.items() if "velocity" not in name]
+        exchanged = {name: s for name, s in trainer.program.variables.items() if "velocity" not in name}
+        gradients = [spec.size for name, spec in exchanged.items() if "moving" not in name][::-1]
+        statistics = [spec.size for name, spec in exchanged.items() if "moving" in name]
+    messages = [
+        sum(group[i] for i in bucket)
+        for group in (gradients, statistics)
+        for bucket in in_buckets([8 * size for size in group], bucket_bytes)
+    ]
+    assert sum(messages) == sum(spec.size for spec in exchanged.values())
     expected = [0] * workers
-    for size in exchanged:
+    for size in messages:
         for k, (lo, hi) in enumerate(shares(size, workers)):
             expected[k] += 8 * ((size - (hi - lo)) + (workers - 1) * (hi - lo))
     for k in range(1, workers):
@@ -136,13 +149,31 @@ def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
     assert counted == [3 * nbytes for nbytes in expected]
 
 
-def test_the_exchange_of_a_gradient_is_stamped_with_its_layer() -> None:
-    graph = SyncData(workers=2).build(task_for("convolutional")).graph
-    exchanged = [node for node in graph if node.name.startswith("reduce/")]
-    assert {node.name.split("/")[1] for node in exchanged} == {"conv1", "conv2", "fc"}
-    for node in exchanged:
-        assert node.layer is not None
-        assert node.layer.name == node.name.split("/")[1]
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_how_gradients_are_bundled_changes_no_bit(network: str, registry: Registry) -> None:
+    weights, history = sync(network, 3)
+    for bucket_bytes in (0, 200):
+        other = trained(SyncData(workers=3, bucket_bytes=bucket_bytes), task_for(network), registry, STEPS)
+        expect_same_bits(other[0], weights)
+        assert other[1] == history
+
+
+def test_gradients_that_fit_a_bucket_are_one_message_for_each_owner() -> None:
+    def sends(bucket_bytes: int) -> int:
+        program = SyncData(workers=2, bucket_bytes=bucket_bytes).build(task_for("convolutional"))
+        compiled = compile_signature(
+            program.graph, program.clients["train"].signature, local_cluster(2), load_kernels()
+        )
+        return sum(node.op == "send" for part in compiled.parts.values() for node in part.graph)
+
+    scores = 2
+    assert sends(1 << 20) == scores + 2 * 2
+    assert sends(0) == scores + 6 * 2 * 2
+
+
+def test_a_negative_bucket_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parallelism\.bucket_bytes=-1: expected a number of bytes, 0 or more"):
+        SyncData(bucket_bytes=-1)
 
 
 @pytest.mark.parametrize("workers", [2, 3])

@@ -53,10 +53,10 @@ def opened(strategy: Strategy, task: Task, registry: Registry, **more: Client) -
     """A program of a strategy, not initialised; more: clients besides its own."""
     program = strategy.build(task)
     program = replace(program, clients={**program.clients, **more})
-    source = Examples(task.batch_size, task.example_shape, task.dtype)
+    source = Examples(task.batch_size, task.example_shape, task.state_dtype)
     session = LocalSession(program, local_cluster(strategy.workers), registry, source)
     try:
-        yield Trainer(program, session, task.dtype)
+        yield Trainer(program, session, task.state_dtype)
     finally:
         session.close()
 

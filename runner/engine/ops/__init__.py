@@ -21,11 +21,15 @@ from runner.engine.ops.arithmetic import (
     square,
     sub,
 )
-from runner.engine.ops.batch_normalization import batch_norm, batch_norm_gradient
+from runner.engine.ops.batch_normalization import batch_norm, batch_norm_gradient, batch_norm_inference
 from runner.engine.ops.common import unbroadcast
 from runner.engine.ops.comparison import equal, greater, greater_equal, less, maximum, minimum, select
 from runner.engine.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
+from runner.engine.ops.elementwise import elementwise
 from runner.engine.ops.executor import assign, placeholder, recv, send, variable
+from runner.engine.ops.fused_convolution import conv2d_fused, conv2d_weight_bias_gradient
+from runner.engine.ops.fused_linear import matmul_bias_gradient, matmul_fused
+from runner.engine.ops.fused_normalization import batch_norm_relu, batch_norm_relu_gradient
 from runner.engine.ops.indexing import gather, one_hot, scatter_add
 from runner.engine.ops.linear import matmul
 from runner.engine.ops.local_response_normalization import (
@@ -51,28 +55,36 @@ from runner.engine.ops.shape import (
     split,
     transpose,
 )
-from runner.engine.ops.structural import add_n, cast, constant, fill, identity, stop_gradient
+from runner.engine.ops.structural import add_n, as_dtype, cast, constant, convert, fill, identity, stop_gradient
 
 __all__ = [
     "abs",
     "add",
     "add_n",
     "argmax",
+    "as_dtype",
     "assign",
     "avg_pool",
     "avg_pool_gradient",
     "batch_norm",
     "batch_norm_gradient",
+    "batch_norm_inference",
+    "batch_norm_relu",
+    "batch_norm_relu_gradient",
     "broadcast_to",
     "cast",
     "channel_window_sum",
     "concat",
     "constant",
     "conv2d",
+    "conv2d_fused",
     "conv2d_input_gradient",
+    "conv2d_weight_bias_gradient",
     "conv2d_weight_gradient",
+    "convert",
     "div",
     "dropout_mask",
+    "elementwise",
     "equal",
     "exp",
     "fill",
@@ -87,6 +99,8 @@ __all__ = [
     "log1p",
     "log_softmax",
     "matmul",
+    "matmul_bias_gradient",
+    "matmul_fused",
     "max_pool",
     "max_pool_gather",
     "max_pool_gradient",

@@ -13,12 +13,13 @@ import numpy as np
 
 from runner.engine.graph import Graph, Node
 from runner.engine.op import Attributes, GradientRule, NotDifferentiable, ShapeError, expect
-from runner.engine.tensor import FLOATS, Tensor, TensorSpec
+from runner.engine.tensor import FLOATS, Tensor, TensorSpec, state_dtype
 
 NUMERIC = (*FLOATS, "int32", "int64")
 INTEGERS = ("int32", "int64")
 
 NO_INPUTS = NotDifferentiable("it has no inputs")
+MADE_BY_PASSES = NotDifferentiable("it is made by passes after gradients exist")
 
 
 def expect_dtype(op: str, spec: TensorSpec, allowed: Sequence[str], role: str = "input") -> None:
@@ -36,6 +37,12 @@ def declared_spec(op: str, attributes: Attributes) -> TensorSpec:
 def expect_same_dtype(op: str, specs: Sequence[TensorSpec]) -> None:
     """Require one dtype of all tensors: nothing is promoted silently."""
     expect(len({spec.dtype for spec in specs}) == 1, op, "inputs of one dtype", ", ".join(str(s) for s in specs))
+
+
+def expect_result_dtype(op: str, dtype: str, spec: TensorSpec) -> None:
+    """Require that a sum over products of an input is given in the input's dtype, or in that of variables beside it."""
+    allowed = dict.fromkeys((spec.dtype, state_dtype(spec.dtype)))
+    expect(dtype in allowed, op, f"a result of dtype {' or '.join(allowed)} for {spec}", dtype)
 
 
 def expect_rank(op: str, spec: TensorSpec, rank: int, role: str) -> None:

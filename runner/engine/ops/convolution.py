@@ -16,11 +16,16 @@ from runner.engine.ops.common import (
     declared_spec,
     expect_dtype,
     expect_rank,
+    expect_result_dtype,
     expect_same_dtype,
     single_output,
 )
+from runner.engine.ops.structural import as_dtype
 from runner.engine.ops.windows import window_counts
 from runner.engine.tensor import FLOATS, Tensor, TensorSpec
+
+GEOMETRY = {"strides": "ints", "padding": "ints", "groups": "int"}
+"""Attributes that say where the windows of a convolution lie."""
 
 
 def conv2d(
@@ -71,19 +76,24 @@ def conv2d_weight_gradient(
     strides: Sequence[int] = (1, 1),
     padding: Sequence[int] = (0, 0, 0, 0),
     groups: int = 1,
+    dtype: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Add dw of ``weight_shape`` with <conv2d(x, w), dy> = <w, dw> for every w; examples add in order."""
+    """Add dw of ``weight_shape`` with <conv2d(x, w), dy> = <w, dw> for every w; examples add in order.
+
+    dtype: of dw, that of dy by default; float32 is possible for bfloat16 dy and x.
+    """
     attributes = {
         "strides": tuple(strides),
         "padding": tuple(padding),
         "groups": groups,
         "weight_shape": tuple(weight_shape),
+        "dtype": dtype or graph.spec(dy).dtype,
     }
     return graph.add("conv2d_weight_gradient", [dy, x], attributes, name=name)[0]
 
 
-def _output_shape(op: str, x: TensorSpec, w: TensorSpec, attributes: Attributes) -> tuple[int, ...]:
+def output_shape(op: str, x: TensorSpec, w: TensorSpec, attributes: Attributes) -> tuple[int, ...]:
     """Shape of y for an image and filters, after checking that they fit each other."""
     expect_rank(op, x, 4, "x (N, C, H, W)")
     expect_rank(op, w, 4, "w (O, C/groups, R, S)")
@@ -95,35 +105,41 @@ def _output_shape(op: str, x: TensorSpec, w: TensorSpec, attributes: Attributes)
     return (x.shape[0], w.shape[0], *counts)
 
 
-def _expect_floats(op: str, specs: Sequence[TensorSpec]) -> None:
+def expect_floats(op: str, specs: Sequence[TensorSpec]) -> None:
+    """Require one float dtype of all tensors."""
     expect_same_dtype(op, specs)
     expect_dtype(op, specs[0], FLOATS)
 
 
 def _infer_forward(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     x, w = specs
-    _expect_floats("conv2d", specs)
-    return [TensorSpec(_output_shape("conv2d", x, w, attributes), x.dtype)]
+    expect_floats("conv2d", specs)
+    return [TensorSpec(output_shape("conv2d", x, w, attributes), x.dtype)]
 
 
 def _infer_input_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     op = "conv2d_input_gradient"
     dy, w = specs
-    _expect_floats(op, specs)
+    expect_floats(op, specs)
     x = declared_spec(op, {"shape": attributes["input_shape"], "dtype": dy.dtype})
-    expected = _output_shape(op, x, w, attributes)
+    expected = output_shape(op, x, w, attributes)
     expect(dy.shape == expected, op, f"dy of shape {expected} for x {x} and w {w}", dy)
     return [x]
 
 
-def _infer_weight_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    op = "conv2d_weight_gradient"
+def weight_spec(op: str, specs: Sequence[TensorSpec], attributes: Attributes) -> TensorSpec:
+    """Spec of the filters whose gradient comes from dy and x, after checking that all fit each other."""
     dy, x = specs
-    _expect_floats(op, specs)
-    w = declared_spec(op, {"shape": attributes["weight_shape"], "dtype": dy.dtype})
-    expected = _output_shape(op, x, w, attributes)
+    expect_floats(op, specs)
+    expect_result_dtype(op, attributes["dtype"], dy)
+    w = declared_spec(op, {"shape": attributes["weight_shape"], "dtype": attributes["dtype"]})
+    expected = output_shape(op, x, w, attributes)
     expect(dy.shape == expected, op, f"dy of shape {expected} for x {x} and w {w}", dy)
-    return [w]
+    return w
+
+
+def _infer_weight_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    return [weight_spec("conv2d_weight_gradient", specs, attributes)]
 
 
 def _geometry(node: Node) -> dict[str, object]:
@@ -136,7 +152,7 @@ def _dx(graph: Graph, node: Node, dy: Tensor, w: Tensor, x: Tensor) -> Tensor:
 
 
 def _dw(graph: Graph, node: Node, dy: Tensor, x: Tensor, w: Tensor) -> Tensor:
-    attributes = {**_geometry(node), "weight_shape": graph.spec(w).shape}
+    attributes = {**_geometry(node), "weight_shape": graph.spec(w).shape, "dtype": graph.spec(w).dtype}
     return graph.add("conv2d_weight_gradient", [dy, x], attributes)[0]
 
 
@@ -160,35 +176,35 @@ def _input_gradient_rule(graph: Graph, node: Node, x: Tensor) -> Sequence[Tensor
 
 def _weight_gradient_rule(graph: Graph, node: Node, w: Tensor) -> Sequence[Tensor | None]:
     dy, x = node.inputs
+    w = as_dtype(graph, w, graph.spec(x).dtype)
     return [_y(graph, node, x, w), _dx(graph, node, dy, w, x)]
 
 
-def _flops(y: TensorSpec, w: TensorSpec) -> int:
+def convolution_flops(y: TensorSpec, w: TensorSpec) -> int:
+    """Cost of a convolution with this output and these filters, and of each of its gradients."""
     return 2 * y.size * math.prod(w.shape[1:])
 
 
 def _forward_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return _flops(outputs[0], inputs[1])
+    return convolution_flops(outputs[0], inputs[1])
 
 
 def _input_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return _flops(inputs[0], inputs[1])
+    return convolution_flops(inputs[0], inputs[1])
 
 
 def _weight_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
-    return _flops(inputs[0], outputs[0])
+    return convolution_flops(inputs[0], outputs[0])
 
 
-_GEOMETRY = {"strides": "ints", "padding": "ints", "groups": "int"}
-
-register(OpDef("conv2d", _infer_forward, single_output(_forward_rule), 2, _GEOMETRY, _forward_flops))
+register(OpDef("conv2d", _infer_forward, single_output(_forward_rule), 2, GEOMETRY, _forward_flops))
 register(
     OpDef(
         "conv2d_input_gradient",
         _infer_input_gradient,
         single_output(_input_gradient_rule),
         arity=2,
-        attributes={**_GEOMETRY, "input_shape": "ints"},
+        attributes={**GEOMETRY, "input_shape": "ints"},
         flops=_input_flops,
     )
 )
@@ -198,7 +214,7 @@ register(
         _infer_weight_gradient,
         single_output(_weight_gradient_rule),
         arity=2,
-        attributes={**_GEOMETRY, "weight_shape": "ints"},
+        attributes={**GEOMETRY, "weight_shape": "ints", "dtype": "dtype"},
         flops=_weight_flops,
     )
 )

@@ -9,6 +9,9 @@ from runner.engine.op import Attributes, OpDef, expect, register
 from runner.engine.ops.common import expect_dtype, expect_rank, expect_same_dtype, single_output
 from runner.engine.tensor import FLOATS, Tensor, TensorSpec
 
+TRANSPOSES = {"transpose_a": "bool", "transpose_b": "bool"}
+"""Attributes that say which factors are stored transposed."""
+
 
 def matmul(
     graph: Graph,
@@ -24,16 +27,21 @@ def matmul(
     return graph.add("matmul", [a, b], attributes, name=name)[0]
 
 
-def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+def product_spec(op: str, specs: Sequence[TensorSpec], attributes: Attributes) -> TensorSpec:
+    """Spec of the product of two matrices, either of them perhaps transposed, after checking that they fit."""
     a, b = specs
-    expect_same_dtype("matmul", specs)
-    expect_dtype("matmul", a, FLOATS)
-    expect_rank("matmul", a, 2, "a")
-    expect_rank("matmul", b, 2, "b")
+    expect_same_dtype(op, specs)
+    expect_dtype(op, a, FLOATS)
+    expect_rank(op, a, 2, "a")
+    expect_rank(op, b, 2, "b")
     m, inner_a = reversed(a.shape) if attributes["transpose_a"] else a.shape
     inner_b, n = reversed(b.shape) if attributes["transpose_b"] else b.shape
-    expect(inner_a == inner_b, "matmul", "inner extents that agree", f"{a} and {b} with {dict(attributes)}")
-    return [TensorSpec((m, n), a.dtype)]
+    expect(inner_a == inner_b, op, "inner extents that agree", f"{a} and {b} with {dict(attributes)}")
+    return TensorSpec((m, n), a.dtype)
+
+
+def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    return [product_spec("matmul", specs, attributes)]
 
 
 def _gradient(graph: Graph, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
@@ -51,10 +59,10 @@ def _gradient(graph: Graph, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
     return [da, db]
 
 
-def _flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+def product_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    """Cost of a matrix product: a multiplication and an addition per term."""
     inner = inputs[0].shape[0 if attributes["transpose_a"] else 1]
     return 2 * outputs[0].size * inner
 
 
-_TRANSPOSES = {"transpose_a": "bool", "transpose_b": "bool"}
-register(OpDef("matmul", _infer, single_output(_gradient), arity=2, attributes=_TRANSPOSES, flops=_flops))
+register(OpDef("matmul", _infer, single_output(_gradient), arity=2, attributes=TRANSPOSES, flops=product_flops))

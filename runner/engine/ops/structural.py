@@ -25,6 +25,14 @@ def identity(graph: Graph, x: Tensor, *, name: str | None = None) -> Tensor:
     return graph.add("identity", [x], name=name)[0]
 
 
+def convert(graph: Graph, x: Tensor, *, name: str | None = None) -> Tensor:
+    """Add y = x in memory of its own, perhaps in another physical layout; any shape and dtype.
+
+    Put in by passes and by the planner: a copy where an alias would be overwritten, a change of layout.
+    """
+    return graph.add("convert", [x], name=name)[0]
+
+
 def stop_gradient(graph: Graph, x: Tensor, *, name: str | None = None) -> Tensor:
     """Add y = x through which no gradient flows back."""
     return graph.add("stop_gradient", [x], name=name)[0]
@@ -54,6 +62,11 @@ def add_n(graph: Graph, tensors: Sequence[Tensor], *, name: str | None = None) -
 def cast(graph: Graph, x: Tensor, dtype: str, *, name: str | None = None) -> Tensor:
     """Add x converted to ``dtype``; floats become integers by truncation, numbers become bool by x != 0."""
     return graph.add("cast", [x], {"dtype": dtype}, name=name)[0]
+
+
+def as_dtype(graph: Graph, x: Tensor, dtype: str) -> Tensor:
+    """Return x, or add a cast of it where it is not in ``dtype``."""
+    return x if graph.spec(x).dtype == dtype else cast(graph, x, dtype)
 
 
 def _like_input(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
@@ -116,6 +129,7 @@ _FILL = {"value": "float", "shape": "ints", "dtype": "dtype"}
 _CONSTANT = {"value": "bytes", "shape": "ints", "dtype": "dtype"}
 
 register(OpDef("identity", _like_input, single_output(_pass_on), arity=1, flops=no_flops))
+register(OpDef("convert", _like_input, single_output(_pass_on), arity=1, flops=no_flops))
 register(OpDef("stop_gradient", _like_input, single_output(_block), arity=1, flops=no_flops))
 register(OpDef("fill", _infer_fill, NO_INPUTS, arity=0, attributes=_FILL, flops=no_flops))
 register(OpDef("constant", _infer_constant, NO_INPUTS, arity=0, attributes=_CONSTANT, flops=no_flops))

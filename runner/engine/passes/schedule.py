@@ -2,7 +2,8 @@
 
 All devices are simulated together under the cost model. A device that is free takes, among the nodes whose inputs
 have arrived, the one nearest (in estimated seconds) to its next Send; so a layer's gradient leaves as soon as it
-exists, and what waits for a transfer is run when the transfer is expected, not before. Ties go to graph order. The
+exists, and what waits for a transfer is run when the transfer is expected, not before. Among equals an update of a
+variable goes first: it needs no memory of its own and is the end of a gradient. Other ties go to graph order. The
 per-device orders are slices of one global topological order, therefore executing them cannot deadlock.
 """
 
@@ -51,6 +52,14 @@ class _Simulation:
             for name in before:
                 self.readers[name].append(node.name)
         self.to_send = self._seconds_to_next_send()
+        self.rank = {name: (self.to_send[name], not self._only_updates(name), self.index[name]) for name in graph.nodes}
+
+    def _only_updates(self, name: str) -> bool:
+        """Whether a node is an assign, or computes nothing but values that are assigned."""
+        readers = self.readers[name]
+        return self.graph.nodes[name].op == "assign" or (
+            bool(readers) and all(self.graph.nodes[reader].op == "assign" for reader in readers)
+        )
 
     def _seconds_to_next_send(self) -> dict[str, float]:
         distance: dict[str, float] = {}
@@ -64,7 +73,7 @@ class _Simulation:
 
     def run(self) -> list[str]:
         arrivals: list[tuple[float, int, str]] = []  # (time inputs are there, graph order, node)
-        ready: dict[str, list[tuple[float, int, str]]] = defaultdict(list)  # device -> (to send, order, node)
+        ready: dict[str, list[tuple[tuple[float, bool, int], str]]] = defaultdict(list)  # device -> (rank, node)
         busy_until: dict[str, float] = defaultdict(float)
         available: dict[str, float] = defaultdict(float)
         order: list[str] = []
@@ -74,10 +83,10 @@ class _Simulation:
         now = 0.0
         while len(order) < len(self.graph):
             while arrivals and arrivals[0][0] <= now:
-                _, index, name = heapq.heappop(arrivals)
-                heapq.heappush(ready[self.graph.nodes[name].device], (self.to_send[name], index, name))
+                _, _, name = heapq.heappop(arrivals)
+                heapq.heappush(ready[self.graph.nodes[name].device], (self.rank[name], name))
             for device in sorted(d for d in ready if ready[d] and busy_until[d] <= now):
-                _, _, name = heapq.heappop(ready[device])
+                _, name = heapq.heappop(ready[device])
                 order.append(name)
                 busy_until[device] = now + self.seconds[name]
                 self._release_readers(name, busy_until[device], available, arrivals)
@@ -104,7 +113,7 @@ class _Simulation:
     def _next_event(
         now: float,
         arrivals: list[tuple[float, int, str]],
-        ready: dict[str, list[tuple[float, int, str]]],
+        ready: dict[str, list[tuple[tuple[float, bool, int], str]]],
         busy_until: dict[str, float],
     ) -> float:
         times = [busy_until[device] for device, waiting in ready.items() if waiting]

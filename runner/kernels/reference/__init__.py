@@ -1,7 +1,7 @@
 """Plain NumPy kernels for every op: the definition of the op, and the oracle that faster kernels are held to.
 
-Importing this package fills the registry. A kernel never writes into its inputs; its outputs may be views of
-them, or read-only, so whoever holds an output treats it as immutable.
+Importing this package fills the registry. A kernel never writes into its inputs. What its function returns may be a
+view of them: it is copied to where the output lies.
 """
 
 from runner.kernels.reference import (
@@ -10,6 +10,10 @@ from runner.kernels.reference import (
     batch_normalization,
     comparison,
     convolution,
+    elementwise,
+    fused_convolution,
+    fused_linear,
+    fused_normalization,
     indexing,
     linear,
     local_response_normalization,
@@ -27,6 +31,10 @@ __all__ = [
     "batch_normalization",
     "comparison",
     "convolution",
+    "elementwise",
+    "fused_convolution",
+    "fused_linear",
+    "fused_normalization",
     "indexing",
     "linear",
     "local_response_normalization",

@@ -14,7 +14,7 @@ def relu(x: Array) -> Array:
 
 @reference("relu_gradient")
 def relu_gradient(dy: Array, y: Array) -> Array:
-    dx: Array = dy * (y > 0)
+    dx: Array = np.where(y > 0, dy, np.zeros((), dy.dtype))
     return dx
 
 

@@ -27,6 +27,14 @@ def batch_norm(x: Array, gamma: Array, beta: Array, *, epsilon: float) -> tuple[
     return centred * _per_channel(factor, x) + _per_channel(beta, x), mean, variance
 
 
+@reference("batch_norm_inference")
+def batch_norm_inference(x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, epsilon: float) -> Array:
+    factor = gamma / np.sqrt(variance + epsilon)
+    centred = x - _per_channel(mean, x)
+    y: Array = centred * _per_channel(factor, x) + _per_channel(beta, x)
+    return y
+
+
 @reference("batch_norm_gradient")
 def batch_norm_gradient(
     x: Array, gamma: Array, mean: Array, variance: Array, dy: Array, *, epsilon: float

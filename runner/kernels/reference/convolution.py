@@ -56,7 +56,7 @@ def conv2d(x: Array, w: Array, *, strides: Ints, padding: Ints, groups: int) -> 
 
 @reference("conv2d_weight_gradient")
 def conv2d_weight_gradient(
-    dy: Array, x: Array, *, weight_shape: Ints, strides: Ints, padding: Ints, groups: int
+    dy: Array, x: Array, *, weight_shape: Ints, strides: Ints, padding: Ints, groups: int, dtype: str
 ) -> Array:
     windows = _windows(x, weight_shape[2:], strides, padding, groups)
     shape = _columns_shape(len(x), weight_shape, groups, dy.shape[2:])
@@ -66,7 +66,7 @@ def conv2d_weight_gradient(
         columns = windows[run].reshape(-1, *shape[1:])
         for product in np.matmul(outputs[run], columns.swapaxes(-1, -2)):
             dw += product
-    return dw.reshape(weight_shape)
+    return dw.reshape(weight_shape).astype(dtype, copy=False)
 
 
 @reference("conv2d_input_gradient")

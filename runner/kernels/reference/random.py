@@ -19,9 +19,10 @@ def random_uniform(*, shape: tuple[int, ...], dtype: str, seed: int, key: str, l
 
 @reference("random_normal")
 def random_normal(*, shape: tuple[int, ...], dtype: str, seed: int, key: str, mean: float, stddev: float) -> Array:
-    draws = philox.normal(philox.key(seed, key), math.prod(shape))
-    scaled: Array = mean + stddev * draws
-    return scaled.reshape(shape).astype(dtype)
+    scaled = np.empty(math.prod(shape), dtype)
+    for place, draws in philox.normal_parts(philox.key(seed, key), scaled.size):
+        scaled[place] = mean + stddev * draws
+    return scaled.reshape(shape)
 
 
 @reference("dropout_mask")

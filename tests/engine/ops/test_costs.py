@@ -9,6 +9,7 @@ from runner.engine.cost import node_cost
 from runner.engine.graph import Graph
 from runner.engine.op import OPS
 from runner.engine.tensor import Tensor
+from runner.kernels.elementwise import parse
 from tests.op_cases import CASES, all_cases
 
 
@@ -38,6 +39,30 @@ def test_a_convolution_costs_as_much_as_each_of_its_gradients() -> None:
     assert _flops(graph, ops.conv2d_weight_gradient(graph, dy, x, weight_shape=(8, 2, 3, 3), groups=2)) == expected
 
 
+def test_a_fused_convolution_costs_an_operation_more_per_output_for_all_that_follows() -> None:
+    graph = Graph()
+    x, w, bias, y = _x(graph, 2, 4, 6, 6), _x(graph, 8, 4, 3, 3), _x(graph, 8), _x(graph, 2, 8, 4, 4)
+    plain = _flops(graph, ops.conv2d(graph, x, w))
+    assert _flops(graph, ops.conv2d_fused(graph, x, w)) == plain
+    assert _flops(graph, ops.conv2d_fused(graph, x, w, bias, y, relu=True)) == plain + 3 * 2 * 8 * 4 * 4
+    dw, _ = ops.conv2d_weight_bias_gradient(graph, y, x, weight_shape=(8, 4, 3, 3))
+    assert _flops(graph, dw) == plain + 2 * 8 * 4 * 4
+
+
+def test_a_fused_product_costs_an_operation_more_per_output_for_all_that_follows() -> None:
+    graph = Graph()
+    x, w, bias, dy = _x(graph, 3, 5), _x(graph, 5, 7), _x(graph, 7), _x(graph, 3, 7)
+    assert _flops(graph, ops.matmul_fused(graph, x, w, bias, relu=True)) == 2 * 3 * 5 * 7 + 2 * 3 * 7
+    dw, _ = ops.matmul_bias_gradient(graph, x, dy)
+    assert _flops(graph, dw) == 2 * 3 * 5 * 7 + 3 * 7
+
+
+def test_a_chain_costs_one_operation_per_step_and_element() -> None:
+    graph = Graph()
+    y, _ = ops.elementwise(graph, [_x(graph, 4), _x(graph)], parse("mul 0 1; add 2 #1.0; relu 3", 2, (3, 4)))
+    assert _flops(graph, y) == 3 * 4
+
+
 def test_a_sum_of_n_costs_n_less_one() -> None:
     graph = Graph()
     assert _flops(graph, ops.add_n(graph, [_x(graph, 4)] * 3)) == 8
@@ -54,7 +79,17 @@ def test_only_ops_that_move_data_are_free() -> None:
     for op, case, _ in all_cases():
         graph, _, node = case.build(op)
         work[op] = max(work[op], node_cost(graph, node).flops)
-    moving = {"identity", "stop_gradient", "fill", "constant", "cast", "broadcast_to", "reshape", "transpose"}
+    moving = {
+        "identity",
+        "convert",
+        "stop_gradient",
+        "fill",
+        "constant",
+        "cast",
+        "broadcast_to",
+        "reshape",
+        "transpose",
+    }
     moving |= {"concat", "split", "slice", "pad", "gather", "one_hot"}
     assert {op for op, flops in work.items() if flops == 0} == moving
 

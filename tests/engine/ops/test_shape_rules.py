@@ -10,6 +10,7 @@ from runner.engine import ops
 from runner.engine.graph import Graph
 from runner.engine.op import ShapeError
 from runner.engine.tensor import Tensor
+from runner.kernels.elementwise import parse
 
 
 class Sketch:
@@ -29,11 +30,11 @@ REFUSALS: dict[str, tuple[Callable[[Sketch], object], str]] = {
     ),
     "integers in a float op": (
         lambda s: ops.exp(s.graph, s.x(2, dtype="int64")),
-        r"op 'exp': expected input of dtype float32 or float64, came int64\[2\]",
+        r"op 'exp': expected input of dtype float32 or float64 or bfloat16, came int64\[2\]",
     ),
     "truth values in arithmetic": (
         lambda s: ops.neg(s.graph, s.x(2, dtype="bool")),
-        r"op 'neg': expected input of dtype float32 or float64 or int32 or int64, came bool\[2\]",
+        r"op 'neg': expected input of dtype float32 or float64 or bfloat16 or int32 or int64, came bool\[2\]",
     ),
     "shapes that do not broadcast": (
         lambda s: ops.mul(s.graph, s.x(2, 3), s.x(2)),
@@ -188,6 +189,54 @@ REFUSALS: dict[str, tuple[Callable[[Sketch], object], str]] = {
     "a scale of another size": (
         lambda s: ops.batch_norm(s.graph, s.x(4, 3), s.x(4), s.x(3), epsilon=1e-5),
         r"op 'batch_norm': expected one value per channel, float32\[3\], came float32\[4\]",
+    ),
+    "a deviation of another dtype": (
+        lambda s: ops.batch_norm_inference(
+            s.graph, s.x(4, 3), s.x(3), s.x(3), s.x(3), s.x(3, dtype="float64"), epsilon=1e-5
+        ),
+        r"op 'batch_norm_inference': expected one value per channel, float32\[3\], came float64\[3\]",
+    ),
+    "a mask of numbers": (
+        lambda s: ops.batch_norm_relu_gradient(
+            s.graph, s.x(4, 3), s.x(3), s.x(3), s.x(3), s.x(4, 3), s.x(4, 3), epsilon=1e-5
+        ),
+        r"op 'batch_norm_relu_gradient': expected a mask over x, bool\[4,3\], came float32\[4,3\]",
+    ),
+    "a bias per input channel": (
+        lambda s: ops.conv2d_fused(s.graph, s.x(1, 2, 4, 4), s.x(3, 2, 1, 1), s.x(2)),
+        r"op 'conv2d_fused': expected one bias per output channel, float32\[3\], came float32\[2\]",
+    ),
+    "a residual like the input": (
+        lambda s: ops.conv2d_fused(s.graph, s.x(1, 2, 4, 4), s.x(3, 2, 1, 1), residual=s.x(1, 2, 4, 4)),
+        r"op 'conv2d_fused': expected a residual like y, float32\[1,3,4,4\], came float32\[1,2,4,4\]",
+    ),
+    "a bias that is announced but missing": (
+        lambda s: s.graph.add(
+            "matmul_fused",
+            [s.x(2, 3), s.x(3, 4)],
+            {"transpose_a": False, "transpose_b": False, "bias": True, "relu": False, "dtype": "float32"},
+        ),
+        r"op 'matmul_fused': expected 3 inputs, came 2",
+    ),
+    "a bias per row": (
+        lambda s: ops.matmul_fused(s.graph, s.x(2, 3), s.x(3, 4), s.x(2)),
+        r"op 'matmul_fused': expected one bias per column, float32\[4\], came float32\[2\]",
+    ),
+    "a chain over two shapes": (
+        lambda s: ops.elementwise(s.graph, [s.x(2), s.x(3), s.x()], parse("add 0 1; mul 3 2", 3, (4,))),
+        r"op 'elementwise': expected inputs of one shape or of shape \(\), came \[\(2,\), \(3,\), \(\)\]",
+    ),
+    "a chain over integers": (
+        lambda s: ops.elementwise(s.graph, [s.x(2, dtype="int64")], parse("neg 0", 1, (1,))),
+        r"op 'elementwise': expected input of dtype float32 or float64 or bfloat16, came int64\[2\]",
+    ),
+    "an output of a chain that is a scalar": (
+        lambda s: ops.elementwise(s.graph, [s.x(2), s.x()], parse("neg 1; mul 0 2", 2, (3, 2))),
+        r"expected outputs computed from inputs of shape \(2,\), came outputs \(3, 2\) of 'neg 1; mul 0 2'",
+    ),
+    "a chain in no language": (
+        lambda s: s.graph.add("elementwise", [s.x(2)], {"program": "log 0", "outputs": (1,)}),
+        r"node 'elementwise': step 0 of an element-wise program: no 'log' of \(0,\)",
     ),
     "an even window of channels": (
         lambda s: ops.channel_window_sum(s.graph, s.x(4, 3), size=4),

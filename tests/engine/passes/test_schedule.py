@@ -82,7 +82,7 @@ def run_waiting(queues: Mapping[str, list[str]], cut: Graph) -> None:
 
 def training_parts(task: Task, workers: int, registry: Registry) -> list[Graph]:
     """The scheduled graphs of a training step of ``sync_data``, by worker."""
-    program = SyncData(workers=workers).build(task)
+    program = SyncData(workers=workers, bucket_bytes=0).build(task)
     compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(workers), registry)
     return [compiled.parts[worker_device(k)].graph for k in range(workers)]
 

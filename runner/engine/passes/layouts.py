@@ -1,0 +1,254 @@
+"""Choice of kernels and of physical layouts: from a device's scheduled graph to instructions over slots.
+
+Nodes are taken in order. The kernel of each is asked which layouts it wants; where a value lies otherwise, a
+conversion is put in between, once per value and layout. A variable has no layout until its first reader names one,
+so that weights lie as the convolution wants them, and what is computed from them element by element follows.
+What enters and leaves a device is plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.engine.device import DeviceName
+from runner.engine.graph import Graph, Node
+from runner.engine.op import ShapeError
+from runner.engine.plan import Feed, Instruction, Slot
+from runner.engine.tensor import Tensor, TensorSpec
+from runner.kernels.registry import Arrangement, Layout, Registry, plain
+
+ALIASES = frozenset({"identity", "stop_gradient", "reshape"})
+"""Ops whose result is their input, seen in another way: they cost nothing."""
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """Instructions over slots that have layouts, but no places yet.
+
+    owner: slot -> the slot whose memory it is, itself for most. residents: variable name -> its slot.
+    """
+
+    instructions: tuple[Instruction, ...]
+    feeds: tuple[Feed, ...]
+    fetches: Mapping[Tensor, int]
+    slots: tuple[Slot, ...]
+    owner: tuple[int, ...]
+    residents: Mapping[str, int]
+
+
+def arrange(
+    device: str,
+    part: Graph,
+    fetches: Sequence[Tensor],
+    feeds: Mapping[Tensor, Tensor],
+    registry: Registry,
+    settled: Mapping[str, Layout],
+) -> Arranged:
+    """Choose kernel and layouts of every node of ``part``, in its order.
+
+    feeds: fed tensor -> output of the placeholder that carries it. settled: layouts of variables that are decided
+    already. Raises KernelError where no kernel can do a node.
+    """
+    work = _Arranging(device, registry, settled)
+    carried = {placeholder: fed for fed, placeholder in feeds.items()}
+    work.keep_old_values(part, fetches)
+    for node in part:
+        if node.op == "placeholder":
+            work.feed(node, carried[node[0]])
+        else:
+            work.add(node)
+    return work.finish(fetches)
+
+
+def _seen_through(part: Graph, tensor: Tensor) -> Tensor:
+    """What a tensor is another view of."""
+    while (node := part.nodes[tensor.node]).op in ALIASES:
+        tensor = node.inputs[0]
+    return tensor
+
+
+@dataclass
+class _Arranging:
+    device: str
+    registry: Registry
+    settled: Mapping[str, Layout]
+    slot_of: dict[Tensor, int] = field(default_factory=dict)
+    specs: list[TensorSpec] = field(default_factory=list)
+    layouts: list[Layout | None] = field(default_factory=list)
+    owner: list[int] = field(default_factory=list)
+    residents: dict[str, int] = field(default_factory=dict)
+    feeds: list[Feed] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    converted: dict[tuple[int, Layout], int] = field(default_factory=dict)
+    assigned: dict[str, str] = field(default_factory=dict)
+    kept: set[Tensor] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.device_type = DeviceName.parse(self.device).type or ""
+
+    def keep_old_values(self, part: Graph, fetches: Sequence[Tensor]) -> None:
+        """Note fetched variables that the step overwrites: what is fetched is the value at its start."""
+        overwritten = {node.inputs[0] for node in part if node.op == "assign"}
+        self.kept = overwritten.intersection(_seen_through(part, tensor) for tensor in fetches)
+
+    def feed(self, node: Node, fed: Tensor) -> None:
+        """Give a fed value a slot."""
+        slot = self.new_slot(node.outputs[0], plain(node.outputs[0]))
+        self.slot_of[node[0]] = slot
+        self.feeds.append(Feed(fed, slot, node.outputs[0]))
+
+    def add(self, node: Node) -> None:
+        """Append what a node does."""
+        own: Mapping[str, Callable[[Node], None]] = {
+            "variable": self.add_variable,
+            "assign": self.add_assign,
+            "send": self.add_send,
+            "recv": self.add_recv,
+        }
+        if node.op in ALIASES:
+            self.add_alias(node)
+        elif node.op in own:
+            own[node.op](node)
+        else:
+            self.add_kernel(node)
+
+    def add_variable(self, node: Node) -> None:
+        """Give a variable its slot; its layout stays open until somebody reads it."""
+        slot = self.new_slot(node.outputs[0], self.settled.get(node.name))
+        self.slot_of[node[0]] = self.residents[node.name] = slot
+        if node[0] in self.kept:
+            self.slot_of[node[0]] = self.copy(slot, node.name)
+
+    def add_alias(self, node: Node) -> None:
+        """See the input in another way; what changes the shape has to see it plain."""
+        source = self.slot_of[node.inputs[0]]
+        if node.op == "reshape":
+            plain_source = self.in_layout(source, plain(self.specs[source]), node.name)
+            source = self.new_slot(node.outputs[0], plain(node.outputs[0]), owner=plain_source)
+        self.slot_of[node[0]] = source
+
+    def add_assign(self, node: Node) -> None:
+        """Replace a variable's value. The assign's own output is the value it is given."""
+        variable, value = node.inputs
+        if variable.node in self.assigned:
+            raise ShapeError(
+                f"variable {variable.node!r} is assigned by {self.assigned[variable.node]!r} and by {node.name!r} "
+                "in one step"
+            )
+        self.assigned[variable.node] = node.name
+        resident, source = self.residents[variable.node], self.slot_of[value]
+        wanted = self.layouts[resident]
+        if wanted is None:
+            wanted = self.layouts[source] or plain(self.specs[source])
+            self.settle(resident, wanted)
+        source = self.in_layout(source, wanted, node.name)
+        self.emit(node, "", (source,), (), Arrangement((wanted,), ()), {"variable": variable.node})
+        self.slot_of[node[0]] = source
+
+    def add_send(self, node: Node) -> None:
+        """Send a plain copy."""
+        source = self.slot_of[node.inputs[0]]
+        wanted = plain(self.specs[source])
+        self.emit(node, "", (self.in_layout(source, wanted, node.name),), (), Arrangement((wanted,), ()))
+
+    def add_recv(self, node: Node) -> None:
+        """Receive a plain value."""
+        (spec,) = node.outputs
+        slot = self.slot_of[node[0]] = self.new_slot(spec, plain(spec))
+        self.emit(node, "", (), (slot,), Arrangement((), (plain(spec),)))
+
+    def add_kernel(self, node: Node) -> None:
+        """Choose a kernel, bring its inputs into the layouts it wants, and give its outputs slots."""
+        sources = [self.slot_of[tensor] for tensor in node.inputs]
+        offered = [self.layouts[source] for source in sources]
+        if node.op == "convert":
+            # A copy in the graph leaves the layout as it is.
+            self.slot_of[node[0]] = self.copy(sources[0], node.name)
+            return
+        specs = [self.specs[source] for source in sources]
+        choice = self.registry.choose(node.op, self.device_type, node.attributes, specs, node.outputs, offered)
+        arrangement = choice.arrangement
+        inputs = tuple(
+            self.in_layout(source, wanted, node.name)
+            for source, wanted in zip(sources, arrangement.inputs, strict=True)
+        )
+        outputs = tuple(map(self.new_slot, node.outputs, arrangement.outputs))
+        self.slot_of.update(zip(node.tensors, outputs, strict=True))
+        self.emit(node, choice.kernel.library, inputs, outputs, arrangement)
+
+    def finish(self, fetches: Sequence[Tensor]) -> Arranged:
+        """Make fetches plain and settle what nobody asked for."""
+        fetched = {}
+        for tensor in fetches:
+            source = self.slot_of[tensor]
+            fetched[tensor] = self.in_layout(source, plain(self.specs[source]), f"fetch/{tensor}")
+        layouts = [layout or plain(spec) for layout, spec in zip(self.layouts, self.specs, strict=True)]
+        return Arranged(
+            tuple(self.instructions),
+            tuple(self.feeds),
+            fetched,
+            tuple(map(Slot, self.specs, layouts)),
+            tuple(self.owner),
+            self.residents,
+        )
+
+    def new_slot(self, spec: TensorSpec, layout: Layout | None, owner: int | None = None) -> int:
+        """Number a new value; ``owner`` is the slot whose memory it is."""
+        slot = len(self.specs)
+        self.specs.append(spec)
+        self.layouts.append(layout)
+        self.owner.append(slot if owner is None else self.owner[owner])
+        return slot
+
+    def settle(self, slot: int, layout: Layout) -> None:
+        """Decide the layout of a variable."""
+        self.layouts[slot] = layout
+
+    def in_layout(self, slot: int, wanted: Layout, reader: str) -> int:
+        """The value of ``slot`` in a layout: the slot itself, or one that a conversion fills."""
+        if self.layouts[slot] is None:
+            self.settle(slot, wanted)
+        if self.layouts[slot] == wanted:
+            return slot
+        if (slot, wanted) not in self.converted:
+            self.converted[slot, wanted] = self.convert(slot, wanted, reader)
+        return self.converted[slot, wanted]
+
+    def copy(self, slot: int, reader: str) -> int:
+        """A slot of its own for a value, in the layout it has."""
+        if self.layouts[slot] is None:
+            self.settle(slot, plain(self.specs[slot]))
+        layout = self.layouts[slot]
+        assert layout is not None, "it was settled above"
+        return self.convert(slot, layout, reader)
+
+    def convert(self, slot: int, wanted: Layout, reader: str) -> int:
+        """Append a conversion, in two steps where no kernel knows both layouts."""
+        spec, source = self.specs[slot], self.layouts[slot]
+        assert source is not None, "open layouts are settled, not converted"
+        choice = self.registry.choose("convert", self.device_type, {}, [spec], [spec], [source, wanted])
+        arrangement = choice.arrangement
+        if (arrangement.inputs, arrangement.outputs) != ((source,), (wanted,)):
+            if source.is_plain or wanted.is_plain:
+                raise ShapeError(f"node {reader!r}: no kernel converts {spec} from {source} to {wanted}")
+            return self.in_layout(self.in_layout(slot, plain(spec), reader), wanted, reader)
+        result = self.new_slot(spec, wanted)
+        self.instructions.append(
+            Instruction(f"{reader}/convert", "convert", {}, choice.kernel.library, (slot,), (result,), arrangement)
+        )
+        return result
+
+    def emit(
+        self,
+        node: Node,
+        library: str,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        arrangement: Arrangement,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Append one instruction."""
+        given = node.attributes if attributes is None else attributes
+        self.instructions.append(Instruction(node.name, node.op, given, library, inputs, outputs, arrangement))

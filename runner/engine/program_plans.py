@@ -1,0 +1,62 @@
+"""The plans of one program's clients: made when first asked for, and all agreeing on how variables lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.engine.compile import Compiled, Signature, compile_signature
+from runner.engine.device import Cluster
+from runner.engine.plan import DevicePlan
+from runner.engine.program import Client, Program
+from runner.errors import RunnerError
+from runner.kernels.registry import Layout, Registry
+
+TRAIN = "train"
+
+
+class ProgramPlans:
+    """Compiles and plans clients of one program, each once.
+
+    The training step is planned first, whoever is asked for: it decides the layouts of the variables, and the other
+    clients take them as they are.
+    """
+
+    def __init__(self, program: Program, cluster: Cluster, registry: Registry) -> None:
+        self._program = program
+        self._cluster = cluster
+        self._registry = registry
+        self._compiled: dict[Signature, Compiled] = {}
+        self._plans: dict[Signature, Mapping[str, DevicePlan]] = {}
+        self._layouts: dict[str, dict[str, Layout]] = {}
+
+    def client(self, name: str) -> Client:
+        """The client called ``name``; raises RunnerError listing the clients there are."""
+        if name not in self._program.clients:
+            raise RunnerError(f"client {name!r}: the program has {', '.join(sorted(self._program.clients))}")
+        return self._program.clients[name]
+
+    def compiled(self, signature: Signature) -> Compiled:
+        """A signature, cut by device."""
+        if signature not in self._compiled:
+            self._compiled[signature] = compile_signature(self._program.graph, signature, self._cluster, self._registry)
+        return self._compiled[signature]
+
+    def plans(self, signature: Signature) -> Mapping[str, DevicePlan]:
+        """The plan of each device that takes part."""
+        if TRAIN in self._program.clients:
+            self._plan(self._program.clients[TRAIN].signature)
+        return self._plan(signature)
+
+    def layouts(self, device: str) -> Mapping[str, Layout]:
+        """Layouts of a device's variables, as far as plans have decided them."""
+        return self._layouts.get(device, {})
+
+    def _plan(self, signature: Signature) -> Mapping[str, DevicePlan]:
+        if signature not in self._plans:
+            made = {}
+            for device, part in self.compiled(signature).parts.items():
+                settled = self._layouts.setdefault(device, {})
+                made[device] = part.plan(device, self._registry, dict(settled))
+                settled.update(made[device].layouts)
+            self._plans[signature] = made
+        return self._plans[signature]

@@ -1,0 +1,72 @@
+"""From LLVM's intermediate language to functions of this processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import llvmlite
+from llvmlite import binding
+
+_LEVEL = 2  # what comes in is vectorised already; level 3 gives the same instructions for more time
+
+_VECTOR_BYTES = {"avx512f": 64, "avx": 32}
+_BASELINE_VECTOR_BYTES = 16
+# Some processors are said to prefer half registers; kernels here wait for memory and gain from whole ones.
+_WHOLE_REGISTERS = ",-prefer-256-bit"
+
+
+class CompilerUnavailable(OSError):
+    """Why machine code cannot be made on this machine."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The processor that code is made for. vector_bytes: size of its widest registers."""
+
+    processor: str
+    features: str
+    vector_bytes: int
+
+    def __str__(self) -> str:
+        llvm = ".".join(map(str, binding.llvm_version_info))
+        return f"{llvm} (llvmlite {llvmlite.__version__}, {self.processor}, vectors of {self.vector_bytes} bytes)"
+
+
+@cache
+def host() -> Host:
+    """Prepare LLVM for this processor, once per process; raises CompilerUnavailable."""
+    try:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        binding.check_jit_execution()
+        found = binding.get_host_cpu_features()
+    except (RuntimeError, OSError) as error:
+        raise CompilerUnavailable(f"LLVM cannot make code for this machine: {error}") from None
+    width = next((size for name, size in _VECTOR_BYTES.items() if found.get(name)), _BASELINE_VECTOR_BYTES)
+    features = found.flatten() + (_WHOLE_REGISTERS if found.get("avx512f") else "")
+    return Host(binding.get_host_cpu_name(), features, width)
+
+
+class MachineCode:
+    """The compiled functions of one module. They live as long as this object; whoever calls them keeps it."""
+
+    def __init__(self, text: str, externals: Mapping[str, int] | None = None) -> None:
+        """Compile a module in LLVM's language. externals: addresses of the functions it declares."""
+        for_host = host()
+        module = binding.parse_assembly(text)
+        module.verify()
+        target = binding.Target.from_default_triple()
+        machine = target.create_target_machine(for_host.processor, for_host.features, _LEVEL)
+        self._engine = binding.create_mcjit_compiler(module, machine)
+        for name, address in (externals or {}).items():
+            self._engine.add_global_mapping(module.get_function(name), address)
+        self._engine.finalize_object()
+        self._names = frozenset(function.name for function in module.functions if not function.is_declaration)
+
+    def address(self, name: str) -> int:
+        """Where a function begins; raises KeyError where the module has none of the name."""
+        if name not in self._names:
+            raise KeyError(f"no function {name!r} in the module; it has {sorted(self._names)}")
+        return int(self._engine.get_function_address(name))

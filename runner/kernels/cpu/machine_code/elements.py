@@ -1,0 +1,49 @@
+"""How elements lie in memory, and how they come into registers and go back.
+
+bfloat16 is the upper half of a float32 and is computed as such; it is rounded when it is stored, to the nearest, of
+two equally near ones to the even one. The conversion instructions of processors would do, did they not take the
+smallest numbers for zero.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
+
+STORED: dict[str, ir.Type] = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "bfloat16": ir.IntType(16)}
+"""dtype -> type of an element in memory."""
+
+ITEMSIZE = {"float32": 4, "float64": 8, "bfloat16": 2}
+"""dtype -> bytes of an element."""
+
+_HALF_BITS = 16
+
+
+def load(builder: ir.IRBuilder, lanes: Lanes, dtype: str, place: Value) -> Value:
+    """Append a load of as many neighbouring elements as there are lanes."""
+    stored = builder.load(place, typ=lanes.of(STORED[dtype]), align=ITEMSIZE[dtype])
+    if dtype != "bfloat16":
+        return stored
+    bits = builder.zext(stored, lanes.of(ir.IntType(32)))
+    return builder.bitcast(builder.shl(bits, lanes.integer(_HALF_BITS)), lanes.type)
+
+
+def store(builder: ir.IRBuilder, lanes: Lanes, dtype: str, value: Value, place: Value) -> None:
+    """Append a store of the elements in all lanes."""
+    stored = _rounded(builder, lanes, value) if dtype == "bfloat16" else value
+    builder.store(stored, place, align=ITEMSIZE[dtype])
+
+
+def _rounded(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
+    """The upper halves of float32 numbers, rounded to nearest even; NaN stays NaN."""
+    bits = builder.bitcast(value, lanes.of(ir.IntType(32)))
+    last = builder.and_(builder.lshr(bits, lanes.integer(_HALF_BITS)), lanes.integer(1))
+    # Adding just under half of the last place kept carries into it where more than half is cut off; with the last bit
+    # itself, also where exactly half is and that bit is odd. The carry of the largest number makes infinity.
+    nearest = builder.add(bits, builder.add(last, lanes.integer(0x7FFF)))
+    # The carry could run through a NaN; one bit of what is kept says that it is one.
+    quiet = builder.or_(bits, lanes.integer(0x400000))
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    chosen = builder.select(is_nan, quiet, nearest)
+    return builder.trunc(builder.lshr(chosen, lanes.integer(_HALF_BITS)), lanes.of(ir.IntType(16)))

@@ -1,0 +1,36 @@
+"""Adds the kernels in machine code to a registry, where it can be made."""
+
+from __future__ import annotations
+
+from runner.kernels.cpu.dispatch import join_in_python
+from runner.kernels.registry import Registry
+
+
+def register(registry: Registry) -> tuple[str, str]:
+    """Return (version, "") after adding the kernels, or ("", why there are none). Joins calls in either case."""
+    version, missing = probe()
+    if missing:
+        registry.join = join_in_python
+        return "", missing
+    # Behind the probe: without llvmlite these cannot be imported.
+    from runner.kernels.cpu.machine_code import dispatch, elementwise
+
+    registry.join = dispatch.join
+    elementwise.register(registry)
+    return version, ""
+
+
+def probe() -> tuple[str, str]:
+    """(what makes machine code, and for which processor, "") or ("", why it cannot be made)."""
+    try:
+        import llvmlite.binding  # noqa: F401 - the library itself is loaded here
+    except (ImportError, OSError) as error:
+        return "", f"llvmlite cannot be loaded ({error}); pip install llvmlite"
+    from runner.kernels.cpu.machine_code import compiler, openmp
+
+    try:
+        host = compiler.host()
+    except compiler.CompilerUnavailable as error:
+        return "", str(error)
+    one_thread = "" if openmp.load() else f", on one thread: {openmp.LIBRARY} cannot be loaded"
+    return f"{host}{one_thread}", ""

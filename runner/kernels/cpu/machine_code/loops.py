@@ -1,0 +1,124 @@
+"""Element-wise programs as loops of machine code.
+
+The function ``slice(arrays, begin, end)`` of a module does a range of elements: vectors first, then what is left one
+by one. ``arrays`` is the address of the addresses of the inputs and outputs. An output may be exactly the memory of an
+input: an element's inputs are all read before its outputs are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from runner.kernels.cpu.machine_code.arithmetic import EMIT, Lanes, Value
+from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, load, store
+from runner.kernels.elementwise import Program, computed_in
+
+_INDEX, _POINTER = ir.IntType(64), ir.PointerType()
+_SLICE = ir.FunctionType(ir.VoidType(), [_POINTER, _INDEX, _INDEX])
+
+
+@dataclass(frozen=True)
+class ElementLoop:
+    """What to compile. wide: for each input whether it has an element per element, or one for all."""
+
+    program: Program
+    dtype: str
+    wide: tuple[bool, ...]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return ITEMSIZE[self.dtype]
+
+    def is_wide(self) -> list[bool]:
+        """For each value whether it differs from element to element."""
+        known = list(self.wide)
+        for step in self.program.steps:
+            known.append(any(known[operand] for operand in step.operands if isinstance(operand, int)))
+        return known
+
+
+def write_module(loop: ElementLoop, vector_bytes: int) -> str:
+    """The module in LLVM's language, with its one function ``slice``."""
+    module = ir.Module("elementwise")
+    _add_slice(module, loop, vector_bytes)
+    return str(module)
+
+
+def _add_slice(module: ir.Module, loop: ElementLoop, vector_bytes: int) -> None:
+    function = ir.Function(module, _SLICE, "slice")
+    arrays, begin, end = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    count = len(loop.wide) + len(loop.program.outputs)
+    bases = [builder.load(_element(builder, arrays, _INDEX, _INDEX(k)), typ=_POINTER) for k in range(count)]
+    shared = _shared_values(builder, loop, bases)
+    compute = computed_in(loop.dtype)
+    for lanes in (Lanes(compute, vector_bytes // ITEMSIZE[compute]), Lanes(compute, 1)):
+        spread = {number: lanes.spread(builder, value) for number, value in shared.items()}
+        whole = builder.and_(builder.sub(end, begin), _INDEX(-lanes.count))
+        stop = builder.add(begin, whole)
+        _repeat(builder, begin, stop, lanes.count, _body(loop, lanes, bases, spread))
+        begin = stop
+    builder.ret_void()
+
+
+def _shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Value]) -> dict[int, Value]:
+    """The values that are the same for all elements, by number: computed once."""
+    lanes = Lanes(computed_in(loop.dtype), 1)
+    wide = loop.is_wide()
+    values = {k: load(builder, lanes, loop.dtype, bases[k]) for k in range(len(loop.wide)) if not wide[k]}
+    _emit_steps(builder, loop, lanes, values, [not each for each in wide])
+    return values
+
+
+def _body(
+    loop: ElementLoop, lanes: Lanes, bases: Sequence[Value], spread: Mapping[int, Value]
+) -> Callable[[ir.IRBuilder, Value], None]:
+    """What is done for the elements from one index on, as many as there are lanes."""
+    wide = loop.is_wide()
+
+    def emit(builder: ir.IRBuilder, index: Value) -> None:
+        places = [_element(builder, base, STORED[loop.dtype], index) for base in bases]
+        values = dict(spread)
+        for number in range(len(loop.wide)):
+            if wide[number]:
+                values[number] = load(builder, lanes, loop.dtype, places[number])
+        _emit_steps(builder, loop, lanes, values, wide)
+        for number, place in zip(loop.program.outputs, places[len(loop.wide) :], strict=True):
+            store(builder, lanes, loop.dtype, values[number], place)
+
+    return emit
+
+
+def _emit_steps(
+    builder: ir.IRBuilder, loop: ElementLoop, lanes: Lanes, values: dict[int, Value], chosen: Sequence[bool]
+) -> None:
+    """Append the chosen steps, and their results to ``values``."""
+    for number, step in enumerate(loop.program.steps, loop.program.inputs):
+        if chosen[number]:
+            operands = [values[o] if isinstance(o, int) else lanes.constant(o) for o in step.operands]
+            values[number] = EMIT[step.function](builder, lanes, *operands)
+
+
+def _repeat(
+    builder: ir.IRBuilder, begin: Value, stop: Value, stride: int, body: Callable[[ir.IRBuilder, Value], None]
+) -> None:
+    """Append ``for (index = begin; index < stop; index += stride) body(index)``."""
+    before = builder.block
+    inside, after = builder.append_basic_block("inside"), builder.append_basic_block("after")
+    builder.cbranch(builder.icmp_signed("<", begin, stop), inside, after)
+    builder.position_at_end(inside)
+    index = builder.phi(_INDEX)
+    body(builder, index)
+    following = builder.add(index, _INDEX(stride))
+    index.add_incoming(begin, before)
+    index.add_incoming(following, inside)
+    builder.cbranch(builder.icmp_signed("<", following, stop), inside, after)
+    builder.position_at_end(after)
+
+
+def _element(builder: ir.IRBuilder, base: Value, kind: ir.Type, index: Value) -> Value:
+    return builder.gep(base, [index], source_etype=kind)

@@ -1,0 +1,37 @@
+"""The threads of GNU OpenMP, which oneDNN uses too: one pool for both, so that they do not compete for the cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import cffi
+
+LIBRARY = "libgomp.so.1"
+
+_DECLARATIONS = """
+void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags);
+int omp_get_thread_num(void);
+int omp_get_num_threads(void);
+"""
+_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+
+
+@dataclass(frozen=True)
+class OpenMp:
+    """The loaded library. addresses: of its functions, by name."""
+
+    addresses: dict[str, int]
+
+
+@cache
+def load() -> OpenMp | None:
+    """Load the library once per process; None where the machine has none: then one thread does all."""
+    ffi = cffi.FFI()
+    ffi.cdef(_DECLARATIONS)
+    try:
+        # Never unloaded: compiled code calls it, and its threads wait in it.
+        library = ffi.dlopen(LIBRARY, ffi.RTLD_GLOBAL | ffi.RTLD_NOW | ffi.RTLD_NODELETE)
+    except OSError:
+        return None
+    return OpenMp({name: int(ffi.cast("intptr_t", ffi.addressof(library, name))) for name in _FUNCTIONS})

@@ -1,0 +1,116 @@
+"""Runs a compiled loop over a range of elements: on the calling thread, or shared out among those of OpenMP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from runner.kernels.cpu.machine_code import openmp
+from runner.kernels.cpu.machine_code.compiler import MachineCode
+from runner.kernels.registry import NativeCall
+
+LINE_BYTES = 64
+"""Threads get whole cache lines, so that none writes into the line of another."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A compiled loop, and what it is to run over.
+
+    slice: address of a ``void (*)(void **arrays, int64_t begin, int64_t end)``. arrays: address of the addresses of
+    its arrays. count: number of elements. itemsize: bytes of one. keep: what must stay alive with it.
+    """
+
+    slice: int
+    arrays: int
+    count: int
+    itemsize: int
+    keep: object
+
+
+def on_one(loop: Loop) -> NativeCall:
+    """The calling thread does all elements."""
+    return _call("serial", loop)
+
+
+def on_all(loop: Loop) -> NativeCall:
+    """Every thread that OpenMP has for the caller does one contiguous share; without OpenMP the caller does all."""
+    return _call("parallel" if openmp.load() else "serial", loop)
+
+
+def _call(entry: str, loop: Loop) -> NativeCall:
+    code = _entry_points()
+    arguments = (loop.slice, loop.arrays, loop.count, LINE_BYTES // loop.itemsize)
+    return NativeCall(code.address(entry), arguments, (code, loop))
+
+
+@cache
+def _entry_points() -> MachineCode:
+    found = openmp.load()
+    return MachineCode(_SERIAL + _PARALLEL, found.addresses) if found else MachineCode(_SERIAL)
+
+
+_SERIAL = """
+define i32 @serial(ptr %slice, ptr %arrays, i64 %count, i64 %line) {
+  call void %slice(ptr %arrays, i64 0, i64 %count)
+  ret i32 0
+}
+"""
+
+_PARALLEL = """
+%task = type {ptr, ptr, i64, i64} ; slice, arrays, count, line: number of elements in a cache line
+
+declare void @GOMP_parallel(ptr, ptr, i32, i32)
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+
+define i32 @parallel(ptr %slice, ptr %arrays, i64 %count, i64 %line) {
+  %task = alloca %task
+  %task.arrays = getelementptr %task, ptr %task, i32 0, i32 1
+  %task.count = getelementptr %task, ptr %task, i32 0, i32 2
+  %task.line = getelementptr %task, ptr %task, i32 0, i32 3
+  store ptr %slice, ptr %task
+  store ptr %arrays, ptr %task.arrays
+  store i64 %count, ptr %task.count
+  store i64 %line, ptr %task.line
+  ; 0 asks for as many threads as are set for the calling thread
+  call void @GOMP_parallel(ptr @worker, ptr %task, i32 0, i32 0)
+  ret i32 0
+}
+
+define internal void @worker(ptr %task) {
+  %task.arrays = getelementptr %task, ptr %task, i32 0, i32 1
+  %task.count = getelementptr %task, ptr %task, i32 0, i32 2
+  %task.line = getelementptr %task, ptr %task, i32 0, i32 3
+  %slice = load ptr, ptr %task
+  %arrays = load ptr, ptr %task.arrays
+  %count = load i64, ptr %task.count
+  %line = load i64, ptr %task.line
+  %thread.int = call i32 @omp_get_thread_num()
+  %threads.int = call i32 @omp_get_num_threads()
+  %thread = zext i32 %thread.int to i64
+  %threads = zext i32 %threads.int to i64
+
+  ; lines = ceil(count / line); share = ceil(lines / threads) * line
+  %lines = call i64 @divided(i64 %count, i64 %line)
+  %lines.each = call i64 @divided(i64 %lines, i64 %threads)
+  %share = mul i64 %lines.each, %line
+
+  ; the last shares may be shorter, or empty
+  %begin.even = mul i64 %thread, %share
+  %end.even = add i64 %begin.even, %share
+  %begin = call i64 @llvm.umin.i64(i64 %begin.even, i64 %count)
+  %end = call i64 @llvm.umin.i64(i64 %end.even, i64 %count)
+  call void %slice(ptr %arrays, i64 %begin, i64 %end)
+  ret void
+}
+
+declare i64 @llvm.umin.i64(i64, i64)
+
+define internal i64 @divided(i64 %total, i64 %part) {
+  %more = add i64 %total, %part
+  %most = sub i64 %more, 1
+  %parts = udiv i64 %most, %part
+  ret i64 %parts
+}
+"""

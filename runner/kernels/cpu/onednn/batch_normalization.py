@@ -1,0 +1,140 @@
+"""Batch normalisation with statistics of the batch or given ones, with ReLU, and the gradients.
+
+All of it is bound by memory, so x is taken as it lies and everything of its shape lies alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from runner.kernels.cpu.onednn import constants as dnnl
+from runner.kernels.cpu.onednn.library import Library, Unimplemented
+from runner.kernels.cpu.onednn.memory import BITS, formatted, in_c_order, layout_of, nbytes
+from runner.kernels.cpu.onednn.primitive import Description, attributes
+from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
+from runner.kernels.registry import Layout, Registry, Spec
+
+_SCALED = dnnl.USE_SCALE | dnnl.USE_SHIFT
+
+
+def register(registry: Registry, library: Library) -> None:
+    """Add the kernels of this family."""
+    add_kernel(registry, library, "batch_norm", _training, as_offered)
+    add_kernel(registry, library, "batch_norm_relu", _training_with_relu, as_offered)
+    add_kernel(registry, library, "batch_norm_inference", _inference, as_offered)
+    add_kernel(registry, library, "batch_norm_gradient", _gradient, as_offered)
+    add_kernel(registry, library, "batch_norm_relu_gradient", _gradient_with_relu, as_offered)
+
+
+def _forward(library: Library, node: Node, name: str, goal: int, flags: int) -> Description:
+    """Normalisation of an x that lies in the named format."""
+    x = _image(library, node, name)
+    what = (goal, x, x, node.attributes["epsilon"], flags)
+    return Description(library, "batch_normalization_forward", library.engine, *what, attributes(library))
+
+
+def _image(library: Library, node: Node, name: str) -> Any:
+    return formatted(library, node.inputs[0].shape, node.inputs[0].dtype, name)
+
+
+def _vectors(library: Library, specs: Sequence[Spec], numbers: Sequence[int]) -> list[Port]:
+    """One value per channel each."""
+    return [
+        Port(number, in_c_order(library, spec.shape, spec.dtype)) for spec, number in zip(specs, numbers, strict=True)
+    ]
+
+
+def _training(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs x, gamma, beta; outputs y, mean, variance."""
+    made = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_TRAINING, _SCALED)
+    return _training_recipe(library, node, made)
+
+
+def _training_recipe(library: Library, node: Node, made: Description, *more_outputs: Port) -> Recipe:
+    return Recipe(
+        made,
+        [
+            Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)),
+            *_vectors(library, node.inputs[1:], (dnnl.SCALE, dnnl.SHIFT)),
+        ],
+        [
+            Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST)),
+            *_vectors(library, node.outputs[1:3], (dnnl.MEAN, dnnl.VARIANCE)),
+            *more_outputs,
+        ],
+        in_place=((0, 0),),
+    )
+
+
+def _training_with_relu(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs x, gamma, beta; outputs y, mean, variance, mask."""
+    name = format_of(inputs[0])
+    made = _forward(library, node, name, dnnl.FORWARD_TRAINING, _SCALED | dnnl.FUSE_NORM_RELU)
+    return _training_recipe(library, node, made, _mask(library, made, node.outputs[3], name))
+
+
+def _mask(library: Library, normalisation: Description, spec: Spec, name: str) -> Port:
+    """Where oneDNN remembers what ReLU let through: a byte or a bit for each element of x, in the order of x."""
+    kept = normalisation.descriptor(dnnl.QUERY_WORKSPACE)
+    as_bytes = formatted(library, spec.shape, "bool", name)
+    given, count = nbytes(library, kept), nbytes(library, as_bytes)
+    if given == count:
+        return Port(dnnl.WORKSPACE, kept, layout=layout_of(library, as_bytes, spec))
+    if given == -(-count // 8):
+        return Port(dnnl.WORKSPACE, kept, layout=Layout(BITS + (name or "abcdef"[: len(spec.shape)]), given))
+    raise Unimplemented(f"oneDNN keeps {given} bytes for {count} elements, neither a byte nor a bit for each")
+
+
+def _inference(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs x, gamma, beta, mean, variance; output y."""
+    flags = _SCALED | dnnl.USE_GLOBAL_STATS
+    made = _forward(library, node, format_of(inputs[0]), dnnl.FORWARD_INFERENCE, flags)
+    numbers = (dnnl.SCALE, dnnl.SHIFT, dnnl.MEAN, dnnl.VARIANCE)
+    return Recipe(
+        made,
+        [Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)), *_vectors(library, node.inputs[1:], numbers)],
+        [Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))],
+        in_place=((0, 0),),
+    )
+
+
+def _backward(library: Library, node: Node, name: str, flags: int) -> Description:
+    forward = _forward(library, node, name, dnnl.FORWARD_TRAINING, flags)
+    x = _image(library, node, name)
+    what = (dnnl.BACKWARD, x, x, x, node.attributes["epsilon"], flags, forward.handle)
+    return Description(library, "batch_normalization_backward", library.engine, *what, attributes(library))
+
+
+def _gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs x, gamma, mean, variance, dy; outputs dx, dgamma, dbeta."""
+    return _gradient_recipe(library, node, _backward(library, node, format_of(inputs[0]), _SCALED))
+
+
+def _gradient_with_relu(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs x, gamma, mean, variance, mask, dy; outputs as without ReLU."""
+    name = format_of(inputs[0])
+    made = _backward(library, node, name, _SCALED | dnnl.FUSE_NORM_RELU)
+    mask = _mask(library, made, node.inputs[4], name)
+    assert mask.layout is not None, "a mask always says how it lies"
+    if mask.layout.tag.startswith(BITS) and inputs[4] != mask.layout:
+        raise Unimplemented("a mask in another order than x's cannot be packed into bits")
+    return _gradient_recipe(library, node, made, mask)
+
+
+def _gradient_recipe(library: Library, node: Node, made: Description, *mask: Port) -> Recipe:
+    ports = [
+        Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)),
+        *_vectors(library, node.inputs[1:4], (dnnl.SCALE, dnnl.MEAN, dnnl.VARIANCE)),
+        *mask,
+        Port(dnnl.DIFF_DST, made.descriptor(dnnl.QUERY_DIFF_DST)),
+    ]
+    return Recipe(
+        made,
+        ports,
+        [
+            Port(dnnl.DIFF_SRC, made.descriptor(dnnl.QUERY_DIFF_SRC)),
+            *_vectors(library, node.outputs[1:], (dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT)),
+        ],
+        in_place=((len(ports) - 1, 0),),
+    )

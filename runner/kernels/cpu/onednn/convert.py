@@ -1,0 +1,127 @@
+"""Change of layout, and of dtype between float32 and bfloat16."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from runner.kernels.cpu.onednn import constants as dnnl
+from runner.kernels.cpu.onednn.library import Library
+from runner.kernels.cpu.onednn.memory import BITS, described, formatted, nbytes, split_tag, viewed
+from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
+from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Layouts, Node, answering
+from runner.kernels.registry import (
+    Arrangement,
+    Array,
+    Attributes,
+    Bound,
+    Buffers,
+    Kernel,
+    Layout,
+    NativeCall,
+    Operand,
+    PythonCall,
+    Registry,
+    Spec,
+    plain,
+)
+
+
+def register(registry: Registry, library: Library) -> None:
+    """Add the kernel of op ``convert``, which is offered two layouts: as it is, and as it is wanted."""
+
+    def arrange(node: Node, offered: Layouts) -> Arrangement | None:
+        (spec,), (source, wanted) = node.inputs, offered
+        if source is None or wanted is None or _common_view(library, _unpacked(source), wanted) is None:
+            return None
+        made, _ = _reorder(library, spec, _unpacked(source), spec, wanted)
+        unpacked_bytes = _unpacked(source).nbytes if source.tag.startswith(BITS) else 0
+        return Arrangement((source,), (wanted,), unpacked_bytes + made.scratch_bytes)
+
+    def bind(node: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+        source, result = buffers.inputs[0], buffers.outputs[0]
+        if not source.layout.tag.startswith(BITS):
+            return _reordering(library, source, result, buffers.scratch)
+        layout = _unpacked(source.layout)
+        unpacked = replace(source, layout=layout, data=buffers.scratch[: layout.nbytes])
+        reorder = in_turn(library, [_reordering(library, unpacked, result, buffers.scratch[layout.nbytes :])])
+        return _unpacking(source.data, unpacked.data, reorder)
+
+    registry.add(Kernel("convert", "cpu", "onednn", PRIORITY, FLOATS, answering(arrange), bind))
+    _register_cast(registry, library)
+
+
+def _register_cast(registry: Registry, library: Library) -> None:
+    """Add the kernel of op ``cast`` between floats. It is offered the layout of its input, and may be of its result."""
+
+    def arrange(node: Node, offered: Layouts) -> Arrangement | None:
+        (x,), (y,) = node.inputs, node.outputs
+        if not {x.dtype, y.dtype} <= FLOATS:
+            return None
+        source = offered[0] or plain(x)
+        wanted = (offered[1] if len(offered) > 1 else None) or _alike(library, source, y)
+        if wanted is None or _common_view(library, source, wanted) is None:
+            return None
+        made, _ = _reorder(library, x, source, y, wanted)
+        return Arrangement((source,), (wanted,), made.scratch_bytes)
+
+    def bind(node: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+        return _reordering(library, buffers.inputs[0], buffers.outputs[0], buffers.scratch)
+
+    registry.add(Kernel("cast", "cpu", "onednn", PRIORITY, FLOATS, answering(arrange), bind))
+
+
+def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:
+    """The layout of another dtype that lies as the given one does."""
+    prefix, name = split_tag(layout.tag)
+    if layout.is_plain or name not in library.tags:
+        return plain(spec) if layout.is_plain else None
+    return Layout(layout.tag, nbytes(library, formatted(library, viewed(spec.shape, prefix), spec.dtype, name)))
+
+
+def _common_view(library: Library, *layouts: Layout) -> str | None:
+    """The prefix under which all layouts can be read, or None where there is none."""
+    prefixes = set()
+    for layout in layouts:
+        if not layout.is_plain:
+            prefix, name = split_tag(layout.tag)
+            if name not in library.tags or prefix == BITS:
+                return None
+            prefixes.add(prefix)
+    return next(iter(prefixes), "") if len(prefixes) < 2 else None
+
+
+def _reorder(library: Library, x: Spec, source: Layout, y: Spec, wanted: Layout) -> tuple[Description, tuple[Any, Any]]:
+    view = _common_view(library, source, wanted)
+    assert view is not None, "only what was arranged is bound"
+    before, after = described(library, x, source, view), described(library, y, wanted, view)
+    made = Description(library, "reorder", before, library.engine, after, library.engine, attributes(library))
+    return made, (before, after)
+
+
+def _reordering(library: Library, source: Operand, result: Operand, scratch: Array) -> NativeCall:
+    made, (before, after) = _reorder(library, source.spec, source.layout, result.spec, result.layout)
+    return bound(made, {dnnl.SRC: (before, source), dnnl.DST: (after, result)}, scratch)
+
+
+def _unpacked(layout: Layout) -> Layout:
+    """The layout of the same truth values as bytes; others as they are."""
+    prefix, name = split_tag(layout.tag)
+    return Layout(name, 8 * layout.nbytes) if prefix == BITS else layout
+
+
+def _unpacking(bits: Array, values: Array, then: PythonCall) -> PythonCall:
+    eight_values = values.view(np.uint64)
+
+    def run() -> None:
+        # With mode "clip" nothing is buffered; no byte is out of range.
+        np.take(_VALUES_OF_BYTE, bits, out=eight_values, mode="clip")
+        then()
+
+    return run
+
+
+_VALUES_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8), bitorder="little").view(np.uint64)
+"""The bits of every byte as eight bytes."""

@@ -1,0 +1,201 @@
+"""Convolution, its two gradients, and the forms with bias, sum and ReLU fused in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from runner.kernels.cpu.onednn import constants as dnnl
+from runner.kernels.cpu.onednn.library import Library
+from runner.kernels.cpu.onednn.memory import described, free, grouped, in_c_order, viewed
+from runner.kernels.cpu.onednn.primitive import Description, attributes
+from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel
+from runner.kernels.registry import Layout, Registry, Spec
+
+FEW_CHANNELS = 4
+"""Images with at most so many channels are taken as they come: blocks of 16 would be mostly padding."""
+
+
+def register(registry: Registry, library: Library) -> None:
+    """Add the kernels of this family."""
+    add_kernel(registry, library, "conv2d", _forward, _wish_forward)
+    add_kernel(registry, library, "conv2d_fused", _fused, _wish_forward)
+    add_kernel(registry, library, "conv2d_input_gradient", _input_gradient, _wish_input_gradient)
+    add_kernel(registry, library, "conv2d_weight_gradient", _weight_gradient, _wish_weight_gradient)
+    add_kernel(registry, library, "conv2d_weight_bias_gradient", _weight_gradient, _wish_weight_gradient)
+
+
+def preferred_layout(library: Library, images: Spec) -> Layout:
+    """The layout that a 3x3 convolution likes best for images (N, C, H, W), from which it makes as many channels."""
+    channels = images.shape[1]
+    shapes = (images.shape, (channels, channels, 3, 3), images.shape)
+    x, w, y = (free(library, shape, images.dtype) for shape in shapes)
+    node = Node({"strides": (1, 1), "padding": (1, 1, 1, 1)}, [], [])
+    made = _describe_forward(library, node, x, w, library.ffi.NULL, y, attributes(library))
+    return made.layout(dnnl.QUERY_DST, images)
+
+
+def _wish_nothing(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+    return [None] * len(node.inputs), [None] * len(node.outputs)
+
+
+def _wish_forward(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+    inputs, outputs = _wish_nothing(node, offered)
+    return [_image_as_it_is(node.inputs[0], offered[0]), *inputs[1:]], outputs
+
+
+def _wish_input_gradient(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+    (dy, w), (dx,) = _wish_nothing(node, offered)
+    came = offered[0]
+    # Asked freely, oneDNN takes channels last for a strided one. It is not faster there, and the neighbours, which
+    # work in blocks, would have to be converted on both sides.
+    if max(node.attributes["strides"]) > 1 and came is not None and came.tag == "aBcd16b":
+        # The tag is the wish; how many bytes it makes of this shape the library tells.
+        dy, dx = came, Layout(came.tag, 0)
+    return [dy, w], [dx]
+
+
+def _wish_weight_gradient(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+    (dy, _), outputs = _wish_nothing(node, offered)
+    return [dy, _image_as_it_is(node.inputs[1], offered[1])], outputs
+
+
+def _image_as_it_is(image: Spec, offered: Layout | None) -> Layout | None:
+    if offered is not None and offered.is_plain and image.shape[1] <= FEW_CHANNELS:
+        return offered
+    return None
+
+
+def _prefix(node: Node) -> str:
+    """How oneDNN sees the weights."""
+    groups = node.attributes["groups"]
+    return f"g{groups}:" if groups > 1 else ""
+
+
+def _tensor(library: Library, spec: Spec, layout: Layout | None, prefix: str = "") -> Any:
+    if layout is None:
+        return free(library, viewed(spec.shape, prefix), spec.dtype)
+    return described(library, spec, layout, prefix)
+
+
+def _geometry(library: Library, node: Node) -> tuple[Any, Any, Any, Any]:
+    """Strides, dilations, padding before and after, as C arrays."""
+    top, bottom, left, right = node.attributes["padding"]
+    rows_and_columns = (node.attributes["strides"], (0, 0), (top, left), (bottom, right))
+    strides, dilations, low, high = (library.ints(each) for each in rows_and_columns)
+    return strides, dilations, low, high
+
+
+def _describe_forward(library: Library, node: Node, x: Any, w: Any, bias: Any, y: Any, attr: Any) -> Description:
+    return Description(
+        library,
+        "convolution_forward",
+        library.engine,
+        dnnl.FORWARD_TRAINING,
+        dnnl.CONVOLUTION_DIRECT,
+        x,
+        w,
+        bias,
+        y,
+        *_geometry(library, node),
+        attr,
+    )
+
+
+def _forward(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    plain_node = replace(node, attributes={**node.attributes, "bias": False, "residual": False, "relu": False})
+    return _fused(library, plain_node, inputs, outputs)
+
+
+def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs x, w, then bias and residual where the attributes say so."""
+    prefix = _prefix(node)
+    x, w = (_tensor(library, node.inputs[i], inputs[i], seen_as) for i, seen_as in ((0, ""), (1, prefix)))
+    y = _tensor(library, node.outputs[0], outputs[0])
+    bias = in_c_order(library, node.inputs[2].shape, node.inputs[2].dtype) if node.attributes["bias"] else None
+    added = None
+    if node.attributes["residual"]:
+        # A summand has to lie as the result does, which the library tells when asked without one.
+        bare = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y, attributes(library))
+        added = y = bare.descriptor(dnnl.QUERY_DST)
+        x, w = bare.descriptor(dnnl.QUERY_SRC), bare.descriptor(dnnl.QUERY_WEIGHTS)
+    attr = attributes(library, relu=node.attributes["relu"], added=added)
+    made = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y, attr)
+    ports = [
+        Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)),
+        Port(dnnl.WEIGHTS, made.descriptor(dnnl.QUERY_WEIGHTS), prefix),
+    ]
+    if bias is not None:
+        ports.append(Port(dnnl.BIAS, bias))
+    if added is not None:
+        # The result cannot take its place: sums over part of the channels go there before it is read.
+        ports.append(Port(dnnl.POST_OP_BASE | dnnl.SRC_1, made.descriptor(dnnl.QUERY_DST)))
+    return Recipe(made, ports, [Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))])
+
+
+def _hint(library: Library, node: Node, x: Spec, w: Spec, y: Spec) -> Description:
+    """The forward convolution that a gradient belongs to."""
+    dims = grouped(w.shape, node.attributes["groups"]) if node.attributes["groups"] > 1 else w.shape
+    every = [free(library, shape, spec.dtype) for shape, spec in ((x.shape, x), (dims, y), (y.shape, y))]
+    return _describe_forward(library, node, every[0], every[1], library.ffi.NULL, every[2], attributes(library))
+
+
+def _input_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs dy, w; output dx."""
+    prefix = _prefix(node)
+    dy, w = (_tensor(library, node.inputs[i], inputs[i], seen_as) for i, seen_as in ((0, ""), (1, prefix)))
+    dx = _tensor(library, node.outputs[0], outputs[0])
+    hint = _hint(library, node, node.outputs[0], node.inputs[1], node.inputs[0])
+    made = Description(
+        library,
+        "convolution_backward_data",
+        library.engine,
+        dnnl.CONVOLUTION_DIRECT,
+        dx,
+        w,
+        dy,
+        *_geometry(library, node),
+        hint.handle,
+        attributes(library),
+    )
+    return Recipe(
+        made,
+        [
+            Port(dnnl.DIFF_DST, made.descriptor(dnnl.QUERY_DIFF_DST)),
+            Port(dnnl.WEIGHTS, made.descriptor(dnnl.QUERY_WEIGHTS), prefix),
+        ],
+        [Port(dnnl.DIFF_SRC, made.descriptor(dnnl.QUERY_DIFF_SRC))],
+    )
+
+
+def _weight_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs dy, x; outputs dw and, where there are two, db."""
+    prefix = _prefix(node)
+    dy, x = (_tensor(library, node.inputs[i], inputs[i]) for i in (0, 1))
+    dw = _tensor(library, node.outputs[0], outputs[0], prefix)
+    db = [in_c_order(library, each.shape, each.dtype) for each in node.outputs[1:]]
+    hint = _hint(library, node, node.inputs[1], node.outputs[0], node.inputs[0])
+    made = Description(
+        library,
+        "convolution_backward_weights",
+        library.engine,
+        dnnl.CONVOLUTION_DIRECT,
+        x,
+        dw,
+        db[0] if db else library.ffi.NULL,
+        dy,
+        *_geometry(library, node),
+        hint.handle,
+        attributes(library),
+    )
+    return Recipe(
+        made,
+        [
+            Port(dnnl.DIFF_DST, made.descriptor(dnnl.QUERY_DIFF_DST)),
+            Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)),
+        ],
+        [
+            Port(dnnl.DIFF_WEIGHTS, made.descriptor(dnnl.QUERY_DIFF_WEIGHTS), prefix),
+            *(Port(dnnl.DIFF_BIAS, each) for each in db),
+        ],
+    )

@@ -1,0 +1,226 @@
+"""oneDNN through its C interface (ABI of version 3), loaded without a compiler.
+
+A machine may name the library in the environment variable ``RUNNER_LIBDNNL``; otherwise the one that the package
+onednn-cpu-gomp installed is taken, otherwise the system's ``libdnnl.so.3``. It is a setting of the machine, not of a
+run.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Any
+
+import cffi
+
+SETTING = "RUNNER_LIBDNNL"
+PACKAGE = "onednn-cpu-gomp"
+SYSTEM_LIBRARY = "libdnnl.so.3"
+
+_DECLARATIONS = """
+typedef void *object;
+typedef struct { int arg; object memory; } dnnl_exec_arg_t;
+typedef struct { int major, minor, patch; const char *hash; unsigned cpu_runtime, gpu_runtime; } dnnl_version_t;
+
+const dnnl_version_t *dnnl_version(void);
+const char *dnnl_status2str(int);
+const char *dnnl_fmt_tag2str(int);
+
+int dnnl_engine_create(object *, int kind, size_t index);
+int dnnl_stream_create(object *, object engine, unsigned flags);
+
+int dnnl_memory_desc_create_with_tag(object *, int ndims, const int64_t *dims, int type, int tag);
+int dnnl_memory_desc_create_with_strides(object *, int ndims, const int64_t *dims, int type, const int64_t *strides);
+int dnnl_memory_desc_create_submemory(object *, object parent, const int64_t *dims, const int64_t *offsets);
+int dnnl_memory_desc_destroy(object);
+int dnnl_memory_desc_query(object, int what, void *result);
+int dnnl_memory_desc_equal(object, object);
+size_t dnnl_memory_desc_get_size(object);
+int dnnl_memory_create(object *, object descriptor, object engine, void *data);
+int dnnl_memory_destroy(object);
+
+int dnnl_primitive_attr_create(object *);
+int dnnl_primitive_attr_destroy(object);
+int dnnl_primitive_attr_set_scratchpad_mode(object, int mode);
+int dnnl_primitive_attr_set_post_ops(object, object post_ops);
+int dnnl_post_ops_create(object *);
+int dnnl_post_ops_destroy(object);
+int dnnl_post_ops_append_eltwise(object, int algorithm, float alpha, float beta);
+int dnnl_post_ops_append_binary(object, int algorithm, object descriptor);
+
+int dnnl_primitive_desc_destroy(object);
+object dnnl_primitive_desc_query_md(object, int what, int index);
+int dnnl_primitive_desc_query(object, int what, int index, void *result);
+int dnnl_primitive_create(object *, object description);
+int dnnl_primitive_destroy(object);
+int dnnl_primitive_execute(object primitive, object stream, int count, const dnnl_exec_arg_t *arguments);
+
+int dnnl_reorder_primitive_desc_create(object *, object src, object src_engine, object dst, object dst_engine,
+    object attr);
+int dnnl_concat_primitive_desc_create(object *, object engine, object dst, int n, int axis, const object *srcs,
+    object attr);
+int dnnl_sum_primitive_desc_create(object *, object engine, object dst, int n, const float *scales,
+    const object *srcs, object attr);
+int dnnl_binary_primitive_desc_create(object *, object engine, int algorithm, object src0, object src1, object dst,
+    object attr);
+int dnnl_eltwise_forward_primitive_desc_create(object *, object engine, int prop, int algorithm, object src,
+    object dst, float alpha, float beta, object attr);
+int dnnl_eltwise_backward_primitive_desc_create(object *, object engine, int algorithm, object diff_src,
+    object diff_dst, object data, float alpha, float beta, object hint, object attr);
+int dnnl_softmax_forward_primitive_desc_create(object *, object engine, int prop, int algorithm, object src,
+    object dst, int axis, object attr);
+int dnnl_convolution_forward_primitive_desc_create(object *, object engine, int prop, int algorithm, object src,
+    object weights, object bias, object dst, const int64_t *strides, const int64_t *dilates,
+    const int64_t *padding_low, const int64_t *padding_high, object attr);
+int dnnl_convolution_backward_data_primitive_desc_create(object *, object engine, int algorithm, object diff_src,
+    object weights, object diff_dst, const int64_t *strides, const int64_t *dilates, const int64_t *padding_low,
+    const int64_t *padding_high, object hint, object attr);
+int dnnl_convolution_backward_weights_primitive_desc_create(object *, object engine, int algorithm, object src,
+    object diff_weights, object diff_bias, object diff_dst, const int64_t *strides, const int64_t *dilates,
+    const int64_t *padding_low, const int64_t *padding_high, object hint, object attr);
+int dnnl_inner_product_forward_primitive_desc_create(object *, object engine, int prop, object src, object weights,
+    object bias, object dst, object attr);
+int dnnl_inner_product_backward_data_primitive_desc_create(object *, object engine, object diff_src, object weights,
+    object diff_dst, object hint, object attr);
+int dnnl_inner_product_backward_weights_primitive_desc_create(object *, object engine, object src,
+    object diff_weights, object diff_bias, object diff_dst, object hint, object attr);
+int dnnl_matmul_primitive_desc_create(object *, object engine, object src, object weights, object bias, object dst,
+    object attr);
+int dnnl_pooling_forward_primitive_desc_create(object *, object engine, int prop, int algorithm, object src,
+    object dst, const int64_t *strides, const int64_t *kernel, const int64_t *dilation, const int64_t *padding_low,
+    const int64_t *padding_high, object attr);
+int dnnl_pooling_backward_primitive_desc_create(object *, object engine, int algorithm, object diff_src,
+    object diff_dst, const int64_t *strides, const int64_t *kernel, const int64_t *dilation,
+    const int64_t *padding_low, const int64_t *padding_high, object hint, object attr);
+int dnnl_batch_normalization_forward_primitive_desc_create(object *, object engine, int prop, object src, object dst,
+    float epsilon, unsigned flags, object attr);
+int dnnl_batch_normalization_backward_primitive_desc_create(object *, object engine, int prop, object diff_src,
+    object diff_dst, object src, float epsilon, unsigned flags, object hint, object attr);
+int dnnl_lrn_forward_primitive_desc_create(object *, object engine, int prop, int algorithm, object src, object dst,
+    int64_t size, float alpha, float beta, float k, object attr);
+int dnnl_lrn_backward_primitive_desc_create(object *, object engine, int algorithm, object diff_src, object diff_dst,
+    object src, int64_t size, float alpha, float beta, float k, object hint, object attr);
+int dnnl_reduction_primitive_desc_create(object *, object engine, int algorithm, object src, object dst, float p,
+    float epsilon, object attr);
+"""
+
+_CPU_ENGINE = 1
+_IN_ORDER = 1
+_UNKNOWN_TAG = "unknown fmt_tag"
+_FIRST_TAG = 2  # 0 is undefined, 1 is "any"
+
+
+class OneDnnUnavailable(OSError):
+    """Why oneDNN cannot be used on this machine."""
+
+
+class OneDnnError(RuntimeError):
+    """A call into oneDNN failed."""
+
+
+class Unimplemented(OneDnnError):
+    """oneDNN has no implementation for what was asked."""
+
+
+_UNIMPLEMENTED = 3
+
+
+@dataclass(frozen=True)
+class Library:
+    """The loaded library with its one CPU engine and stream.
+
+    path: file it was loaded from. version: such as "3.2.0". tags: names of memory formats -> their numbers.
+    """
+
+    ffi: Any
+    c: Any
+    path: str
+    version: str
+    engine: Any
+    stream: Any
+    tags: dict[str, int]
+
+    def create(self, function: str, *arguments: Any) -> Any:
+        """Call ``dnnl_<function>(&result, ...)`` and return the result; Unimplemented or OneDnnError otherwise."""
+        result = self.ffi.new("object *")
+        self.check(function, getattr(self.c, f"dnnl_{function}")(result, *arguments))
+        return result[0]
+
+    def check(self, function: str, status: int) -> None:
+        """Raise unless a call returned success."""
+        if status != 0:
+            text = self.ffi.string(self.c.dnnl_status2str(status)).decode()
+            raise (Unimplemented if status == _UNIMPLEMENTED else OneDnnError)(f"dnnl_{function}: {text}")
+
+    def owned(self, handle: Any, destroy: str) -> Any:
+        """A handle that is destroyed with the last reference to it."""
+        return self.ffi.gc(handle, getattr(self.c, f"dnnl_{destroy}_destroy"))
+
+    def ints(self, values: Any) -> Any:
+        """A C array of int64."""
+        return self.ffi.new("int64_t[]", list(values))
+
+    def address(self, pointer: Any) -> int:
+        """The number of a pointer."""
+        return int(self.ffi.cast("intptr_t", pointer))
+
+
+@cache
+def load() -> Library:
+    """Load oneDNN once per process. Raises OneDnnUnavailable saying what was tried and what to do."""
+    ffi = cffi.FFI()
+    ffi.cdef(_DECLARATIONS)
+    _load_openmp(ffi)
+    path, c = _open(ffi)
+    found = c.dnnl_version()
+    version = f"{found.major}.{found.minor}.{found.patch}"
+    if found.major != 3:
+        raise OneDnnUnavailable(f"{path} is oneDNN {version}; expected version 3")
+    bare = Library(ffi, c, path, version, None, None, {})
+    engine = bare.create("engine_create", _CPU_ENGINE, 0)
+    stream = bare.create("stream_create", engine, _IN_ORDER)
+    return Library(ffi, c, path, version, engine, stream, _tags(ffi, c))
+
+
+def _load_openmp(ffi: Any) -> None:
+    try:
+        # Its symbols are the ones libdnnl and our own machine code resolve against: one pool of threads for all.
+        ffi.dlopen("libgomp.so.1", ffi.RTLD_GLOBAL | ffi.RTLD_NOW)
+    except OSError as error:
+        raise OneDnnUnavailable(
+            f"the OpenMP library libgomp.so.1 could not be loaded ({error}); on Debian: apt install libgomp1"
+        ) from None
+
+
+def _open(ffi: Any) -> tuple[str, Any]:
+    # Whoever names a library wants that one or an error, not another in its place.
+    named = os.environ.get(SETTING)
+    tried = []
+    for path in [named] if named else [*_packaged(), SYSTEM_LIBRARY]:
+        try:
+            return path, ffi.dlopen(path)
+        except OSError as error:
+            tried.append(f"{path}: {error}")
+    advice = f"{SETTING} names a file; let it name another, or unset it" if named else f"pip install {PACKAGE}"
+    raise OneDnnUnavailable(f"libdnnl.so.3 could not be loaded; tried {'; '.join(tried)}; {advice}")
+
+
+def _packaged() -> list[str]:
+    try:
+        installed = files(PACKAGE) or []
+    except PackageNotFoundError:
+        return []
+    return [str(Path(each.locate()).resolve()) for each in installed if each.name == SYSTEM_LIBRARY]
+
+
+def _tags(ffi: Any, c: Any) -> dict[str, int]:
+    tags: dict[str, int] = {}
+    number = _FIRST_TAG
+    while (name := ffi.string(c.dnnl_fmt_tag2str(number)).decode()) != _UNKNOWN_TAG:
+        # Names of use ("nchw") are aliases of names of order ("abcd") and share their numbers.
+        tags.setdefault(name, number)
+        number += 1
+    return tags

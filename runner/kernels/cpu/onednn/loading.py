@@ -1,0 +1,44 @@
+"""Adds all oneDNN kernels to a registry, where the library can be loaded."""
+
+from __future__ import annotations
+
+from runner.kernels.cpu.onednn import (
+    batch_normalization,
+    broadcast,
+    concat,
+    convert,
+    convolution,
+    eltwise,
+    linear,
+    local_response_normalization,
+    parts,
+    pooling,
+    softmax,
+)
+from runner.kernels.cpu.onednn.library import OneDnnUnavailable, load
+from runner.kernels.registry import Registry
+
+FAMILIES = (
+    convert,
+    convolution,
+    pooling,
+    batch_normalization,
+    local_response_normalization,
+    concat,
+    parts,
+    broadcast,
+    linear,
+    softmax,
+    eltwise,
+)
+
+
+def register(registry: Registry) -> tuple[str, str]:
+    """Return (version and file, "") after adding the kernels, or ("", why there are none)."""
+    try:
+        library = load()
+    except OneDnnUnavailable as error:
+        return "", str(error)
+    for family in FAMILIES:
+        family.register(registry, library)
+    return f"{library.version} ({library.path})", ""

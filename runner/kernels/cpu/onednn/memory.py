@@ -1,0 +1,172 @@
+"""Between layouts of the planner and memory descriptors of oneDNN.
+
+A tag of a Layout is the name of an oneDNN memory format, such as "aBcd16b", after an optional prefix. One kind says as
+what the tensor is seen: "t:" with its two axes exchanged, "g2:" with its first axis cut into 2 groups. The other says
+how its elements are stored: "u8:" as bytes, "bits:" as bits.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise, permutations
+from typing import Any
+
+from runner.kernels.cpu.onednn import constants as dnnl
+from runner.kernels.cpu.onednn.library import Library, Unimplemented
+from runner.kernels.registry import Layout, Spec
+
+BYTES = "u8:"
+"""Prefix of whole numbers stored as uint8, as pooling stores small positions."""
+
+BITS = "bits:"
+"""Prefix of truth values stored as bits: where an element's byte would lie at n, it is bit n % 8 of byte n // 8."""
+
+Dims = Sequence[int]
+
+
+def transposed(shape: Dims) -> tuple[int, ...]:
+    """The view of prefix "t:"."""
+    return (shape[1], shape[0])
+
+
+def grouped(shape: Dims, groups: int) -> tuple[int, ...]:
+    """The view of prefix "g<groups>:"."""
+    return (groups, shape[0] // groups, *shape[1:])
+
+
+def viewed(shape: Dims, prefix: str) -> tuple[int, ...]:
+    """The dimensions that oneDNN sees for a tensor of ``shape`` under a prefix."""
+    if prefix == "t:":
+        return transposed(shape)
+    if prefix.startswith("g"):
+        return grouped(shape, int(prefix[1:-1]))
+    return tuple(shape)
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Cut a tag into its prefix and the format's name."""
+    prefix, colon, name = tag.rpartition(":")
+    return prefix + colon, name
+
+
+def block_along(name: str, axis: int) -> int:
+    """Elements of an axis that lie in one block of the named format, such as 16 for axis 1 of "aBcd16b"; else 1."""
+    sizes = re.findall(rf"(\d+){'abcdef'[axis]}", name)
+    return math.prod(map(int, sizes))
+
+
+def c_order(dims: Dims) -> list[int]:
+    """Strides of C order, in elements."""
+    strides, step = [], 1
+    for extent in reversed(dims):
+        strides.append(step)
+        step *= max(extent, 1)
+    return strides[::-1]
+
+
+def free(library: Library, dims: Dims, dtype: str) -> Any:
+    """A descriptor whose format the library chooses."""
+    return _with_tag(library, dims, dtype, dnnl.ANY)
+
+
+def strided(library: Library, dims: Dims, dtype: str, strides: Dims) -> Any:
+    """A descriptor with given strides, in elements."""
+    arguments = (len(dims), library.ints(dims), dnnl.TYPES[dtype], library.ints(strides))
+    return library.owned(library.create("memory_desc_create_with_strides", *arguments), "memory_desc")
+
+
+def in_c_order(library: Library, dims: Dims, dtype: str) -> Any:
+    """A descriptor of a plain array."""
+    return strided(library, dims, dtype, c_order(dims))
+
+
+def described(library: Library, spec: Spec, layout: Layout, prefix: str = "") -> Any:
+    """The descriptor of a tensor in a layout, seen as ``prefix`` says.
+
+    Only a plain layout can be seen in several ways; another is seen as its own tag says.
+    """
+    if layout.is_plain:
+        return strided(library, viewed(spec.shape, prefix), spec.dtype, _plain_strides(spec.shape, prefix))
+    own, name = split_tag(layout.tag)
+    if own != prefix:
+        raise ValueError(f"a tensor in layout {layout.tag!r} was to be read as {prefix!r}")
+    return formatted(library, viewed(spec.shape, own), "uint8" if own == BYTES else spec.dtype, name)
+
+
+def formatted(library: Library, dims: Dims, dtype: str, name: str) -> Any:
+    """A descriptor of the named format, or of a plain array where the name is ""."""
+    return _with_tag(library, dims, dtype, library.tags[name]) if name else in_c_order(library, dims, dtype)
+
+
+def layout_of(library: Library, descriptor: Any, spec: Spec, prefix: str = "") -> Layout:
+    """The layout that a descriptor, seen as ``prefix`` says, gives a tensor."""
+    dims = viewed(spec.shape, prefix)
+    strides = _query_ints(library, descriptor, dnnl.QUERY_STRIDES, len(dims))
+    blocks = _inner_blocks(library, descriptor)
+    in_order = _plain_strides(spec.shape, prefix)
+    # The stride of an axis of extent 1 says nothing.
+    alike = all(a == b for a, b, extent in zip(strides, in_order, dims, strict=True) if extent > 1)
+    if prefix != BYTES and not blocks and alike:
+        return Layout("", nbytes(library, descriptor))
+    found = Layout(prefix + _format_name(library, strides, blocks), nbytes(library, descriptor))
+    if nbytes(library, described(library, spec, found, prefix)) != found.nbytes:
+        raise Unimplemented(f"the memory format {found.tag} of {spec.shape} has gaps, which no name tells")
+    return found
+
+
+def nbytes(library: Library, descriptor: Any) -> int:
+    """Memory of a tensor, padding included."""
+    return int(library.c.dnnl_memory_desc_get_size(descriptor))
+
+
+def data_type(library: Library, descriptor: Any) -> int:
+    """Number of the type of a tensor's elements, as in ``constants.TYPES``."""
+    return _query_int(library, descriptor, dnnl.QUERY_DATA_TYPE)
+
+
+def _plain_strides(shape: Dims, prefix: str) -> list[int]:
+    return c_order(shape)[::-1] if prefix == "t:" else c_order(viewed(shape, prefix))
+
+
+def _format_name(library: Library, strides: Dims, blocks: Sequence[tuple[int, int]]) -> str:
+    """Name of a format, as in "ABcd16b16a": outer axes by falling stride, then inner blocks (size, axis).
+
+    Axes whose strides are equal, all but one of extent 1, may stand in any order, but not every order has a name.
+    """
+    blocked = {axis for _, axis in blocks}
+    letters = [letter.upper() if axis in blocked else letter for axis, letter in enumerate("abcdef"[: len(strides)])]
+    inner = "".join(f"{block}{'abcdef'[axis]}" for block, axis in blocks)
+    for order in permutations(sorted(range(len(strides)), key=lambda axis: -strides[axis])):
+        falling = all(strides[a] >= strides[b] for a, b in pairwise(order))
+        name = "".join(letters[axis] for axis in order) + inner
+        if falling and name in library.tags:
+            return name
+    raise Unimplemented(f"no name for the memory format with strides {list(strides)} and inner blocks {list(blocks)}")
+
+
+def _inner_blocks(library: Library, descriptor: Any) -> list[tuple[int, int]]:
+    """(size, axis) of each inner block, outermost first."""
+    count = _query_int(library, descriptor, dnnl.QUERY_INNER_COUNT)
+    blocks = _query_ints(library, descriptor, dnnl.QUERY_INNER_BLOCKS, count)
+    return list(zip(blocks, _query_ints(library, descriptor, dnnl.QUERY_INNER_AXES, count), strict=True))
+
+
+def _with_tag(library: Library, dims: Dims, dtype: str, tag: int) -> Any:
+    arguments = (len(dims), library.ints(dims), dnnl.TYPES[dtype], tag)
+    return library.owned(library.create("memory_desc_create_with_tag", *arguments), "memory_desc")
+
+
+def _query_int(library: Library, descriptor: Any, what: int) -> int:
+    result = library.ffi.new("int *")
+    library.check("memory_desc_query", library.c.dnnl_memory_desc_query(descriptor, what, result))
+    return int(result[0])
+
+
+def _query_ints(library: Library, descriptor: Any, what: int, count: int) -> list[int]:
+    if count == 0:
+        return []
+    result = library.ffi.new("int64_t **")
+    library.check("memory_desc_query", library.c.dnnl_memory_desc_query(descriptor, what, result))
+    return [int(result[0][i]) for i in range(count)]

@@ -1,0 +1,139 @@
+"""Parts of tensors: split and slice copy out of a tensor's memory, pad copies into it.
+
+A tensor that lies in blocks can be cut between its blocks only; where an op cuts elsewhere, it wants C order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from runner.kernels.cpu.onednn import constants as dnnl
+from runner.kernels.cpu.onednn.library import Library
+from runner.kernels.cpu.onednn.memory import Dims, block_along, formatted, layout_of
+from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
+from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Layouts, Node, answering, format_of
+from runner.kernels.registry import (
+    Arrangement,
+    Attributes,
+    Bound,
+    Buffers,
+    Kernel,
+    Layout,
+    Operand,
+    PythonCall,
+    Registry,
+    Spec,
+)
+
+
+def register(registry: Registry, library: Library) -> None:
+    """Add the kernels of this family."""
+    _add(registry, library, "split", _split_blocks, into=False)
+    _add(registry, library, "slice", _slice_block, into=False)
+    _add(registry, library, "pad", _pad_block, into=True)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Where one part lies in the whole: its first element and its extents."""
+
+    begin: Dims
+    size: Dims
+
+    def is_cut_between(self, name: str, extents: Dims) -> bool:
+        """Whether it begins and ends with the blocks of the named format."""
+        return all(
+            begin % block_along(name, axis) == 0
+            and (size % block_along(name, axis) == 0 or begin + size == extents[axis])
+            for axis, (begin, size) in enumerate(zip(self.begin, self.size, strict=True))
+        )
+
+
+_Blocks = Callable[[Node], list[_Block]]
+
+
+def _split_blocks(node: Node) -> list[_Block]:
+    axis, rank = node.attributes["axis"], len(node.inputs[0].shape)
+    starts = accumulate(node.attributes["sizes"], initial=0)
+    begins = [[start if each == axis else 0 for each in range(rank)] for start in starts]
+    return [_Block(begin, part.shape) for begin, part in zip(begins[:-1], node.outputs, strict=True)]
+
+
+def _slice_block(node: Node) -> list[_Block]:
+    return [_Block(node.attributes["begin"], node.attributes["size"])]
+
+
+def _pad_block(node: Node) -> list[_Block]:
+    return [_Block(node.attributes["low"], node.inputs[0].shape)]
+
+
+def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into: bool) -> None:
+    """Register an op between a whole and its blocks: ``into`` a whole of zeros, or out of it."""
+
+    def arrange(node: Node, offered: Layouts) -> Arrangement:
+        (whole,) = node.outputs if into else node.inputs
+        name = format_of(offered[0])
+        if not all(block.is_cut_between(name, whole.shape) for block in blocks(node)):
+            name = ""
+        copies = _copies(library, node, name, blocks(node), into=into)
+        return Arrangement(
+            tuple(_layout(library, spec, name) for spec in node.inputs),
+            tuple(_layout(library, spec, name) for spec in node.outputs),
+            max(copy.made.scratch_bytes for copy in copies),
+        )
+
+    def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+        node = Node(given, [each.spec for each in buffers.inputs], [each.spec for each in buffers.outputs])
+        copies = _copies(library, node, format_of(arrangement.inputs[0]), blocks(node), into=into)
+        (source,) = buffers.inputs
+        calls = [
+            bound(copy.made, {dnnl.SRC: (copy.source, source), dnnl.DST: (copy.result, result)}, buffers.scratch)
+            for copy, result in zip(copies, buffers.outputs, strict=True)
+        ]
+        if into:
+            return _after_clearing(buffers.outputs[0], in_turn(library, calls))
+        return calls[0] if len(calls) == 1 else in_turn(library, calls)
+
+    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(arrange), bind))
+
+
+def _layout(library: Library, spec: Spec, name: str) -> Layout:
+    return layout_of(library, formatted(library, spec.shape, spec.dtype, name), spec)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy, and how its ends lie in the tensors they belong to."""
+
+    made: Description
+    source: Any
+    result: Any
+
+
+def _copies(library: Library, node: Node, name: str, blocks: Sequence[_Block], *, into: bool) -> list[_Copy]:
+    """One copy for each block; everything lies in the named format."""
+    (whole,), pieces = (node.outputs, node.inputs) if into else (node.inputs, node.outputs)
+    copies = []
+    for block, piece in zip(blocks, pieces, strict=True):
+        inside = _part_of(library, formatted(library, whole.shape, whole.dtype, name), block)
+        alone = formatted(library, piece.shape, piece.dtype, name)
+        source, result = (alone, inside) if into else (inside, alone)
+        ends = (source, library.engine, result, library.engine)
+        copies.append(_Copy(Description(library, "reorder", *ends, attributes(library)), source, result))
+    return copies
+
+
+def _part_of(library: Library, whole: Any, block: _Block) -> Any:
+    arguments = (whole, library.ints(block.size), library.ints(block.begin))
+    return library.owned(library.create("memory_desc_create_submemory", *arguments), "memory_desc")
+
+
+def _after_clearing(result: Operand, copy: PythonCall) -> PythonCall:
+    def run() -> None:
+        result.data.fill(0)
+        copy()
+
+    return run

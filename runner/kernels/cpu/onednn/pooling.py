@@ -1,0 +1,129 @@
+"""Max and average pooling, their gradients, and the mean over whole images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.kernels.cpu.onednn import constants as dnnl
+from runner.kernels.cpu.onednn.library import Library
+from runner.kernels.cpu.onednn.memory import BYTES, data_type, formatted, free, in_c_order, nbytes
+from runner.kernels.cpu.onednn.primitive import Description, attributes
+from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
+from runner.kernels.registry import Registry, Spec, plain
+
+
+def register(registry: Registry, library: Library) -> None:
+    """Add the kernels of this family. Images are taken as they lie, and results lie as the images do."""
+    add_kernel(registry, library, "max_pool", _max, as_offered)
+    add_kernel(registry, library, "max_pool_gradient", _max_gradient, as_offered)
+    add_kernel(registry, library, "avg_pool", _average, as_offered)
+    add_kernel(registry, library, "avg_pool_gradient", _average_gradient, as_offered)
+    add_kernel(registry, library, "reduce_mean", _mean_of_image, _wish_whole_images)
+
+
+def _window(library: Library, node: Node) -> tuple[Any, ...]:
+    """Strides, window, dilation, padding before and after, as C arrays."""
+    top, bottom, left, right = node.attributes["padding"]
+    strides, window = node.attributes["strides"], node.attributes["window"]
+    return tuple(library.ints(each) for each in (strides, window, (0, 0), (top, left), (bottom, right)))
+
+
+def _forward(library: Library, node: Node, algorithm: int, name: str, x: Spec, y: Spec) -> Description:
+    """Pooling of images x that lie in the named format."""
+    image, pooled = formatted(library, x.shape, x.dtype, name), free(library, y.shape, x.dtype)
+    geometry = (image, pooled, *_window(library, node))
+    # The result of training and inference is the same; training also keeps the positions of maxima.
+    goal = dnnl.FORWARD_TRAINING if algorithm == dnnl.POOLING_MAX else dnnl.FORWARD_INFERENCE
+    return Description(library, "pooling_forward", library.engine, goal, algorithm, *geometry, attributes(library))
+
+
+def _backward(library: Library, node: Node, algorithm: int, forward: Description) -> Description:
+    image, pooled = forward.descriptor(dnnl.QUERY_SRC), forward.descriptor(dnnl.QUERY_DST)
+    geometry = (image, pooled, *_window(library, node), forward.handle)
+    return Description(library, "pooling_backward", library.engine, algorithm, *geometry, attributes(library))
+
+
+def _positions(library: Library, pooling: Description) -> Port:
+    """Where max pooling keeps the position of each maximum in its window: it lies as y does, in bytes if they do."""
+    kept = pooling.descriptor(dnnl.QUERY_WORKSPACE)
+    return Port(dnnl.WORKSPACE, kept, BYTES if data_type(library, kept) == dnnl.TYPES["uint8"] else "")
+
+
+def _max(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Input x; outputs y and argmax."""
+    made = _forward(library, node, dnnl.POOLING_MAX, format_of(inputs[0]), node.inputs[0], node.outputs[0])
+    x, y = Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)), Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))
+    return Recipe(made, [x], [y, _positions(library, made)])
+
+
+def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Inputs dy and argmax; output dx. The positions lie as the image did; dy follows."""
+    dy, positions = inputs
+    name = format_of(positions, dy)
+    forward = _forward(library, node, dnnl.POOLING_MAX, name, node.outputs[0], node.inputs[0])
+    made = _backward(library, node, dnnl.POOLING_MAX, forward)
+    return Recipe(
+        made,
+        [Port(dnnl.DIFF_DST, made.descriptor(dnnl.QUERY_DIFF_DST)), _positions(library, made)],
+        [Port(dnnl.DIFF_SRC, made.descriptor(dnnl.QUERY_DIFF_SRC))],
+    )
+
+
+def _averaging(node: Node) -> int:
+    counted = node.attributes["count_padding"]
+    return dnnl.POOLING_AVG_INCLUDE_PADDING if counted else dnnl.POOLING_AVG_EXCLUDE_PADDING
+
+
+def _average(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Input x; output y."""
+    made = _forward(library, node, _averaging(node), format_of(inputs[0]), node.inputs[0], node.outputs[0])
+    x, y = Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)), Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))
+    return Recipe(made, [x], [y])
+
+
+def _average_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Input dy; output dx."""
+    algorithm = _averaging(node)
+    forward = _forward(library, node, algorithm, format_of(inputs[0]), node.outputs[0], node.inputs[0])
+    made = _backward(library, node, algorithm, forward)
+    dy = Port(dnnl.DIFF_DST, made.descriptor(dnnl.QUERY_DIFF_DST))
+    return Recipe(made, [dy], [Port(dnnl.DIFF_SRC, made.descriptor(dnnl.QUERY_DIFF_SRC))])
+
+
+def _wish_whole_images(node: Node, offered: Layouts) -> tuple[Layouts, Layouts] | None:
+    whole = len(node.inputs[0].shape) == 4 and node.attributes["axes"] == (2, 3)
+    return as_offered(node, offered) if whole else None
+
+
+def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Input x (N, C, H, W); output (N, C) or (N, C, 1, 1): one window as large as the image."""
+    (x,), (y,) = node.inputs, node.outputs
+    name = format_of(inputs[0])
+    if not _is_array_of_pixels(library, x, name):
+        name = ""
+    image = formatted(library, x.shape, x.dtype, name)
+    pixel = formatted(library, (*x.shape[:2], 1, 1), x.dtype, name)
+    strides, window, dilation, none = (library.ints(each) for each in ((1, 1), x.shape[2:], (0, 0), (0, 0)))
+    made = Description(
+        library,
+        "pooling_forward",
+        library.engine,
+        dnnl.FORWARD_INFERENCE,
+        dnnl.POOLING_AVG_INCLUDE_PADDING,
+        image,
+        pixel,
+        strides,
+        window,
+        dilation,
+        none,
+        none,
+        attributes(library),
+    )
+    return Recipe(made, [Port(dnnl.SRC, image)], [Port(dnnl.DST, pixel, layout=plain(y))])
+
+
+def _is_array_of_pixels(library: Library, x: Spec, name: str) -> bool:
+    """Whether images of one pixel lie in the named format as they do in C order: N outermost, channels unpadded."""
+    dims = (*x.shape[:2], 1, 1)
+    pixel, array = formatted(library, dims, x.dtype, name), in_c_order(library, dims, x.dtype)
+    return name.rfind("a") <= 0 and nbytes(library, pixel) == nbytes(library, array)

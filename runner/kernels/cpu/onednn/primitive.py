@@ -1,0 +1,105 @@
+"""From a primitive's description to a bound call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.kernels.cpu.onednn import constants as dnnl
+from runner.kernels.cpu.onednn import memory
+from runner.kernels.cpu.onednn.library import Library
+from runner.kernels.registry import Array, Layout, NativeCall, Operand, PythonCall, Spec
+
+
+class Description:
+    """A primitive that oneDNN has chosen for given shapes, before it is built: it tells the layouts it wants."""
+
+    def __init__(self, library: Library, kind: str, *arguments: Any) -> None:
+        """``arguments`` are those of ``dnnl_<kind>_primitive_desc_create`` after the result; raises Unimplemented."""
+        created = library.create(f"{kind}_primitive_desc_create", *arguments)
+        self.library = library
+        self.handle = library.owned(created, "primitive_desc")
+
+    def layout(self, query: int, spec: Spec, prefix: str = "") -> Layout:
+        """The layout of one argument, for a tensor of ``spec`` seen as ``prefix`` says."""
+        return memory.layout_of(self.library, self.descriptor(query), spec, prefix)
+
+    def descriptor(self, query: int) -> Any:
+        """The descriptor of one argument; it lives as long as this description."""
+        return self.library.c.dnnl_primitive_desc_query_md(self.handle, query, 0)
+
+    def nbytes(self, query: int) -> int:
+        """Memory of one argument."""
+        return memory.nbytes(self.library, self.descriptor(query))
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory the primitive spoils while it runs."""
+        return self.nbytes(dnnl.QUERY_SCRATCHPAD)
+
+    @property
+    def implementation(self) -> str:
+        """oneDNN's name for what it chose, such as "jit:avx512_core"."""
+        result = self.library.ffi.new("char **")
+        status = self.library.c.dnnl_primitive_desc_query(self.handle, dnnl.QUERY_IMPLEMENTATION, 0, result)
+        self.library.check("primitive_desc_query", status)
+        return str(self.library.ffi.string(result[0]).decode())
+
+
+def attributes(library: Library, *, relu: bool = False, added: Any = None) -> Any:
+    """Attributes of every primitive: scratch memory comes from the caller.
+
+    added: descriptor of a tensor of the result's shape that is added to the result. relu: then max(result, 0).
+    """
+    made = library.owned(library.create("primitive_attr_create"), "primitive_attr")
+    library.check("scratchpad", library.c.dnnl_primitive_attr_set_scratchpad_mode(made, dnnl.SCRATCHPAD_BY_USER))
+    if relu or added is not None:
+        post_ops = library.owned(library.create("post_ops_create"), "post_ops")
+        if added is not None:
+            library.check("add", library.c.dnnl_post_ops_append_binary(post_ops, dnnl.BINARY_ADD, added))
+        if relu:
+            library.check("relu", library.c.dnnl_post_ops_append_eltwise(post_ops, dnnl.ELTWISE_RELU, 0.0, 0.0))
+        library.check("post_ops", library.c.dnnl_primitive_attr_set_post_ops(made, post_ops))
+    return made
+
+
+Argument = tuple[Any, Operand]
+"""A memory descriptor and the tensor whose bytes it describes."""
+
+
+def bound(description: Description, arguments: Mapping[int, Argument], scratch: Array) -> NativeCall:
+    """Build the primitive and fix its arguments: DNNL_ARG number -> (descriptor, tensor).
+
+    scratch: at least ``description.scratch_bytes`` bytes.
+    """
+    library = description.library
+    ffi = library.ffi
+    primitive = library.owned(library.create("primitive_create", description.handle), "primitive")
+    places = {number: (descriptor, operand.address) for number, (descriptor, operand) in arguments.items()}
+    if description.scratch_bytes:
+        places[dnnl.SCRATCHPAD] = (description.descriptor(dnnl.QUERY_SCRATCHPAD), int(scratch.ctypes.data))
+    memories = [
+        library.owned(
+            library.create("memory_create", descriptor, library.engine, ffi.cast("void *", address)), "memory"
+        )
+        for descriptor, address in places.values()
+    ]
+    table = ffi.new("dnnl_exec_arg_t[]", list(zip(places, memories, strict=True)))
+    execute = library.address(ffi.addressof(library.c, "dnnl_primitive_execute"))
+    call = (library.address(primitive), library.address(library.stream), len(memories), library.address(table))
+    held = (description, primitive, memories, table, scratch, tuple(arguments.values()))
+    return NativeCall(execute, call, held)
+
+
+def in_turn(library: Library, calls: Sequence[NativeCall]) -> PythonCall:
+    """One call that runs several in order; it raises OneDnnError where one fails."""
+    prepared = [(library.ffi.cast(_NATIVE, call.function), call.arguments, call.keep) for call in calls]
+
+    def run() -> None:
+        for function, arguments, _ in prepared:
+            library.check("primitive_execute", function(*arguments))
+
+    return run
+
+
+_NATIVE = "int (*)(intptr_t, intptr_t, intptr_t, intptr_t)"

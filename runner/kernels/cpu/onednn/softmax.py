@@ -1,0 +1,108 @@
+"""Softmax over the last axis, and the cross-entropy that is computed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from runner.kernels.cpu.onednn import constants as dnnl
+from runner.kernels.cpu.onednn.library import Library, Unimplemented
+from runner.kernels.cpu.onednn.memory import in_c_order
+from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
+from runner.kernels.cpu.onednn.recipe import PRIORITY, Layouts, Node, Port, Recipe, add_kernel
+from runner.kernels.reference.indexing import check_range
+from runner.kernels.registry import (
+    Arrangement,
+    Array,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    PythonCall,
+    Registry,
+    Spec,
+    plain,
+)
+
+
+def register(registry: Registry, library: Library) -> None:
+    """Add the kernels of this family."""
+    add_kernel(registry, library, "softmax", _softmax, _wish_plain)
+    _add_cross_entropy(registry, library)
+
+
+def _wish_plain(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+    return list(map(plain, node.inputs)), list(map(plain, node.outputs))
+
+
+def _description(library: Library, x: Spec) -> Description:
+    tensor, last = in_c_order(library, x.shape, x.dtype), len(x.shape) - 1
+    goal, algorithm = dnnl.FORWARD_INFERENCE, dnnl.SOFTMAX_ACCURATE
+    return Description(
+        library, "softmax_forward", library.engine, goal, algorithm, tensor, tensor, last, attributes(library)
+    )
+
+
+def _softmax(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    made = _description(library, node.inputs[0])
+    x, y = Port(dnnl.SRC, made.descriptor(dnnl.QUERY_SRC)), Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))
+    return Recipe(made, [x], [y], in_place=((0, 0),))
+
+
+def _add_cross_entropy(registry: Registry, library: Library) -> None:
+    def arrange(
+        given: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+    ) -> Arrangement | None:
+        if 0 in inputs[0].shape:
+            return None
+        try:
+            scratch = _description(library, inputs[0]).scratch_bytes
+        except Unimplemented:
+            return None
+        return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch)
+
+    def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> PythonCall:
+        logits, labels = buffers.inputs
+        loss, probabilities = buffers.outputs
+        made = _description(library, logits.spec)
+        tensors = {
+            dnnl.SRC: (made.descriptor(dnnl.QUERY_SRC), logits),
+            dnnl.DST: (made.descriptor(dnnl.QUERY_DST), probabilities),
+        }
+        normalise = in_turn(library, [bound(made, tensors, buffers.scratch)])
+        return _cross_entropy(normalise, logits.array, labels.array, loss.array, probabilities.array)
+
+    # A loss is a sum of few small numbers: it is not computed in less than float32.
+    dtypes = frozenset({"float32"})
+    registry.add(Kernel("softmax_cross_entropy", "cpu", "onednn", PRIORITY, dtypes, arrange, bind))
+
+
+def _cross_entropy(
+    normalise: PythonCall, logits: Array, labels: Array, loss: Array, probabilities: Array
+) -> Callable[[], None]:
+    """loss = (largest logit - logit of the label) - log(probability of the largest), which no logit can overflow.
+
+    ``normalise`` fills in the probabilities.
+    """
+    count, classes = logits.shape
+    unsigned = labels.view(f"u{labels.dtype.itemsize}")  # what is negative is too large
+    starts = np.arange(0, count * classes, classes)
+    positions, picked = np.empty((2, count), np.int64), np.empty((2, count), logits.dtype)
+    (top, truth), (largest, own), share = positions, picked, np.empty_like(loss)
+    flat_logits, flat_probabilities = logits.reshape(-1), probabilities.reshape(-1)
+
+    def call() -> None:
+        if np.maximum.reduce(unsigned) >= classes:
+            check_range("softmax_cross_entropy", labels, classes)
+        normalise()
+        logits.argmax(axis=1, out=top)
+        np.copyto(truth, labels)
+        np.add(positions, starts, out=positions)
+        # Positions are within range; mode "clip" spares take a copy that it could throw away.
+        flat_logits.take(positions, out=picked, mode="clip")
+        flat_probabilities.take(top, out=share, mode="clip")
+        np.subtract(largest, own, out=loss)
+        np.subtract(loss, np.log(share, out=share), out=loss)
+
+    return call

@@ -1,0 +1,116 @@
+"""A small language for element-wise computations: written by the fusion pass, run by the kernels of op ``elementwise``.
+
+A program is a list of steps over numbered values: first the inputs, then the result of each step. Every step is one
+correctly rounded operation, so a program gives the bits that its steps would give as nodes of their own.
+
+In bfloat16 a program is computed in float32, literals too, and rounded once, when its outputs are written: a program of
+one step gives the bits of its op, a longer one is more precise than its steps as nodes of their own.
+
+As text: steps joined by "; ", each a function and its operands, which are numbers of values or literals marked by #:
+``mul 0 #0.9; sub 3 1`` with 3 inputs computes value 3 = 0.9 * input 0 and value 4 = value 3 - input 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Operand = int | float
+"""An int is the number of a value, a float is a literal."""
+
+
+def _relu(x: Array) -> Array:
+    y: Array = np.maximum(x, 0)
+    return y
+
+
+def _relu_gradient(dy: Array, y: Array) -> Array:
+    dx: Array = np.where(np.greater(y, 0), dy, np.zeros((), np.result_type(dy)))
+    return dx
+
+
+FUNCTIONS: dict[str, tuple[int, Callable[..., Array]]] = {
+    "add": (2, np.add),
+    "sub": (2, np.subtract),
+    "mul": (2, np.multiply),
+    "div": (2, np.divide),
+    "maximum": (2, np.maximum),
+    "minimum": (2, np.minimum),
+    "neg": (1, np.negative),
+    "square": (1, np.square),
+    "sqrt": (1, np.sqrt),
+    "abs": (1, np.absolute),
+    "relu": (1, _relu),
+    "relu_gradient": (2, _relu_gradient),
+}
+"""Function -> number of operands and its definition. Each equals the op of the same name."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation: a function of FUNCTIONS and its operands."""
+
+    function: str
+    operands: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """``inputs`` values come in, each step adds one, the values numbered in ``outputs`` go out."""
+
+    inputs: int
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for position, step in enumerate(self.steps):
+            if step.function not in FUNCTIONS or len(step.operands) != FUNCTIONS[step.function][0]:
+                raise ValueError(f"step {position} of an element-wise program: no {step.function!r} of {step.operands}")
+            known = self.inputs + position
+            if any(isinstance(operand, int) and not 0 <= operand < known for operand in step.operands):
+                raise ValueError(f"step {position} of an element-wise program reads {step.operands}; it has 0..{known - 1}")
+        count = self.inputs + len(self.steps)
+        if not self.outputs or any(not self.inputs <= number < count for number in self.outputs):
+            raise ValueError(f"outputs {self.outputs} of an element-wise program: expected numbers of its steps")
+
+    @property
+    def text(self) -> str:
+        """The steps as text."""
+        return "; ".join(" ".join((step.function, *map(_written, step.operands))) for step in self.steps)
+
+
+def parse(text: str, inputs: int, outputs: Sequence[int]) -> Program:
+    """Read a program; raises ValueError naming the step that is wrong."""
+    steps = []
+    for part in text.split("; "):
+        function, *operands = part.split(" ")
+        try:
+            steps.append(Step(function, tuple(float(o[1:]) if o.startswith("#") else int(o) for o in operands)))
+        except ValueError:
+            raise ValueError(f"step {part!r} of an element-wise program: operands are numbers or #literals") from None
+    return Program(inputs, tuple(steps), tuple(outputs))
+
+
+def evaluate(program: Program, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """Run a program step by step with NumPy: the definition. Inputs are of one shape or of shape ()."""
+    dtype = inputs[0].dtype
+    compute = np.dtype(computed_in(dtype.name)).type
+    values: list[Any] = [np.asarray(array, compute) for array in inputs]
+    for step in program.steps:
+        _, function = FUNCTIONS[step.function]
+        values.append(function(*(values[o] if isinstance(o, int) else compute(o) for o in step.operands)))
+    return tuple(np.asarray(values[number], dtype) for number in program.outputs)
+
+
+def computed_in(dtype: str) -> str:
+    """The dtype of the arithmetic on values of ``dtype``."""
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def _written(operand: Operand) -> str:
+    return str(operand) if isinstance(operand, int) else f"#{operand!r}"

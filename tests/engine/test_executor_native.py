@@ -1,0 +1,101 @@
+"""Calls of machine code: neighbours run as one, and who fails among them is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from runner.engine import ops
+from runner.engine.graph import Graph
+from runner.engine.tensor import Tensor
+from runner.errors import NumericError, RunnerError
+from runner.kernels.registry import NativeCall
+from tests.engine.fake_kernels import PLAIN, always, fake_kernel, fake_registry, join
+from tests.engine.running import CPU_0, Bench
+
+X, LAST = Tensor("x"), Tensor("last")
+ONES = np.ones(2)
+EXPECTED = np.sqrt(np.exp(-np.tanh(np.exp(-ONES))))
+
+
+@pytest.fixture
+def graph() -> Graph:
+    """x -> n = neg -> e = exp -> t = tanh -> n2 = neg -> e2 = exp -> last = sqrt."""
+    graph = Graph()
+    x = ops.placeholder(graph, (2,), "float64", name="x")
+    chain = {"n": ops.neg, "e": ops.exp, "t": ops.tanh, "n2": ops.neg, "e2": ops.exp, "last": ops.sqrt}
+    for name, op in chain.items():
+        x = op(graph, x, name=name)
+    return graph
+
+
+class Machine:
+    """Joins calls that claim to be machine code; notes which run together, and lets one of them fail."""
+
+    def __init__(self, *native: str) -> None:
+        self.runs: list[int] = []
+        self.fail: tuple[int, int] | None = None
+        plainly = always(PLAIN, PLAIN)
+        self.kernels = fake_registry(*(fake_kernel(op, plainly, native=True) for op in native))
+        self.kernels.join = self.join
+
+    def join(self, calls: Sequence[NativeCall]) -> Callable[[], int]:
+        together = join(calls)
+
+        def run() -> int:
+            self.runs.append(len(calls))
+            if self.fail is not None:
+                position, status = self.fail
+                return (1 + position) << 16 | status
+            return together()
+
+        return run
+
+
+@pytest.mark.parametrize(
+    ("native", "runs"), [(("neg", "exp"), [2, 2]), (("tanh", "sqrt"), [1, 1]), (("neg", "tanh"), [1, 2]), ((), [])]
+)
+def test_neighbouring_calls_of_machine_code_run_as_one(graph: Graph, native: tuple[str, ...], runs: list[int]) -> None:
+    machine = Machine(*native)
+    bench = Bench(graph, machine.kernels, [LAST])
+    for _ in range(2):
+        np.testing.assert_array_equal(bench.run({X: ONES})[LAST], EXPECTED)
+    assert machine.runs == runs * 2
+
+
+@pytest.mark.parametrize(
+    ("native", "position", "node"),
+    [
+        (("neg", "exp"), 0, r"'n' \(op 'neg'\)"),
+        (("neg", "exp"), 1, r"'e' \(op 'exp'\)"),
+        (("exp", "tanh", "neg"), 3, r"'n2' \(op 'neg'\)"),
+        (("tanh", "neg"), 0, r"'n' \(op 'neg'\)"),
+        (("tanh",), 0, r"'t' \(op 'tanh'\)"),
+        (("sqrt",), 0, r"'last' \(op 'sqrt'\)"),
+    ],
+)
+@pytest.mark.parametrize("status", [1, 0xFFFF])
+def test_machine_code_that_fails_is_told_with_its_node_and_status(
+    graph: Graph, native: tuple[str, ...], position: int, node: str, status: int
+) -> None:
+    machine = Machine(*native)
+    bench = Bench(graph, machine.kernels, [LAST])
+    bench.run({X: ONES})
+    machine.fail = (position, status)
+    expected = rf"^node {node} on {CPU_0} failed in step 3: its library returned status {status}$"
+    with pytest.raises(RunnerError, match=expected):
+        bench.run({X: ONES}, step=3)
+
+
+def test_checked_mode_runs_machine_code_call_by_call(graph: Graph) -> None:
+    machine = Machine("neg", "exp")
+    bench = Bench(graph, machine.kernels, [LAST], check_finite=True)
+    np.testing.assert_array_equal(bench.run({X: ONES})[LAST], EXPECTED)
+    assert machine.runs == [1, 1, 1, 1]
+    with pytest.raises(NumericError, match=r"node 'e' \(op 'exp'\), output 0: 1 of 2 values are not finite"):
+        bench.run({X: np.array([-1e6, 0.0])})
+    machine.fail = (0, 9)
+    with pytest.raises(RunnerError, match=r"^node 'n' .* status 9$"):
+        bench.run({X: ONES})

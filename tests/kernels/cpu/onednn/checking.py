@@ -1,0 +1,140 @@
+"""oneDNN kernels against the reference kernels in float64, over layouts; blocks that are not full stay zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import runner.kernels.reference  # noqa: F401 - registers the kernels
+from runner.kernels.cpu.onednn import (
+    batch_normalization,
+    broadcast,
+    concat,
+    convert,
+    convolution,
+    eltwise,
+    linear,
+    local_response_normalization,
+    parts,
+    pooling,
+    softmax,
+)
+from runner.kernels.cpu.onednn.library import Library, load
+from runner.kernels.cpu.onednn.memory import BITS, formatted, nbytes, split_tag, viewed
+from runner.kernels.registry import REGISTRY, Array, Kernel, Layout, Operand, Registry, Spec, plain
+from tests.kernels.harness import Ran, Shaped, converted, run
+
+FAMILIES = (
+    batch_normalization,
+    broadcast,
+    concat,
+    convert,
+    convolution,
+    eltwise,
+    linear,
+    local_response_normalization,
+    parts,
+    pooling,
+    softmax,
+)
+
+IMAGE_TAGS = ("", "aBcd16b", "aBcd8b", "acdb")
+"""How images (N, C, H, W) may lie."""
+
+TOLERANCE = 1e-5
+"""Allowed deviation of a float32 result from the float64 one, relative to the largest magnitude of the result."""
+
+
+@cache
+def kernels() -> Registry:
+    """The oneDNN kernels alone."""
+    registry = Registry()
+    for family in FAMILIES:
+        family.register(registry, library())
+    return registry
+
+
+def library() -> Library:
+    return load()
+
+
+def kernel(op: str) -> Kernel:
+    return kernels().find(op, "cpu", "onednn")
+
+
+def layout(spec: Spec, tag: str) -> Layout:
+    """The layout of a tensor under a tag."""
+    if not tag:
+        return plain(spec)
+    prefix, name = split_tag(tag)
+    descriptor = formatted(library(), viewed(spec.shape, prefix), spec.dtype, name)
+    return Layout(tag, nbytes(library(), descriptor))
+
+
+def refused(op: str, attributes: Mapping[str, Any], inputs: Sequence[Spec], outputs: Sequence[Spec]) -> bool:
+    """Whether the kernel leaves a node with plain inputs to another."""
+    return kernel(op).arrange(attributes, inputs, outputs, [plain(spec) for spec in inputs]) is None
+
+
+def expected(op: str, attributes: Mapping[str, Any], arrays: Sequence[Array], outputs: Sequence[Spec]) -> list[Array]:
+    """What the reference kernel makes of the same numbers in float64."""
+    exact = [array.astype(np.float64) if _is_float(array.dtype.name) else array for array in arrays]
+    exact_outputs = [Shaped(spec.shape, "float64" if _is_float(spec.dtype) else spec.dtype) for spec in outputs]
+    reference = REGISTRY.find(op, "cpu", "numpy")
+    given = {key: "float64" if key == "dtype" else value for key, value in attributes.items()}
+    return run(reference, given, [Shaped.of(array) for array in exact], exact_outputs, exact).outputs
+
+
+def check(
+    op: str,
+    attributes: Mapping[str, Any],
+    arrays: Sequence[Array],
+    outputs: Sequence[Spec],
+    tags: Sequence[str] | None = None,
+    *,
+    tolerance: float = TOLERANCE,
+    in_place: bool = False,
+) -> Ran:
+    """Run the oneDNN kernel on arrays that lie as ``tags`` say and compare every output with the reference."""
+    inputs = [Shaped.of(array) for array in arrays]
+    offered = [layout(spec, tag) for spec, tag in zip(inputs, tags or [""] * len(inputs), strict=True)]
+    ran = run(kernel(op), attributes, inputs, outputs, arrays, offered, registry=kernels(), in_place=in_place)
+    for came, wanted in zip(ran.outputs, expected(op, attributes, arrays, outputs), strict=True):
+        assert_close(came, wanted, tolerance)
+    for operand in ran.outputs_in_memory:
+        assert_padding_is_zero(operand)
+    return ran
+
+
+def assert_close(came: Array, wanted: Array, tolerance: float = TOLERANCE) -> None:
+    """Floats within the tolerance of the largest magnitude, others equal."""
+    assert came.shape == wanted.shape
+    if _is_float(came.dtype.name):
+        deviation = np.abs(came.astype(np.float64) - wanted).max()
+        assert deviation <= tolerance * np.abs(wanted).max(), f"deviates by {deviation}"
+    else:
+        np.testing.assert_array_equal(came, wanted)
+
+
+def assert_padding_is_zero(operand: Operand) -> None:
+    """Blocks that a tensor does not fill hold zeros."""
+    if operand.layout.is_plain or split_tag(operand.layout.tag)[0] == BITS:
+        return
+    there_and_back = converted(kernels(), converted(kernels(), operand, plain(operand.spec)), operand.layout)
+    assert np.array_equal(there_and_back.data, operand.data), f"padding of {operand.layout} is not zero"
+
+
+def normal(seed: int, *shape: int) -> Array:
+    """Any numbers, float32."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def floats(*shape: int) -> Shaped:
+    return Shaped(shape, "float32")
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype in ("float32", "float64", "bfloat16")

@@ -1,0 +1,127 @@
+"""Batch normalisation over ranks, layouts and blocks that are not full; the mask of what ReLU let through."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runner.kernels.registry import Array, plain
+from tests.kernels.cpu.onednn.checking import (
+    IMAGE_TAGS,
+    assert_close,
+    assert_padding_is_zero,
+    check,
+    expected,
+    floats,
+    kernel,
+    kernels,
+    layout,
+    normal,
+)
+from tests.kernels.harness import Ran, Shaped, run
+
+EPSILON = {"epsilon": 1e-3}
+SHAPES = [(4, 20, 5, 6), (2, 32, 3, 3), (1, 3, 7, 7), (6, 48, 1, 1)]
+IMAGES = [
+    pytest.param(shape, tag, id=f"{shape} {tag}") for shape in SHAPES for tag in IMAGE_TAGS if shape[2:] != (1, 1)
+]
+CASES = [
+    *IMAGES,
+    pytest.param((6, 48, 1, 1), "aBcd16b", id="one pixel"),
+    pytest.param((8, 10), "", id="rank 2"),
+    pytest.param((8, 32), "", id="rank 2, whole vectors"),
+    pytest.param((7, 1), "", id="one channel"),
+]
+
+
+def _inputs(shape: tuple[int, ...]) -> list[Array]:
+    """x away from zero mean, gamma, beta."""
+    channels = shape[1]
+    return [2 * normal(1, *shape) + 1, normal(2, channels), 0.1 * normal(3, channels)]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("shape", "tag"), CASES)
+def test_training(shape: tuple[int, ...], tag: str, in_place: bool) -> None:
+    vector = floats(shape[1])
+    outputs = [floats(*shape), vector, vector]
+    ran = check("batch_norm", EPSILON, _inputs(shape), outputs, [tag, "", ""], in_place=in_place)
+    assert ran.tags == ([tag, "", ""], [tag, "", ""]), "x is taken as it comes"
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("shape", "tag"), CASES)
+def test_given_statistics(shape: tuple[int, ...], tag: str, in_place: bool) -> None:
+    statistics = [normal(4, shape[1]), np.abs(normal(5, shape[1])) + 0.5]
+    arrays = [*_inputs(shape), *statistics]
+    tags = [tag, *[""] * 4]
+    ran = check("batch_norm_inference", EPSILON, arrays, [floats(*shape)], tags, in_place=in_place)
+    assert ran.tags == (tags, [tag])
+
+
+def _check_gradient(shape: tuple[int, ...], tag: str, dy_tag: str, *, in_place: bool) -> None:
+    x, gamma, _ = _inputs(shape)
+    axes = tuple(axis for axis in range(len(shape)) if axis != 1)
+    arrays = [x, gamma, x.mean(axes), x.var(axes), normal(6, *shape)]
+    outputs = [floats(*shape), *[floats(shape[1])] * 2]
+    ran = check("batch_norm_gradient", EPSILON, arrays, outputs, [tag, "", "", "", dy_tag], in_place=in_place)
+    assert ran.tags == ([tag, "", "", "", tag], [tag, "", ""])
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("shape", "tag"), CASES)
+def test_the_gradient(shape: tuple[int, ...], tag: str, in_place: bool) -> None:
+    _check_gradient(shape, tag, tag, in_place=in_place)
+
+
+@pytest.mark.parametrize(("tag", "dy_tag"), [("aBcd16b", ""), ("aBcd16b", "acdb"), ("", "aBcd16b")])
+def test_the_gradient_brings_dy_to_where_x_is(tag: str, dy_tag: str) -> None:
+    _check_gradient((4, 20, 5, 6), tag, dy_tag, in_place=False)
+
+
+def _with_relu(shape: tuple[int, ...], tag: str) -> Ran:
+    vector = floats(shape[1])
+    outputs = [floats(*shape), vector, vector, Shaped(shape, "bool")]
+    arrays = _inputs(shape)
+    offered = [layout(Shaped.of(array), each) for array, each in zip(arrays, [tag, "", ""], strict=True)]
+    inputs = [Shaped.of(array) for array in arrays]
+    return run(kernel("batch_norm_relu"), EPSILON, inputs, outputs, arrays, offered, registry=kernels())
+
+
+@pytest.mark.parametrize(("shape", "tag"), CASES)
+def test_with_relu(shape: tuple[int, ...], tag: str) -> None:
+    ran = _with_relu(shape, tag)
+    specs = [operand.spec for operand in ran.outputs_in_memory]
+    y, mean, variance, _ = expected("batch_norm_relu", EPSILON, _inputs(shape), specs)
+    for came, wanted in zip(ran.outputs[:3], (y, mean, variance), strict=True):
+        assert_close(came, wanted)
+    np.testing.assert_array_equal(ran.outputs[3], ran.outputs[0] > 0)
+    assert 0 < ran.outputs[3].sum() < y.size, "ReLU lets some values through"
+    assert_padding_is_zero(ran.outputs_in_memory[0])
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("shape", "tag"), CASES)
+def test_the_gradient_with_relu(shape: tuple[int, ...], tag: str, in_place: bool) -> None:
+    forward = _with_relu(shape, tag)
+    _, mean, variance, mask = forward.outputs
+    x, gamma, _ = _inputs(shape)
+    arrays = [x, gamma, mean, variance, mask, normal(6, *shape)]
+    inputs, outputs = [Shaped.of(array) for array in arrays], [floats(*shape), *[floats(shape[1])] * 2]
+    image, kept = forward.arrangement.inputs[0], forward.outputs_in_memory[3]
+    offered = [image, *map(plain, inputs[1:4]), kept.layout, image]
+    values = [*arrays[:4], kept, arrays[5]]
+    gradient = kernel("batch_norm_relu_gradient")
+    ran = run(gradient, EPSILON, inputs, outputs, values, offered, registry=kernels(), in_place=in_place)
+    assert ran.arrangement.inputs == tuple(offered), "nothing is converted"
+    for came, wanted in zip(ran.outputs, expected("batch_norm_relu_gradient", EPSILON, arrays, outputs), strict=True):
+        assert_close(came, wanted)
+    assert_padding_is_zero(ran.outputs_in_memory[0])
+
+
+def test_a_mask_from_elsewhere_is_for_others_where_it_would_have_to_be_packed() -> None:
+    x, vector = floats(2, 16, 3, 3), floats(16)
+    inputs = [x, vector, vector, vector, Shaped(x.shape, "bool"), x]
+    offered = [layout(x, "aBcd16b"), *map(plain, inputs[1:])]
+    arrangement = kernel("batch_norm_relu_gradient").arrange(EPSILON, inputs, [x, vector, vector], offered)
+    assert arrangement is None

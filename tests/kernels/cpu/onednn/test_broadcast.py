@@ -1,0 +1,42 @@
+"""Repeating along axes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.cpu.onednn.checking import check, floats, normal, refused
+
+
+@pytest.mark.parametrize(
+    ("shape", "result"),
+    [
+        ((5,), (3, 5)),
+        ((3, 1), (3, 4)),
+        ((1,), (7,)),
+        ((1, 1, 1), (2, 3, 4)),
+        ((4, 1, 3), (2, 4, 5, 3)),
+        ((2, 3), (2, 3)),
+        ((2, 1, 3, 1), (2, 4, 3, 5)),
+    ],
+)
+def test_the_result_is_plain(shape: tuple[int, ...], result: tuple[int, ...]) -> None:
+    ran = check("broadcast_to", {"shape": result}, [normal(1, *shape)], [floats(*result)], tolerance=0)
+    assert ran.tags == ([""], [""])
+
+
+@pytest.mark.parametrize("channels", [16, 20, 64])
+def test_pixels_become_images_that_lie_as_convolutions_like_them(channels: int) -> None:
+    result = (3, channels, 5, 6)
+    ran = check("broadcast_to", {"shape": result}, [normal(1, 3, channels, 1, 1)], [floats(*result)], tolerance=0)
+    convolved = check_convolution_layout(channels)
+    assert ran.tags == ([""], [convolved])
+
+
+def check_convolution_layout(channels: int) -> str:
+    attributes = {"strides": (1, 1), "padding": (1, 1, 1, 1), "groups": 1}
+    arrays = [normal(1, 3, channels, 5, 6), normal(2, channels, channels, 3, 3)]
+    return check("conv2d", attributes, arrays, [floats(3, channels, 5, 6)]).tags[1][0]
+
+
+def test_a_tensor_without_axes_is_left_to_others() -> None:
+    assert refused("broadcast_to", {"shape": (3, 4)}, [floats()], [floats(3, 4)])

@@ -1,0 +1,119 @@
+"""Names of memory formats, and tensors seen in other ways."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.kernels.cpu.onednn.library import Unimplemented
+from runner.kernels.cpu.onednn.memory import (
+    block_along,
+    c_order,
+    described,
+    formatted,
+    in_c_order,
+    layout_of,
+    nbytes,
+    split_tag,
+    strided,
+    viewed,
+)
+from runner.kernels.registry import Layout, plain
+from tests.kernels.cpu.onednn.checking import floats, layout, library
+from tests.kernels.harness import Shaped
+
+Ints = tuple[int, ...]
+
+
+def test_prefixes_are_cut_off_names() -> None:
+    assert split_tag("aBcd16b") == ("", "aBcd16b")
+    assert split_tag("g2:aBCde16c16b") == ("g2:", "aBCde16c16b")
+
+
+def test_prefixes_say_what_is_seen() -> None:
+    assert viewed((6, 4), "") == (6, 4)
+    assert viewed((6, 4), "t:") == (4, 6)
+    assert viewed((6, 4, 3, 3), "g2:") == (2, 3, 4, 3, 3)
+    assert viewed((6, 4), "u8:") == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "block"),
+    [("aBcd16b", 1, 16), ("aBcd16b", 0, 1), ("ABcd16b16a", 0, 16), ("ABcd8b16a2b", 1, 16), ("acdb", 1, 1), ("", 1, 1)],
+)
+def test_blocks(name: str, axis: int, block: int) -> None:
+    assert block_along(name, axis) == block
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 1, 4, 1), (1, 1, 1, 1), (7,), (1, 5), (2, 3, 4, 5, 6)])
+@pytest.mark.parametrize("prefix", ["", "t:"])
+def test_c_order_is_plain(shape: Ints, prefix: str) -> None:
+    if prefix and len(shape) != 2:
+        shape = (shape[0], shape[-1])
+    spec = floats(*shape)
+    assert layout_of(library(), described(library(), spec, plain(spec), prefix), spec, prefix) == plain(spec)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tag", "found"),
+    [
+        ((2, 20, 4, 5), "aBcd16b", "aBcd16b"),
+        ((2, 20, 4, 5), "acdb", "acdb"),
+        ((2, 20, 1, 1), "aBcd16b", "aBcd16b"),
+        ((1, 16, 1, 1), "aBcd8b", "aBcd8b"),
+        ((2, 20, 1, 5), "acdb", "acdb"),
+        ((2, 1, 4, 5), "acdb", ""),  # one channel last is one channel first
+        ((2, 20, 1, 1), "acdb", ""),
+        ((20, 33, 1, 1), "ABcd16b16a", "ABcd16b16a"),
+        ((20, 3, 1, 5), "Acdb16a", "Acdb16a"),
+        ((19, 33), "ba", "ba"),
+        ((19, 1), "ba", ""),
+        ((19, 33), "t:ba", ""),  # C order, seen with exchanged axes
+        ((19, 33), "t:ab", "t:ab"),
+        ((19, 33), "t:BA16a16b", "t:BA16a16b"),
+        ((12, 33, 3, 2), "g2:aBCde16c16b", "g2:aBCde16c16b"),
+        ((12, 33, 3, 2), "g2:abcde", ""),
+        ((2, 1, 3, 3), "g2:Abcde16a", "g2:Abcde16a"),
+    ],
+)
+def test_the_name_of_a_format_with_axes_of_one(shape: Ints, tag: str, found: str) -> None:
+    spec = floats(*shape)
+    prefix, name = split_tag(tag)
+    descriptor = formatted(library(), viewed(shape, prefix), spec.dtype, name)
+    came = layout_of(library(), descriptor, spec, prefix)
+    assert came == Layout(found, nbytes(library(), descriptor))
+    again = described(library(), spec, came, prefix)
+    assert layout_of(library(), again, spec, prefix) == came, "a name leads back to its format"
+
+
+def test_bytes_are_never_plain() -> None:
+    spec = Shaped((2, 3, 4, 5), "int32")
+    descriptor = in_c_order(library(), spec.shape, "uint8")
+    assert layout_of(library(), descriptor, spec, "u8:") == Layout("u8:abcd", 120)
+
+
+def test_padding_counts_as_memory() -> None:
+    assert layout(floats(2, 20, 3, 3), "aBcd16b").nbytes == 2 * 32 * 3 * 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("strides", "reason"),
+    [
+        ((5, 10, 1, 30), r"no name for the memory format with strides \[5, 10, 1, 30\] and inner blocks \[\]"),
+        ((64, 20, 5, 1), r"the memory format abcd of \(2, 3, 4, 5\) has gaps, which no name tells"),
+    ],
+)
+def test_a_format_without_a_name_is_not_implemented(strides: Ints, reason: str) -> None:
+    spec = floats(2, 3, 4, 5)
+    descriptor = strided(library(), spec.shape, spec.dtype, strides)
+    with pytest.raises(Unimplemented, match=reason):
+        layout_of(library(), descriptor, spec)
+
+
+def test_a_tensor_cannot_be_seen_in_a_way_its_tag_does_not_say() -> None:
+    spec = floats(4, 6)
+    with pytest.raises(ValueError, match="a tensor in layout 'ba' was to be read as 't:'"):
+        described(library(), spec, Layout("ba", spec.nbytes), "t:")
+
+
+def test_c_order_of_nothing() -> None:
+    assert c_order((2, 0, 3)) == [3, 3, 1]

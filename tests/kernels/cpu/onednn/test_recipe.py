@@ -1,0 +1,107 @@
+"""What all oneDNN kernels share: answers that are remembered, nodes that are refused, calls in turn."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Sequence
+
+import pytest
+
+from runner.kernels.cpu.onednn import constants as dnnl
+from runner.kernels.cpu.onednn.library import OneDnnError, Unimplemented
+from runner.kernels.cpu.onednn.memory import in_c_order
+from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
+from runner.kernels.cpu.onednn.recipe import Node, answering, format_of
+from runner.kernels.registry import Arrangement, Layout, NativeCall, allocate, plain
+from tests.kernels.cpu.onednn.checking import floats, library, normal
+from tests.kernels.harness import Shaped, filled, holding
+
+
+class _Asked:
+    """An arrange function that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def __call__(self, node: Node, offered: Sequence[Layout | None]) -> Arrangement | None:
+        self.nodes.append(node)
+        if node.attributes.get("unknown"):
+            raise Unimplemented("no such thing")
+        return Arrangement(tuple(map(plain, node.inputs)), tuple(map(plain, node.outputs)))
+
+
+def test_an_answer_is_remembered_for_the_same_node_and_offer() -> None:
+    asked = _Asked()
+    arrange = answering(asked)
+    x, y = floats(2, 3), floats(3, 2)
+    first = arrange({"size": 1}, [x], [x], [plain(x)])
+    assert arrange({"size": 1}, [x], [x], [plain(x)]) is first
+    assert len(asked.nodes) == 1
+    for other in (({"size": 2}, [x], [x], [plain(x)]), ({"size": 1}, [y], [x], [None]), ({}, [x], [x], [None])):
+        arrange(*other)
+    assert len(asked.nodes) == 4
+
+
+def test_what_is_not_implemented_is_left_to_others() -> None:
+    x = floats(2, 3)
+    assert answering(_Asked())({"unknown": True}, [x], [x], [None]) is None
+
+
+@pytest.mark.parametrize("spec", [floats(), floats(2, 0), Shaped((2,), "int64"), Shaped((2,), "float64")])
+def test_what_onednn_cannot_hold_is_not_even_asked_for(spec: Shaped) -> None:
+    asked = _Asked()
+    good = floats(2, 3)
+    assert answering(asked)({}, [good, spec], [good], [None, None]) is None
+    assert answering(asked)({}, [good], [spec], [None]) is None
+    assert not asked.nodes
+
+
+def test_the_format_of_the_first_that_has_one() -> None:
+    assert format_of(None, Layout("", 8), Layout("aBcd16b", 8), Layout("acdb", 8)) == "aBcd16b"
+    assert format_of(Layout("u8:acdb", 8)) == "acdb"
+    assert format_of(Layout("bits:aBcd16b", 8)) == "aBcd16b"
+    assert format_of(Layout("t:ab", 8), Layout("g2:abcde", 8), None) == ""
+    assert format_of() == ""
+
+
+def _doubling() -> tuple[Description, dict[int, object]]:
+    """A sum of a tensor with itself, 1 to 4 doubled."""
+    spec = floats(4)
+    descriptor = in_c_order(library(), spec.shape, spec.dtype)
+    ffi = library().ffi
+    what = (descriptor, 2, ffi.new("float[]", [1.0, 1.0]), ffi.new("object[]", [descriptor] * 2))
+    made = Description(library(), "sum", library().engine, *what, attributes(library()))
+    x, y = holding(normal(1, 4)), filled(spec, plain(spec))
+    places = {dnnl.MULTIPLE_SRC: x, dnnl.MULTIPLE_SRC + 1: x, dnnl.DST: y}
+    return made, {number: (descriptor, operand) for number, operand in places.items()}
+
+
+def test_calls_run_in_turn() -> None:
+    made, first = _doubling()
+    (descriptor, y), second = first[dnnl.DST], dict(first)
+    z = filled(floats(4), plain(floats(4)))
+    second.update({dnnl.MULTIPLE_SRC: (descriptor, y), dnnl.DST: (descriptor, z)})
+    calls = [bound(made, arguments, allocate(made.scratch_bytes)) for arguments in (first, second)]
+    in_turn(library(), calls)()
+    assert z.array.tolist() == (3 * normal(1, 4)).tolist()
+
+
+def test_a_call_that_fails_says_why() -> None:
+    failing = library().ffi.callback("int(intptr_t, intptr_t, intptr_t, intptr_t)", lambda *_: 2)
+    call = NativeCall(library().address(failing), (0, 0, 0, 0), failing)
+    with pytest.raises(OneDnnError, match="dnnl_primitive_execute: invalid_arguments"):
+        in_turn(library(), [call])()
+
+
+def test_a_bound_call_keeps_its_memory() -> None:
+    made, arguments = _doubling()
+    scratch = allocate(64)
+    alive = weakref.ref(scratch)
+    call = bound(made, arguments, scratch)
+    del scratch
+    gc.collect()
+    assert alive() is not None
+    del call
+    gc.collect()
+    assert alive() is None

@@ -1,0 +1,326 @@
+"""Element-wise kernels in machine code: the bits of the definition, in every way memory may lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import cffi
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import runner.kernels.reference  # noqa: F401 - registers the kernels
+from runner.kernels.cpu.machine_code import elementwise, openmp
+from runner.kernels.cpu.machine_code.compiler import MachineCode
+from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
+from runner.kernels.cpu.machine_code.threads import Loop, on_one
+from runner.kernels.elementwise import FUNCTIONS, Program, evaluate, parse
+from runner.kernels.registry import (
+    REGISTRY,
+    Arrangement,
+    Array,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    NativeCall,
+    Operand,
+    Registry,
+    plain,
+)
+from tests.kernels.cpu.programs import Case, all_same_bits, awkward, cases
+from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, run
+
+DTYPES = ["float32", "float64", "bfloat16"]
+PARALLEL = elementwise.PARALLEL_BYTES // 4 + 5
+"""Elements of a tensor that is shared out among threads, whatever the program; no multiple of anything."""
+
+MOMENTUM = parse("mul 1 #0.9; mul 2 3; sub 4 5; add 0 6", 4, (6, 7))
+"""Inputs: parameters, velocity, gradient, learning rate. Outputs: velocity, parameters."""
+
+
+@pytest.fixture(scope="module")
+def llvm() -> Registry:
+    """The kernels under test."""
+    registry = Registry()
+    elementwise.register(registry)
+    return registry
+
+
+@pytest.fixture
+def threads() -> Iterator[Any]:
+    """Sets the number of OpenMP threads of this thread, and sets it back."""
+    ffi = cffi.FFI()
+    ffi.cdef("void omp_set_num_threads(int); int omp_get_max_threads(void);")
+    library = ffi.dlopen(openmp.LIBRARY)
+    before = library.omp_get_max_threads()
+    yield library.omp_set_num_threads
+    library.omp_set_num_threads(before)
+
+
+def attributes_of(program: Program) -> Attributes:
+    return {"program": program.text, "outputs": program.outputs}
+
+
+def arrays_of(case: Case, size: int, dtype: str, seed: int = 1) -> list[Array]:
+    return [awkward(seed + k, (size,) if each else (), dtype) for k, each in enumerate(case.wide)]
+
+
+def computed(kernel: Kernel, program: Program, arrays: list[Array], shape: tuple[int, ...]) -> list[Array]:
+    outputs = [Shaped(shape, arrays[0].dtype.name)] * len(program.outputs)
+    return run(kernel, attributes_of(program), [Shaped.of(array) for array in arrays], outputs, arrays).outputs
+
+
+def expected(program: Program, arrays: list[Array]) -> tuple[Array, ...]:
+    with np.errstate(all="ignore"):
+        return evaluate(program, arrays)
+
+
+@settings(max_examples=250)
+@given(case=cases(), size=st.integers(1, 40), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 1000))
+def test_any_program_gives_the_bits_of_its_definition(
+    llvm: Registry, case: Case, size: int, dtype: str, seed: int
+) -> None:
+    arrays = arrays_of(case, size, dtype, seed)
+    found = computed(llvm.find("elementwise", "cpu", "llvm"), case.program, arrays, (size,))
+    assert all_same_bits(found, expected(case.program, arrays))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 15, 16, 17, 1000, PARALLEL])
+def test_any_size(llvm: Registry, size: int, dtype: str) -> None:
+    arrays = arrays_of(Case(MOMENTUM, (True, True, True, False)), size, dtype)
+    found = computed(llvm.find("elementwise", "cpu", "llvm"), MOMENTUM, arrays, (size,))
+    assert all_same_bits(found, expected(MOMENTUM, arrays))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+def test_any_width_of_vectors(dtype: str, vector_bytes: int) -> None:
+    arrays = arrays_of(Case(MOMENTUM, (True, True, True, False)), 45, dtype)
+    code = MachineCode(write_module(ElementLoop(MOMENTUM, dtype, (True, True, True, False)), vector_bytes))
+    operands = [*map(holding, arrays), *(filled(Shaped.of(arrays[0]), plain(Shaped.of(arrays[0]))) for _ in range(2))]
+    addresses = np.array([operand.address for operand in operands], np.intp)
+    invoke(on_one(Loop(code.address("slice"), int(addresses.ctypes.data), 45, arrays[0].itemsize, operands)))
+    assert all_same_bits([operand.array for operand in operands[4:]], expected(MOMENTUM, arrays))
+
+
+def test_a_tensor_without_axes_is_one_element(llvm: Registry) -> None:
+    arrays = arrays_of(Case(MOMENTUM, (False,) * 4), 1, "float32")
+    found = computed(llvm.find("elementwise", "cpu", "llvm"), MOMENTUM, arrays, ())
+    assert all_same_bits(found, expected(MOMENTUM, arrays))
+
+
+def test_a_program_longer_than_the_registers_last(llvm: Registry) -> None:
+    reads = "; ".join(f"mul {k} #1.5" for k in range(40))
+    folds = "; ".join(f"sub {k + 39} {k}" for k in range(1, 40))
+    program = parse(f"{reads}; {folds}", 40, (40, 118))
+    arrays = arrays_of(Case(program, (True,) * 40), 100, "float32")
+    found = computed(llvm.find("elementwise", "cpu", "llvm"), program, arrays, (100,))
+    assert all_same_bits(found, expected(program, arrays))
+
+
+def test_a_literal_is_not_the_value_of_its_number(llvm: Registry) -> None:
+    kernel, arrays = llvm.find("elementwise", "cpu", "llvm"), arrays_of(Case(MOMENTUM, (True, True)), 20, "float32")
+    for text in ("add 0 1", "add 0 #1.0", "add 0 #0.0", "add 0 #-0.0"):
+        program = parse(text, 2, (2,))
+        assert all_same_bits(computed(kernel, program, arrays, (20,)), expected(program, arrays)), text
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [21, PARALLEL])
+@pytest.mark.parametrize("places", [(0, None), (1, None), (2, None), (None, 0), (None, 1), (1, 0), (0, 1), (2, 1)])
+def test_outputs_may_take_the_place_of_any_inputs(
+    llvm: Registry, places: tuple[int | None, int | None], size: int, dtype: str
+) -> None:
+    kernel = llvm.find("elementwise", "cpu", "llvm")
+    arrays = arrays_of(Case(MOMENTUM, (True, True, True, False)), size, dtype)
+    specs, result = [Shaped.of(array) for array in arrays], Shaped((size,), dtype)
+    arrangement = arranged(kernel, attributes_of(MOMENTUM), specs, [result] * 2, list(map(plain, specs)))
+    inputs = [holding(array) for array in arrays]
+    outputs = [filled(result, plain(result)) if place is None else inputs[place] for place in places]
+    call_bound(kernel, attributes_of(MOMENTUM), arrangement, inputs, outputs)
+    assert all_same_bits([output.array for output in outputs], expected(MOMENTUM, arrays))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_number_of_threads_gives_the_same_bits(llvm: Registry, threads: Any, count: int, dtype: str) -> None:
+    arrays = arrays_of(Case(MOMENTUM, (True, True, True, False)), PARALLEL, dtype)
+    threads(count)
+    found = computed(llvm.find("elementwise", "cpu", "llvm"), MOMENTUM, arrays, (PARALLEL,))
+    assert all_same_bits(found, expected(MOMENTUM, arrays))
+
+
+def test_threads_share_out_every_element_once(llvm: Registry, threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elementwise, "PARALLEL_BYTES", 0)
+    kernel, program = llvm.find("elementwise", "cpu", "llvm"), parse("add 0 #1.0", 1, (1,))
+    threads(3)
+    for size in range(120):
+        spec = Shaped((size,), "float32")
+        arrangement = arranged(kernel, attributes_of(program), [spec], [spec], [plain(spec)])
+        counter = holding(np.zeros(size, np.float32))
+        call_bound(kernel, attributes_of(program), arrangement, [counter], [counter])
+        assert (counter.array == 1).all(), f"{size} elements"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", sorted(FUNCTIONS))
+def test_single_functions_are_ops_of_their_own(llvm: Registry, function: str, dtype: str) -> None:
+    arrays = [awkward(k, (3, 50), dtype) for k in range(FUNCTIONS[function][0])]
+    assert_like_reference(llvm, function, arrays)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("terms", [2, 3, 5])
+def test_many_terms_are_added_from_the_left(llvm: Registry, terms: int, dtype: str) -> None:
+    assert_like_reference(llvm, "add_n", [awkward(k, (40,), dtype) for k in range(terms)])
+
+
+@pytest.mark.parametrize("function", ["square", "sqrt", "neg"])
+def test_every_number_of_bfloat16(llvm: Registry, function: str) -> None:
+    assert_like_reference(llvm, function, [np.arange(1 << 16, dtype=np.uint16).view("bfloat16")])
+
+
+def test_bfloat16_is_rounded_once_and_to_the_even_one_of_two(llvm: Registry) -> None:
+    one, small = np.ones(4, "bfloat16"), (2.0 ** -np.arange(7, 11)).astype("bfloat16")
+    program = parse("add 0 1; sub 2 0; add 2 1", 2, (2, 3, 4))
+    sums, differences, twice = computed(llvm.find("elementwise", "cpu", "llvm"), program, [one, small], (4,))
+    last = 2.0**-7  # distance of numbers from 1 to 2
+    np.testing.assert_array_equal(sums.astype("float64"), [1 + last, 1, 1, 1])
+    np.testing.assert_array_equal(differences, small)
+    np.testing.assert_array_equal(twice.astype("float64"), [1 + 2 * last, 1 + last, 1, 1])
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_scalar_operand_is_broadcast(llvm: Registry, position: int) -> None:
+    arrays = [awkward(0, (40,), "float32"), awkward(1, (40,), "float32")]
+    arrays[position] = np.float32(-0.75).reshape(())
+    assert_like_reference(llvm, "sub", arrays)
+
+
+def assert_like_reference(llvm: Registry, op: str, arrays: list[Array]) -> None:
+    """Hold the kernel of an op to the reference kernel's bits."""
+    specs = [Shaped.of(array) for array in arrays]
+    result = Shaped(max((array.shape for array in arrays), key=len), arrays[0].dtype.name)
+    with np.errstate(all="ignore"):
+        truth, found = (
+            run(table.find(op, "cpu", library), {}, specs, [result], arrays).outputs
+            for table, library in ((REGISTRY, "numpy"), (llvm, "llvm"))
+        )
+    assert all_same_bits(found, truth)
+
+
+def arranged(
+    kernel: Kernel,
+    attributes: Attributes,
+    inputs: list[Shaped],
+    outputs: list[Shaped],
+    offered: list[Layout | None],
+) -> Arrangement:
+    found = kernel.arrange(attributes, inputs, outputs, offered)
+    assert found is not None
+    return found
+
+
+def test_a_bound_call_holds_its_arguments(llvm: Registry) -> None:
+    kernel, spec = llvm.find("neg", "cpu", "llvm"), Shaped((4,), "float32")
+    arrangement = arranged(kernel, {}, [spec], [spec], [None])
+    operand = filled(spec, plain(spec))
+    bound = kernel.bind({}, arrangement, Buffers((operand,), (operand,), operand.data[:0]))
+    assert isinstance(bound, NativeCall)
+    # What is set free is given away next, to arrays of the same size.
+    others = [np.zeros(2, np.intp) for _ in range(100)]
+    assert all(other.ctypes.data not in bound.arguments for other in others)
+
+
+IMAGE = Shaped((2, 3, 5, 5), "float32")
+SCALAR = Shaped((), "float32")
+PADDED = Layout("aBcd16b", 2 * 16 * 25 * 4)
+DENSE = Layout("acdb", IMAGE.nbytes)
+PRIVATE = Layout("onednn:workspace", IMAGE.nbytes)
+
+
+def layouts(
+    llvm: Registry, text: str, offered: list[Layout | None], outputs: tuple[int, ...] | None = None
+) -> Arrangement:
+    """How a program over images (and, where plain((),) is offered, scalars) is arranged."""
+    inputs = [SCALAR if offer == plain(SCALAR) else IMAGE for offer in offered]
+    numbers = outputs or (len(inputs) + text.count(";"),)
+    attributes = {"program": text, "outputs": numbers}
+    return arranged(llvm.find("elementwise", "cpu", "llvm"), attributes, inputs, [IMAGE] * len(numbers), offered)
+
+
+@pytest.mark.parametrize("offered", [[None, None], [plain(IMAGE), None], [plain(IMAGE), plain(IMAGE)], [PRIVATE, None]])
+def test_without_an_offer_of_another_layout_all_is_plain(llvm: Registry, offered: list[Layout | None]) -> None:
+    found = layouts(llvm, "add 0 1; mul 2 1", offered, (2, 3))
+    assert found.inputs == found.outputs == (plain(IMAGE),) * 2
+
+
+@pytest.mark.parametrize("offered", [[None, PADDED], [plain(IMAGE), PADDED], [PADDED, DENSE], [PRIVATE, PADDED]])
+def test_an_offered_layout_is_taken_over_by_all(llvm: Registry, offered: list[Layout | None]) -> None:
+    found = layouts(llvm, "add 0 1; mul 2 1", offered, (2, 3))
+    assert found.inputs == found.outputs == (PADDED, PADDED)
+
+
+def test_padding_stays_zero_or_the_layout_is_not_taken(llvm: Registry) -> None:
+    assert layouts(llvm, "add 0 #1.0", [PADDED]).outputs == (plain(IMAGE),)
+    assert layouts(llvm, "add 0 #1.0", [DENSE]).outputs == (DENSE,)
+    assert layouts(llvm, "add 0 1; add 2 #1.0", [PADDED, DENSE]).outputs == (DENSE,)
+
+
+def test_a_scalar_stays_plain(llvm: Registry) -> None:
+    found = layouts(llvm, "mul 0 1", [PADDED, plain(SCALAR)])
+    assert (found.inputs, found.outputs) == ((PADDED, plain(SCALAR)), (PADDED,))
+
+
+def test_every_input_of_full_shape_may_give_its_memory(llvm: Registry) -> None:
+    found = layouts(llvm, "mul 0 1; add 3 2", [PADDED, plain(SCALAR), None], (3, 4))
+    assert set(found.in_place) == {(0, 0), (0, 1), (2, 0), (2, 1)}
+
+
+def test_padding_is_computed_with_the_rest(llvm: Registry) -> None:
+    kernel, attributes = llvm.find("elementwise", "cpu", "llvm"), {"program": "mul 0 #3.0", "outputs": (1,)}
+    arrangement = arranged(kernel, attributes, [IMAGE], [IMAGE], [PADDED])
+    source, result = filled(IMAGE, PADDED), filled(IMAGE, PADDED)
+    numbers(source)[:] = np.arange(PADDED.nbytes // 4)
+    call_bound(kernel, attributes, arrangement, [source], [result])
+    np.testing.assert_array_equal(numbers(result), 3 * np.arange(PADDED.nbytes // 4))
+
+
+def numbers(operand: Operand) -> Array:
+    """All memory of a tensor, as float32."""
+    return operand.data.view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "result"),
+    [
+        ("add", [Shaped((4,), "int64")] * 2, Shaped((4,), "int64")),
+        ("neg", [Shaped((4,), "float16")], Shaped((4,), "float16")),
+        ("add", [Shaped((2, 4), "float32"), Shaped((4,), "float32")], Shaped((2, 4), "float32")),
+        ("add_n", [Shaped((4,), "float32")], Shaped((4,), "float32")),
+    ],
+    ids=["integers", "float16", "broadcast", "one term"],
+)
+def test_what_it_cannot_do_is_left_to_others(llvm: Registry, op: str, inputs: list[Shaped], result: Shaped) -> None:
+    assert llvm.find(op, "cpu", "llvm").arrange({}, inputs, [result], [None] * len(inputs)) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [0.1, -0.0, float("inf"), 1e-45])
+@pytest.mark.parametrize("shape", [(), (7,), (1000, 3)])
+def test_a_fill_keeps_every_bit_of_its_value(llvm: Registry, shape: tuple[int, ...], value: float, dtype: str) -> None:
+    attributes = {"value": value, "shape": shape, "dtype": dtype}
+    made, expected = (
+        run(registry.find("fill", "cpu", library), attributes, [], [Shaped(shape, dtype)], []).outputs
+        for registry, library in ((llvm, "llvm"), (REGISTRY, "numpy"))
+    )
+    assert [each.tobytes() for each in made] == [each.tobytes() for each in expected]
+
+
+def test_a_fill_of_integers_is_left_to_others(llvm: Registry) -> None:
+    fill = llvm.find("fill", "cpu", "llvm")
+    assert fill.arrange({"value": 1.0, "shape": (2,), "dtype": "int64"}, [], [Shaped((2,), "int64")], []) is None

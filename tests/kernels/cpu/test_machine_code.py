@@ -1,0 +1,116 @@
+"""The compiler, and what happens on a machine that lacks something."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from llvmlite import binding
+
+from runner.kernels.cpu.dispatch import join_in_python
+from runner.kernels.cpu.machine_code import compiler, dispatch, loading, openmp, threads
+from runner.kernels.cpu.machine_code.compiler import CompilerUnavailable, MachineCode
+from runner.kernels.registry import NativeCall, Registry, allocate
+
+ANSWER = "define i32 @answer() {\n ret i32 42\n}"
+
+
+def test_the_kernels_are_registered_and_calls_joined_in_machine_code() -> None:
+    registry = Registry()
+    version, missing = loading.register(registry)
+    assert missing == ""
+    assert "llvmlite" in version
+    assert "vectors of" in version
+    assert registry.join is dispatch.join
+    assert registry.find("elementwise", "cpu", "llvm").priority == 10
+    assert registry.libraries() == {"llvm"}
+
+
+def test_without_llvmlite_calls_are_joined_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    registry = Registry()
+    version, missing = loading.register(registry)
+    assert version == ""
+    assert missing.startswith("llvmlite cannot be loaded (")
+    assert missing.endswith("; pip install llvmlite")
+    assert registry.join is join_in_python
+    assert registry.libraries() == frozenset()
+
+
+def test_the_package_is_imported_without_llvmlite() -> None:
+    program = (
+        "import sys; sys.modules['llvmlite'] = None\n"
+        "from runner.kernels.cpu.machine_code import loading\n"
+        "print(loading.probe())"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "llvmlite cannot be loaded" in answer.stdout
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    """What was found out about the machine is found out again, and afterwards once more."""
+    probes = (compiler.host, openmp.load)
+    for each in probes:
+        each.cache_clear()
+    yield
+    for each in probes:
+        each.cache_clear()
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_machine_that_forbids_new_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(13, "cannot allocate executable memory")
+
+    monkeypatch.setattr(binding, "check_jit_execution", refuse)
+    with pytest.raises(CompilerUnavailable, match=r"cannot make code for this machine: .*executable memory"):
+        compiler.host()
+    registry = Registry()
+    assert "executable memory" in loading.register(registry)[1]
+    assert registry.join is join_in_python
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_without_openmp_one_thread_does_all_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = threads.Loop(1, 2, 3, 4, None)
+    assert threads.on_all(loop).function != threads.on_one(loop).function
+    monkeypatch.setattr(openmp, "LIBRARY", "libnothing.so.1")
+    openmp.load.cache_clear()
+    assert threads.on_all(loop).function == threads.on_one(loop).function
+    assert "on one thread: libnothing.so.1 cannot be loaded" in loading.probe()[0]
+
+
+@pytest.mark.parametrize(
+    ("features", "width"),
+    [({"avx512f": True, "avx": True}, 64), ({"avx512f": False, "avx": True}, 32), ({"sse2": True}, 16), ({}, 16)],
+)
+@pytest.mark.usefixtures("forgetful")
+def test_vectors_are_as_wide_as_the_registers(
+    monkeypatch: pytest.MonkeyPatch, features: dict[str, bool], width: int
+) -> None:
+    found = binding.targets.FeatureMap(features)
+    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: found)
+    assert compiler.host().vector_bytes == width
+
+
+def test_an_unknown_function_is_named() -> None:
+    with pytest.raises(KeyError, match=r"no function 'question' in the module; it has \['answer'\]"):
+        MachineCode(ANSWER).address("question")
+
+
+def test_external_functions_are_called_where_they_are() -> None:
+    inner = MachineCode("define i32 @inner() {\n ret i32 5\n}")
+    outer = MachineCode(
+        "declare i32 @elsewhere()\n"
+        "define i32 @store(ptr %place, i64 %b, i64 %c, i64 %d) {\n"
+        " %x = call i32 @elsewhere()\n store i32 %x, ptr %place\n ret i32 0\n}",
+        {"elsewhere": inner.address("inner")},
+    )
+    place = allocate(4)
+    call = NativeCall(outer.address("store"), (int(place.ctypes.data), 0, 0, 0), (inner, outer))
+    assert dispatch.join([call])() == 0
+    assert place.view(np.int32)[0] == 5

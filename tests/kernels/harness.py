@@ -1,0 +1,177 @@
+"""Runs one kernel by itself, as planner and executor would: buffers of the layouts it asks for, conversions between.
+
+Everything a kernel may not rely on is made hostile: outputs and scratch memory hold garbage, and every buffer ends in
+a line of guard bytes that nobody may touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cffi
+import numpy as np
+
+from runner.engine.kernel_table import load_kernels
+from runner.kernels.registry import (
+    ALIGNMENT,
+    Arrangement,
+    Array,
+    Bound,
+    Buffers,
+    Kernel,
+    Layout,
+    NativeCall,
+    Operand,
+    Registry,
+    Spec,
+    allocate,
+    numpy_dtype,
+    plain,
+)
+
+GARBAGE = 0xFF
+"""Read as a float it is NaN."""
+
+_ffi = cffi.FFI()
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """What a kernel knows of a tensor; any dtype NumPy knows."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape)) * numpy_dtype(self.dtype).itemsize
+
+    @classmethod
+    def of(cls, array: Array) -> Shaped:
+        return cls(array.shape, array.dtype.name)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a kernel: its outputs as arrays, how it arranged the node, and its operands as they lie."""
+
+    outputs: list[Array]
+    arrangement: Arrangement
+    inputs_in_memory: list[Operand]
+    outputs_in_memory: list[Operand]
+
+    @property
+    def tags(self) -> tuple[list[str], list[str]]:
+        """Tags of the layouts of inputs and outputs."""
+        arrangement = self.arrangement
+        return [each.tag for each in arrangement.inputs], [each.tag for each in arrangement.outputs]
+
+
+def run(
+    kernel: Kernel,
+    attributes: Mapping[str, Any],
+    in_specs: Sequence[Spec],
+    out_specs: Sequence[Spec],
+    arrays: Sequence[Array | Operand],
+    offered: Sequence[Layout | None] | None = None,
+    *,
+    registry: Registry | None = None,
+    in_place: bool = False,
+) -> Ran:
+    """Run a kernel on arrays that lie as ``offered`` says (None: plain) before it is asked, or on operands as they lie.
+
+    registry: has the kernels of op ``convert`` for layouts that are not plain. in_place: outputs take the place of
+    inputs wherever the kernel allows it.
+    """
+    layouts = [plain(spec) for spec in in_specs] if offered is None else offered
+    arrangement = kernel.arrange(attributes, in_specs, out_specs, layouts)
+    assert arrangement is not None, f"{kernel.library} refuses {kernel.op} of {in_specs}, offered {layouts}"
+    inputs = [
+        _brought(registry, spec, value, layout, wanted)
+        for spec, value, layout, wanted in zip(in_specs, arrays, layouts, arrangement.inputs, strict=True)
+    ]
+    outputs = [filled(spec, layout) for spec, layout in zip(out_specs, arrangement.outputs, strict=True)]
+    for i, o in arrangement.in_place if in_place else ():
+        assert inputs[i].layout.nbytes == outputs[o].layout.nbytes, "what shares memory has the same bytes"
+        outputs[o] = Operand(outputs[o].spec, outputs[o].layout, inputs[i].data)
+    before = [operand.data.copy() for operand in inputs]
+    call_bound(kernel, attributes, arrangement, inputs, outputs)
+    shared = {id(operand.data) for operand in outputs}
+    for operand, bytes_before in zip(inputs, before, strict=True):
+        assert id(operand.data) in shared or np.array_equal(operand.data, bytes_before), "it writes to an input"
+    return Ran([as_plain(registry, operand) for operand in outputs], arrangement, inputs, outputs)
+
+
+def call_bound(
+    kernel: Kernel,
+    attributes: Mapping[str, Any],
+    arrangement: Arrangement,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+) -> None:
+    """Bind a kernel to operands, run it, and look at the guard bytes behind all of them."""
+    scratch = filled(Shaped((arrangement.scratch_bytes,), "uint8"), Layout("", arrangement.scratch_bytes))
+    bound = kernel.bind(attributes, arrangement, Buffers(tuple(inputs), tuple(outputs), scratch.data))
+    invoke(bound)
+    for operand in (*inputs, *outputs, scratch):
+        assert (_with_guard(operand.data)[operand.data.size :] == GARBAGE).all(), "it writes past the end of a buffer"
+
+
+def invoke(bound: Bound) -> None:
+    """Make a bound call once."""
+    if isinstance(bound, NativeCall):
+        function = _ffi.cast("int (*)(intptr_t, intptr_t, intptr_t, intptr_t)", bound.function)
+        status = function(*bound.arguments)
+        assert status == 0, f"status {status}"
+    else:
+        bound()
+
+
+def filled(spec: Spec, layout: Layout) -> Operand:
+    """Memory that holds garbage, with guard bytes behind it."""
+    memory = allocate(layout.nbytes + ALIGNMENT)
+    memory.fill(GARBAGE)
+    return Operand(spec, layout, memory[: layout.nbytes])
+
+
+def holding(array: Array, spec: Spec | None = None) -> Operand:
+    """Plain memory that holds an array."""
+    spec = Shaped.of(array) if spec is None else spec
+    assert (array.shape, array.dtype.name) == (spec.shape, spec.dtype), f"{array.dtype}{array.shape} for {spec}"
+    operand = filled(spec, plain(spec))
+    np.copyto(operand.array, array)
+    return operand
+
+
+def converted(registry: Registry | None, operand: Operand, wanted: Layout) -> Operand:
+    """The same tensor in another layout."""
+    if operand.layout == wanted:
+        return operand
+    choice = (registry or load_kernels()).choose(
+        "convert", "cpu", {}, [operand.spec], [operand.spec], [operand.layout, wanted]
+    )
+    assert choice.arrangement.outputs == (wanted,), f"nobody converts {operand.layout} to {wanted}"
+    result = filled(operand.spec, wanted)
+    call_bound(choice.kernel, {}, choice.arrangement, [operand], [result])
+    return result
+
+
+def as_plain(registry: Registry | None, operand: Operand) -> Array:
+    """A tensor as an array."""
+    return converted(registry, operand, plain(operand.spec)).array.copy()
+
+
+def _brought(
+    registry: Registry | None, spec: Spec, value: Array | Operand, offered: Layout | None, wanted: Layout
+) -> Operand:
+    """A value that lies as offered, then as wanted; a layout that is open is the wanted one."""
+    operand = value if isinstance(value, Operand) else converted(registry, holding(value, spec), offered or wanted)
+    return converted(registry, operand, wanted)
+
+
+def _with_guard(data: Array) -> Array:
+    assert data.base is not None, "it is a view of its memory with guard bytes"
+    start = data.ctypes.data - data.base.ctypes.data
+    return np.asarray(data.base)[start : start + data.size + ALIGNMENT]

@@ -1,0 +1,171 @@
+"""Training in bfloat16: float32 wherever something outlives a step, and otherwise half the bytes."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner import nn
+from runner.checkpoint import CheckpointMeta, load, save
+from runner.engine.graph import Graph
+from runner.engine.kernel_table import load_kernels
+from runner.engine.network import NetworkBuilder, Outputs
+from runner.engine.passes.optimize import default_passes, optimize
+from runner.kernels.registry import Registry
+from runner.optimizers.adam import Adam
+from runner.optimizers.momentum import Momentum
+from runner.strategies.base import Strategy, Task
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from tests.engine.passes.exactness import counts
+from tests.engine.passes.training_graphs import training_step
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, task_of
+from tests.strategies.training import Trainer, Weights, difference, expect_same_bits, opened, trained
+
+STEPS = 4
+BATCH = 13
+IMAGE = (2, 8, 8)
+
+
+def convnet(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Every layer that convolutional networks have: bias and ReLU, normalisation and ReLU, a sum, pools, dropout."""
+    h = nn.relu(net, nn.conv(net, batch["x"], 8, 3, name="conv1", padding="same"), name="relu1")
+    h = nn.max_pool(net, h, 2, name="pool1")
+    branch = nn.conv(net, h, 8, 3, name="conv2", padding="same", bias=None)
+    branch = nn.relu(net, nn.batch_norm(net, branch, name="norm2"), name="relu2")
+    h = nn.add(net, h, nn.conv(net, branch, 8, 3, name="conv3", padding="same", bias=None), name="sum3")
+    h = nn.flatten(net, nn.avg_pool(net, h, 2, name="pool3"), name="flat")
+    h = nn.dropout(net, nn.relu(net, nn.dense(net, h, 16, name="fc4"), name="relu4"), 0.1, name="drop4")
+    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc5"), batch["y"])
+
+
+def convnet_task(dtype: str) -> Task:
+    return task_of(convnet, Momentum(), batch_size=32, dtype=dtype, example_shape=IMAGE)
+
+
+def small_task(network: str, microbatches: int = 1) -> Task:
+    return task_of(
+        NETWORKS[network], Momentum(clip_norm=0.5), batch_size=BATCH, microbatches=microbatches, dtype="bfloat16"
+    )
+
+
+Run = tuple[Weights, list[Any]]
+
+
+@cache
+def run(strategy: str, network: str, shares: int) -> Run:
+    chosen: Strategy = Single() if strategy == "single" else SyncData(workers=shares)
+    microbatches = shares if strategy == "single" else 1
+    return trained(chosen, small_task(network, microbatches), load_kernels(), STEPS)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_workers_equal_microbatches_bit_for_bit(network: str, workers: int) -> None:
+    (weights, history), (expected, reference) = run("sync_data", network, workers), run("single", network, workers)
+    expect_same_bits(weights, expected)
+    assert history == reference
+
+
+@pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
+def test_what_is_fed_fetched_and_kept_is_float32(strategy: Strategy) -> None:
+    program = strategy.build(convnet_task("bfloat16"))
+    graph = program.graph
+    assert {spec.dtype for spec in program.variables.values()} == {"float32"}
+    for client in program.clients.values():
+        slots = [slot.tensor for slot in client.inputs]
+        fed = [tensor for tensors in client.feeds.values() for tensor in tensors]
+        assert "bfloat16" not in {graph.spec(tensor).dtype for tensor in [*slots, *fed, *client.fetches.values()]}
+    between_devices = [
+        tensor for node in graph for tensor in node.inputs if graph.nodes[tensor.node].device != node.device
+    ]
+    assert (strategy.workers > 1) == bool(between_devices)
+    assert "bfloat16" not in {graph.spec(tensor).dtype for tensor in between_devices}
+
+
+def optimized(dtype: str) -> Graph:
+    step = training_step(convnet, Momentum(), dtype)
+    return optimize(step.graph, step.roots, default_passes(load_kernels()))[0]
+
+
+def test_layers_are_fused_as_in_float32() -> None:
+    narrow, wide = counts(optimized("bfloat16")), counts(optimized("float32"))
+    assert narrow["conv2d_fused"] == wide["conv2d_fused"] == 2
+    assert narrow["batch_norm_relu"] == narrow["batch_norm_relu_gradient"] == 1
+    casts = narrow.pop("cast") - wide.pop("cast")
+    images, filters_and_bias, dense_layers, gradient_of_logits = 1, 3 + 1, 2 * 2, 1
+    assert casts == images + filters_and_bias + dense_layers + gradient_of_logits
+    assert narrow == wide
+
+
+def test_gradients_reach_the_update_without_being_rounded() -> None:
+    graph = optimized("bfloat16")
+    gradients = {"conv2d_weight_gradient", "conv2d_weight_bias_gradient", "matmul_bias_gradient"}
+    found = [node for node in graph if node.op in gradients]
+    assert len(found) == 5
+    assert {spec.dtype for node in found for spec in node.outputs} == {"float32"}
+
+
+def test_the_update_of_a_variable_is_one_pass_in_float32() -> None:
+    graph = optimized("bfloat16")
+    for assign in (node for node in graph if node.op == "assign"):
+        update = graph.nodes[assign.inputs[1].node]
+        assert (update.op, update.outputs[0].dtype) == ("elementwise", "float32")
+
+
+def test_activations_are_half_as_large() -> None:
+    for node in optimized("bfloat16"):
+        if node.op in ("conv2d_fused", "batch_norm_relu", "max_pool", "avg_pool", "relu_gradient"):
+            assert node.outputs[0].dtype == "bfloat16", node.name
+
+
+def losses(dtype: str, steps: int) -> list[float]:
+    _, history = trained(Single(), convnet_task(dtype), load_kernels(), steps)
+    return [loss for loss, _ in history]
+
+
+def test_a_convolutional_network_learns_as_in_float32() -> None:
+    narrow, wide = losses("bfloat16", 40), losses("float32", 40)
+    assert narrow != wide
+    np.testing.assert_allclose(narrow[0], wide[0], rtol=0.01)
+    ends = [np.mean(each[-5:]) for each in (narrow, wide)]
+    assert ends[0] < 0.8 * narrow[0]
+    assert ends[0] == pytest.approx(ends[1], rel=0.05)
+
+
+def evaluated(trainer: Trainer) -> float:
+    return float(trainer.evaluate()["loss"])
+
+
+@pytest.mark.parametrize(("before", "after"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_a_checkpoint_of_one_precision_is_continued_in_the_other(
+    before: str, after: str, tmp_path: Path, registry: Registry
+) -> None:
+    with opened(Single(), convnet_task(before), registry) as trainer:
+        trainer.session.run("init")
+        trainer.train(range(3))
+        weights, loss = trainer.weights(), evaluated(trainer)
+    path = save(tmp_path, step=3, variables=weights, meta=CheckpointMeta("c0ffee", "0123abcd", 1, 96, {}))
+    with opened(Single(), convnet_task(after), registry) as trainer:
+        expected = {name: (spec.shape, spec.dtype) for name, spec in trainer.program.variables.items()}
+        _, loaded, _ = load(path, expected)
+        trainer.session.run("restore", feeds=loaded)
+        expect_same_bits(trainer.weights(), weights)
+        assert evaluated(trainer) == pytest.approx(loss, rel=0.02)
+        assert np.isfinite(trainer.train(range(3, 6))).all()
+        assert 0 < difference(trainer.weights(), weights) < 1
+
+
+def test_small_updates_are_not_lost(registry: Registry) -> None:
+    """An update of a thousandth of a weight is less than half of bfloat16's last place, 2 ** -9."""
+    task = task_of(NETWORKS["dense"], Adam(), batch_size=BATCH, dtype="bfloat16")
+    with opened(Single(), task, registry) as trainer:
+        trainer.session.run("init")
+        first = trainer.weights()["fc1/weights"]
+        trainer.train([10_000])
+        moved = trainer.weights()["fc1/weights"] - first
+    assert 0 < np.abs(moved).max() < 2**-9
