@@ -1,10 +1,35 @@
 """Models by the name that the configuration uses. To add one: write its class and list it here."""
 
+from runner.models.alexnet import AlexNet
 from runner.models.base import Model
 from runner.models.cifar_convnet import CifarConvNet
+from runner.models.googlenet import GoogLeNet
 from runner.models.lenet import LeNet
 from runner.models.mlp import Mlp
+from runner.models.overfeat import Overfeat
+from runner.models.resnet_cifar import ResNetCifar
+from runner.models.vgg_a import VggA
 
-MODELS: dict[str, type[Model]] = {"mlp": Mlp, "lenet": LeNet, "cifar_convnet": CifarConvNet}
+MODELS: dict[str, type[Model]] = {
+    "mlp": Mlp,
+    "lenet": LeNet,
+    "cifar_convnet": CifarConvNet,
+    "alexnet": AlexNet,
+    "overfeat": Overfeat,
+    "vgg_a": VggA,
+    "googlenet": GoogLeNet,
+    "resnet_cifar": ResNetCifar,
+}
 
-__all__ = ["MODELS", "CifarConvNet", "LeNet", "Mlp", "Model"]
+__all__ = [
+    "MODELS",
+    "AlexNet",
+    "CifarConvNet",
+    "GoogLeNet",
+    "LeNet",
+    "Mlp",
+    "Model",
+    "Overfeat",
+    "ResNetCifar",
+    "VggA",
+]

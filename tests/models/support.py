@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from runner.engine import ops
@@ -27,6 +29,44 @@ def network(
 
 def parameter_count(b: Bench) -> int:
     return sum(variable.spec.size for variable in b.net.variables.trainable)
+
+
+def multiply_adds(b: Bench) -> int:
+    """Of the convolutions and matrix products, for one example."""
+    graph = b.net.graph
+    total = 0
+    for node in graph:
+        if node.op == "conv2d":
+            total += node.outputs[0].size * math.prod(graph.spec(node.inputs[1]).shape[1:])
+        elif node.op == "matmul":
+            total += node.outputs[0].size * graph.spec(node.inputs[0]).shape[1]
+    return total // len(b.feeds[b.x])
+
+
+def image_sizes(b: Bench) -> dict[str, tuple[int, ...]]:
+    """(C, H, W) that each layer gives out, without layers that leave them as they are."""
+    sizes: dict[str, tuple[int, ...]] = {}
+    before: tuple[int, ...] = ()
+    for name, tensor in b.net.layer_outputs.items():
+        shape = b.shape(tensor)[1:]
+        if len(shape) == 3 and shape != before:
+            sizes[name] = before = shape
+    return sizes
+
+
+def kinds(b: Bench) -> dict[str, str]:
+    """Kind of every layer that adds nodes, in order."""
+    stamps = (b.net.graph.nodes[tensor.node].layer for tensor in b.net.layer_outputs.values())
+    return {stamp.name: stamp.kind for stamp in stamps if stamp is not None}
+
+
+def assert_trainable(b: Bench, outputs: Outputs) -> None:
+    """Extend the graph to the gradient of the summed loss: every parameter has one of its own shape."""
+    graph = b.net.graph
+    variables = b.net.variables.trainable
+    found = gradients(graph, [ops.reduce_sum(graph, outputs.losses)], [variable.tensor for variable in variables])
+    specs = {v.name: None if g is None else graph.spec(g) for v, g in zip(variables, found, strict=True)}
+    assert specs == {variable.name: variable.spec for variable in variables}
 
 
 def assert_gradients(b: Bench, outputs: Outputs) -> None:

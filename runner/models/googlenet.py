@@ -1,0 +1,99 @@
+"""GoogLeNet, the first Inception network (Szegedy et al. 2015, "Going deeper with convolutions", table 1)."""
+
+from dataclasses import dataclass
+
+from runner import nn
+from runner.engine.network import NetworkBuilder
+from runner.engine.tensor import Tensor
+from runner.models.base import Model, require_rate
+
+
+@dataclass(frozen=True)
+class Module:
+    """Filters of the four branches of an Inception module, named after their windows."""
+
+    one: int
+    three: tuple[int, int]
+    five: tuple[int, int]
+    pool: int
+
+
+STAGES: dict[str, dict[str, Module]] = {
+    "3": {
+        "a": Module(64, (96, 128), (16, 32), 32),
+        "b": Module(128, (128, 192), (32, 96), 64),
+    },
+    "4": {
+        "a": Module(192, (96, 208), (16, 48), 64),
+        "b": Module(160, (112, 224), (24, 64), 64),
+        "c": Module(128, (128, 256), (24, 64), 64),
+        "d": Module(112, (144, 288), (32, 64), 64),
+        "e": Module(256, (160, 320), (32, 128), 128),
+    },
+    "5": {
+        "a": Module(256, (160, 320), (32, 128), 128),
+        "b": Module(384, (192, 384), (48, 128), 128),
+    },
+}
+"""The modules by their names in the paper: 3a, 3b, pooling, 4a, ... 4e, pooling, 5a, 5b."""
+
+
+@dataclass
+class GoogLeNet(Model):
+    """Three convolutions, nine Inception modules, the mean over the image and one dense layer; no auxiliary heads.
+
+    6,998,552 parameters and 1,582,671,872 multiply-adds for 3x224x224 images of 1000 classes; the sizes follow the
+    images. Poolings between stages round sizes up.
+
+    dropout: rate before the logits. lrn: whether the first two stages are normalised over 5 channels, as by
+    Krizhevsky et al. 2012.
+    """
+
+    name: str = "googlenet"
+    dropout: float = 0.4
+    lrn: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_rate("dropout", self.dropout)
+
+    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+        """Add layers conv1, ... pool2, those of modules 3a, ... 5b, pool5, dropout and fc; return its logits."""
+        h = _conv(net, x, 64, kernel=7, stride=2, name="conv1")
+        h = _halve(net, h, name="pool1")
+        h = self._normalise(net, h, name="norm1")
+        h = _conv(net, h, 64, kernel=1, name="conv2_reduce")
+        h = _conv(net, h, 192, kernel=3, name="conv2")
+        h = self._normalise(net, h, name="norm2")
+        for before, (stage, modules) in enumerate(STAGES.items(), start=2):
+            h = _halve(net, h, name=f"pool{before}")
+            for letter, module in modules.items():
+                h = _inception(net, h, module, f"inception_{stage}{letter}")
+        h = nn.global_avg_pool(net, h, name="pool5")
+        h = nn.dropout(net, h, self.dropout, name="dropout")
+        return nn.dense(net, h, classes, name="fc")
+
+    def _normalise(self, net: NetworkBuilder, x: Tensor, name: str) -> Tensor:
+        return nn.local_response_normalization(net, x, name=name) if self.lrn else x
+
+
+def _inception(net: NetworkBuilder, x: Tensor, module: Module, name: str) -> Tensor:
+    """Add one Inception module, its dimensions reduced (figure 2b); the size of the image stays."""
+    one = _conv(net, x, module.one, kernel=1, name=f"{name}_1x1")
+    three = _conv(net, x, module.three[0], kernel=1, name=f"{name}_3x3_reduce")
+    three = _conv(net, three, module.three[1], kernel=3, name=f"{name}_3x3")
+    five = _conv(net, x, module.five[0], kernel=1, name=f"{name}_5x5_reduce")
+    five = _conv(net, five, module.five[1], kernel=5, name=f"{name}_5x5")
+    pool = nn.max_pool(net, x, window=3, stride=1, padding=1, name=f"{name}_pool")
+    pool = _conv(net, pool, module.pool, kernel=1, name=f"{name}_pool_project")
+    return nn.concat(net, [one, three, five, pool], name=f"{name}_concat")
+
+
+def _conv(net: NetworkBuilder, x: Tensor, filters: int, *, kernel: int, name: str, stride: int = 1) -> Tensor:
+    """Add a convolution padded to keep the size, and its ReLU."""
+    h = nn.conv(net, x, filters, kernel, stride=stride, padding=kernel // 2, name=name)
+    return nn.relu(net, h, name=f"{name}_relu")
+
+
+def _halve(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
+    return nn.max_pool(net, x, window=3, stride=2, ceil=True, name=name)
