@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench clean
+.PHONY: help run test check bench bench-peers clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: $(VENV)/.installed  ## install and train the default configuration (ARGS="..." adds overrides)
 	$(BIN)/runner $(ARGS)
@@ -21,8 +21,11 @@ check: $(VENV)/.installed-dev  ## lint, format check and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed-dev  ## measure the engine's step (no peers are needed)
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.installed-dev  ## measure training steps into benchmarks/RESULTS.md (ARGS="CASE ..." chooses)
+	$(BIN)/python -m benchmarks --output benchmarks/RESULTS.md $(ARGS)
+
+bench-peers: $(VENV)/.installed-dev  ## install the frameworks to compare with (ARGS="jax" chooses)
+	$(BIN)/python -m benchmarks peers $(ARGS)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

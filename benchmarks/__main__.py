@@ -1,32 +1,69 @@
-"""``python -m benchmarks [CASE ...]``: time training steps and print a table with machine, versions and date."""
+"""``python -m benchmarks``: see its ``--help``."""
 
 from __future__ import annotations
 
-import argparse
 import datetime
+import platform
+import sys
+from collections.abc import Sequence
 
-from benchmarks.step import CASES, measure
+from benchmarks.cases import CASES
+from benchmarks.compare import compare
+from benchmarks.environments import ROOT, install
+from benchmarks.limit import measure_rates
+from benchmarks.options import Options, parse, parse_peers
+from benchmarks.process import SubjectError
+from benchmarks.report import Report
+from benchmarks.scaling import SCALING_CASES, measure_scaling
+from benchmarks.strategies import STRATEGY_CASES, measure_strategies
+from benchmarks.subjects import OURS
 from runner.cores import usable_cores
-from runner.summary import processor, versions
+from runner.errors import RunnerError
+from runner.summary import git_commit, processor
 
 
-def main() -> None:
-    """Measure the cases whose names begin with the given words, all without any."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"beginnings of: {'; '.join(CASES)}")
-    wanted = tuple(parser.parse_args().cases) or ("",)
-    chosen = [case for case in CASES if case.startswith(wanted)]
-    if not chosen:
-        parser.error(f"no case begins with {' or '.join(wanted)}")
-    found = versions()
-    today = datetime.datetime.now(tz=datetime.UTC).date()
-    print(f"{processor()}, {usable_cores()} cores, Python {found['python']}, NumPy {found['numpy']}, {today}\n")
-    print("| case | strategy | step, ms | quartiles, ms | examples/s |")
-    print("|---|---|---|---|---|")
-    for case in chosen:
-        for timing in measure(case):
-            print(timing.row, flush=True)
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line says; return 1 when something of runner's own could not be measured."""
+    if arguments[:1] == ["peers"]:
+        install(parse_peers(arguments[1:]))
+        return 0
+    options = parse(arguments)
+    report = Report(_machine(options.settings.threads))
+    for name in options.cases:
+        print(f"measuring {name}", file=sys.stderr, flush=True)
+        try:
+            _measure(name, options, report)
+        except (RunnerError, SubjectError) as error:
+            report.failed[name] = str(error)
+        report.write(options.output, options.raw)
+    print(report.markdown())
+    return 1 if report.has_failures else 0
+
+
+def _measure(name: str, options: Options, report: Report) -> None:
+    settings = options.settings
+    if name in SCALING_CASES:
+        report.scaling.append(measure_scaling(name, rounds=settings.rounds, turn=settings.turn))
+    elif name in STRATEGY_CASES:
+        table = measure_strategies(name, threads=settings.threads, rounds=settings.rounds, turn=settings.turn)
+        report.strategies.append(table)
+    else:
+        case = CASES[name]
+        for precision in options.precisions or case.precisions:
+            if precision not in report.rates:
+                report.rates[precision] = measure_rates(settings.threads, precision)
+            specs = (OURS, *options.peers)
+            report.comparisons.append(compare(case, precision, settings, specs, report.rates[precision]))
+
+
+def _machine(threads: int) -> dict[str, str]:
+    return {
+        "processor": f"{processor()}, {usable_cores()} cores, {threads} threads used",
+        "Python": platform.python_version(),
+        "commit": git_commit(ROOT) or "-",
+        "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -70,7 +70,7 @@ class Config:
     """A whole configuration. The fields typed ``Any`` hold a dataclass chosen by its group's table."""
 
     seed: int = key(0, "fixes initial weights, data order, augmentation and dropout")
-    precision: str = key("float32", "float32, float64, or bfloat16: of activations, with float32 parameters and statistics")
+    precision: str = key("float32", "float32, float64, or bfloat16: activations in it, parameters in float32")
     model: Any = MISSING
     data: Any = MISSING
     optimizer: Any = MISSING

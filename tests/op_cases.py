@@ -368,6 +368,11 @@ CASES: dict[str, list[Case]] = {
         Case((normal(5, 4), integers(4, 5))),
         Case((normal(3, 1), integers(1, 3, dtype="int32"))),
     ],
+    "softmax_cross_entropy_gradient": [
+        Case((positive(5, 4), integers(4, 5), normal(5))),
+        Case((positive(3, 1), integers(1, 3, dtype="int32"), normal(3))),
+        Case((positive(2, 19), integers(19, 2), normal(2))),
+    ],
     "sigmoid_cross_entropy": [Case((off_zero(3, 4), positive(3, 4)))],
     # random
     "random_uniform": [Case((), {**_STREAM, "low": -1.0, "high": 3.0}, 0)],

@@ -68,7 +68,8 @@ def compile_signature(
     """Place, prune, optimize, cut, schedule and split ``graph`` for one signature.
 
     The whole graph is placed first, whatever is asked of it, so that a variable lives on the same device for every
-    signature. fuse: let nodes be joined into one. observe: called with the name and the result of every pass; tests verify the graph there.
+    signature. fuse: let nodes be joined into one. observe: called with the name and the result of every pass; tests
+    verify the graph there.
     """
 
     def seen(name: str, result: Graph) -> Graph:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.device import DeviceName
-from runner.engine.plan import DevicePlan, Instruction, Place, Slot
+from runner.engine.plan import DevicePlan, Feed, Instruction, Place, Slot
 from runner.engine.rendezvous import Rendezvous
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
@@ -23,10 +23,17 @@ Array = NDArray[Any]
 @dataclass(frozen=True)
 class _Stretch:
     """Instructions ``first`` and following that one call runs. It returns 0, or 1 + the number that failed among them
-    in the upper bits and its status in the lower 16."""
+    in the upper bits and its status in the lower 16. native: the calls of machine code among them, which are all or
+    none."""
 
     first: int
     call: Callable[[], int | None]
+    native: tuple[NativeCall, ...] = ()
+
+    def reason(self, position: int, status: int) -> str:
+        """Why the call at a position of the stretch failed."""
+        explain = self.native[position].explain
+        return explain(status) if explain else f"its library returned status {status}"
 
 
 class DeviceExecutor:
@@ -77,14 +84,21 @@ class DeviceExecutor:
                     raise self._failure(stretch.first, f"{type(error).__name__}: {error}") from error
                 if failed:
                     position, status = divmod(failed, 1 << 16)
-                    raise self._failure(stretch.first + position - 1, f"its library returned status {status}")
+                    raise self._failure(stretch.first + position - 1, stretch.reason(position - 1, status))
         self._variables.mark_assigned(self._written)
         return {tensor: array.copy() for tensor, array in self._fetched.items()}
+
+    def let_go(self) -> None:
+        """Drop all memory of the arena; the next step binds anew."""
+        self._operands: list[Operand] = []
+        self._feeds: list[tuple[Feed, Array]] = []
+        self._fetched: dict[Tensor, Array] = {}
+        self._stretches: list[_Stretch] = []
 
     def _bind(self) -> None:
         """Fix the memory of every slot and the arguments of every call."""
         plan = self.plan
-        data = self._arena.at_least(plan.arena_bytes)
+        data = self._arena.at_least(plan.arena_bytes, self)
         self._generation = self._arena.generation
         self._operands = [self._operand(data, slot, place) for slot, place in zip(plan.slots, plan.places, strict=True)]
         self._feeds = [(feed, self._operands[feed.slot].array) for feed in plan.feeds]
@@ -124,27 +138,33 @@ class DeviceExecutor:
                 native.append(call)
                 continue
             if native:
-                stretches.append(_Stretch(position - len(native), self._registry.join(native)))
+                stretches.append(self._native_stretch(position - len(native), native))
                 native = []
             stretches.append(_Stretch(position, call))
         if native:
-            stretches.append(_Stretch(len(bound) - len(native), self._registry.join(native)))
+            stretches.append(self._native_stretch(len(bound) - len(native), native))
         return stretches
+
+    def _native_stretch(self, first: int, calls: Sequence[NativeCall]) -> _Stretch:
+        return _Stretch(first, self._registry.join(calls), tuple(calls))
 
     def _checked(self, bound: Sequence[Bound]) -> list[_Stretch]:
         """Run every call by itself and look at what it left."""
 
-        def looked_at(position: int, call: Callable[[], int | None]) -> Callable[[], int | None]:
+        def looked_at(stretch: _Stretch) -> _Stretch:
             def run() -> int | None:
-                status = call()
+                status = stretch.call()
                 if not status:
-                    self._refuse_non_finite(position)
+                    self._refuse_non_finite(stretch.first)
                 return status
 
-            return run
+            return replace(stretch, call=run)
 
-        single = [self._registry.join([call]) if isinstance(call, NativeCall) else call for call in bound]
-        return [_Stretch(position, looked_at(position, call)) for position, call in enumerate(single)]
+        single = [
+            self._native_stretch(position, [call]) if isinstance(call, NativeCall) else _Stretch(position, call)
+            for position, call in enumerate(bound)
+        ]
+        return [looked_at(stretch) for stretch in single]
 
     def _take_feeds(self, feeds: Mapping[Tensor, Array]) -> None:
         for feed, memory in self._feeds:

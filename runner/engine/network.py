@@ -45,8 +45,9 @@ NetworkFunction = Callable[["NetworkBuilder", Mapping[str, Tensor]], Outputs]
 class NetworkBuilder:
     """Adds one copy of a network to a graph.
 
-    dtype: of activations; ``state_dtype`` is that of variables, statistics and losses. training: dropout drops and batch normalisation uses the batch's statistics. step: () int64, index: (N,) int64;
-    random draws of a step are pure functions of them.
+    dtype: of activations; ``state_dtype`` is that of variables, statistics and losses. training: dropout drops and
+    batch normalisation uses the batch's statistics. step: () int64, index: (N,) int64; random draws of a step are pure
+    functions of them.
     """
 
     def __init__(

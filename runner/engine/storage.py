@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,23 +52,36 @@ class VariableStore:
             self._variables[name].assigned = True
 
 
+class Tenant(Protocol):
+    """Who computes in an arena."""
+
+    def let_go(self) -> None:
+        """Drop everything that refers to the arena."""
+        ...
+
+
 class Arena:
     """Scratch memory shared by the plans of one device, which run one at a time.
 
-    It grows to what the largest plan needs. What was bound to the smaller one is bound again: ``generation`` tells.
+    It grows to what the largest plan needs. Whoever holds memory of the smaller one has to let go of it, and binds
+    again before its next step: ``generation`` tells.
     """
 
     def __init__(self) -> None:
         self.generation = 0
         self._data = allocate(0)
+        self._tenants: WeakSet[Tenant] = WeakSet()
 
-    def at_least(self, nbytes: int) -> NDArray[np.uint8]:
+    def at_least(self, nbytes: int, tenant: Tenant) -> NDArray[np.uint8]:
         """The arena, grown to ``nbytes`` where it is smaller. Raises ResourceError when there is no memory."""
         if self._data.nbytes < nbytes:
-            # The old one goes first: where no plan is bound to it any more, both are never there together.
+            # The old one goes first: both are never there together.
+            for each in self._tenants:
+                each.let_go()
             self._data = allocate(0)
             self._data = _pages(nbytes, "the arena of a step")
             self.generation += 1
+        self._tenants.add(tenant)
         return self._data
 
     @property
@@ -84,7 +99,8 @@ def _pages(nbytes: int, what: str) -> NDArray[np.uint8]:
         pages: Any = mmap.mmap(-1, nbytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
         raise ResourceError(f"{nbytes:,} bytes for {what} are not to be had: {error}") from None
-    pages.madvise(mmap.MADV_HUGEPAGE)
+    with suppress(OSError):  # It is a wish: a system without huge pages computes the same.
+        pages.madvise(mmap.MADV_HUGEPAGE)
     raw = np.frombuffer(pages, np.uint8)
     start = -raw.ctypes.data % HUGE_PAGE
     return raw[start : start + nbytes]

@@ -106,11 +106,14 @@ class NativeCall:
     """A bound call in machine code: ``function(*arguments)`` returns 0, or a status that is an error.
 
     function: address of an ``int (*)(intptr_t, intptr_t, intptr_t, intptr_t)``. keep: what must stay alive with it.
+    explain: what a status means, for the user; asked right after the call that returned it, while its inputs are as
+        they were. None where a status is only a number.
     """
 
     function: int
     arguments: tuple[int, int, int, int]
     keep: object
+    explain: Callable[[int], str] | None = None
 
 
 PythonCall = Callable[[], None]
@@ -255,7 +258,9 @@ def reference(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
-def function_kernel(op: str, function: Callable[..., Any], *, device_type: str = "cpu", library: str = "numpy") -> Kernel:
+def function_kernel(
+    op: str, function: Callable[..., Any], *, device_type: str = "cpu", library: str = "numpy"
+) -> Kernel:
     """The kernel that a function of arrays is: results are copied to where they belong; inputs cannot be written.
 
     bfloat16 is computed in float32 and rounded once, at the end.
@@ -302,7 +307,9 @@ def _fill(output: Array, value: Any) -> None:
     if output.dtype.name == "bfloat16" and array.dtype == np.float32:
         array = array.astype(output.dtype)
     if array.shape != output.shape or array.dtype != output.dtype:
-        raise TypeError(f"the kernel gave {array.dtype}{list(array.shape)}, expected {output.dtype}{list(output.shape)}")
+        raise TypeError(
+            f"the kernel gave {array.dtype}{list(array.shape)}, expected {output.dtype}{list(output.shape)}"
+        )
     np.copyto(output, array)
 
 

@@ -18,30 +18,52 @@ from runner.kernels.registry import ALIGNMENT, Layout, plain
 SPEC = TensorSpec((4,), "float64")
 SLOT = Slot(SPEC, plain(SPEC))
 TOO_MUCH = 1 << 62
+
+
+class Tenant:
+    """Remembers when it had to let go."""
+
+    def __init__(self) -> None:
+        self.went = 0
+
+    def let_go(self) -> None:
+        self.went += 1
+
+
+NOBODY = Tenant()
 BEYOND_ADDRESSES = 1 << 70
 
 
 def test_an_arena_grows_to_the_largest_wish_and_says_so() -> None:
     arena = Arena()
     assert (arena.nbytes, arena.generation) == (0, 0)
-    first = arena.at_least(100)
+    first = arena.at_least(100, NOBODY)
     assert (first.nbytes, arena.nbytes, arena.generation) == (100, 100, 1)
-    larger = arena.at_least(1000)
+    larger = arena.at_least(1000, NOBODY)
     assert (larger.nbytes, arena.nbytes, arena.generation) == (1000, 1000, 2)
     assert not np.shares_memory(first, larger)
 
 
 def test_an_arena_stays_where_it_is_while_it_is_large_enough() -> None:
     arena = Arena()
-    memory = arena.at_least(1000)
+    memory = arena.at_least(1000, NOBODY)
     for nbytes in (1000, 10, 0):
-        assert arena.at_least(nbytes) is memory
+        assert arena.at_least(nbytes, NOBODY) is memory
     assert arena.generation == 1
+
+
+def test_whoever_holds_memory_of_an_arena_lets_go_when_it_grows() -> None:
+    arena, first, second = Arena(), Tenant(), Tenant()
+    arena.at_least(100, first)
+    arena.at_least(50, second)
+    assert (first.went, second.went) == (0, 0)
+    arena.at_least(1000, second)
+    assert (first.went, second.went) == (1, 1)
 
 
 def test_a_plan_that_needs_no_memory_lets_an_arena_be() -> None:
     arena = Arena()
-    assert arena.at_least(0).nbytes == 0
+    assert arena.at_least(0, NOBODY).nbytes == 0
     assert arena.generation == 0
 
 
@@ -49,21 +71,21 @@ def test_a_plan_that_needs_no_memory_lets_an_arena_be() -> None:
 def test_an_arena_that_is_not_to_be_had_is_refused_with_its_size(nbytes: int) -> None:
     arena = Arena()
     with pytest.raises(ResourceError, match=rf"^{nbytes:,} bytes for the arena of a step are not to be had: "):
-        arena.at_least(nbytes)
+        arena.at_least(nbytes, NOBODY)
 
 
 def test_an_arena_that_could_not_grow_grows_later() -> None:
     arena = Arena()
-    arena.at_least(100)
+    arena.at_least(100, NOBODY)
     with pytest.raises(ResourceError):
-        arena.at_least(TOO_MUCH)
-    assert arena.at_least(50).nbytes >= 50
+        arena.at_least(TOO_MUCH, NOBODY)
+    assert arena.at_least(50, NOBODY).nbytes >= 50
     assert arena.generation == 2
 
 
 @pytest.mark.parametrize("nbytes", [1, HUGE_PAGE - 1, HUGE_PAGE, 3 * HUGE_PAGE + 5])
 def test_memory_is_aligned_zero_and_exactly_as_large_as_asked(nbytes: int) -> None:
-    memory = Arena().at_least(nbytes)
+    memory = Arena().at_least(nbytes, NOBODY)
     boundary = ALIGNMENT if nbytes < HUGE_PAGE else HUGE_PAGE
     assert (memory.nbytes, memory.ctypes.data % boundary, memory.any()) == (nbytes, 0, False)
     memory[:] = 1
@@ -71,7 +93,7 @@ def test_memory_is_aligned_zero_and_exactly_as_large_as_asked(nbytes: int) -> No
 
 
 def test_large_memory_is_private_so_that_it_can_lie_in_huge_pages() -> None:
-    memory = Arena().at_least(2 * HUGE_PAGE)
+    memory = Arena().at_least(2 * HUGE_PAGE, NOBODY)
     assert _permissions(memory) == "rw-p"
 
 

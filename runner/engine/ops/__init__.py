@@ -37,7 +37,7 @@ from runner.engine.ops.local_response_normalization import (
     local_response_normalization,
     local_response_normalization_gradient,
 )
-from runner.engine.ops.loss import sigmoid_cross_entropy, softmax_cross_entropy
+from runner.engine.ops.loss import sigmoid_cross_entropy, softmax_cross_entropy, softmax_cross_entropy_gradient
 from runner.engine.ops.pooling import (
     avg_pool,
     avg_pool_gradient,
@@ -131,6 +131,7 @@ __all__ = [
     "slice",
     "softmax",
     "softmax_cross_entropy",
+    "softmax_cross_entropy_gradient",
     "split",
     "sqrt",
     "square",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.engine.graph import Graph, Node
-from runner.engine.op import Attributes, OpDef, expect, register
+from runner.engine.op import Attributes, ByDecomposition, OpDef, expect, register
 from runner.engine.ops.activation import sigmoid, softmax_gradient
 from runner.engine.ops.arithmetic import mul, neg, sub
 from runner.engine.ops.common import (
@@ -33,6 +33,17 @@ def softmax_cross_entropy(
     return node[0], node[1]
 
 
+def softmax_cross_entropy_gradient(
+    graph: Graph, probabilities: Tensor, labels: Tensor, dloss: Tensor, *, name: str | None = None
+) -> Tensor:
+    """Add dlogits[n] = (probabilities[n] - e) * dloss[n], e being 1 at labels[n] and 0 elsewhere.
+
+    probabilities, dlogits: (N, C) float; labels: (N,) integers within 0..C-1, anything else is an error when the step
+    runs; dloss: (N,), the gradient of the loss.
+    """
+    return graph.add("softmax_cross_entropy_gradient", [probabilities, labels, dloss], name=name)[0]
+
+
 def sigmoid_cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, *, name: str | None = None) -> Tensor:
     """Add -t log s(x) - (1 - t) log(1 - s(x)) element by element, s the logistic function, in nats.
 
@@ -43,14 +54,26 @@ def sigmoid_cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, *, name
 
 
 def _infer_softmax(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    op = "softmax_cross_entropy"
     logits, labels = specs
-    expect_dtype(op, logits, FLOATS, "logits")
-    expect_rank(op, logits, 2, "logits (N, C)")
-    expect(logits.shape[1] > 0, op, "at least one class", logits)
-    expect_dtype(op, labels, INTEGERS, "labels")
-    expect(labels.shape == logits.shape[:1], op, f"one label per row of logits {logits}", labels)
+    _expect_classes("softmax_cross_entropy", logits, labels, "logits")
     return [TensorSpec(labels.shape, logits.dtype), logits]
+
+
+def _infer_softmax_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    op = "softmax_cross_entropy_gradient"
+    probabilities, labels, dloss = specs
+    _expect_classes(op, probabilities, labels, "probabilities")
+    loss = TensorSpec(labels.shape, probabilities.dtype)
+    expect(dloss == loss, op, f"a gradient of the loss, {loss}", dloss)
+    return [probabilities]
+
+
+def _expect_classes(op: str, rows: TensorSpec, labels: TensorSpec, role: str) -> None:
+    expect_dtype(op, rows, FLOATS, role)
+    expect_rank(op, rows, 2, f"{role} (N, C)")
+    expect(rows.shape[1] > 0, op, "at least one class", rows)
+    expect_dtype(op, labels, INTEGERS, "labels")
+    expect(labels.shape == rows.shape[:1], op, f"one label per row of {role} {rows}", labels)
 
 
 def _infer_sigmoid(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
@@ -63,17 +86,22 @@ def _infer_sigmoid(specs: Sequence[TensorSpec], attributes: Attributes) -> Seque
 
 
 def _softmax_rule(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    logits, labels = node.inputs
+    labels = node.inputs[1]
     dloss, dprobabilities = totals
     parts: list[Tensor] = []
     if dloss is not None:
-        spec = graph.spec(logits)
-        truth = one_hot(graph, labels, depth=spec.shape[1], dtype=spec.dtype)
-        column = reshape(graph, dloss, (spec.shape[0], 1))
-        parts.append(mul(graph, sub(graph, node[1], truth), column))
+        parts.append(softmax_cross_entropy_gradient(graph, node[1], labels, dloss))
     if dprobabilities is not None:
         parts.append(softmax_gradient(graph, node[1], dprobabilities))
     return [parts[0] if len(parts) == 1 else graph.add("add_n", parts)[0], None]
+
+
+def _decompose_gradient(graph: Graph, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
+    probabilities, labels, dloss = inputs
+    spec = graph.spec(probabilities)
+    truth = one_hot(graph, labels, depth=spec.shape[1], dtype=spec.dtype)
+    column = reshape(graph, dloss, (spec.shape[0], 1))
+    return [mul(graph, sub(graph, probabilities, truth), column)]
 
 
 def _sigmoid_rule(graph: Graph, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
@@ -83,4 +111,14 @@ def _sigmoid_rule(graph: Graph, node: Node, dy: Tensor) -> Sequence[Tensor | Non
 
 
 register(OpDef("softmax_cross_entropy", _infer_softmax, _softmax_rule, arity=2, flops=input_flops(6)))
+register(
+    OpDef(
+        "softmax_cross_entropy_gradient",
+        _infer_softmax_gradient,
+        ByDecomposition(),
+        arity=3,
+        flops=input_flops(2),
+        decompose=_decompose_gradient,
+    )
+)
 register(OpDef("sigmoid_cross_entropy", _infer_sigmoid, single_output(_sigmoid_rule), arity=2, flops=input_flops(7)))

@@ -2,14 +2,15 @@
 
 Nodes are taken in order. The kernel of each is asked which layouts it wants; where a value lies otherwise, a
 conversion is put in between, once per value and layout. A variable has no layout until its first reader names one,
-so that weights lie as the convolution wants them, and what is computed from them element by element follows.
+so that weights lie as the convolution wants them, and what is computed from them element by element follows. The same
+holds for what a cast between floats makes: casting and changing the layout are one pass over memory.
 What enters and leaves a device is plain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.engine.device import DeviceName
@@ -17,7 +18,7 @@ from runner.engine.graph import Graph, Node
 from runner.engine.op import ShapeError
 from runner.engine.plan import Feed, Instruction, Slot
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.kernels.registry import Arrangement, Layout, Registry, plain
+from runner.kernels.registry import Arrangement, Choice, Layout, Registry, plain
 
 ALIASES = frozenset({"identity", "stop_gradient", "reshape"})
 """Ops whose result is their input, seen in another way: they cost nothing."""
@@ -84,6 +85,7 @@ class _Arranging:
     converted: dict[tuple[int, Layout], int] = field(default_factory=dict)
     assigned: dict[str, str] = field(default_factory=dict)
     kept: set[Tensor] = field(default_factory=set)
+    casts: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.device_type = DeviceName.parse(self.device).type or ""
@@ -111,6 +113,8 @@ class _Arranging:
             self.add_alias(node)
         elif node.op in own:
             own[node.op](node)
+        elif node.op == "cast" and node.outputs[0].is_float and self.specs[self.slot_of[node.inputs[0]]].is_float:
+            self.add_cast(node)
         else:
             self.add_kernel(node)
 
@@ -159,6 +163,12 @@ class _Arranging:
         slot = self.slot_of[node[0]] = self.new_slot(spec, plain(spec))
         self.emit(node, "", (), (slot,), Arrangement((), (plain(spec),)))
 
+    def add_cast(self, node: Node) -> None:
+        """Give a cast's result a slot whose layout stays open; which kernel does it is chosen at the end."""
+        slot = self.slot_of[node[0]] = self.new_slot(node.outputs[0], None)
+        self.casts.append(len(self.instructions))
+        self.emit(node, "", (self.slot_of[node.inputs[0]],), (slot,), Arrangement((), ()))
+
     def add_kernel(self, node: Node) -> None:
         """Choose a kernel, bring its inputs into the layouts it wants, and give its outputs slots."""
         sources = [self.slot_of[tensor] for tensor in node.inputs]
@@ -184,15 +194,47 @@ class _Arranging:
         for tensor in fetches:
             source = self.slot_of[tensor]
             fetched[tensor] = self.in_layout(source, plain(self.specs[source]), f"fetch/{tensor}")
-        layouts = [layout or plain(spec) for layout, spec in zip(self.layouts, self.specs, strict=True)]
+        instructions = self.with_casts()
+        layouts = [self.settled_layout(slot) for slot in range(len(self.specs))]
         return Arranged(
-            tuple(self.instructions),
+            tuple(instructions),
             tuple(self.feeds),
             fetched,
             tuple(map(Slot, self.specs, layouts)),
             tuple(self.owner),
             self.residents,
         )
+
+    def with_casts(self) -> list[Instruction]:
+        """The instructions with a kernel for every cast, now that the layouts on both of its sides are known."""
+        result: list[Instruction] = []
+        casts = set(self.casts)
+        for position, instruction in enumerate(self.instructions):
+            result += self.cast(instruction) if position in casts else [instruction]
+        return result
+
+    def cast(self, instruction: Instruction) -> list[Instruction]:
+        """One pass where a kernel knows both layouts; conversions around the cast where it does not."""
+        (source,), (slot,) = instruction.inputs, instruction.outputs
+        before, after = self.specs[source], self.specs[slot]
+        sides = [self.settled_layout(source), self.settled_layout(slot)]
+        choice = self.registry.choose("cast", self.device_type, instruction.attributes, [before], [after], sides)
+        arrangement = choice.arrangement
+        made = replace(instruction, library=choice.kernel.library, arrangement=arrangement)
+        (taken,), (given,) = arrangement.inputs, arrangement.outputs
+        around = []
+        if taken != sides[0]:
+            made = replace(made, inputs=(self.new_slot(before, taken),))
+            around.append(self.conversion(source, made.inputs[0], instruction.node))
+        around.append(made)
+        if given != sides[1]:
+            around[-1] = replace(made, outputs=(self.new_slot(after, given),))
+            around.append(self.conversion(around[-1].outputs[0], slot, instruction.node))
+        return around
+
+    def settled_layout(self, slot: int) -> Layout:
+        """The layout of a slot; plain where nobody asked for one."""
+        return self.layouts[slot] or plain(self.specs[slot])
 
     def new_slot(self, spec: TensorSpec, layout: Layout | None, owner: int | None = None) -> int:
         """Number a new value; ``owner`` is the slot whose memory it is."""
@@ -228,17 +270,26 @@ class _Arranging:
         """Append a conversion, in two steps where no kernel knows both layouts."""
         spec, source = self.specs[slot], self.layouts[slot]
         assert source is not None, "open layouts are settled, not converted"
-        choice = self.registry.choose("convert", self.device_type, {}, [spec], [spec], [source, wanted])
-        arrangement = choice.arrangement
-        if (arrangement.inputs, arrangement.outputs) != ((source,), (wanted,)):
-            if source.is_plain or wanted.is_plain:
-                raise ShapeError(f"node {reader!r}: no kernel converts {spec} from {source} to {wanted}")
+        if not source.is_plain and not wanted.is_plain and self.converter(spec, source, wanted) is None:
             return self.in_layout(self.in_layout(slot, plain(spec), reader), wanted, reader)
         result = self.new_slot(spec, wanted)
-        self.instructions.append(
-            Instruction(f"{reader}/convert", "convert", {}, choice.kernel.library, (slot,), (result,), arrangement)
-        )
+        self.instructions.append(self.conversion(slot, result, reader))
         return result
+
+    def conversion(self, slot: int, result: int, reader: str) -> Instruction:
+        """The conversion between two slots; raises ShapeError where no kernel knows both layouts."""
+        spec, source, wanted = self.specs[slot], self.settled_layout(slot), self.settled_layout(result)
+        choice = self.converter(spec, source, wanted)
+        if choice is None:
+            raise ShapeError(f"node {reader!r}: no kernel converts {spec} from {source} to {wanted}")
+        library, arrangement = choice.kernel.library, choice.arrangement
+        return Instruction(f"{reader}/convert", "convert", {}, library, (slot,), (result,), arrangement)
+
+    def converter(self, spec: TensorSpec, source: Layout, wanted: Layout) -> Choice | None:
+        """The kernel that changes a layout in one step, None where there is none."""
+        choice = self.registry.choose("convert", self.device_type, {}, [spec], [spec], [source, wanted])
+        sides = (choice.arrangement.inputs, choice.arrangement.outputs)
+        return choice if sides == ((source,), (wanted,)) else None
 
     def emit(
         self,

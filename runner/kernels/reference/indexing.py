@@ -9,10 +9,18 @@ from runner.kernels.registry import Array, reference
 
 def check_range(op: str, indices: Array, count: int) -> None:
     """Raise IndexError naming the first index outside 0..count-1 and its place."""
+    error = outside_range(op, indices, count)
+    if error is not None:
+        raise error
+
+
+def outside_range(op: str, indices: Array, count: int) -> IndexError | None:
+    """What ``check_range`` raises, if anything."""
     wrong = (indices < 0) | (indices >= count)
-    if wrong.any():
-        place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
-        raise IndexError(f"op {op!r}: index {indices[place]} at {list(place)} is outside 0..{count - 1}")
+    if not wrong.any():
+        return None
+    place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+    return IndexError(f"op {op!r}: index {indices[place]} at {list(place)} is outside 0..{count - 1}")
 
 
 @reference("gather")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from runner.kernels.reference.activation import log_softmax
-from runner.kernels.reference.indexing import check_range
+from runner.kernels.reference.indexing import check_range, one_hot
 from runner.kernels.registry import Array, reference
 
 
@@ -15,6 +15,15 @@ def softmax_cross_entropy(logits: Array, labels: Array) -> tuple[Array, Array]:
     log_probabilities = log_softmax(logits)
     loss: Array = -log_probabilities[np.arange(len(labels)), labels]
     return loss, np.exp(log_probabilities)
+
+
+@reference("softmax_cross_entropy_gradient")
+def softmax_cross_entropy_gradient(probabilities: Array, labels: Array, dloss: Array) -> Array:
+    classes = probabilities.shape[1]
+    check_range("softmax_cross_entropy_gradient", labels, classes)
+    truth: Array = one_hot(labels, depth=classes, dtype=probabilities.dtype.name)
+    dlogits: Array = (probabilities - truth) * dloss[:, None]
+    return dlogits
 
 
 @reference("sigmoid_cross_entropy")

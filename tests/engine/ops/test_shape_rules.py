@@ -246,6 +246,14 @@ REFUSALS: dict[str, tuple[Callable[[Sketch], object], str]] = {
         lambda s: ops.softmax_cross_entropy(s.graph, s.x(4, 3), s.x(3, dtype="int64")),
         r"expected one label per row of logits float32\[4,3\], came int64\[3\]",
     ),
+    "labels for other probabilities": (
+        lambda s: ops.softmax_cross_entropy_gradient(s.graph, s.x(4, 3), s.x(3, dtype="int64"), s.x(4)),
+        r"expected one label per row of probabilities float32\[4,3\], came int64\[3\]",
+    ),
+    "the gradient of another loss": (
+        lambda s: ops.softmax_cross_entropy_gradient(s.graph, s.x(4, 3), s.x(4, dtype="int64"), s.x(4, 1)),
+        r"expected a gradient of the loss, float32\[4\], came float32\[4,1\]",
+    ),
     "targets of another shape": (
         lambda s: ops.sigmoid_cross_entropy(s.graph, s.x(4), s.x(3)),
         r"op 'sigmoid_cross_entropy': expected targets like the logits, float32\[4\], came float32\[3\]",

@@ -240,7 +240,6 @@ IMAGE = Shaped((2, 3, 5, 5), "float32")
 SCALAR = Shaped((), "float32")
 PADDED = Layout("aBcd16b", 2 * 16 * 25 * 4)
 DENSE = Layout("acdb", IMAGE.nbytes)
-PRIVATE = Layout("onednn:workspace", IMAGE.nbytes)
 
 
 def layouts(
@@ -253,13 +252,13 @@ def layouts(
     return arranged(llvm.find("elementwise", "cpu", "llvm"), attributes, inputs, [IMAGE] * len(numbers), offered)
 
 
-@pytest.mark.parametrize("offered", [[None, None], [plain(IMAGE), None], [plain(IMAGE), plain(IMAGE)], [PRIVATE, None]])
+@pytest.mark.parametrize("offered", [[None, None], [plain(IMAGE), None], [plain(IMAGE), plain(IMAGE)]])
 def test_without_an_offer_of_another_layout_all_is_plain(llvm: Registry, offered: list[Layout | None]) -> None:
     found = layouts(llvm, "add 0 1; mul 2 1", offered, (2, 3))
     assert found.inputs == found.outputs == (plain(IMAGE),) * 2
 
 
-@pytest.mark.parametrize("offered", [[None, PADDED], [plain(IMAGE), PADDED], [PADDED, DENSE], [PRIVATE, PADDED]])
+@pytest.mark.parametrize("offered", [[None, PADDED], [plain(IMAGE), PADDED], [PADDED, DENSE]])
 def test_an_offered_layout_is_taken_over_by_all(llvm: Registry, offered: list[Layout | None]) -> None:
     found = layouts(llvm, "add 0 1; mul 2 1", offered, (2, 3))
     assert found.inputs == found.outputs == (PADDED, PADDED)

@@ -22,9 +22,6 @@ DTYPES = frozenset({"float32", "float64", "bfloat16"})
 PARALLEL_BYTES = 512 * 1024
 """Memory a call touches from which on waking the other threads pays."""
 
-_PRIVATE = "onednn:"
-"""Begin of tags of memory that only the kernel that wrote it understands."""
-
 ProgramOf = Callable[[Attributes, int], Program | None]
 """(attributes, number of inputs) -> the program of a node, or None where it has none."""
 
@@ -94,8 +91,9 @@ def _layout(program: Program, wide: Sequence[bool], result: Spec, offered: Seque
     """The first offered layout that the program can run in, else plain."""
     offers = [layout for layout, each in zip(offered, wide, strict=True) if each and layout is not None]
     for layout in offers:
-        adoptable = not layout.is_plain and not layout.tag.startswith(_PRIVATE)
-        if adoptable and (layout.nbytes == result.nbytes or keeps_zeros(program, wide, computed_in(result.dtype))):
+        if not layout.is_plain and (
+            layout.nbytes == result.nbytes or keeps_zeros(program, wide, computed_in(result.dtype))
+        ):
             return layout
     return plain(result)
 

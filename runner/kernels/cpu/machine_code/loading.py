@@ -13,10 +13,12 @@ def register(registry: Registry) -> tuple[str, str]:
         registry.join = join_in_python
         return "", missing
     # Behind the probe: without llvmlite these cannot be imported.
-    from runner.kernels.cpu.machine_code import dispatch, elementwise
+    from runner.kernels.cpu.machine_code import classification, dispatch, elementwise, sums
 
     registry.join = dispatch.join
     elementwise.register(registry)
+    classification.register(registry)
+    sums.register(registry)
     return version, ""
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from llvmlite import ir
 
 from runner.kernels.cpu.machine_code.arithmetic import EMIT, Lanes, Value
+from runner.kernels.cpu.machine_code.counting import INDEX, repeat, whole_part
 from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, load, store
 from runner.kernels.elementwise import Program, computed_in
 
-_INDEX, _POINTER = ir.IntType(64), ir.PointerType()
-_SLICE = ir.FunctionType(ir.VoidType(), [_POINTER, _INDEX, _INDEX])
+_POINTER = ir.PointerType()
+_SLICE = ir.FunctionType(ir.VoidType(), [_POINTER, INDEX, INDEX])
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,13 @@ def _add_slice(module: ir.Module, loop: ElementLoop, vector_bytes: int) -> None:
     arrays, begin, end = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     count = len(loop.wide) + len(loop.program.outputs)
-    bases = [builder.load(_element(builder, arrays, _INDEX, _INDEX(k)), typ=_POINTER) for k in range(count)]
+    bases = [builder.load(_element(builder, arrays, INDEX, INDEX(k)), typ=_POINTER) for k in range(count)]
     shared = _shared_values(builder, loop, bases)
     compute = computed_in(loop.dtype)
     for lanes in (Lanes(compute, vector_bytes // ITEMSIZE[compute]), Lanes(compute, 1)):
         spread = {number: lanes.spread(builder, value) for number, value in shared.items()}
-        whole = builder.and_(builder.sub(end, begin), _INDEX(-lanes.count))
-        stop = builder.add(begin, whole)
-        _repeat(builder, begin, stop, lanes.count, _body(loop, lanes, bases, spread))
+        stop = builder.add(begin, whole_part(builder, builder.sub(end, begin), lanes.count))
+        repeat(builder, begin, stop, lanes.count, partial(_body(loop, lanes, bases, spread), builder))
         begin = stop
     builder.ret_void()
 
@@ -101,23 +102,6 @@ def _emit_steps(
         if chosen[number]:
             operands = [values[o] if isinstance(o, int) else lanes.constant(o) for o in step.operands]
             values[number] = EMIT[step.function](builder, lanes, *operands)
-
-
-def _repeat(
-    builder: ir.IRBuilder, begin: Value, stop: Value, stride: int, body: Callable[[ir.IRBuilder, Value], None]
-) -> None:
-    """Append ``for (index = begin; index < stop; index += stride) body(index)``."""
-    before = builder.block
-    inside, after = builder.append_basic_block("inside"), builder.append_basic_block("after")
-    builder.cbranch(builder.icmp_signed("<", begin, stop), inside, after)
-    builder.position_at_end(inside)
-    index = builder.phi(_INDEX)
-    body(builder, index)
-    following = builder.add(index, _INDEX(stride))
-    index.add_incoming(begin, before)
-    index.add_incoming(following, inside)
-    builder.cbranch(builder.icmp_signed("<", following, stop), inside, after)
-    builder.position_at_end(after)
 
 
 def _element(builder: ir.IRBuilder, base: Value, kind: ir.Type, index: Value) -> Value:

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
-from runner.kernels.cpu.onednn.memory import described, free, grouped, in_c_order, viewed
+from runner.kernels.cpu.onednn.memory import UNKNOWN, described, free, grouped, in_c_order, viewed
 from runner.kernels.cpu.onednn.primitive import Description, attributes
 from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel
 from runner.kernels.registry import Layout, Registry, Spec
@@ -50,8 +50,7 @@ def _wish_input_gradient(node: Node, offered: Layouts) -> tuple[Layouts, Layouts
     # Asked freely, oneDNN takes channels last for a strided one. It is not faster there, and the neighbours, which
     # work in blocks, would have to be converted on both sides.
     if max(node.attributes["strides"]) > 1 and came is not None and came.tag == "aBcd16b":
-        # The tag is the wish; how many bytes it makes of this shape the library tells.
-        dy, dx = came, Layout(came.tag, 0)
+        dy, dx = came, Layout(came.tag, UNKNOWN)
     return [dy, w], [dx]
 
 

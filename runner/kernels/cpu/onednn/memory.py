@@ -23,6 +23,9 @@ BYTES = "u8:"
 BITS = "bits:"
 """Prefix of truth values stored as bits: where an element's byte would lie at n, it is bit n % 8 of byte n // 8."""
 
+UNKNOWN = 0
+"""Bytes of a layout that is wished for by its tag: the library tells how many that makes."""
+
 Dims = Sequence[int]
 
 
@@ -92,7 +95,13 @@ def described(library: Library, spec: Spec, layout: Layout, prefix: str = "") ->
     own, name = split_tag(layout.tag)
     if own != prefix:
         raise ValueError(f"a tensor in layout {layout.tag!r} was to be read as {prefix!r}")
-    return formatted(library, viewed(spec.shape, own), "uint8" if own == BYTES else spec.dtype, name)
+    descriptor = formatted(library, viewed(spec.shape, own), "uint8" if own == BYTES else spec.dtype, name)
+    # Layouts also come from other processes; the library writes as many bytes as the tag means.
+    if layout.nbytes not in (UNKNOWN, nbytes(library, descriptor)):
+        raise ValueError(
+            f"{spec} in layout {layout.tag!r} takes {nbytes(library, descriptor)} bytes, not {layout.nbytes}"
+        )
+    return descriptor
 
 
 def formatted(library: Library, dims: Dims, dtype: str, name: str) -> Any:
@@ -111,7 +120,8 @@ def layout_of(library: Library, descriptor: Any, spec: Spec, prefix: str = "") -
     if prefix != BYTES and not blocks and alike:
         return Layout("", nbytes(library, descriptor))
     found = Layout(prefix + _format_name(library, strides, blocks), nbytes(library, descriptor))
-    if nbytes(library, described(library, spec, found, prefix)) != found.nbytes:
+    by_name = described(library, spec, Layout(found.tag, UNKNOWN), prefix)
+    if nbytes(library, by_name) != found.nbytes:
         raise Unimplemented(f"the memory format {found.tag} of {spec.shape} has gaps, which no name tells")
     return found
 

@@ -1,0 +1,87 @@
+"""What is measured: networks, images and batches, each under the name the command line knows it by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network on one batch.
+
+    model: overrides that choose it. shape: of an image, (C, H, W). turn: steps a subject makes before it is the next
+    one's turn. precisions: measured when none is asked for. learning_rate: such that the loss moves, and falls, from
+    the first step, so that a wrong update shows.
+    """
+
+    name: str
+    model: tuple[str, ...]
+    shape: tuple[int, int, int]
+    classes: int
+    batch: int
+    turn: int
+    precisions: tuple[str, ...] = ("float32",)
+    learning_rate: float = 0.001
+
+    @property
+    def title(self) -> str:
+        """The case in words."""
+        return f"{self.name}, batch {self.batch} of {'x'.join(map(str, self.shape))}, {self.classes} classes"
+
+    def overrides(
+        self,
+        *,
+        threads: int,
+        precision: str = "float32",
+        parallelism: Sequence[str] = ("parallelism=single",),
+        batch: int | None = None,
+        batches: int = 1,
+    ) -> tuple[str, ...]:
+        """The configuration of runner: this network, plain momentum, and synthetic examples for some batches.
+
+        threads: of each worker. batch: the whole batch, the case's own by default.
+        """
+        examples = batch or self.batch
+        return (
+            *self.model,
+            *parallelism,
+            "tracking=none",
+            f"cluster.threads_per_worker={threads}",
+            f"precision={precision}",
+            "data=synthetic",
+            f"data.shape=[{','.join(map(str, self.shape))}]",
+            f"data.classes={self.classes}",
+            f"data.examples={examples * batches}",
+            f"train.batch_size={examples}",
+            "optimizer=momentum",
+            f"optimizer.lr={self.learning_rate}",
+            "optimizer.clip_norm=null",
+            "schedule=constant",
+        )
+
+
+_MNIST = (1, 28, 28)
+_CIFAR = (3, 32, 32)
+_IMAGENET = (3, 224, 224)
+_RESNET = ("model=resnet_cifar", "model.unit=preactivation")
+_BOTH = ("float32", "bfloat16")
+
+_ALL = (
+    Case(
+        "alexnet", ("model=alexnet_benchmark",), _IMAGENET, 1000, batch=32, turn=3, precisions=_BOTH, learning_rate=1e-4
+    ),
+    Case("overfeat", ("model=overfeat_benchmark",), (3, 231, 231), 1000, batch=16, turn=2, learning_rate=1e-5),
+    Case("vgg_a", ("model=vgg_a_benchmark",), _IMAGENET, 1000, batch=8, turn=2, precisions=_BOTH, learning_rate=1e-5),
+    Case("googlenet", ("model=googlenet_benchmark",), _IMAGENET, 1000, batch=16, turn=2, learning_rate=1e-5),
+    Case("resnet20", (*_RESNET, "model.depth=20"), _CIFAR, 10, batch=128, turn=4, learning_rate=0.01),
+    Case("resnet110", (*_RESNET, "model.depth=110"), _CIFAR, 10, batch=128, turn=2, learning_rate=0.002),
+    Case("mlp", ("model=mlp", "model.hidden=[512,512]"), _MNIST, 10, batch=32, turn=50),
+    Case("lenet", ("model=lenet",), _MNIST, 10, batch=32, turn=50),
+    Case("lenet_b1", ("model=lenet",), _MNIST, 10, batch=1, turn=100, learning_rate=0.0002),
+    Case("cifar_convnet", ("model=cifar_convnet", "model.dropout=0"), _CIFAR, 10, batch=32, turn=10),
+    Case("smoke", ("model=lenet", "model.filters=[2,3]", "model.units=8"), (1, 16, 16), 4, batch=4, turn=2),
+)
+
+CASES = {case.name: case for case in _ALL}
+"""Every case by name. "smoke" is for tests: it runs when it is named."""

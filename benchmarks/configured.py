@@ -1,0 +1,50 @@
+"""A configuration, trained as ``runner`` trains it, as a subject: ``python -m benchmarks.configured OVERRIDE ...``
+
+Data pipeline and worker processes included. Its only phase is "step".
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+from benchmarks.experiments import configuration
+from benchmarks.protocol import Run, serve
+from runner.build import build, open_session
+from runner.run_directory import RunDirectory
+from runner.summary import versions
+from runner.train import train_step
+
+
+class Configured:
+    """What overrides describe, in a run directory of its own."""
+
+    versions: Mapping[str, str] = versions()
+
+    def __init__(self, overrides: Sequence[str], stack: ExitStack) -> None:
+        self._overrides = overrides
+        self._stack = stack
+
+    def load(self) -> None:
+        """Start what the configuration says."""
+        self._experiment = build(configuration(self._overrides))
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-run-")))
+        directory = self._stack.enter_context(RunDirectory.open(folder / "run", resume=False))
+        self._session = self._stack.enter_context(open_session(self._experiment, directory, check_finite=False))
+        self._session.run("init")
+
+    def phase(self, name: str) -> Run:
+        """The training step."""
+        if name != "step":
+            raise ValueError(f"phase {name!r}: a configuration has only 'step'")
+        steps = count()
+        return lambda: float(train_step(self._session, self._experiment, next(steps))["loss"])
+
+
+if __name__ == "__main__":
+    with ExitStack() as exit_stack:
+        serve(Configured(sys.argv[1:], exit_stack))

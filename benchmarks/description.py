@@ -1,0 +1,182 @@
+"""From our graph to the neutral layers of a problem: biases folded, variables by name, nothing of our engine left."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.problem import Layer
+from runner.engine.graph import Graph, Node
+from runner.engine.network import StateUpdate
+from runner.engine.tensor import Tensor
+
+_SAME_KIND = {"relu": "relu", "add": "add", "add_n": "add", "concat": "concat", "pad": "pad", "slice": "slice"}
+"""Ops that are a kind of layer by themselves: tensors in, one tensor out, attributes as settings."""
+
+
+@dataclass
+class _Description:
+    """What is known so far. layers: by the name of their node. names: tensor -> layer, "x" or variable it is."""
+
+    graph: Graph
+    decays: Mapping[Tensor, StateUpdate]
+    readers: Mapping[Tensor, Sequence[Node]]
+    layers: dict[str, Layer]
+    names: dict[Tensor, str]
+    variables: set[Tensor]
+
+    def add(self, node: Node, kind: str, inputs: Sequence[Tensor], **more: Any) -> None:
+        names = tuple(self.names[tensor] for tensor in inputs)
+        self.layers[node.name] = Layer(node.name, kind, names, node.outputs[0].shape, **more)
+        self.names[node[0]] = node.name
+
+
+def describe(graph: Graph, x: Tensor, logits: Tensor, state_updates: Sequence[StateUpdate]) -> tuple[Layer, ...]:
+    """Return the layers from images ``x`` to ``logits`` of a training graph, the logits' layer last.
+
+    graph: forward pass as :mod:`runner.nn` adds it. state_updates: of the moving averages of batch normalisation.
+    Raises ValueError naming the first node for which there is no kind of layer.
+    """
+    needed = _ancestors(graph, logits)
+    part = Graph({node.name: node for node in graph if node.name in needed})
+    readers = part.consumers()
+    decays = {update.batch_value: update for update in state_updates}
+    found = _Description(graph, decays, readers, layers={}, names={x: "x"}, variables=set())
+    for node in part:
+        if node[0] != x:
+            _TRANSLATIONS.get(node.op, _unknown)(found, node)
+    layers = [*found.layers.values()]
+    _check_flattened(layers)
+    return _with_last_uses(layers)
+
+
+def _ancestors(graph: Graph, tensor: Tensor) -> set[str]:
+    needed = {tensor.node}
+    for node in reversed(list(graph)):
+        if node.name in needed:
+            needed.update(read.node for read in node.inputs)
+    return needed
+
+
+def _unknown(found: _Description, node: Node) -> None:
+    known = ", ".join(sorted(_TRANSLATIONS))
+    raise ValueError(f"node {node.name!r}: op {node.op!r} is no layer that peers make; they make {known}")
+
+
+def _variable(found: _Description, node: Node) -> None:
+    found.names[node[0]] = node.name
+    found.variables.add(node[0])
+
+
+def _reshape(found: _Description, node: Node) -> None:
+    (x,) = node.inputs
+    if x in found.variables:  # a bias, to be added to images
+        found.names[node[0]] = found.names[x]
+        found.variables.add(node[0])
+        return
+    examples, *rest = found.graph.spec(x).shape
+    if node.outputs[0].rank != 2 or node.outputs[0].shape[0] != examples:
+        raise ValueError(f"node {node.name!r} reshapes to {node.outputs[0]}; expected (N, features)")
+    found.add(node, "flatten", [x], settings={"image": rest})
+
+
+def _add(found: _Description, node: Node) -> None:
+    first, second = node.inputs
+    if second not in found.variables:
+        found.add(node, "add", node.inputs)
+        return
+    producer = found.layers.get(found.names[first])
+    folds = producer is not None and producer.kind in ("conv", "dense") and "bias" not in producer.variables
+    if producer is None or not folds or len(found.readers[first]) != 1:
+        raise ValueError(f"node {node.name!r} adds variable {found.names[second]!r} to what is no conv or dense layer")
+    variables = {**producer.variables, "bias": found.names[second]}
+    found.layers[producer.name] = dataclasses.replace(producer, variables=variables)
+    found.names[node[0]] = producer.name
+
+
+def _conv(found: _Description, node: Node) -> None:
+    x, weights = node.inputs
+    image, kernel = (found.graph.spec(tensor).shape[2:] for tensor in node.inputs)
+    settings = {**node.attributes, "image": image, "kernel": kernel}
+    found.add(node, "conv", [x], variables={"weights": found.names[weights]}, settings=settings)
+
+
+def _dense(found: _Description, node: Node) -> None:
+    x, weights = node.inputs
+    if node.attributes["transpose_a"] or node.attributes["transpose_b"]:
+        raise ValueError(f"node {node.name!r} transposes; expected x (N, features) times weights (features, units)")
+    source = found.layers.get(found.names[x])
+    image = source.settings["image"] if source is not None and source.kind == "flatten" else None
+    found.add(node, "dense", [x], variables={"weights": found.names[weights]}, settings={"image": image})
+
+
+def _batch_norm(found: _Description, node: Node) -> None:
+    x, gamma, beta = node.inputs
+    mean, variance = (found.decays[node[port]] for port in (1, 2))
+    variables = {
+        "gamma": found.names[gamma],
+        "beta": found.names[beta],
+        "moving_mean": mean.variable.name,
+        "moving_variance": variance.variable.name,
+    }
+    settings = {"epsilon": node.attributes["epsilon"], "decay": mean.decay}
+    found.add(node, "batch_norm", [x], variables=variables, settings=settings)
+
+
+def _reduce_mean(found: _Description, node: Node) -> None:
+    if node.attributes["axes"] != (2, 3) or node.attributes["keepdims"]:
+        raise ValueError(f"node {node.name!r} averages over {dict(node.attributes)}; expected axes (2, 3), not kept")
+    found.add(node, "global_avg_pool", node.inputs)
+
+
+def _plain(found: _Description, node: Node) -> None:
+    found.add(node, _SAME_KIND[node.op], node.inputs, settings=dict(node.attributes))
+
+
+def _pool(found: _Description, node: Node) -> None:
+    attributes = node.attributes
+    if attributes["window"] == (1, 1):
+        found.add(node, "subsample", node.inputs, settings={"strides": attributes["strides"]})
+        return
+    image = found.graph.spec(node.inputs[0]).shape[2:]
+    found.add(node, node.op, node.inputs, settings={**attributes, "image": image})
+
+
+def _identity(found: _Description, node: Node) -> None:
+    found.names[node[0]] = found.names[node.inputs[0]]
+
+
+_TRANSLATIONS: dict[str, Callable[[_Description, Node], None]] = {
+    **dict.fromkeys(_SAME_KIND, _plain),
+    "variable": _variable,
+    "max_pool": _pool,
+    "avg_pool": _pool,
+    "reshape": _reshape,
+    "add": _add,
+    "conv2d": _conv,
+    "matmul": _dense,
+    "batch_norm": _batch_norm,
+    "reduce_mean": _reduce_mean,
+    "identity": _identity,
+}
+"""Op -> what it adds to the description."""
+
+
+def _check_flattened(layers: Sequence[Layer]) -> None:
+    """Require that only dense layers read flattened images: peers with channels last permute those weights once."""
+    flat = {layer.name for layer in layers if layer.kind == "flatten"}
+    for layer in layers:
+        if layer.kind != "dense" and flat.intersection(layer.inputs):
+            raise ValueError(f"layer {layer.name!r}, {layer.kind!r}, reads a flattened image; expected a dense layer")
+
+
+def _with_last_uses(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    seen: set[str] = set()
+    marked = []
+    for layer in reversed(layers):
+        last = tuple(name for name in dict.fromkeys(layer.inputs) if name not in seen)
+        seen.update(last)
+        marked.append(dataclasses.replace(layer, last_uses=last))
+    return tuple(reversed(marked))

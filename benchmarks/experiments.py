@@ -1,0 +1,74 @@
+"""Configurations of runner, wired for measurement."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from benchmarks.timed_single import TimedSingle
+from runner.build import build
+from runner.config import fix_machine_values
+from runner.config_schema import Config
+from runner.cores import usable_cores
+from runner.engine.kernel_table import load_kernels
+from runner.engine.program import Client
+from runner.engine.session import LocalSession, Session, scalar
+from runner.experiment import Experiment
+from runner.hydra_app import compose
+
+
+def configuration(overrides: Sequence[str]) -> Config:
+    """The checked configuration of overrides; raises ConfigError."""
+    return fix_machine_values(compose(overrides).config(), usable_cores())
+
+
+def timed_experiment(overrides: Sequence[str]) -> Experiment:
+    """An experiment of strategy ``single`` whose program has the clients of :class:`TimedSingle`."""
+    return build(dataclasses.replace(configuration(overrides), parallelism=TimedSingle()))
+
+
+@dataclass(frozen=True)
+class FixedBatch:
+    """An input source that has one batch ready, so that no step waits for data."""
+
+    fields: Mapping[str, NDArray[Any]]
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
+        """Return the batch, whatever is asked for."""
+        return self.fields
+
+
+def fixed_batch(experiment: Experiment, x: NDArray[Any], y: NDArray[Any]) -> FixedBatch:
+    """Images and labels in the dtypes the training step is fed with."""
+    program = experiment.program
+    values = {"x": x, "y": y, "index": np.arange(len(y)), "mask": np.ones(len(y))}
+    slots = {slot.field: program.graph.spec(slot.tensor) for slot in program.clients["train"].inputs}
+    return FixedBatch({name: np.ascontiguousarray(values[name], spec.dtype) for name, spec in slots.items()})
+
+
+@contextmanager
+def opened(experiment: Experiment, batch: FixedBatch | None = None) -> Iterator[Session]:
+    """A session in this process, with the thread budget of the configuration, its variables initialised."""
+    # Before the budget of threads is set: it holds for libraries that are loaded.
+    registry = load_kernels()
+    with threadpool_limits(experiment.threads_per_worker):
+        session = LocalSession(experiment.program, experiment.cluster, registry, batch)
+        try:
+            session.run("init")
+            yield session
+        finally:
+            session.close()
+
+
+def feeds(experiment: Experiment, client: Client, step: int) -> dict[str, NDArray[Any]]:
+    """The scalars a training client takes, in their dtypes."""
+    values = {"step": step, "learning_rate": experiment.learning_rate(step)}
+    graph = experiment.program.graph
+    return {name: scalar(values[name], graph.spec(tensors[0]).dtype) for name, tensors in client.feeds.items()}

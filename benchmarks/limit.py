@@ -1,0 +1,61 @@
+"""The physical limit of a phase: multiply-adds over the best rate of the cores, plus optimizer bytes over bandwidth."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.machine import ADD_BYTES, CONV_MULTIPLY_ADDS, GEMM_MULTIPLY_ADDS
+from benchmarks.process import SubjectError, SubjectProcess
+from benchmarks.subjects import SubjectSpec
+
+REPEATS = 9
+OPTIMIZER_BYTES_PER_PARAMETER = 5 * 4
+"""Momentum reads weight, velocity and gradient and writes weight and velocity, float32."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The best seen of the cores. multiply_adds_per_s: by kernel; the limit takes the highest."""
+
+    multiply_adds_per_s: Mapping[str, float]
+    bytes_per_s: float
+
+    def limit_s(self, phase: str, multiply_adds: int, parameters: int) -> float | None:
+        """Seconds no subject can go below in a phase; None where no rate is known for the precision."""
+        if not self.multiply_adds_per_s:
+            return None
+        arithmetic = multiply_adds / max(self.multiply_adds_per_s.values())
+        moved = OPTIMIZER_BYTES_PER_PARAMETER * parameters / self.bytes_per_s if phase == "step" else 0.0
+        return arithmetic + moved
+
+    def sentence(self) -> str:
+        """The rates in words."""
+        rates = [f"{rate / 1e9:,.1f} G multiply-adds/s by {by}" for by, rate in self.multiply_adds_per_s.items()]
+        return ", ".join([*rates, f"{self.bytes_per_s / 1e9:.1f} GB/s adding arrays"])
+
+
+def measure_rates(threads: int, precision: str) -> Rates:
+    """Run the kernels of :mod:`benchmarks.machine` some times and take the best of each."""
+    rates = {}
+    if precision == "float32":
+        rates["NumPy's matrix product"] = GEMM_MULTIPLY_ADDS / _best("gemm", threads, precision)
+    try:
+        rates["a convolution of runner"] = CONV_MULTIPLY_ADDS / _best("conv", threads, precision)
+    except SubjectError as error:
+        print(f"no rate of a {precision} convolution: {error}", file=sys.stderr, flush=True)
+    return Rates(rates, ADD_BYTES / _best("add", threads, precision))
+
+
+def _best(phase: str, threads: int, precision: str) -> float:
+    """Seconds of the fastest run of a phase, in a process of its own, which takes its memory with it."""
+    spec = SubjectSpec("machine", "", "benchmarks.machine", (str(threads), precision))
+    with (
+        tempfile.TemporaryDirectory(prefix="benchmark-") as folder,
+        SubjectProcess(spec, threads=threads, log=Path(folder) / "machine.log") as process,
+    ):
+        process.ask("load")
+        return float(min(process.ask("run", phase=phase, times=REPEATS)["seconds"]))

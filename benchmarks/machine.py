@@ -1,0 +1,106 @@
+"""What the cores can do at best, as a subject: ``python -m benchmarks.machine THREADS PRECISION``.
+
+Its phases are "gemm", a large float32 matrix product by NumPy; "conv", a convolution by runner in the precision; and
+"add", a += b over arrays far larger than the caches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.protocol import Run, serve
+from runner.engine import ops
+from runner.engine.device import local_cluster, worker_device
+from runner.engine.graph import Graph
+from runner.engine.kernel_table import load_kernels
+from runner.engine.program import Client, Program
+from runner.engine.session import LocalSession
+
+GEMM_SIDE = 3072
+GEMM_MULTIPLY_ADDS = GEMM_SIDE**3
+
+IMAGES = (32, 256, 28, 28)
+FILTERS = (256, 256, 3, 3)
+CONV_MULTIPLY_ADDS = 32 * 256 * 28 * 28 * 256 * 3 * 3
+
+ADDED = 48 << 20
+ADD_BYTES = 3 * 4 * ADDED
+"""Two arrays read and one of them written in place, which no processor reads once more for it."""
+
+
+class Machine:
+    """Kernels that come close to what the machine can do."""
+
+    versions: Mapping[str, str] = {"numpy": np.__version__}
+
+    def __init__(self, threads: int, precision: str, stack: ExitStack) -> None:
+        self._threads = threads
+        self._precision = precision
+        self._stack = stack
+
+    def load(self) -> None:
+        """Load the libraries and set their budget; every phase makes its own operands."""
+        self._registry = load_kernels()
+        self._stack.enter_context(threadpool_limits(self._threads))
+
+    def phase(self, name: str) -> Run:
+        """What runs one phase once; there is no loss, so it is 0."""
+        phases = {"gemm": self._gemm, "conv": self._conv, "add": self._add}
+        return phases[name]()
+
+    def _gemm(self) -> Run:
+        a = np.ones((GEMM_SIDE, GEMM_SIDE), np.float32)
+        b, c = np.ones_like(a), np.empty_like(a)
+        return partial(_without_loss, partial(np.matmul, a, b, out=c))
+
+    def _conv(self) -> Run:
+        program = convolution(self._precision)
+        session = LocalSession(program, local_cluster(program.workers), self._registry)
+        self._stack.callback(session.close)
+        session.run("init")
+        return partial(_without_loss, partial(session.run, "train"))
+
+    def _add(self) -> Run:
+        a, b = np.ones(ADDED, np.float32), np.ones(ADDED, np.float32)
+        pairs = list(zip(np.array_split(a, self._threads), np.array_split(b, self._threads), strict=True))
+        pool = self._stack.enter_context(ThreadPoolExecutor(self._threads))
+
+        def add() -> None:
+            for done in [pool.submit(np.add, x, y, out=x) for x, y in pairs]:
+                done.result()
+
+        return partial(_without_loss, add)
+
+
+def convolution(precision: str) -> Program:
+    """One convolution of variables, so that its operands may lie as it likes them."""
+    graph = Graph()
+    with graph.device(worker_device(0)):
+        operands = [
+            ops.variable(graph, shape, precision, name=name)
+            for name, shape in (("images", IMAGES), ("filters", FILTERS))
+        ]
+        initial = [
+            ops.assign(graph, operand, ops.fill(graph, 1.0, graph.spec(operand).shape, precision)).node
+            for operand in operands
+        ]
+        y = ops.conv2d(graph, *operands, padding=(1, 1, 1, 1))
+    clients = (Client("init", targets=tuple(initial)), Client("train", targets=(y.node,)))
+    return Program(graph, {client.name: client for client in clients}, {}, workers=1)
+
+
+def _without_loss(act: Callable[[], object]) -> float:
+    act()
+    return 0.0
+
+
+if __name__ == "__main__":
+    with ExitStack() as exit_stack:
+        serve(Machine(int(sys.argv[1]), sys.argv[2], exit_stack))

@@ -1,0 +1,119 @@
+"""The command line of the measurements."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.cases import CASES
+from benchmarks.compare import Settings
+from benchmarks.environments import REQUIREMENTS
+from benchmarks.protocol import PHASES
+from benchmarks.results import TOLERANCES
+from benchmarks.scaling import SCALING_CASES
+from benchmarks.strategies import STRATEGY_CASES
+from benchmarks.subjects import PEERS, SubjectSpec
+from runner.cores import usable_cores
+
+NAMES = (*CASES, *SCALING_CASES, *STRATEGY_CASES)
+
+HIDDEN = ("smoke",)
+"""Cases that are measured only when they are named."""
+
+_DESCRIPTION = """Measure runner against other frameworks, and print the tables. CASE is the beginning of names among:
+{cases}. `python -m benchmarks peers [{environments} ...]` installs the other frameworks beforehand, each into an
+environment of its own; one that is missing is said in the table."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is to be measured. precisions: None for each case's own. output, raw: files for tables and numbers."""
+
+    cases: tuple[str, ...]
+    peers: tuple[SubjectSpec, ...]
+    settings: Settings
+    precisions: tuple[str, ...] | None
+    output: Path | None
+    raw: Path | None
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the command line; leaves the process with code 2, and a message, when it cannot be followed."""
+    description = _DESCRIPTION.format(cases=", ".join(NAMES), environments="|".join(REQUIREMENTS))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=description)
+    add = parser.add_argument
+    add("cases", nargs="*", metavar="CASE", default=[], help="all by default")
+    add("--subjects", type=_words, metavar="PEER,...", help=f"beginnings of: {', '.join(_names(PEERS))}; or none")
+    add("--rounds", type=_count, default=Settings.rounds, help="turns that every subject has in a phase")
+    add("--steps", type=_count, help="runs in a turn; a number of each case's own by default")
+    add("--threads", type=_count, default=usable_cores(), help="of every subject; as many as cores by default")
+    add("--precision", type=_words, help=f"some of: {', '.join(TOLERANCES)}; each case's own by default")
+    add("--phases", type=_words, default=PHASES, help=f"some of: {', '.join(PHASES)}")
+    add("--output", type=Path, metavar="FILE", help="write the tables there, after every case")
+    add("--json", type=Path, metavar="FILE", help="write every single time there, after every case")
+    given = parser.parse_args(arguments)
+    wanted = _choice(parser, "CASE", given.cases, [name for name in NAMES if name not in HIDDEN], NAMES)
+    precisions = given.precision and _members(parser, "--precision", given.precision, tuple(TOLERANCES))
+    return Options(
+        wanted,
+        _chosen_peers(parser, given.subjects),
+        Settings(given.rounds, given.steps, given.threads, _members(parser, "--phases", given.phases, PHASES)),
+        precisions,
+        given.output,
+        given.json,
+    )
+
+
+def parse_peers(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Read what follows ``peers``: environments to make, all by default."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks peers", description="Install other frameworks.")
+    parser.add_argument("environments", nargs="*", metavar="NAME", help=f"some of: {', '.join(REQUIREMENTS)}")
+    given = parser.parse_args(arguments).environments
+    return _members(parser, "NAME", given or tuple(REQUIREMENTS), tuple(REQUIREMENTS))
+
+
+def _chosen_peers(parser: argparse.ArgumentParser, beginnings: Sequence[str] | None) -> tuple[SubjectSpec, ...]:
+    if beginnings == ("none",):
+        return ()
+    names = _choice(parser, "--subjects", beginnings or (), _names(PEERS), _names(PEERS))
+    return tuple(peer for peer in PEERS if peer.name in names)
+
+
+def _choice(
+    parser: argparse.ArgumentParser,
+    option: str,
+    beginnings: Sequence[str],
+    default: Sequence[str],
+    names: Sequence[str],
+) -> tuple[str, ...]:
+    """Names that begin with one of the words, in their order; the default without words."""
+    for beginning in beginnings:
+        if not any(name.startswith(beginning) for name in names):
+            parser.error(f"{option} {beginning!r}: no name begins so; there are {', '.join(names)}")
+    return tuple(name for name in names if name.startswith(tuple(beginnings))) if beginnings else tuple(default)
+
+
+def _members(
+    parser: argparse.ArgumentParser, option: str, given: Sequence[str], known: Sequence[str]
+) -> tuple[str, ...]:
+    unknown = [word for word in given if word not in known]
+    if unknown:
+        parser.error(f"{option} {unknown[0]!r}: expected some of {', '.join(known)}")
+    return tuple(given)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.split(",") if word)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: expected 1 or more")
+    return number
+
+
+def _names(subjects: Sequence[SubjectSpec]) -> list[str]:
+    return [subject.name for subject in subjects]

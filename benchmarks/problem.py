@@ -1,0 +1,141 @@
+"""A problem that every subject solves alike: a network in neutral words, its initial values and one batch.
+
+A folder holds it: ``problem.json``, ``x.npy``, ``y.npy`` and ``variables/NAME.npy``, one file each, so that a
+subject can take over one variable at a time. Nothing of runner is imported here: peers read it as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+DOCUMENT = "problem.json"
+
+KINDS = (
+    "conv",
+    "dense",
+    "relu",
+    "batch_norm",
+    "max_pool",
+    "avg_pool",
+    "global_avg_pool",
+    "subsample",
+    "flatten",
+    "add",
+    "concat",
+    "pad",
+    "slice",
+)
+"""What a layer may be. Shapes are (N, C, H, W) and weights (O, C/groups, R, S), whatever a subject makes of them.
+
+conv: variables weights and maybe bias (O,); settings strides, padding (top, bottom, left, right), groups, and the
+sizes of the image (H, W) and the kernel (R, S). dense: variables weights (features, units) and maybe bias (units,);
+setting image: (C, H, W) where the input is a flattened image, else null. batch_norm: variables gamma, beta,
+moving_mean, moving_variance (C,); settings epsilon and decay, of the moving averages. max_pool, avg_pool: settings
+window, strides, padding, image (H, W) of the input, and for avg_pool count_padding. subsample: setting strides, of the
+places that are kept. concat: setting axis. pad: settings low and high, zeros by axis. slice: settings begin and size
+by axis. The others have neither; all have one input but add and concat.
+"""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One call in the network's forward pass.
+
+    name: of its output. inputs: names of earlier layers, or "x". shape: of its output. variables: role -> name.
+    last_uses: inputs that no later layer reads.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    shape: tuple[int, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    last_uses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is computed: mean softmax cross-entropy of the last layer's output against y, and its minimisation.
+
+    A step is forward pass, backward pass and, at a fixed rate, v <- momentum * v - learning_rate * g, w <- w + v.
+    trainable: names of the variables a step updates; the others are moving averages. precision: "float32", or
+    "bfloat16" for bfloat16 compute with variables, statistics and loss in float32. threads: of a subject.
+    overrides: the configuration of runner this is.
+    """
+
+    folder: Path
+    layers: tuple[Layer, ...]
+    trainable: tuple[str, ...]
+    precision: str
+    threads: int
+    learning_rate: float
+    momentum: float
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def x(self) -> Array:
+        """Images, (N, C, H, W) float32."""
+        images: Array = np.load(self.folder / "x.npy")
+        return images
+
+    @property
+    def y(self) -> Array:
+        """Labels, (N,) int64."""
+        labels: Array = np.load(self.folder / "y.npy")
+        return labels
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """Names of the moving averages."""
+        named = [name for layer in self.layers for name in layer.variables.values()]
+        return tuple(name for name in named if name not in self.trainable)
+
+    def variable(self, name: str) -> Array:
+        """The initial value of a variable, float32, read anew."""
+        value: Array = np.load(_variable_path(self.folder, name))
+        return value
+
+    def save(self, x: Array, y: Array, variables: Mapping[str, Array]) -> None:
+        """Write the folder, which exists."""
+        np.save(self.folder / "x.npy", x)
+        np.save(self.folder / "y.npy", y)
+        for name, value in variables.items():
+            path = _variable_path(self.folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, value)
+        document = {name: value for name, value in asdict(self).items() if name != "folder"}
+        (self.folder / DOCUMENT).write_text(json.dumps(document))
+
+
+def load_problem(folder: Path) -> Problem:
+    """Read what :meth:`Problem.save` wrote; arrays are read when they are asked for."""
+    document = json.loads((folder / DOCUMENT).read_text())
+    layers = tuple(_layer(entry) for entry in document.pop("layers"))
+    lists: dict[str, Any] = {name: tuple(document.pop(name)) for name in ("trainable", "overrides")}
+    return Problem(folder=folder, layers=layers, **lists, **document)
+
+
+def _layer(entry: Mapping[str, Any]) -> Layer:
+    sequences = {name: tuple(entry[name]) for name in ("inputs", "shape", "last_uses")}
+    return Layer(**{**entry, **sequences})
+
+
+def _variable_path(folder: Path, name: str) -> Path:
+    return folder / "variables" / f"{name}.npy"
+
+
+def unsupported(layer: Layer, reader: str, supported: Sequence[str]) -> ValueError:
+    """The error of a subject that cannot make a layer."""
+    return ValueError(
+        f"layer {layer.name!r} is of kind {layer.kind!r}, which {reader} does not make; it makes {', '.join(supported)}"
+    )

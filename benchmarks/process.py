@@ -1,0 +1,133 @@
+"""A subject's process, seen from outside: started with a thread budget, asked, and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from benchmarks.environments import PEERS, ROOT, python_of
+from benchmarks.subjects import SubjectSpec
+
+ANSWER_TIMEOUT_S = 1800.0
+"""Compilers take minutes over the deepest networks; whoever takes longer than this is stuck."""
+
+_END_TIMEOUT_S = 30.0
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPROC", "PJRT_NPROC")
+
+
+class SubjectError(Exception):
+    """A subject could not be started, ended before it answered, or did not answer in time."""
+
+
+class SubjectProcess:
+    """One running subject.
+
+    threads: what its libraries are told; where there are more cores, it is also held to as many of them, because not
+    every library listens. log: file that receives whatever it prints. Raises SubjectError when it cannot be started,
+    and MissingEnvironmentError.
+    """
+
+    def __init__(
+        self, spec: SubjectSpec, *, threads: int, log: Path, pinned: bool = True, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        self.name = spec.name
+        self._log = log
+        self._timeout_s = timeout_s
+        command = [str(python_of(spec.environment)), "-m", spec.module, *spec.arguments]
+        with log.open("wb") as errors, _held_to(threads if pinned else None):
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=_environment(threads),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, do: str, **more: object) -> dict[str, Any]:
+        """Send a request and wait for the answer; see :mod:`benchmarks.protocol`. Raises SubjectError."""
+        self.send(do, **more)
+        return self.receive()
+
+    def send(self, do: str, **more: object) -> None:
+        """Send a request only. Raises SubjectError."""
+        assert self._process.stdin is not None, "the process was started with a pipe"
+        try:
+            self._process.stdin.write((json.dumps({"do": do, **more}) + "\n").encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for the answer to the oldest open request. Raises SubjectError."""
+        answers = self._process.stdout
+        assert answers is not None, "the process was started with a pipe"
+        readable, _, _ = select.select([answers], [], [], self._timeout_s)
+        if not readable:
+            self._process.kill()  # or it would take the others' time
+            raise SubjectError(f"no answer within {self._timeout_s:g} s")
+        line = answers.readline()
+        if not line:
+            raise self._ended()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End the process: by the end of its requests, or by force when it does not listen."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None, "the process was started with pipes"
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                continue  # what was not sent yet has no reader any more
+        try:
+            self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ended(self) -> SubjectError:
+        code = self._process.wait()
+        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        said = lines[-1].strip() if lines else "without a word"
+        return SubjectError(f"ended with code {code}: {said}")
+
+
+def _environment(threads: int) -> Mapping[str, str]:
+    counts = dict.fromkeys(_THREAD_VARIABLES, str(threads))
+    # Compiled kernels are kept between runs, and inside the repository.
+    settings = {"TORCHINDUCTOR_CACHE_DIR": str(PEERS / "inductor"), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return {**os.environ, **counts, **settings}
+
+
+@contextmanager
+def _held_to(threads: int | None) -> Iterator[None]:
+    """Let processes started inside have as many cores as threads, where this process has more."""
+    if threads is None or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, _first(sorted(cores), threads))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _first(cores: Sequence[int], count: int) -> set[int]:
+    return set(cores[:count])

@@ -1,0 +1,61 @@
+"""All results of one command: gathered case by case, and written after each, so that none is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks import table
+from benchmarks.limit import Rates
+from benchmarks.results import CaseResult
+from benchmarks.scaling import ScalingResult
+from benchmarks.strategies import StrategyTable
+
+
+@dataclass
+class Report:
+    """What was found so far. machine: facts by name. rates: by precision. failed: case -> why it was not measured."""
+
+    machine: Mapping[str, str]
+    rates: dict[str, Rates] = field(default_factory=dict)
+    comparisons: list[CaseResult] = field(default_factory=list)
+    strategies: list[StrategyTable] = field(default_factory=list)
+    scaling: list[ScalingResult] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether something of ours could not be measured. A peer that is missing or fails is no failure."""
+        ours = [result.ours for result in self.comparisons]
+        ours += [strategy for each in self.strategies for strategy in each.strategies]
+        return bool(self.failed) or any(result.failure for result in ours)
+
+    def markdown(self) -> str:
+        """Everything as one document."""
+        versions = {
+            name: version
+            for result in self.comparisons
+            for subject in result.subjects
+            for name, version in subject.versions.items()
+        }
+        facts = {**self.machine, "versions": ", ".join(f"{n} {v}" for n, v in sorted(versions.items())) or "-"}
+        parts = [table.preamble(facts, self.rates)]
+        if self.comparisons:
+            parts.append(f"## Training step\n\n{table.overview(self.comparisons)}")
+        parts += [table.case_section(result) for result in self.comparisons]
+        if self.scaling:
+            parts.append(table.scaling_section(self.scaling))
+        if self.strategies:
+            parts.append(table.strategies_section(self.strategies))
+        if self.failed:
+            parts.append("## Not measured\n\n" + "\n".join(f"- {name}: {why}" for name, why in self.failed.items()))
+        return "\n\n".join(parts) + "\n"
+
+    def write(self, markdown: Path | None, raw: Path | None) -> None:
+        """Write the document, and the raw numbers as JSON, to the files that are asked for."""
+        if markdown is not None:
+            markdown.write_text(self.markdown())
+        if raw is not None:
+            raw.write_text(json.dumps(asdict(self), indent=1) + "\n")

@@ -1,0 +1,111 @@
+"""What a comparison found, as plain data: all that tables are made of and that ``--json`` writes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.alternate import Contestant
+
+LOSSES = 3
+"""Losses of the first steps that are compared."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a peer's losses may be from ours: relative to our loss, and to what our loss changed over the steps.
+
+    The second is for a wrong update, which a loss that hardly moves would hide.
+    """
+
+    of_loss: float
+    of_change: float
+
+    def holds(self, ours: Sequence[float], theirs: Sequence[float]) -> bool:
+        """Whether every loss is near enough; False as well where one is not finite."""
+        change = self.of_change * abs(ours[-1] - ours[0])
+        return all(
+            math.isfinite(their_loss) and abs(their_loss - our_loss) <= min(self.of_loss * abs(our_loss), change)
+            for our_loss, their_loss in zip(ours, theirs, strict=True)
+        )
+
+
+TOLERANCES: Mapping[str, Tolerance] = {"float32": Tolerance(1e-3, 0.1), "bfloat16": Tolerance(3e-2, 0.5)}
+
+
+@dataclass(frozen=True)
+class SubjectResult:
+    """One subject on one case. failure: why there are no seconds. seconds: phase -> time of each run.
+
+    losses: of the first steps. memory_mib: peak before the network was made, and after the steps.
+    """
+
+    name: str
+    failure: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    losses: tuple[float, ...] = ()
+    seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    memory_mib: tuple[float, float] = (0.0, 0.0)
+
+    def median(self, phase: str) -> float | None:
+        """Median seconds of a phase, None where it was not measured."""
+        times = self.seconds.get(phase, ())
+        return statistics.median(times) if times else None
+
+    def quartiles(self, phase: str) -> tuple[float, float]:
+        """First and third quartile of a phase that was measured."""
+        times = self.seconds[phase]
+        if len(times) < 2:
+            return times[0], times[0]
+        low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+        return low, high
+
+
+def subject_result(contestant: Contestant) -> SubjectResult:
+    """What a contestant has come to."""
+    return SubjectResult(
+        contestant.name,
+        contestant.failure,
+        dict(contestant.versions),
+        contestant.losses,
+        {phase: tuple(times) for phase, times in contestant.seconds.items()},
+        contestant.memory_mib,
+    )
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One case in one precision. subjects: ours first. multiply_adds, limit_s: by phase."""
+
+    case: str
+    title: str
+    precision: str
+    parameters: int
+    multiply_adds: Mapping[str, int]
+    limit_s: Mapping[str, float | None]
+    subjects: tuple[SubjectResult, ...]
+
+    @property
+    def ours(self) -> SubjectResult:
+        """The result of runner."""
+        return self.subjects[0]
+
+    def same_computation(self, peer: SubjectResult) -> bool:
+        """Whether a peer's losses are ours; without losses of ours nobody's are."""
+        ours = self.ours.losses
+        return bool(ours and peer.losses) and TOLERANCES[self.precision].holds(ours, peer.losses)
+
+    def comparable(self) -> list[SubjectResult]:
+        """The peers that did not fail and computed what we did."""
+        return [peer for peer in self.subjects[1:] if not peer.failure and self.same_computation(peer)]
+
+    def best_peer(self, phase: str) -> SubjectResult | None:
+        """The peer with the shortest median of a phase."""
+        timed = [(median, peer) for peer in self.comparable() if (median := peer.median(phase)) is not None]
+        return min(timed, key=lambda pair: pair[0])[1] if timed else None
+
+    def leanest_peer(self) -> SubjectResult | None:
+        """The peer with the smallest peak of memory."""
+        return min(self.comparable(), key=lambda peer: peer.memory_mib[1], default=None)

@@ -1,0 +1,82 @@
+"""What exchange costs: ``sync_data`` on one-thread workers against as many unconnected one-thread ``single`` runs."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.alternate import SETTLING
+from benchmarks.cases import CASES
+from benchmarks.compare import WARM_UP
+from benchmarks.process import SubjectProcess
+from benchmarks.strategies import configured
+
+PREFIX = "scaling/"
+SCALING_CASES = {f"{PREFIX}{name}": CASES[name] for name in ("resnet20", "cifar_convnet")}
+"""Name on the command line -> case; every worker and every single run has half of the case's batch."""
+
+WORKERS = 2
+
+
+@dataclass(frozen=True)
+class ScalingResult:
+    """Seconds of single steps. batch: examples of one worker, and of one single run.
+
+    connected: of sync_data. unconnected: of each single run while the others run beside it. alone: of one single run
+    by itself.
+    """
+
+    case: str
+    title: str
+    batch: int
+    connected: tuple[float, ...]
+    unconnected: tuple[tuple[float, ...], ...]
+    alone: tuple[float, ...]
+
+    @property
+    def connected_rate(self) -> float:
+        """Examples per second of sync_data."""
+        return self.batch * len(self.unconnected) / statistics.median(self.connected)
+
+    @property
+    def unconnected_rate(self) -> float:
+        """Examples per second of all single runs side by side."""
+        return sum(self.batch / statistics.median(seconds) for seconds in self.unconnected)
+
+    @property
+    def alone_rate(self) -> float:
+        """Examples per second of one single run by itself."""
+        return self.batch / statistics.median(self.alone)
+
+
+def measure_scaling(name: str, *, rounds: int, turn: int | None) -> ScalingResult:
+    """Alternate the three in rounds. Raises SubjectError when one of them fails."""
+    case = SCALING_CASES[name]
+    batch = case.batch // WORKERS
+    times = SETTLING + (turn or case.turn)
+    connected: list[float] = []
+    unconnected: list[list[float]] = [[] for _ in range(WORKERS)]
+    alone: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:
+
+        def started(label: str, examples: int, *parallelism: str) -> SubjectProcess:
+            process = configured(label, case, parallelism, Path(folder), threads=1, batch=examples)
+            stack.enter_context(process)
+            process.ask("load")
+            process.ask("run", phase="step", times=WARM_UP)
+            return process
+
+        synchronous = started("sync_data", batch * WORKERS, "parallelism=sync_data", f"parallelism.workers={WORKERS}")
+        singles = [started(f"single-{i}", batch, "parallelism=single") for i in range(WORKERS)]
+        for _ in range(rounds):
+            connected += synchronous.ask("run", phase="step", times=times)["seconds"][SETTLING:]
+            for single in singles:
+                single.send("run", phase="step", times=times)
+            for seconds, single in zip(unconnected, singles, strict=True):
+                seconds += single.receive()["seconds"][SETTLING:]
+            alone += singles[0].ask("run", phase="step", times=times)["seconds"][SETTLING:]
+    each = tuple(tuple(seconds) for seconds in unconnected)
+    return ScalingResult(name, case.title, batch, tuple(connected), each, tuple(alone))

@@ -1,0 +1,42 @@
+"""Who is measured: every subject's name, the environment it runs in and the module that is it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SubjectSpec:
+    """How a subject is started: ``python -m module *arguments``, with the interpreter of an environment.
+
+    environment: a name of :data:`benchmarks.environments.REQUIREMENTS`, "" for the environment of runner itself.
+    """
+
+    name: str
+    environment: str
+    module: str
+    arguments: tuple[str, ...] = ()
+
+    def on(self, problem: str) -> SubjectSpec:
+        """The subject on the problem in a folder."""
+        return SubjectSpec(self.name, self.environment, self.module, (*self.arguments, problem))
+
+
+OURS = SubjectSpec("runner", "", "benchmarks.ours")
+
+
+def _peer(framework: str, variant: str) -> SubjectSpec:
+    return SubjectSpec(f"{framework}-{variant}", framework, f"benchmarks.peers.{framework}_peer", (variant,))
+
+
+PEERS = (
+    _peer("torch", "eager"),
+    _peer("torch", "channels-last"),
+    _peer("torch", "compile"),
+    _peer("torch", "compile-channels-last"),
+    _peer("jax", "nchw"),
+    _peer("jax", "nhwc"),
+    _peer("tensorflow", "graph"),
+    _peer("tensorflow", "xla"),
+)
+"""Whom ours is compared with."""

@@ -1,0 +1,38 @@
+"""``single`` with its training step cut into the phases that are timed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from benchmarks.protocol import PHASES
+from runner.engine.device import worker_device
+from runner.engine.graph import Graph
+from runner.engine.program import Client, Program
+from runner.strategies.base import Replica, Task, program
+from runner.strategies.single import Single
+
+CLIENTS: Mapping[str, str] = dict(zip(PHASES, ("forward", "gradients", "train"), strict=True))
+"""Phase -> the client that does it. All three fetch the loss and nothing else."""
+
+
+@dataclass
+class TimedSingle(Single):
+    """The program of ``single`` with two more clients over the same nodes: :data:`CLIENTS`."""
+
+    def build(self, task: Task) -> Program:
+        """Return the program; ``task.microbatches`` is 1."""
+        graph = Graph()
+        replica = Replica(graph, task, device=worker_device(0))
+        computed = replica.compute_gradients((0, task.batch_size), "train")
+        targets = replica.apply(computed.gradients, computed.state_updates)
+        whole = program(graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=targets)
+        step = replace(whole.clients["train"], fetches={"loss": computed.loss})
+        gradients = tuple(dict.fromkeys(gradient.node for _, gradient in computed.gradients))
+        timed = {
+            "forward": replace(step, name="forward", targets=()),
+            "gradients": replace(step, name="gradients", targets=gradients),
+            "train": step,
+        }
+        clients: dict[str, Client] = {**whole.clients, **timed}
+        return replace(whole, clients=clients)

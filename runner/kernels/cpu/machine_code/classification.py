@@ -1,0 +1,197 @@
+"""Cross-entropy over few classes, and its gradient: where a call of a library costs more than the work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from llvmlite import ir
+
+from runner.kernels.cpu.machine_code import mathematics
+from runner.kernels.cpu.machine_code.arithmetic import EMIT, Lanes, Value
+from runner.kernels.cpu.machine_code.compiler import MachineCode
+from runner.kernels.cpu.machine_code.counting import INDEX, fold
+from runner.kernels.cpu.machine_code.elements import STORED, load, store
+from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
+from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
+from runner.kernels.reference.indexing import outside_range
+from runner.kernels.registry import (
+    Arrangement,
+    Attributes,
+    Bound,
+    Buffers,
+    Kernel,
+    Layout,
+    Operand,
+    Registry,
+    Spec,
+    arrange_plain,
+    plain,
+)
+
+DTYPES = frozenset({"float32", "float64"})
+
+LOSS_PRIORITY = 30
+"""Of the cross-entropy, above that of a library that is made for large ones."""
+
+LARGEST = 2048
+"""Logits up to which one thread that takes one exponential after the other is the fastest."""
+
+_LABEL_BITS = {"int32": 32, "int64": 64}
+_EXPONENTIAL = {"float32": "expf", "float64": "exp"}
+_NO_CLASS = 1
+"""Status of a row whose label is no class."""
+
+_DOUBLE = Lanes("float64", 1)
+
+
+def register(registry: Registry) -> None:
+    """Add the kernels of this family."""
+    op = "softmax_cross_entropy"
+    registry.add(Kernel(op, "cpu", LIBRARY, LOSS_PRIORITY, DTYPES, _arrange, _bind))
+    registry.add(Kernel(f"{op}_gradient", "cpu", LIBRARY, PRIORITY, DTYPES, _arrange_gradient, _bind_gradient))
+
+
+def _arrange(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement | None:
+    logits, labels = inputs
+    if labels.dtype not in _LABEL_BITS or math.prod(logits.shape) > LARGEST:
+        return None
+    return arrange_plain(attributes, inputs, outputs, offered)
+
+
+def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+    logits, labels = buffers.inputs
+    rows, classes = logits.spec.shape
+    code = _compiled_loss(logits.spec.dtype, labels.spec.dtype)
+    explain = _explanation("softmax_cross_entropy", labels, classes)
+    return bound(code, (*buffers.inputs, *buffers.outputs), (rows, classes), explain)
+
+
+def _arrange_gradient(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement | None:
+    if inputs[1].dtype not in _LABEL_BITS:
+        return None
+    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))
+
+
+def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+    probabilities, labels, _ = buffers.inputs
+    rows, classes = probabilities.spec.shape
+    code = _compiled_gradient(probabilities.spec.dtype, labels.spec.dtype)
+    explain = _explanation("softmax_cross_entropy_gradient", labels, classes)
+    return bound(code, (*buffers.inputs, *buffers.outputs), (rows, classes), explain)
+
+
+def _explanation(op: str, labels: Operand, classes: int) -> Callable[[int], str]:
+    """What the reference kernel would raise about the labels as they are."""
+
+    def explain(status: int) -> str:
+        error = outside_range(op, labels.array, classes)
+        assert error is not None, f"status {status} is only for labels that are no class"
+        return f"{type(error).__name__}: {error}"
+
+    return explain
+
+
+@cache
+def _compiled_loss(dtype: str, label_dtype: str) -> MachineCode:
+    """loss = log(sum(e ** (x - max))) - (x[label] - max), probabilities = e ** (x - max) / sum."""
+
+    def row_loss(row: Row) -> None:
+        label = _class_of(row, label_dtype)
+        largest = _largest(row, dtype)
+        own = row.load(0, Lanes(dtype, 1), label)
+        total = _store_exponentials(row, dtype, largest)
+        builder = row.builder
+        # In float64, also for float32: a label far more probable than the others costs little, but not nothing.
+        distance = builder.fsub(_double(builder, own), _double(builder, largest))
+        loss = builder.fsub(builder.call(_declared(builder, "log", _DOUBLE.type), [total]), distance)
+        _store_rounded(row, dtype, loss, row.of_vector(2, STORED[dtype], row.number))
+        _divide(row, dtype, builder.fptrunc(total, STORED[dtype]))
+
+    functions = mathematics.addresses()
+    called = {name: functions[name] for name in (_EXPONENTIAL[dtype], "log")}
+    return MachineCode(write_module(4, row_loss), called)
+
+
+def _largest(row: Row, dtype: str) -> Value:
+    """The largest logit, or NaN where there is one."""
+
+    def value(lanes: Lanes, column: Value) -> Value:
+        return row.load(0, lanes, column)
+
+    def larger(a: Value, b: Value) -> Value:
+        return EMIT["maximum"](row.builder, None, a, b)
+
+    return row.reduced(dtype, -math.inf, value, larger)
+
+
+def _store_exponentials(row: Row, dtype: str, largest: Value) -> Value:
+    """Put e ** (x - largest) where the probabilities go; returns the sum in float64, from the first to the last."""
+    builder, one = row.builder, Lanes(dtype, 1)
+    exponential = _declared(builder, _EXPONENTIAL[dtype], one.type)
+
+    def add(column: Value, so_far: list[Value]) -> list[Value]:
+        power = builder.call(exponential, [builder.fsub(row.load(0, one, column), largest)])
+        store(builder, one, dtype, power, row.element(3, STORED[dtype], column))
+        return [builder.fadd(so_far[0], _double(builder, power))]
+
+    return fold(builder, INDEX(0), row.columns, 1, [_DOUBLE.constant(0.0)], add)[0]
+
+
+def _divide(row: Row, dtype: str, total: Value) -> None:
+    """Divide the row of the probabilities."""
+
+    def divide(lanes: Lanes, column: Value) -> None:
+        share = row.builder.fdiv(row.load(3, lanes, column), lanes.spread(row.builder, total))
+        store(row.builder, lanes, dtype, share, row.element(3, STORED[dtype], column))
+
+    row.for_columns(dtype, divide)
+
+
+@cache
+def _compiled_gradient(dtype: str, label_dtype: str) -> MachineCode:
+    """dlogits = (probabilities - (1 at the label, else 0)) * dloss; probabilities may be where dlogits goes."""
+
+    def row_gradient(row: Row) -> None:
+        builder, one = row.builder, Lanes(dtype, 1)
+        label = _class_of(row, label_dtype)
+        dloss = load(builder, one, dtype, row.of_vector(2, STORED[dtype], row.number))
+        own = builder.fsub(row.load(0, one, label), one.constant(1.0))
+
+        def scale(lanes: Lanes, column: Value) -> None:
+            scaled = builder.fmul(row.load(0, lanes, column), lanes.spread(builder, dloss))
+            store(builder, lanes, dtype, scaled, row.element(3, STORED[dtype], column))
+
+        row.for_columns(dtype, scale)
+        store(builder, one, dtype, builder.fmul(own, dloss), row.element(3, STORED[dtype], label))
+
+    return MachineCode(write_module(4, row_gradient))
+
+
+def _class_of(row: Row, label_dtype: str) -> Value:
+    """The row's label; a label that is no class ends the call."""
+    kind = ir.IntType(_LABEL_BITS[label_dtype])
+    label = row.builder.load(row.of_vector(1, kind, row.number), typ=kind)
+    label = label if kind == INDEX else row.builder.sext(label, INDEX)
+    # Without a sign, what is negative is too large.
+    row.refuse(row.builder.icmp_unsigned(">=", label, row.columns), _NO_CLASS)
+    return label
+
+
+def _double(builder: ir.IRBuilder, value: Value) -> Value:
+    return builder.fpext(value, _DOUBLE.type)
+
+
+def _store_rounded(row: Row, dtype: str, value: Value, place: Value) -> None:
+    store(row.builder, Lanes(dtype, 1), dtype, row.builder.fptrunc(value, STORED[dtype]), place)
+
+
+def _declared(builder: ir.IRBuilder, name: str, number: ir.Type) -> ir.Function:
+    """A function of the C library, of one number."""
+    known = builder.module.globals.get(name)
+    return known or ir.Function(builder.module, ir.FunctionType(number, [number]), name)

@@ -1,0 +1,75 @@
+"""Sums of few numbers over trailing axes: where a call of NumPy costs more than the additions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+from llvmlite import ir
+
+from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
+from runner.kernels.cpu.machine_code.compiler import MachineCode
+from runner.kernels.cpu.machine_code.elements import STORED, store
+from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
+from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
+from runner.kernels.registry import (
+    Arrangement,
+    Attributes,
+    Bound,
+    Buffers,
+    Kernel,
+    Layout,
+    Registry,
+    Spec,
+    arrange_plain,
+)
+
+DTYPES = frozenset({"float32", "float64"})
+
+LARGEST = 1 << 16
+"""Elements up to which one thread and one order of additions will do; NumPy adds more of them in pairs of halves."""
+
+_WIDE = "float64"
+
+
+def register(registry: Registry) -> None:
+    """Add the kernel of op ``reduce_sum``."""
+    registry.add(Kernel("reduce_sum", "cpu", LIBRARY, PRIORITY, DTYPES, _arrange, _bind))
+
+
+def _arrange(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement | None:
+    (x,), rank = inputs, len(inputs[0].shape)
+    trailing = tuple(attributes["axes"]) == tuple(range(rank - len(attributes["axes"]), rank))
+    if not trailing or x.dtype not in DTYPES or math.prod(x.shape) > LARGEST:
+        return None
+    return arrange_plain(attributes, inputs, outputs, offered)
+
+
+def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+    (x,) = buffers.inputs
+    kept = len(x.spec.shape) - len(attributes["axes"])
+    shape = math.prod(x.spec.shape[:kept]), math.prod(x.spec.shape[kept:])
+    return bound(_compiled(x.spec.dtype), (x, *buffers.outputs), shape)
+
+
+@cache
+def _compiled(dtype: str) -> MachineCode:
+    """Sums of rows, added in float64 and rounded once, in the order that ``Row.reduced`` tells."""
+
+    def row_sum(row: Row) -> None:
+        def value(lanes: Lanes, column: Value) -> Value:
+            return _widened(row.builder, lanes, row.load(0, Lanes(dtype, lanes.count), column))
+
+        total = row.reduced(_WIDE, 0.0, value, row.builder.fadd)
+        one = Lanes(dtype, 1)
+        place = row.of_vector(1, STORED[dtype], row.number)
+        store(row.builder, one, dtype, row.builder.fptrunc(total, one.type), place)
+
+    return MachineCode(write_module(2, row_sum))
+
+
+def _widened(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
+    return builder.fpext(value, lanes.type)

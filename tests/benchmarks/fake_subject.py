@@ -1,0 +1,45 @@
+"""A subject that computes nothing: ``python -m tests.benchmarks.fake_subject BEHAVIOUR FOLDER``.
+
+BEHAVIOUR: "falls", its losses are 3, 2, 1, ...; "flat", they are 3, 3, ...; "chatty" as falls, but it prints; "breaks",
+it fails in the second run; "sleeps", it does not answer a run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from itertools import count
+
+from benchmarks.protocol import Run, serve
+from runner.cores import usable_cores
+
+
+class Fake:
+    """Losses by the book."""
+
+    versions: Mapping[str, str] = {"fake": "1.0", "cores": str(usable_cores())}
+
+    def __init__(self, behaviour: str) -> None:
+        self._behaviour = behaviour
+
+    def load(self) -> None:
+        if self._behaviour == "chatty":
+            print("a library that talks")
+
+    def phase(self, name: str) -> Run:
+        runs = count()
+        return lambda: self._run(next(runs))
+
+    def _run(self, number: int) -> float:
+        if self._behaviour == "breaks" and number == 1:
+            raise RuntimeError("out of luck")
+        if self._behaviour == "sleeps":
+            time.sleep(60.0)
+        if self._behaviour == "chatty":
+            print("working")
+        return 3.0 if self._behaviour == "flat" else float(3 - number)
+
+
+if __name__ == "__main__":
+    serve(Fake(sys.argv[1]))

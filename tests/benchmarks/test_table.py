@@ -1,0 +1,79 @@
+"""The tables, read cell by cell."""
+
+from __future__ import annotations
+
+from benchmarks.results import TOLERANCES
+from benchmarks.scaling import ScalingResult
+from benchmarks.strategies import StrategyTable
+from benchmarks.table import case_section, markdown, overview, scaling_section, strategies_section
+from tests.benchmarks.made import case, subject
+
+
+def cells(text: str, beginning: str) -> list[str]:
+    """The cells of the one row that begins with a word."""
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| {beginning} ")]
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_a_table_has_a_rule_below_its_header() -> None:
+    assert markdown(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
+
+
+def test_the_overview_sets_ours_against_the_best_the_limit_and_the_leanest() -> None:
+    lean = subject("lean", [40], memory_mib=(10.0, 80.0))
+    text = overview([case(subject("runner", [12]), subject("fast", [16]), lean)])
+    assert cells(text, "net") == [
+        *("net", "float32", "12", "fast", "16", "0.75", "10", "1.20"),
+        *("100", "lean", "80", "-"),
+    ]
+
+
+def test_bfloat16_is_set_against_our_float32() -> None:
+    wide = case(subject("runner", [100]))
+    narrow = case(subject("runner", [55]), precision="bfloat16", limit_s={"step": None})
+    assert cells(overview([narrow, wide]).replace("| net | bfloat16", "| narrow | bfloat16"), "narrow")[-1] == "0.55"
+
+
+def test_the_overview_of_a_failure_has_no_numbers() -> None:
+    text = overview([case(subject("runner", failure="ended", losses=()), subject("peer", [9]))])
+    assert cells(text, "net") == ["net", "float32", "-", "-", "-", "-", "10", "-", "-", "-", "-", "-"]
+
+
+def test_a_section_has_medians_quartiles_ratios_and_memory() -> None:
+    text = case_section(case(subject("runner", [10, 12, 14]), subject("peer", [24])))
+    assert cells(text, "runner")[7:] == ["12 (11-13)", "0.50", "1.20", "100 (50)", "3.0000, 2.5000, 2.0000"]
+    assert cells(text, "peer")[7:] == ["24 (24-24)", "1.00", "2.40", "100 (50)", "as ours"]
+    assert cells(text, "runner")[1:4] == ["-", "-", "-"]
+    assert cells(text, "physical")[7] == "10"
+    assert "1,000 parameters; million multiply-adds: forward 3.0, gradients 9.0, step 10.0." in text
+
+
+def test_another_computation_is_named_and_has_no_ratios() -> None:
+    text = case_section(case(subject("runner", [10]), subject("peer", [1], losses=(3.0, 3.0, 3.0))))
+    row = cells(text, "peer")
+    assert row[7:] == ["1 (1-1)", "-", "-", "100 (50)", "different computation: 3.0000, 3.0000, 3.0000"]
+    assert cells(text, "runner")[8] == "-"
+
+
+def test_a_missing_peer_is_said_in_its_row() -> None:
+    text = case_section(case(subject("runner", [10]), subject("peer", failure="not installed: a | b")))
+    row = cells(text, "peer")
+    assert row[1] == "not installed: a / b"
+    assert len(row) == len(cells(text, "runner"))
+
+
+def test_scaling_prints_its_three_rates_and_their_ratios() -> None:
+    result = ScalingResult("scaling/net", "net", 64, connected=(0.5,), unconnected=((0.4,), (0.4,)), alone=(0.2,))
+    expected = ["scaling/net", "64", "256.0", "320.0", "0.80", "320.0", "0.80", "1.00"]
+    assert cells(scaling_section([result]), "scaling/net") == expected
+
+
+def test_strategies_print_examples_per_second_and_failures() -> None:
+    table = StrategyTable("strategies/net", "net", 32, (subject("single", [16, 16]), subject("sync", failure="ended")))
+    text = strategies_section([table])
+    assert "| net | single | 16 | 16-16 | 2,000 |" in text
+    assert "| net | sync | ended |  |  |" in text
+
+
+def test_tolerances_are_known_for_every_precision_there_is() -> None:
+    assert set(TOLERANCES) == {"float32", "bfloat16"}

@@ -1,0 +1,142 @@
+"""Cross-entropy in machine code, and its gradient: values, what is no number, and labels that are no class."""
+
+from __future__ import annotations
+
+import cffi
+import numpy as np
+import pytest
+
+import runner.kernels.reference  # noqa: F401 - registers the kernels
+from runner.engine import ops
+from runner.engine.graph import Graph
+from runner.engine.kernel_table import load_kernels
+from runner.errors import RunnerError
+from runner.kernels.cpu.dispatch import SIGNATURE
+from runner.kernels.cpu.machine_code import classification
+from runner.kernels.registry import REGISTRY, Array, Buffers, Kernel, NativeCall, Registry, allocate
+from tests.engine.running import CPU_0, Bench
+from tests.kernels.harness import Ran, Shaped, filled, holding, run
+
+LOSS, GRADIENT = "softmax_cross_entropy", "softmax_cross_entropy_gradient"
+SHAPES = [(1, 1), (1, 10), (32, 10), (7, 3), (2, 1000), (3, 8), (2, 17)]
+ROUNDING = {"float32": 2e-6, "float64": 1e-14}
+"""Relative: a difference of logits is rounded, and that is an error of its exponential as large as itself."""
+
+
+def kernel(op: str) -> Kernel:
+    registry = Registry()
+    classification.register(registry)
+    return registry.find(op, "cpu", "llvm")
+
+
+def logits_of(shape: tuple[int, int], dtype: str) -> Array:
+    return 4 * np.random.default_rng(1).standard_normal(shape).astype(dtype)
+
+
+def labels_of(shape: tuple[int, int], dtype: str) -> Array:
+    return np.random.default_rng(2).integers(0, shape[1], shape[0]).astype(dtype)
+
+
+def losses(kernel: Kernel, logits: Array, labels: Array) -> list[Array]:
+    """Loss and probabilities."""
+    outputs = [Shaped(labels.shape, logits.dtype.name), Shaped.of(logits)]
+    return run(kernel, {}, [Shaped.of(logits), Shaped.of(labels)], outputs, [logits, labels]).outputs
+
+
+def gradient(kernel: Kernel, arrays: list[Array], *, in_place: bool = False) -> Ran:
+    """Of the logits; arrays: probabilities, labels, gradient of the loss."""
+    outputs = [Shaped.of(arrays[0])]
+    return run(kernel, {}, [Shaped.of(array) for array in arrays], outputs, arrays, in_place=in_place)
+
+
+@pytest.mark.parametrize("label_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_loss_and_probabilities(shape: tuple[int, int], dtype: str, label_dtype: str) -> None:
+    logits, labels = logits_of(shape, dtype), labels_of(shape, label_dtype)
+    exact = losses(REGISTRY.find(LOSS, "cpu", "numpy"), logits.astype(np.float64), labels)
+    for came, expected in zip(losses(kernel(LOSS), logits, labels), exact, strict=True):
+        np.testing.assert_allclose(came, expected, rtol=ROUNDING[dtype])
+
+
+def test_logits_that_would_overflow() -> None:
+    logits = np.array([[0, 2000, 1999], [0, 2000, 0], [-3e38, 0, 0], [1e30, 1e30, 0]], np.float32)
+    loss, probabilities = losses(kernel(LOSS), logits, np.array([0, 1, 1, 2]))
+    np.testing.assert_allclose(loss, [2000 + np.log1p(np.exp(-1)), 0, np.log(2), 1e30], rtol=1e-6)
+    np.testing.assert_allclose(probabilities[1:], [[0, 1, 0], [0, 0.5, 0.5], [0.5, 0.5, 0]])
+
+
+def test_a_confident_prediction_costs_little_but_not_nothing() -> None:
+    logits = np.array([[0, 12], [0, 30]], np.float32)
+    loss, _ = losses(kernel(LOSS), logits, np.array([1, 1]))
+    np.testing.assert_allclose(loss, np.log1p(np.exp([-12.0, -30.0])), rtol=3e-3)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [0, 3, 9])
+def test_a_broken_logit_does_not_look_like_a_loss(broken: float, place: int) -> None:
+    logits = np.zeros((2, 10), np.float32)
+    logits[1, place] = broken
+    loss, _ = losses(kernel(LOSS), logits, np.array([0, 0]))
+    np.testing.assert_array_equal(np.isnan(loss), [False, True])
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("label_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [*SHAPES, (100, 100)])
+def test_gradient_to_the_bit(shape: tuple[int, int], dtype: str, label_dtype: str, in_place: bool) -> None:
+    dloss = np.random.default_rng(3).standard_normal(shape[0]).astype(dtype)
+    arrays = [logits_of(shape, dtype), labels_of(shape, label_dtype), dloss]
+    ran = gradient(kernel(GRADIENT), arrays, in_place=in_place)
+    np.testing.assert_array_equal(
+        ran.outputs[0], gradient(REGISTRY.find(GRADIENT, "cpu", "numpy"), arrays).outputs[0], strict=True
+    )
+
+
+@pytest.mark.parametrize("label_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("label", [-1, 3, 2**31 - 1])
+@pytest.mark.parametrize("op", [LOSS, GRADIENT])
+def test_a_label_that_is_no_class_has_a_status_and_an_explanation(op: str, label: int, label_dtype: str) -> None:
+    logits, labels = logits_of((3, 3), "float32"), np.array([0, label, 1], label_dtype)
+    arrays = [logits, labels] if op == LOSS else [logits, labels, np.ones(3, np.float32)]
+    outputs = [Shaped((3,), "float32"), Shaped.of(logits)] if op == LOSS else [Shaped.of(logits)]
+    made = kernel(op)
+    inputs = tuple(holding(array) for array in arrays)
+    arrangement = made.arrange({}, [each.spec for each in inputs], outputs, [each.layout for each in inputs])
+    assert arrangement is not None
+    there = tuple(filled(spec, layout) for spec, layout in zip(outputs, arrangement.outputs, strict=True))
+    call = made.bind({}, arrangement, Buffers(inputs, there, allocate(0)))
+    assert isinstance(call, NativeCall)
+    assert call.explain is not None
+    assert cffi.FFI().cast(SIGNATURE, call.function)(*call.arguments) == 1
+    assert call.explain(1) == f"IndexError: op {op!r}: index {label} at [1] is outside 0..2"
+
+
+@pytest.mark.parametrize("check_finite", [False, True])
+@pytest.mark.parametrize("batch", [2, 1000])
+def test_the_user_reads_the_same_of_a_wrong_label_whoever_computes(batch: int, check_finite: bool) -> None:
+    graph = Graph()
+    logits = ops.placeholder(graph, (batch, 10), "float32", name="logits")
+    labels = ops.placeholder(graph, (batch,), "int64", name="labels")
+    loss, _ = ops.softmax_cross_entropy(graph, ops.neg(graph, logits), labels, name="loss")
+    bench = Bench(graph, load_kernels(), [loss], check_finite=check_finite)
+    classes = np.arange(batch) % 10
+    classes[1] = 10
+    expected = (
+        rf"^node 'loss' \(op '{LOSS}'\) on {CPU_0} failed in step 4: "
+        rf"IndexError: op '{LOSS}': index 10 at \[1\] is outside 0\.\.9$"
+    )
+    with pytest.raises(RunnerError, match=expected):
+        bench.run({logits: np.zeros((batch, 10), np.float32), labels: classes}, step=4)
+
+
+@pytest.mark.parametrize(("shape", "label_dtype"), [((3, 1000), "int64"), ((1, 2049), "int64"), ((2, 3), "uint8")])
+def test_what_is_large_or_labelled_otherwise_is_left_to_others(shape: tuple[int, int], label_dtype: str) -> None:
+    logits, labels = Shaped(shape, "float32"), Shaped(shape[:1], label_dtype)
+    assert kernel(LOSS).arrange({}, [logits, labels], [Shaped(shape[:1], "float32"), logits], [None, None]) is None
+
+
+def test_no_rows() -> None:
+    loss, probabilities = losses(kernel(LOSS), np.zeros((0, 3), np.float32), np.zeros(0, np.int64))
+    assert (loss.shape, probabilities.shape) == ((0,), (0, 3))

@@ -1,0 +1,79 @@
+"""Sums over trailing axes in machine code: values, shapes, and the order of additions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runner.kernels.cpu.machine_code import sums
+from runner.kernels.registry import Array, Kernel, Registry, plain
+from tests.kernels.harness import Shaped, run
+
+CASES = [
+    ((), (), ()),
+    ((1,), (0,), ()),
+    ((7,), (0,), ()),
+    ((8,), (0,), ()),
+    ((1000,), (0,), ()),
+    ((3, 5, 7), (0, 1, 2), ()),
+    ((3, 5, 17), (2,), (3, 5)),
+    ((3, 5, 17), (1, 2), (3,)),
+    ((3, 5), (), (3, 5)),
+    ((0,), (0,), ()),
+    ((3, 0), (1,), (3,)),
+    ((65536,), (0,), ()),
+]
+
+
+def kernel() -> Kernel:
+    registry = Registry()
+    sums.register(registry)
+    return registry.find("reduce_sum", "cpu", "llvm")
+
+
+def total(x: Array, axes: tuple[int, ...], shape: tuple[int, ...], keepdims: bool = False) -> Array:
+    attributes = {"axes": axes, "keepdims": keepdims}
+    return run(kernel(), attributes, [Shaped.of(x)], [Shaped(shape, x.dtype.name)], [x]).outputs[0]
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 1e-7), ("float64", 1e-13)])
+@pytest.mark.parametrize(("shape", "axes", "result"), CASES)
+def test_sums(
+    shape: tuple[int, ...], axes: tuple[int, ...], result: tuple[int, ...], dtype: str, rounding: float
+) -> None:
+    x = np.random.default_rng(1).uniform(0.5, 1.5, shape).astype(dtype)
+    np.testing.assert_allclose(total(x, axes, result), x.astype(np.float64).sum(axis=axes), rtol=rounding)
+
+
+def test_kept_axes() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(total(x, (1,), (3, 1), keepdims=True), [[6], [22], [38]])
+
+
+def test_the_order_is_lanes_then_what_is_left() -> None:
+    x = np.random.default_rng(2).standard_normal(8 * 25 + 5) * 10.0 ** np.arange(205) ** 0.5
+    lanes = np.zeros(8)
+    for vector in x[:200].reshape(25, 8):
+        lanes += vector
+    expected = 0.0
+    for value in (*lanes, *x[200:]):
+        expected += value
+    assert total(x, (0,), ()) == expected
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [0, 9, 18])
+def test_what_is_not_finite_reaches_the_sum(broken: float, place: int) -> None:
+    x = np.zeros(19, np.float32)
+    x[place] = broken
+    np.testing.assert_array_equal(total(x, (0,), ()), np.float32(broken))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "dtype"),
+    [((65537,), (0,), "float32"), ((3, 4), (0,), "float32"), ((3, 4, 5), (0, 2), "float64"), ((3,), (0,), "int64")],
+)
+def test_other_sums_are_left_to_others(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None:
+    x = Shaped(shape, dtype)
+    kept = tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
+    assert kernel().arrange({"axes": axes, "keepdims": False}, [x], [Shaped(kept, dtype)], [plain(x)]) is None
