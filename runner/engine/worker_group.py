@@ -26,6 +26,7 @@ SPARE_MESSAGES = 256
 """Room in every inbox beside what a step sends."""
 
 _LOOK_S = 0.5
+_LAST_WORDS_S = 0.2
 _JOIN_S = 60.0
 _BYE_S = 10.0
 _EXIT_S = 5.0
@@ -115,8 +116,7 @@ class WorkerGroup:
             try:
                 self._endpoint.send(worker, message, documents)
             except ClusterError:
-                while (received := self._endpoint.receive(0)) is not None:
-                    self._note(received, self._clock())
+                self._hear_last_words()
                 self._supervisor.check()
                 raise
 
@@ -183,7 +183,7 @@ class WorkerGroup:
                     answers[received.source] = message
                 continue
             # Only an empty inbox is judged: what a dying worker said comes before how it died.
-            self._supervisor.check()
+            self._refuse_deaths()
             self._judge(now)
             look_at = now + _LOOK_S
             if deadline is not None and now > deadline:
@@ -192,6 +192,20 @@ class WorkerGroup:
                     f"no {kind.kind!r} from {', '.join(missing)} within {limit_s:g} s; what they did: {logs}"
                 )
         return answers
+
+    def _refuse_deaths(self) -> None:
+        """Raise for a worker that is gone: the error that it sent, else how it ended."""
+        try:
+            self._supervisor.check()
+        except ClusterError:
+            self._hear_last_words()
+            raise
+
+    def _hear_last_words(self) -> None:
+        """Take in what a worker sent before it ended: the news of its end may overtake its message."""
+        deadline = self._clock() + _LAST_WORDS_S
+        while (received := self._endpoint.receive(max(0.0, deadline - self._clock()))) is not None:
+            self._note(received, self._clock())
 
     def _note(self, received: Received, now: float) -> None:
         """Take in what a worker says unasked; raises its own error when it has failed."""
