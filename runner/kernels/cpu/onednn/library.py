@@ -64,12 +64,8 @@ int dnnl_concat_primitive_desc_create(object *, object engine, object dst, int n
     object attr);
 int dnnl_sum_primitive_desc_create(object *, object engine, object dst, int n, const float *scales,
     const object *srcs, object attr);
-int dnnl_binary_primitive_desc_create(object *, object engine, int algorithm, object src0, object src1, object dst,
-    object attr);
 int dnnl_eltwise_forward_primitive_desc_create(object *, object engine, int prop, int algorithm, object src,
     object dst, float alpha, float beta, object attr);
-int dnnl_eltwise_backward_primitive_desc_create(object *, object engine, int algorithm, object diff_src,
-    object diff_dst, object data, float alpha, float beta, object hint, object attr);
 int dnnl_softmax_forward_primitive_desc_create(object *, object engine, int prop, int algorithm, object src,
     object dst, int axis, object attr);
 int dnnl_convolution_forward_primitive_desc_create(object *, object engine, int prop, int algorithm, object src,
@@ -103,8 +99,6 @@ int dnnl_lrn_forward_primitive_desc_create(object *, object engine, int prop, in
     int64_t size, float alpha, float beta, float k, object attr);
 int dnnl_lrn_backward_primitive_desc_create(object *, object engine, int algorithm, object diff_src, object diff_dst,
     object src, int64_t size, float alpha, float beta, float k, object hint, object attr);
-int dnnl_reduction_primitive_desc_create(object *, object engine, int algorithm, object src, object dst, float p,
-    float epsilon, object attr);
 """
 
 _CPU_ENGINE = 1
