@@ -225,11 +225,11 @@ class _Arranging:
         around = []
         if taken != sides[0]:
             made = replace(made, inputs=(self.new_slot(before, taken),))
-            around.append(self.conversion(source, made.inputs[0], instruction.node))
+            around += self.conversions(source, made.inputs[0], instruction.node)
         around.append(made)
         if given != sides[1]:
             around[-1] = replace(made, outputs=(self.new_slot(after, given),))
-            around.append(self.conversion(around[-1].outputs[0], slot, instruction.node))
+            around += self.conversions(around[-1].outputs[0], slot, instruction.node)
         return around
 
     def settled_layout(self, slot: int) -> Layout:
@@ -275,6 +275,14 @@ class _Arranging:
         result = self.new_slot(spec, wanted)
         self.instructions.append(self.conversion(slot, result, reader))
         return result
+
+    def conversions(self, slot: int, result: int, reader: str) -> list[Instruction]:
+        """What brings the value of one slot into the layout of another: one step, or two by way of plain."""
+        spec, source, wanted = self.specs[slot], self.settled_layout(slot), self.settled_layout(result)
+        if source.is_plain or wanted.is_plain or self.converter(spec, source, wanted) is not None:
+            return [self.conversion(slot, result, reader)]
+        middle = self.new_slot(spec, plain(spec))
+        return [self.conversion(slot, middle, reader), self.conversion(middle, result, reader)]
 
     def conversion(self, slot: int, result: int, reader: str) -> Instruction:
         """The conversion between two slots; raises ShapeError where no kernel knows both layouts."""
