@@ -115,10 +115,8 @@ class WorkerGroup:
         with self._breaking_off():
             try:
                 self._endpoint.send(worker, message, documents)
-            except ClusterError:
-                self._hear_last_words()
-                self._supervisor.check()
-                raise
+            except ClusterError as error:
+                raise self._cause(error) from None
 
     def gather(
         self,
@@ -178,7 +176,9 @@ class WorkerGroup:
             now = self._clock()
             if received is not None:
                 message = received.message
-                self._note(received, now)
+                error = self._note(received, now)
+                if error is not None:
+                    raise self._cause(error)
                 if received.source in missing and isinstance(message, kind) and accept(message):
                     answers[received.source] = message
                 continue
@@ -197,24 +197,37 @@ class WorkerGroup:
         """Raise for a worker that is gone: the error that it sent, else how it ended."""
         try:
             self._supervisor.check()
-        except ClusterError:
-            self._hear_last_words()
-            raise
+        except ClusterError as death:
+            raise self._cause(death) from None
 
-    def _hear_last_words(self) -> None:
-        """Take in what a worker sent before it ended: the news of its end may overtake its message."""
+    def _cause(self, error: RunnerError) -> RunnerError:
+        """What lies behind ``error``: the loss of a worker, told by another or by its end, may overtake its own words.
+
+        That is the first other error that a worker tells within the time that a message takes; else the end of a
+        worker; else ``error`` itself.
+        """
+        if not isinstance(error, ClusterError):
+            return error
         deadline = self._clock() + _LAST_WORDS_S
         while (received := self._endpoint.receive(max(0.0, deadline - self._clock()))) is not None:
-            self._note(received, self._clock())
+            told = self._note(received, self._clock())
+            if told is not None and not isinstance(told, ClusterError):
+                return told
+        try:
+            self._supervisor.check()
+        except ClusterError as death:
+            return death
+        return error
 
-    def _note(self, received: Received, now: float) -> None:
-        """Take in what a worker says unasked; raises its own error when it has failed."""
+    def _note(self, received: Received, now: float) -> RunnerError | None:
+        """Take in what a worker says unasked; return its own error when it has failed."""
         match received.message:
             case Heartbeat(section=section, step=step):
                 worker = peer_name(WORKER_ROLE, split_name(received.source)[1])
                 self._monitor.heartbeat(worker, section, step, now)
             case Failed() as failed:
-                raise _as_raised(received.source, failed, self._supervisor.workers[received.source].log_path)
+                return _as_raised(received.source, failed, self._supervisor.workers[received.source].log_path)
+        return None
 
     def _judge(self, now: float) -> None:
         verdicts = self._monitor.tick(now)

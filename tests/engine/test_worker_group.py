@@ -182,6 +182,29 @@ def test_what_a_dying_worker_said_goes_before_how_it_died(talking: Stage) -> Non
         talking.group.gather(WORKERS, Done)
 
 
+LOSS = ClusterError("cannot reach worker-0: nobody listens")
+
+
+def test_what_a_worker_said_goes_before_the_news_of_its_loss(talking: Stage) -> None:
+    talking.say("worker-1", Failed.of(LOSS))
+    talking.say("worker-0", Failed.of(NumericError("a value")), after_s=0.1)
+    with pytest.raises(NumericError, match=r"^worker-0: a value$"):
+        talking.group.gather(WORKERS, Done)
+
+
+def test_how_a_worker_died_goes_before_the_news_of_its_loss(talking: Stage) -> None:
+    talking.say("worker-1", Failed.of(LOSS))
+    talking.kill("worker-0")
+    with pytest.raises(ClusterError, match=r"^worker-0 \(pid \d+\) was killed by SIGKILL"):
+        talking.group.gather(WORKERS, Done)
+
+
+def test_the_news_of_a_loss_are_told_where_nothing_lies_behind_them(talking: Stage) -> None:
+    talking.say("worker-1", Failed.of(LOSS))
+    with pytest.raises(ClusterError, match=r"^worker-1: cannot reach worker-0: nobody listens$"):
+        talking.group.gather(WORKERS, Done)
+
+
 def test_a_worker_that_cannot_be_told_anything_is_named(talking: Stage) -> None:
     talking.network.kill("worker-1")
     with pytest.raises(ClusterError, match="could not send 'run' to worker-1: it is gone"):
