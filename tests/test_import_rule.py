@@ -34,7 +34,7 @@ MAY_IMPORT = {
     # Fast kernels: thin over a library each, and one module that tries them.
     "kernels.cpu": "",
     "kernels.cpu.dispatch": "kernels.registry",
-    "kernels.cpu.onednn": "kernels.reference.indexing kernels.registry",
+    "kernels.cpu.onednn": "kernels.registry kernels.reference.indexing kernels.cpu.dispatch",
     "kernels.cpu.machine_code": "kernels.registry kernels.elementwise kernels.reference.indexing kernels.cpu.dispatch",
     "kernels.cpu.loading": "kernels.registry kernels.cpu.onednn kernels.cpu.machine_code",
     # The engine binds kernels through the registry; one module loads them, for a worker or for build.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,21 @@ from runner.engine.rendezvous import Rendezvous
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.errors import NumericError, RunnerError
-from runner.kernels.registry import Bound, Buffers, NativeCall, Operand, Registry, as_array
+from runner.kernels.registry import Bound, Buffers, NativeCall, Operand, Registry, as_array, native_calls
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Instructions ``first`` and following that one call runs. It returns 0, or 1 + the number that failed among them
-    in the upper bits and its status in the lower 16. native: the calls of machine code among them, which are all or
-    none."""
+    """What one call runs: neighbouring calls of machine code, or the function of one instruction.
 
-    first: int
+    call: returns 0, or 1 + the number of the call that failed in the upper bits and its status in the lower 16.
+    instructions: to which each call belongs. native: the calls of machine code; none for a function.
+    """
+
     call: Callable[[], int | None]
+    instructions: tuple[int, ...]
     native: tuple[NativeCall, ...] = ()
 
     def reason(self, position: int, status: int) -> str:
@@ -81,10 +84,10 @@ class DeviceExecutor:
                 except RunnerError:
                     raise
                 except Exception as error:
-                    raise self._failure(stretch.first, f"{type(error).__name__}: {error}") from error
+                    raise self._failure(stretch.instructions[0], f"{type(error).__name__}: {error}") from error
                 if failed:
-                    position, status = divmod(failed, 1 << 16)
-                    raise self._failure(stretch.first + position - 1, stretch.reason(position - 1, status))
+                    number, status = divmod(failed, 1 << 16)
+                    raise self._failure(stretch.instructions[number - 1], stretch.reason(number - 1, status))
         self._variables.mark_assigned(self._written)
         return {tensor: array.copy() for tensor, array in self._fetched.items()}
 
@@ -132,21 +135,21 @@ class DeviceExecutor:
     def _joined(self, bound: Sequence[Bound]) -> list[_Stretch]:
         """Run neighbouring calls of machine code as one."""
         stretches: list[_Stretch] = []
-        native: list[NativeCall] = []
-        for position, call in enumerate(bound):
-            if isinstance(call, NativeCall):
-                native.append(call)
-                continue
-            if native:
-                stretches.append(self._native_stretch(position - len(native), native))
-                native = []
-            stretches.append(_Stretch(position, call))
-        if native:
-            stretches.append(self._native_stretch(len(bound) - len(native), native))
+        for is_function, group in groupby(enumerate(bound), lambda each: callable(each[1])):
+            if is_function:
+                stretches += [self._stretch([each]) for each in group]
+            else:
+                stretches.append(self._stretch(list(group)))
         return stretches
 
-    def _native_stretch(self, first: int, calls: Sequence[NativeCall]) -> _Stretch:
-        return _Stretch(first, self._registry.join(calls), tuple(calls))
+    def _stretch(self, bound: Sequence[tuple[int, Bound]]) -> _Stretch:
+        """Of one function, or of the calls of machine code of some instructions."""
+        (first, call), *_ = bound
+        if callable(call):
+            return _Stretch(call, (first,))
+        native = [(position, each) for position, calls in bound for each in native_calls(calls)]
+        positions, calls = zip(*native, strict=True)
+        return _Stretch(self._registry.join(calls), positions, calls)
 
     def _checked(self, bound: Sequence[Bound]) -> list[_Stretch]:
         """Run every call by itself and look at what it left."""
@@ -155,16 +158,12 @@ class DeviceExecutor:
             def run() -> int | None:
                 status = stretch.call()
                 if not status:
-                    self._refuse_non_finite(stretch.first)
+                    self._refuse_non_finite(stretch.instructions[0])
                 return status
 
             return replace(stretch, call=run)
 
-        single = [
-            self._native_stretch(position, [call]) if isinstance(call, NativeCall) else _Stretch(position, call)
-            for position, call in enumerate(bound)
-        ]
-        return [looked_at(stretch) for stretch in single]
+        return [looked_at(self._stretch([each])) for each in enumerate(bound)]
 
     def _take_feeds(self, feeds: Mapping[Tensor, Array]) -> None:
         for feed, memory in self._feeds:

@@ -117,7 +117,9 @@ class NativeCall:
 
 
 PythonCall = Callable[[], None]
-Bound = NativeCall | PythonCall
+Bound = NativeCall | Sequence[NativeCall] | PythonCall
+"""What one node does in a step: calls of machine code, one after the other, or a function."""
+
 Arrange = Callable[[Attributes, Sequence[Spec], Sequence[Spec], Sequence[Layout | None]], Arrangement | None]
 Bind = Callable[[Attributes, Arrangement, Buffers], Bound]
 
@@ -140,7 +142,7 @@ class Kernel:
     arrange: (attributes, input specs, output specs, offered layouts) -> Arrangement, or None where the kernel cannot
         do this node. An offered layout is that of the input as it is; None means that it is the kernel's to choose,
         as the layout of a variable that nobody has read yet. A pure function.
-    bind: (attributes, arrangement, buffers) -> the call that computes the outputs from the inputs.
+    bind: (attributes, arrangement, buffers) -> what computes the outputs from the inputs.
     """
 
     op: str
@@ -228,6 +230,13 @@ class Registry:
             raise KernelError(
                 f"kernels for {device_type!r}: missing for ops {gaps}, registered for unknown ops {strays}"
             )
+
+
+def native_calls(bound: Bound) -> Sequence[NativeCall]:
+    """The calls of machine code that a node is; none where it is a function."""
+    if isinstance(bound, NativeCall):
+        return (bound,)
+    return bound if isinstance(bound, Sequence) else ()
 
 
 def _no_native_calls(calls: Sequence[NativeCall]) -> Callable[[], int]:

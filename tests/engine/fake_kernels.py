@@ -125,12 +125,13 @@ def _each(tags: str | Sequence[str], specs: Sequence[Spec]) -> tuple[Layout, ...
     return tuple(layout(tag, spec) for tag, spec in zip(several, specs, strict=True))
 
 
-def fake_kernel(op: str, arrange: Arrange, *, native: bool = False) -> Kernel:
-    """A kernel of library "fake", tried before those of NumPy; native: it claims to be machine code."""
+def fake_kernel(op: str, arrange: Arrange, *, native: bool | int = False) -> Kernel:
+    """A kernel of library "fake", tried before those of NumPy; native: as how many calls of machine code it poses."""
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         call = _Spoiling(op, attributes, arrangement, buffers)
-        return NativeCall(0, (0, 0, 0, 0), call) if native else call
+        calls = [NativeCall(0, (0, 0, 0, 0), call)] * native
+        return (calls[0] if native == 1 else calls) if calls else call
 
     return Kernel(op, "cpu", "fake", 20, frozenset({"float32", "float64"}), arrange, bind)
 

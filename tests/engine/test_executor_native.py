@@ -34,11 +34,12 @@ def graph() -> Graph:
 class Machine:
     """Joins calls that claim to be machine code; notes which run together, and lets one of them fail."""
 
-    def __init__(self, *native: str) -> None:
+    def __init__(self, *native: str, calls: int = 1) -> None:
+        """native: ops computed by machine code, with so many calls for each node."""
         self.runs: list[int] = []
         self.fail: tuple[int, int] | None = None
         plainly = always(PLAIN, PLAIN)
-        self.kernels = fake_registry(*(fake_kernel(op, plainly, native=True) for op in native))
+        self.kernels = fake_registry(*(fake_kernel(op, plainly, native=calls) for op in native))
         self.kernels.join = self.join
 
     def join(self, calls: Sequence[NativeCall]) -> Callable[[], int]:
@@ -87,6 +88,22 @@ def test_machine_code_that_fails_is_told_with_its_node_and_status(
     expected = rf"^node {node} on {CPU_0} failed in step 3: its library returned status {status}$"
     with pytest.raises(RunnerError, match=expected):
         bench.run({X: ONES}, step=3)
+
+
+def test_a_node_may_be_several_calls_of_machine_code(graph: Graph) -> None:
+    machine = Machine("neg", "exp", calls=3)
+    bench = Bench(graph, machine.kernels, [LAST])
+    np.testing.assert_array_equal(bench.run({X: ONES})[LAST], EXPECTED)
+    assert machine.runs == [6, 6]
+
+
+@pytest.mark.parametrize(("position", "node"), [(0, "n"), (2, "n"), (3, "e"), (5, "e")])
+def test_whichever_call_of_a_node_fails_the_node_is_told(graph: Graph, position: int, node: str) -> None:
+    machine = Machine("neg", "exp", calls=3)
+    bench = Bench(graph, machine.kernels, [LAST])
+    machine.fail = (position, 9)
+    with pytest.raises(RunnerError, match=rf"^node '{node}' .* status 9$"):
+        bench.run({X: ONES})
 
 
 def test_checked_mode_runs_machine_code_call_by_call(graph: Graph) -> None:

@@ -14,6 +14,7 @@ import cffi
 import numpy as np
 
 from runner.engine.kernel_table import load_kernels
+from runner.kernels.cpu.dispatch import SIGNATURE
 from runner.kernels.registry import (
     ALIGNMENT,
     Arrangement,
@@ -22,11 +23,11 @@ from runner.kernels.registry import (
     Buffers,
     Kernel,
     Layout,
-    NativeCall,
     Operand,
     Registry,
     Spec,
     allocate,
+    native_calls,
     numpy_dtype,
     plain,
 )
@@ -121,12 +122,11 @@ def call_bound(
 
 def invoke(bound: Bound) -> None:
     """Make a bound call once."""
-    if isinstance(bound, NativeCall):
-        function = _ffi.cast("int (*)(intptr_t, intptr_t, intptr_t, intptr_t)", bound.function)
-        status = function(*bound.arguments)
-        assert status == 0, f"status {status}"
-    else:
+    if callable(bound):
         bound()
+    for call in native_calls(bound):
+        status = _ffi.cast(SIGNATURE, call.function)(*call.arguments)
+        assert status == 0, f"status {status}"
 
 
 def filled(spec: Spec, layout: Layout) -> Operand:

@@ -14,7 +14,7 @@ from typing import Any
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import described, in_c_order, strided
-from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
+from runner.kernels.cpu.onednn.primitive import Description, attributes, bound
 from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Layouts, Node, answering
 from runner.kernels.registry import (
     ALIGNMENT,
@@ -98,7 +98,7 @@ def _bound(library: Library, product: Product, buffers: Buffers) -> Bound:
     operands = [*buffers.inputs, *buffers.outputs]
     if product.between is not None:
         operands.append(Operand(product.between, plain(product.between), between))
-    calls = [
+    return [
         bound(
             step.description,
             {number: (descriptor, operands[position]) for number, (descriptor, position) in step.tensors.items()},
@@ -106,7 +106,6 @@ def _bound(library: Library, product: Product, buffers: Buffers) -> Bound:
         )
         for step in product.steps
     ]
-    return calls[0] if len(calls) == 1 else in_turn(library, calls)
 
 
 def _product(library: Library, node: Node) -> Product:

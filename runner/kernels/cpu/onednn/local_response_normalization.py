@@ -10,7 +10,7 @@ import numpy as np
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import formatted, layout_of
-from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
+from runner.kernels.cpu.onednn.primitive import Description, attributes, bound
 from runner.kernels.cpu.onednn.recipe import (
     FLOATS,
     PRIORITY,
@@ -94,7 +94,7 @@ def _add_gradient(registry: Registry, library: Library) -> None:
         if not kept.size:
             second.pop(dnnl.WORKSPACE)
             return bound(backward, second, scratch)
-        return in_turn(library, [bound(forward, first, scratch), bound(backward, second, scratch)])
+        return bound(forward, first, scratch), bound(backward, second, scratch)
 
     op = "local_response_normalization_gradient"
     registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(arrange), bind))

@@ -95,7 +95,7 @@ def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into
         ]
         if into:
             return _after_clearing(buffers.outputs[0], in_turn(library, calls))
-        return calls[0] if len(calls) == 1 else in_turn(library, calls)
+        return calls
 
     registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(arrange), bind))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runner.kernels.cpu.dispatch import join_in_python
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn import memory
 from runner.kernels.cpu.onednn.library import Library
@@ -92,14 +93,10 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
 
 
 def in_turn(library: Library, calls: Sequence[NativeCall]) -> PythonCall:
-    """One call that runs several in order; it raises OneDnnError where one fails."""
-    prepared = [(library.ffi.cast(_NATIVE, call.function), call.arguments, call.keep) for call in calls]
+    """A function that makes calls in order, for what does more than that; it raises OneDnnError where one fails."""
+    joined = join_in_python(calls)
 
     def run() -> None:
-        for function, arguments, _ in prepared:
-            library.check("primitive_execute", function(*arguments))
+        library.check("primitive_execute", joined() & 0xFFFF)
 
     return run
-
-
-_NATIVE = "int (*)(intptr_t, intptr_t, intptr_t, intptr_t)"
