@@ -76,6 +76,15 @@ _ALL = (
     Case("googlenet", ("model=googlenet_benchmark",), _IMAGENET, 1000, batch=16, turn=2, learning_rate=1e-5),
     Case("resnet20", (*_RESNET, "model.depth=20"), _CIFAR, 10, batch=128, turn=4, learning_rate=0.01),
     Case("resnet110", (*_RESNET, "model.depth=110"), _CIFAR, 10, batch=128, turn=2, learning_rate=0.002),
+    Case(
+        "resnet1001",
+        (*_RESNET, "model.depth=1001", "model.block=bottleneck"),
+        _CIFAR,
+        10,
+        batch=32,
+        turn=2,
+        learning_rate=1e-4,
+    ),
     Case("mlp", ("model=mlp", "model.hidden=[512,512]"), _MNIST, 10, batch=32, turn=50),
     Case("lenet", ("model=lenet",), _MNIST, 10, batch=32, turn=50),
     Case("lenet_b1", ("model=lenet",), _MNIST, 10, batch=1, turn=100, learning_rate=0.0002),
@@ -84,4 +93,5 @@ _ALL = (
 )
 
 CASES = {case.name: case for case in _ALL}
-"""Every case by name. "smoke" is for tests: it runs when it is named."""
+"""Every case by name. Two run only when they are named: "smoke", which is for tests, and "resnet1001", which some of
+the others need many minutes to compile."""

@@ -19,7 +19,7 @@ from runner.cores import usable_cores
 
 NAMES = (*CASES, *SCALING_CASES, *STRATEGY_CASES)
 
-HIDDEN = ("smoke",)
+HIDDEN = ("smoke", "resnet1001")
 """Cases that are measured only when they are named."""
 
 _DESCRIPTION = """Measure runner against other frameworks, and print the tables. CASE is the beginning of names among:

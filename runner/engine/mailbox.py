@@ -93,12 +93,15 @@ class Mailbox:
 
     def _put_aside(self, received: Received, message: TensorReady) -> None:
         transfer = (message.plan, message.key)
-        said = f"tensor {printable(message.key)} of plan {printable(message.plan)}, step {message.step}"
         sender = self._senders.get(transfer)
         if sender is None:
-            raise SecurityError(f"{said} came from {received.source}, but no plan here receives it")
+            raise SecurityError(f"{_said(message)} came from {received.source}, but no plan here receives it")
         if received.source != sender:
-            raise SecurityError(f"{said} came from {received.source}, expected {sender}")
+            raise SecurityError(f"{_said(message)} came from {received.source}, expected {sender}")
         if transfer in self._tensors:
-            raise SecurityError(f"{said} came from {sender}, but one is waiting already")
+            raise SecurityError(f"{_said(message)} came from {sender}, but one is waiting already")
         self._tensors[transfer] = Arrived(message, received.frames)
+
+
+def _said(message: TensorReady) -> str:
+    return f"tensor {printable(message.key)} of plan {printable(message.plan)}, step {message.step}"

@@ -6,12 +6,13 @@ No message code here: an edge between devices becomes Send and Recv when the gra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from runner.engine import ops
 from runner.engine.graph import Graph
 from runner.engine.tensor import Tensor
-from runner.strategies.base import ordered_sum, shares
+from runner.strategies.base import Share, ordered_sum, shares
 
 
 def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
@@ -28,24 +29,81 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
     spec = graph.spec(parts[0])
     if workers == 1 or spec.size == 0:
         return list(parts)
-    owned = [(k, lo, hi) for k, (lo, hi) in enumerate(shares(spec.size, workers)) if hi > lo]
-    flat = []
-    for k, part in enumerate(parts):
-        with graph.device(devices[k]), graph.absolute_scope(f"reduce/{name}/worker_{k}"):
-            flat.append(ops.reshape(graph, part, (spec.size,)))
+    flat = _flattened(graph, parts, devices, name)
     sums = []
-    for owner, lo, hi in owned:
+    for owner, (lo, hi) in _slices(spec.size, workers):
         slices = []
         for k in range(workers):
-            with graph.device(devices[k]), graph.absolute_scope(f"reduce/{name}/worker_{k}"):
+            with _on_worker(graph, devices, name, k):
                 slices.append(ops.slice(graph, flat[k], begin=(lo,), size=(hi - lo,)))
-        with graph.device(devices[owner]), graph.absolute_scope(f"reduce/{name}/worker_{owner}"):
+        with _on_worker(graph, devices, name, owner):
             sums.append(ordered_sum(graph, slices))
+    return _joined(graph, [sums] * workers, spec.shape, devices, name)
+
+
+def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
+    """Sum one tensor per worker and leave the sum on every worker, each sending to its neighbour alone.
+
+    parts: K tensors of one shape, the k-th on ``devices[k]``. The flattened tensor is cut into K slices. Slice j sets
+    out from worker j + 1 and goes round the ring; every worker adds its own to it, so that worker j has the sum
+    ((p[j+1] + p[j+2]) + ...) + p[j], indices modulo K. The sum goes round once more. Returns K tensors of the same
+    shape, equal to the bit on all workers.
+
+    Bytes on the wire, n elements of b bytes: worker k sends (2 n - n_k - n_(k+1)) b, all to worker k + 1; in total
+    2 (K - 1) n b.
+    """
+    workers = len(devices)
+    spec = graph.spec(parts[0])
+    if workers == 1 or spec.size == 0:
+        return list(parts)
+    flat = _flattened(graph, parts, devices, name)
+    sums: list[list[Tensor]] = [[] for _ in devices]
+    for owner, (lo, hi) in _slices(spec.size, workers):
+        round_trip = [(owner + hop) % workers for hop in range(1, workers + 1)]
+        passed: Tensor | None = None
+        for k in round_trip:
+            with _on_worker(graph, devices, name, k):
+                own = ops.slice(graph, flat[k], begin=(lo,), size=(hi - lo,))
+                passed = own if passed is None else ops.add(graph, passed, own)
+        assert passed is not None, "there are workers"
+        sums[owner].append(passed)
+        for k in round_trip[:-1]:
+            with _on_worker(graph, devices, name, k):
+                # What is sent on from here must be here: the next one reads this node, not the sum itself.
+                passed = ops.identity(graph, passed)
+            sums[k].append(passed)
+    return _joined(graph, sums, spec.shape, devices, name)
+
+
+@contextmanager
+def _on_worker(graph: Graph, devices: Sequence[str], name: str, k: int) -> Iterator[None]:
+    """Put what is added within on worker k, in its scope of the reduction ``name``."""
+    with graph.device(devices[k]), graph.absolute_scope(f"reduce/{name}/worker_{k}"):
+        yield
+
+
+def _flattened(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
+    flat = []
+    for k, part in enumerate(parts):
+        with _on_worker(graph, devices, name, k):
+            flat.append(ops.reshape(graph, part, (-1,)))
+    return flat
+
+
+def _slices(size: int, workers: int) -> list[tuple[int, Share]]:
+    """(owner, (begin, end)) of the slices that have elements."""
+    return [(owner, share) for owner, share in enumerate(shares(size, workers)) if share[1] > share[0]]
+
+
+def _joined(
+    graph: Graph, sums: Sequence[Sequence[Tensor]], shape: tuple[int, ...], devices: Sequence[str], name: str
+) -> list[Tensor]:
+    """Put together the sums of all slices on every worker; sums[k] are those that worker k reads."""
     totals = []
-    for k in range(workers):
-        with graph.device(devices[k]), graph.absolute_scope(f"reduce/{name}/worker_{k}"):
-            whole = sums[0] if len(sums) == 1 else ops.concat(graph, sums, axis=0)
-            totals.append(ops.reshape(graph, whole, spec.shape))
+    for k, slices in enumerate(sums):
+        with _on_worker(graph, devices, name, k):
+            whole = slices[0] if len(slices) == 1 else ops.concat(graph, slices, axis=0)
+            totals.append(ops.reshape(graph, whole, shape))
     return totals
 
 

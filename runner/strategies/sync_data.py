@@ -11,9 +11,9 @@ from runner.engine.tensor import Tensor
 from runner.engine.variables import Variable
 from runner.errors import ConfigError
 from runner.strategies.base import Gradients, Replica, Task, ordered_sum, program, shares
-from runner.strategies.collectives import combine_bucket, in_buckets, sharded_reduce
+from runner.strategies.collectives import combine_bucket, in_buckets, ring_all_reduce, sharded_reduce
 
-COMBINES = {"sharded_reduce": sharded_reduce}
+COMBINES = {"sharded_reduce": sharded_reduce, "ring_all_reduce": ring_all_reduce}
 
 
 @dataclass
@@ -21,8 +21,11 @@ class SyncData:
     """K replicas; each step their gradients are summed and every replica applies the same update.
 
     combine: how gradients meet. ``sharded_reduce``: each worker owns 1/K of every gradient, sums it from the others
-    in worker order and broadcasts the result (Krizhevsky 2014, section 4). bucket_bytes: neighbouring gradients travel
-    together up to so many bytes; the exchange of a bucket starts as soon as its last gradient exists.
+    in worker order and broadcasts the result (Krizhevsky 2014, section 4). ``ring_all_reduce``: slices go round a ring
+    of workers twice, to be summed and to be known; with three workers and more the order of a sum is that of the ring,
+    not that of the workers.
+    bucket_bytes: neighbouring gradients travel together up to so many bytes; the exchange of a bucket starts as soon
+    as its last gradient exists. Statistics travel with the gradients that come last.
 
     Batch-normalisation statistics are those of each worker's share; the moving averages advance by the mean of the
     shares' statistics, weighted by size, so replicas stay equal.
@@ -49,23 +52,22 @@ class SyncData:
             for replica, share in zip(replicas, shares(task.batch_size, self.workers), strict=True)
         ]
         # Gradients are exchanged in the order backpropagation yields them: from the last layer to the first.
+        # Statistics go with the last of them: they exist earlier, but a message of their own would cost more.
         backward = [list(reversed(each.gradients)) for each in computed]
-        totals = self._combined(
+        sums = self._combined(
             graph,
-            [variable for variable, _ in backward[0]],
-            [[gradient for _, gradient in own] for own in backward],
-            devices,
-        )
-        statistics = self._combined(
-            graph,
-            [update.variable for update in computed[0].state_updates],
-            [[update.batch_value for update in own.state_updates] for own in computed],
+            [*(variable for variable, _ in backward[0]), *(each.variable for each in computed[0].state_updates)],
+            [
+                [*(gradient for _, gradient in pairs), *(each.batch_value for each in own.state_updates)]
+                for pairs, own in zip(backward, computed, strict=True)
+            ],
             devices,
         )
         targets: list[str] = []
         for k, replica in enumerate(replicas):
-            pairs = [(variable, total) for (variable, _), total in zip(backward[k], totals[k], strict=True)]
-            targets += replica.apply(pairs[::-1], _updates_of(computed[k], statistics[k]))
+            gradients, statistics = sums[k][: len(backward[k])], sums[k][len(backward[k]) :]
+            pairs = [(variable, total) for (variable, _), total in zip(backward[k], gradients, strict=True)]
+            targets += replica.apply(pairs[::-1], _updates_of(computed[k], statistics))
         return program(
             graph,
             replicas,

@@ -17,7 +17,7 @@ from runner.engine.graph import Graph
 from runner.engine.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.strategies.base import shares
-from runner.strategies.collectives import in_buckets, sharded_reduce
+from runner.strategies.collectives import Combine, in_buckets, ring_all_reduce, sharded_reduce
 from tests.engine.running import client, session
 
 Parts = list[NDArray[np.floating]]
@@ -31,20 +31,23 @@ def parts_of(shape: tuple[int, ...], workers: int, dtype: str = "float64") -> Pa
     return [np.asarray(rng.standard_normal(shape) * 10.0 ** rng.integers(-8, 8, shape), dtype) for _ in range(workers)]
 
 
-def reduce_graph(parts: Parts) -> tuple[Graph, list[Tensor], list[Tensor]]:
-    """One placeholder per worker and their sharded sum; returns the graph, the parts and the totals."""
+both = pytest.mark.parametrize("combine", [sharded_reduce, ring_all_reduce], ids=lambda each: each.__name__)
+
+
+def reduce_graph(parts: Parts, combine: Combine = sharded_reduce) -> tuple[Graph, list[Tensor], list[Tensor]]:
+    """One placeholder per worker and their sum; returns the graph, the parts and the totals."""
     graph = Graph()
     placed = []
     for k, part in enumerate(parts):
         with graph.device(worker_device(k)):
             placed.append(ops.placeholder(graph, part.shape, part.dtype.name, name=f"part_{k}"))
     devices = [worker_device(k) for k in range(len(parts))]
-    return graph, placed, sharded_reduce(graph, placed, devices, "fc1/weights")
+    return graph, placed, combine(graph, placed, devices, "fc1/weights")
 
 
-def run(parts: Parts, registry: Registry) -> tuple[Parts, list[int], list[int]]:
+def run(parts: Parts, registry: Registry, combine: Combine = sharded_reduce) -> tuple[Parts, list[int], list[int]]:
     """Run the reduction; returns every worker's total, and bytes sent by worker as planned and as counted."""
-    graph, placed, totals = reduce_graph(parts)
+    graph, placed, totals = reduce_graph(parts, combine)
     asked = client("run", totals, feeds=placed)
     with session(graph, registry, asked, cluster=local_cluster(len(parts))) as opened:
         fed = {str(tensor): part for tensor, part in zip(placed, parts, strict=True)}
@@ -92,6 +95,46 @@ def test_bytes_on_the_wire_are_those_of_the_formula(
     assert counted == planned
 
 
+@settings(max_examples=60)
+@given(shape=shapes, workers=st.integers(1, 5), dtype=st.sampled_from(["float32", "float64"]))
+def test_around_a_ring_every_slice_is_summed_from_behind_its_owner(
+    shape: tuple[int, ...], workers: int, dtype: str, registry: Registry
+) -> None:
+    parts = parts_of(shape, workers, dtype)
+    totals, _, _ = run(parts, registry, ring_all_reduce)
+    expected = np.empty(parts[0].size, dtype)
+    for owner, (lo, hi) in enumerate(shares(parts[0].size, workers)):
+        ring = [parts[(owner + hop) % workers].reshape(-1)[lo:hi] for hop in range(1, workers + 1)]
+        expected[lo:hi] = reduce(np.add, ring)
+    assert len(totals) == workers
+    for total in totals:
+        np.testing.assert_array_equal(total, expected.reshape(shape), strict=True)
+
+
+@settings(max_examples=60)
+@given(shape=shapes, workers=st.integers(2, 5), dtype=st.sampled_from(["float32", "float64"]))
+def test_bytes_around_a_ring_are_those_of_the_formula(
+    shape: tuple[int, ...], workers: int, dtype: str, registry: Registry
+) -> None:
+    parts = parts_of(shape, workers, dtype)
+    _, planned, counted = run(parts, registry, ring_all_reduce)
+    size, width = parts[0].size, parts[0].itemsize
+    owned = [hi - lo for lo, hi in shares(size, workers)]
+    assert planned == [(2 * size - owned[k] - owned[(k + 1) % workers]) * width for k in range(workers)]
+    assert sum(planned) == 2 * (workers - 1) * size * width
+    assert counted == planned
+
+
+def test_around_a_ring_everybody_sends_to_the_next_alone(registry: Registry) -> None:
+    parts = parts_of((7,), 4)
+    graph, placed, totals = reduce_graph(parts, ring_all_reduce)
+    with session(graph, registry, client("run", totals, feeds=placed), cluster=local_cluster(4)) as opened:
+        plans = opened.plans("run")
+    for k in range(4):
+        sends = [each for each in plans[worker_device(k)].instructions if each.op == "send"]
+        assert {each.attributes["destination"] for each in sends} == {worker_device((k + 1) % 4)}
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (2,)])
 def test_fewer_elements_than_workers_leave_workers_that_own_nothing(shape: tuple[int, ...], registry: Registry) -> None:
     parts = parts_of(shape, 4)
@@ -103,8 +146,9 @@ def test_fewer_elements_than_workers_leave_workers_that_own_nothing(shape: tuple
     assert [node.op for node in graph].count("add_n") == parts[0].size
 
 
-def test_one_worker_adds_no_nodes() -> None:
-    graph, placed, totals = reduce_graph(parts_of((3, 2), 1))
+@both
+def test_one_worker_adds_no_nodes(combine: Combine) -> None:
+    graph, placed, totals = reduce_graph(parts_of((3, 2), 1), combine)
     assert totals == placed
     assert len(graph) == 1
 

@@ -22,7 +22,7 @@ from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Task, shares
 from runner.strategies.collectives import in_buckets
 from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
+from runner.strategies.sync_data import COMBINES, SyncData
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
 
@@ -52,14 +52,16 @@ def single(network: str, microbatches: int = 1, dtype: str = "float64") -> Run:
 
 
 @cache
-def sync(network: str, workers: int, dtype: str = "float64") -> Run:
-    return trained(SyncData(workers=workers), task_for(network, dtype=dtype), load_kernels(), STEPS)
+def sync(network: str, workers: int, dtype: str = "float64", combine: str = "sharded_reduce") -> Run:
+    strategy = SyncData(workers=workers, combine=combine)
+    return trained(strategy, task_for(network, dtype=dtype), load_kernels(), STEPS)
 
 
+@pytest.mark.parametrize("combine", sorted(COMBINES))
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("network", PER_EXAMPLE)
-def test_it_equals_single_with_the_same_batch(network: str, workers: int) -> None:
-    (weights, history), (expected, reference) = sync(network, workers), single(network)
+def test_it_equals_single_with_the_same_batch(network: str, workers: int, combine: str) -> None:
+    (weights, history), (expected, reference) = sync(network, workers, combine=combine), single(network)
     assert difference(weights, expected) <= 1e-10
     np.testing.assert_allclose(history, reference, rtol=1e-10)
 
@@ -68,6 +70,13 @@ def test_it_equals_single_with_the_same_batch(network: str, workers: int) -> Non
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int) -> None:
     (weights, history), (expected, reference) = sync(network, workers), single(network, workers)
+    expect_same_bits(weights, expected)
+    assert history == reference
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_around_a_ring_of_two_sums_have_the_same_bits(network: str) -> None:
+    (weights, history), (expected, reference) = sync(network, 2, combine="ring_all_reduce"), single(network, 2)
     expect_same_bits(weights, expected)
     assert history == reference
 
@@ -86,10 +95,11 @@ def test_statistics_of_batch_normalisation_are_those_of_shares_not_of_the_batch(
     assert np.abs(weights["norm1/moving_variance"] - pooled["norm1/moving_variance"]).max() > 1e-4
 
 
+@pytest.mark.parametrize("combine", sorted(COMBINES))
 @pytest.mark.parametrize("workers", [2, 3, 4])
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_replicas_stay_identical(network: str, workers: int, registry: Registry) -> None:
-    strategy, task = SyncData(workers=workers), task_for(network)
+def test_replicas_stay_identical(network: str, workers: int, combine: str, registry: Registry) -> None:
+    strategy, task = SyncData(workers=workers, combine=combine), task_for(network)
     names = list(strategy.build(task).variables)
     replicas = {
         f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in names})
@@ -132,12 +142,8 @@ def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
         # Exchanged is every variable but the optimizer's own: trained ones as gradient, averages as statistic.
         exchanged = {name: s for name, s in trainer.program.variables.items() if "velocity" not in name}
         gradients = [spec.size for name, spec in exchanged.items() if "moving" not in name][::-1]
-        statistics = [spec.size for name, spec in exchanged.items() if "moving" in name]
-    messages = [
-        sum(group[i] for i in bucket)
-        for group in (gradients, statistics)
-        for bucket in in_buckets([8 * size for size in group], bucket_bytes)
-    ]
+        sizes = gradients + [spec.size for name, spec in exchanged.items() if "moving" in name]
+    messages = [sum(sizes[i] for i in bucket) for bucket in in_buckets([8 * size for size in sizes], bucket_bytes)]
     assert sum(messages) == sum(spec.size for spec in exchanged.values())
     expected = [0] * workers
     for size in messages:
@@ -190,6 +196,6 @@ def test_lenet_too_equals_single(workers: int, registry: Registry) -> None:
 
 
 def test_an_unknown_combine_is_refused_with_those_there_are() -> None:
-    expected = "parallelism.combine='ring': expected one of sharded_reduce"
+    expected = "parallelism.combine='ring': expected one of ring_all_reduce, sharded_reduce"
     with pytest.raises(ConfigError, match=expected):
         SyncData(combine="ring")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 def printable(text: str, limit: int = 120) -> str:
     """Return ``text`` in one line: at most ``limit`` of its characters, what is not printable escaped."""
+    if len(text) <= limit and text.isprintable():
+        return text
     cut = text[:limit]
     escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
     return escaped if len(text) <= limit else f"{escaped}... ({len(text)} characters)"
