@@ -5,16 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 import runner
 from runner.engine.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from tests.fake_build import FakeBuild
 
-# The same examples on every machine and in every run; a slow machine is no failure.
-settings.register_profile("runner", deadline=None, derandomize=True)
+# The same examples on every machine and in every run; a slow machine is no failure; what fails can be replayed.
+settings.register_profile(
+    "runner", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("runner")
+# Hypothesis also tries the numbers that stand in a project's source, in the modules that are loaded by then: examples
+# would change with every edit, and with the tests that ran before in the same process. It has no setting for that.
+providers.is_local_module_file = lambda path: False
 
 
 @pytest.fixture(scope="session")

@@ -173,6 +173,30 @@ def _fused_product(transpose_a: bool, transpose_b: bool, bias: bool, relu: bool)
     return Case((a, b, normal(5)) if bias else (a, b), attributes, 0)
 
 
+_TURNS = (
+    # a, b, and which of them is stored transposed
+    ((3, 4), (4, 5), False, False),
+    ((3, 4), (5, 4), False, True),
+    ((4, 3), (5, 4), True, True),
+)
+
+
+def _consumed_product(
+    a_shape: Shape,
+    b_shape: Shape,
+    product: int,
+    text: str,
+    outputs: tuple[int, ...],
+    *operands: Sample,
+    a: bool = True,
+    b: bool = False,
+) -> Case:
+    """A program that reads a product, by default that of a', in its place among operands."""
+    turned = {"transpose_a": a, "transpose_b": b}
+    attributes = {**turned, "dtype": PRECISION, "program": text, "outputs": outputs, "product": product}
+    return Case((normal(*a_shape), normal(*b_shape), *operands), attributes, 0)
+
+
 def _program(text: str, *outputs: int) -> dict[str, Any]:
     return {"program": text, "outputs": outputs}
 
@@ -302,6 +326,12 @@ CASES: dict[str, list[Case]] = {
         Case((off_zero(2, 3), normal(2, 3)), _program("relu 0; relu_gradient 1 2; abs 1; minimum 3 4", 5, 3), 0),
         Case((off_zero(2, 3), normal()), _program("relu_gradient 1 0; maximum 2 1; relu_gradient 0 1", 3, 4), 0),
         Case((normal(), positive()), _program("div 0 1", 2), 0),
+    ],
+    "matmul_elementwise": [
+        _consumed_product((7, 3), (7, 5), 1, "mul 0 #0.9; sub 3 1; mul 4 2; add 0 5", (6, 4), normal(3, 5), normal()),
+        _consumed_product((7, 3), (7, 5), 0, "mul 0 0", (1,)),
+        _consumed_product((1, 2), (1, 1), 2, "mul 2 1; sub 0 3", (4,), normal(2, 1), normal()),
+        *(_consumed_product(a, b, 1, "add 0 1; square 2", (3, 2), normal(3, 5), a=x, b=y) for a, b, x, y in _TURNS),
     ],
     # convolution
     "conv2d": [Case((normal(*x), normal(*w)), g) for x, w, _, g in _CONVOLUTIONS],

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from runner.data.cache import CachedArray, PublishedDataset, load_published, require_cached
-from runner.data.dataset import Dataset, Facts, Normalisation
-from runner.data.settings import DatasetSettings
+from runner.data.cache import CachedArray, PublishedDataset
+from runner.data.dataset import Normalisation
+from runner.data.published import PublishedSettings
 
 PUBLISHED = PublishedDataset(
     name="mnist",
@@ -35,19 +35,8 @@ PUBLISHED = PublishedDataset(
 
 
 @dataclass
-class Mnist(DatasetSettings):
+class Mnist(PublishedSettings):
     """Settings of ``mnist``."""
 
     name: str = "mnist"
-
-    def facts(self) -> Facts:
-        """Return shape, classes and counts; nothing is read."""
-        return PUBLISHED.facts
-
-    def require_present(self) -> None:
-        """Raise DataError if it was not fetched."""
-        require_cached(PUBLISHED, self.cache_dir)
-
-    def load(self) -> Dataset:
-        """Read the cache. Raises DataError if it was not fetched or is corrupt."""
-        return load_published(PUBLISHED, self.cache_dir)
+    published = PUBLISHED

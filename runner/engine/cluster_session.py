@@ -131,7 +131,8 @@ class ClusterSession:
     def _load(self, client: Client) -> RemotePlan:
         """Hand each worker its part of a client, once; the plan is cached by signature."""
         signature = client.signature
-        if signature not in self._plans:
+        plan = self._plans.get(signature)
+        if plan is None:
             group = self._group
             name = f"{client.name}-{len(self._plans)}"
             plan = RemotePlan(
@@ -150,7 +151,7 @@ class ClusterSession:
             self._plans[signature] = plan
             for device_plan in plan.plans.values():
                 self._libraries |= device_plan.libraries
-        return self._plans[signature]
+        return plan
 
     def _messages_per_step(self) -> int:
         """Most messages one worker can have sent another before that one reads: two steps of the busiest plan."""

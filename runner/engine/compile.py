@@ -62,14 +62,11 @@ def compile_signature(
     cluster: Cluster,
     registry: Registry,
     observe: Observer | None = None,
-    *,
-    fuse: bool = True,
 ) -> Compiled:
     """Place, prune, optimize, cut, schedule and split ``graph`` for one signature.
 
     The whole graph is placed first, whatever is asked of it, so that a variable lives on the same device for every
-    signature. fuse: let nodes be joined into one. observe: called with the name and the result of every pass; tests
-    verify the graph there.
+    signature. observe: called with the name and the result of every pass; tests verify the graph there.
     """
 
     def seen(name: str, result: Graph) -> Graph:
@@ -80,7 +77,7 @@ def compile_signature(
     placed = seen("place", place(graph, cluster, lambda node: _device_types(node, registry)))
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
-    optimized, gone_to = optimize(seen("prune", pruned), roots, default_passes(registry, fuse=fuse), observe)
+    optimized, gone_to = optimize(seen("prune", pruned), roots, default_passes(registry), observe)
     cut = seen("transfers", insert_transfers(optimized))
     ordered = seen("writes", order_writes(cut))
     graphs = split(ordered, schedule(ordered, cluster))

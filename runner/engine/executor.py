@@ -63,7 +63,7 @@ class DeviceExecutor:
         self._check_finite = check_finite
         self._step = 0
         self._generation = -1
-        self._written = frozenset(plan.variables) & _written_variables(plan)
+        self._has_run = False
         self._bind()
 
     def run(self, step: int, feeds: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
@@ -75,7 +75,24 @@ class DeviceExecutor:
         if self._generation != self._arena.generation:
             self._bind()
         self._take_feeds(feeds)
-        self._variables.require(self.plan.read)
+        if not self._has_run:
+            self._variables.require(self.plan.read)
+        self._call_all()
+        if not self._has_run:
+            # Variables do not lose their values: what one step has found and left holds for all that follow.
+            self._variables.mark_assigned(self.plan.written)
+            self._has_run = True
+        return {tensor: array.copy() for tensor, array in self._fetched.items()}
+
+    def let_go(self) -> None:
+        """Drop all memory of the arena; the next step binds anew."""
+        self._operands: list[Operand] = []
+        self._feeds: list[tuple[Feed, Array]] = []
+        self._fetched: dict[Tensor, Array] = {}
+        self._stretches: list[_Stretch] = []
+
+    def _call_all(self) -> None:
+        """Run what was bound; raises RunnerError naming the node that fails."""
         # Infinities and NaNs are values here, as on every other device; who must refuse them looks at them.
         with np.errstate(all="ignore"):
             for stretch in self._stretches:
@@ -88,15 +105,6 @@ class DeviceExecutor:
                 if failed:
                     number, status = divmod(failed, 1 << 16)
                     raise self._failure(stretch.instructions[number - 1], stretch.reason(number - 1, status))
-        self._variables.mark_assigned(self._written)
-        return {tensor: array.copy() for tensor, array in self._fetched.items()}
-
-    def let_go(self) -> None:
-        """Drop all memory of the arena; the next step binds anew."""
-        self._operands: list[Operand] = []
-        self._feeds: list[tuple[Feed, Array]] = []
-        self._fetched: dict[Tensor, Array] = {}
-        self._stretches: list[_Stretch] = []
 
     def _bind(self) -> None:
         """Fix the memory of every slot and the arguments of every call."""
@@ -223,11 +231,3 @@ class DeviceExecutor:
             np.copyto(target, as_array(self._rendezvous.receive(self._step, key, source), operand.spec))
 
         return receive
-
-
-def _written_variables(plan: DevicePlan) -> frozenset[str]:
-    """Variables that have a value after the step."""
-    assigned = {i.attributes["variable"] for i in plan.instructions if i.op == "assign"}
-    outputs = {slot for i in plan.instructions for slot in i.outputs}
-    computed = {plan.places[slot].variable for slot in outputs} - {None}
-    return frozenset(name for name in assigned | computed if name is not None)

@@ -64,9 +64,3 @@ def he_normal(fan: int) -> Normal:
 def lecun_normal(fan_in: int) -> Normal:
     """Normal with variance 1 / fan_in (LeCun et al. 1998, "Efficient BackProp", eq. 16): for layers without ReLU."""
     return Normal((1.0 / fan_in) ** 0.5)
-
-
-def glorot_uniform(fan_in: int, fan_out: int) -> Uniform:
-    """Uniform with variance 2 / (fan_in + fan_out) (Glorot and Bengio 2010, eq. 16)."""
-    limit = (6.0 / (fan_in + fan_out)) ** 0.5
-    return Uniform(-limit, limit)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from runner.engine.tensor import Tensor, TensorSpec
@@ -76,8 +77,15 @@ class DevicePlan:
     arena_bytes: int
 
     @property
+    def written(self) -> frozenset[str]:
+        """Variables that a step gives a value: by assigns, and by what computes right in their memory."""
+        assigned = {i.attributes["variable"] for i in self.instructions if i.op == "assign"}
+        places = [self.places[slot] for i in self.instructions for slot in i.outputs]
+        return frozenset(assigned | {place.variable for place in places if place.variable is not None})
+
+    @cached_property
     def sent_bytes(self) -> int:
-        """Bytes of tensors this device sends in a step."""
+        """Bytes of tensors this device sends in a step; sessions add them up in every step."""
         return sum(self.slots[i.inputs[0]].spec.nbytes for i in self.instructions if i.op == "send")
 
     @property

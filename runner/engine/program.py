@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from runner.engine.compile import Signature
 from runner.engine.graph import Graph
@@ -25,9 +26,9 @@ class Client:
     inputs: tuple[InputSlot, ...] = ()
     feeds: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def signature(self) -> Signature:
-        """What the engine compiles for this client."""
+        """What the engine compiles for this client; sessions look it up in every step."""
         fed = (*(slot.tensor for slot in self.inputs), *(t for group in self.feeds.values() for t in group))
         return Signature(tuple(dict.fromkeys(self.fetches.values())), self.targets, tuple(fed))
 

@@ -151,7 +151,8 @@ class LocalSession:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _prepare(self, signature: Signature) -> _Ready:
-        if signature not in self._ready:
+        ready = self._ready.get(signature)
+        if ready is None:
             rendezvous = LocalRendezvous(self._timeout_s)
             executors = {
                 device: DeviceExecutor(
@@ -164,8 +165,9 @@ class LocalSession:
                 )
                 for device, plan in self._planned.plans(signature).items()
             }
-            self._ready[signature] = _Ready(self._planned.compiled(signature), executors, rendezvous)
-        return self._ready[signature]
+            ready = _Ready(self._planned.compiled(signature), executors, rendezvous)
+            self._ready[signature] = ready
+        return ready
 
     def _execute(
         self, ready: _Ready, step: int, jobs: Mapping[str, Mapping[Tensor, Array]]

@@ -27,7 +27,10 @@ class _Variable:
 
 @dataclass
 class VariableStore:
-    """Values of the variables that live on one device, by node name. They outlast steps and plans."""
+    """Values of the variables that live on one device, by node name. They outlast steps and plans.
+
+    What has a value once always has one.
+    """
 
     _variables: dict[str, _Variable] = field(default_factory=dict)
 

@@ -85,6 +85,13 @@ class Program:
         """The steps as text."""
         return "; ".join(" ".join((step.function, *map(_written, step.operands))) for step in self.steps)
 
+    def widened(self, inputs: Sequence[bool]) -> list[bool]:
+        """For each value whether it differs from element to element, from whether each input does."""
+        wide = list(inputs)
+        for step in self.steps:
+            wide.append(any(wide[operand] for operand in step.operands if isinstance(operand, int)))
+        return wide
+
 
 def parse(text: str, inputs: int, outputs: Sequence[int]) -> Program:
     """Read a program; raises ValueError naming the step that is wrong."""

@@ -85,19 +85,11 @@ def uniform(stream: Key, index: NDArray[np.int64], count: int, step: int = 0) ->
     return bits(stream, index, count, step).astype(np.float64) * 2.0**-32
 
 
-def normal(stream: Key, count: int) -> NDArray[np.float64]:
-    """Draw ``count`` standard normal numbers, float64, by Box and Muller's method."""
-    drawn = np.empty(count)
-    for place, part in normal_parts(stream, count):
-        drawn[place] = part
-    return drawn
-
-
 def normal_parts(stream: Key, count: int) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """The draws of :func:`normal`, piece by piece with their places, so that large arrays need little memory beside.
+    """Draw ``count`` standard normal numbers, float64, by Box and Muller's method: piece by piece with their places.
 
-    The first half of the uniform draws gives the radii, the second the angles; a pair gives the draw of its number
-    and, half the length further on, another.
+    Large arrays need little memory beside. The first half of the uniform draws gives the radii, the second the angles;
+    a pair gives the draw of its number and, half the length further on, another.
     """
     pairs = (count + 1) // 2
     for start in range(0, pairs, _PAIRS_AT_ONCE):

@@ -213,10 +213,6 @@ class Registry:
             f"it has those of: {', '.join(kernel.library for kernel in kernels) or 'none'}"
         )
 
-    def libraries(self) -> frozenset[str]:
-        """Names of the libraries that gave at least one kernel."""
-        return frozenset(kernel.library for kernels in self._kernels.values() for kernel in kernels)
-
     def device_types(self, op: str) -> frozenset[str]:
         """Device types that have at least one kernel for the op."""
         return frozenset(device for (name, device) in self._kernels if name == op)

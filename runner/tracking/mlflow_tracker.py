@@ -68,23 +68,17 @@ class MlflowTracker:
         self._settings = settings
         self._uri = uri
         self._spool = Spool(run_dir / SPOOL_FILE)
-        self._store: MlflowStore | None = None
         self._writer: BackgroundWriter | None = None
         self._monitor = self._create_monitor()
         self._step = 0
         self._sampled_step: int | None = None
 
-    @property
-    def mlflow_run_id(self) -> str | None:
-        """MLflow's identifier of the run; None until the store has been reached."""
-        return None if self._store is None else self._store.run_id
-
     def start(self, run: RunInfo) -> None:
         """Begin or continue the record; MLflow is imported and the store reached on the writer's thread."""
         self._step = run.first_step
         self._spool.keep(lambda record: not _made_again(record, run.first_step))
-        self._store = MlflowStore(self._uri, self._settings.experiment, run)
-        self._writer = BackgroundWriter(self._store, self._spool, queue_size=self._settings.queue_size)
+        store = MlflowStore(self._uri, self._settings.experiment, run)
+        self._writer = BackgroundWriter(store, self._spool, queue_size=self._settings.queue_size)
         self.set_tags(run.tags)
         self._writer.start()
         if self._monitor is not None:

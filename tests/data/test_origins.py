@@ -124,10 +124,14 @@ def test_fashion_package(tmp_path: Path, make_tar, make_ar, member):
 
 
 @pytest.mark.parametrize("name", ORIGINS)
-def test_the_table_of_origins_is_consistent(name: str):
+def test_the_table_of_origins_is_consistent(name: str, tmp_path: Path):
     published, places = ORIGINS[name]
     assert published.name == name
-    assert DATASETS[name]().facts() == published.facts
+    settings = DATASETS[name](cache_dir=str(tmp_path))
+    assert settings.facts() == published.facts
+    for need in (settings.require_present, settings.load):
+        with pytest.raises(DataError, match=f"dataset '{name}' is not in the cache: .*: runner data fetch {name} "):
+            need()
     for place in places:
         for archive in place.archives:
             algorithm, _, digest = archive.checksum.partition(":")

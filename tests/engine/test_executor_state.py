@@ -11,7 +11,7 @@ from runner.engine.op import ShapeError
 from runner.engine.tensor import Tensor
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from tests.engine.running import Bench
+from tests.engine.running import Array, Bench, Function, Replaced, client, session
 
 X = Tensor("x")
 
@@ -57,9 +57,11 @@ def test_a_swap_of_two_variables_needs_no_third(registry: Registry) -> None:
 
 
 def test_a_variable_read_before_it_has_a_value_says_what_to_run(registry: Registry) -> None:
+    bench = Bench(counter(), registry)
     expected = "variable 'w' has no value yet: run the 'init' or the 'restore' client first"
-    with pytest.raises(RunnerError, match=expected):
-        Bench(counter(), registry).run()
+    for step in range(2):
+        with pytest.raises(RunnerError, match=expected):
+            bench.run(step=step)
 
 
 def assigned_from_feed() -> Graph:
@@ -82,6 +84,60 @@ def test_a_step_that_fails_gives_no_variable_a_first_value(registry: Registry) -
         bench.run({X: np.ones(3)})
     with pytest.raises(RunnerError, match="variable 'w' has no value yet"):
         bench.variables.require(frozenset({"w"}))
+
+
+def test_a_first_step_that_fails_half_way_gives_no_variable_a_value_and_the_next_does(registry: Registry) -> None:
+    graph = assigned_from_feed()
+    y = ops.exp(graph, X)
+
+    def picky(x: Array) -> Array:
+        if x[0] < 0:
+            raise FloatingPointError
+        return np.exp(x)
+
+    bench = Bench(graph, Replaced(registry, {"exp": picky}), [y])
+    with pytest.raises(RunnerError, match="'exp'"):
+        bench.run({X: -np.ones(2)})
+    with pytest.raises(RunnerError, match="variable 'w' has no value yet"):
+        bench.variables.require(frozenset({"w"}))
+    bench.run({X: np.ones(2)})
+    bench.variables.require(frozenset({"w"}))
+
+
+def test_a_refused_step_works_as_soon_as_the_variable_has_a_value(registry: Registry) -> None:
+    graph = counter()
+    ops.assign(graph, Tensor("w"), ops.fill(graph, 1.0, (2,), "float64"), name="init")
+    clients = client("init", targets=["init"]), client("train", [Tensor("before")], targets=["set"])
+    with session(graph, registry, *clients) as opened:
+        for step in range(2):
+            with pytest.raises(RunnerError, match="variable 'w' has no value yet"):
+                opened.run("train", step=step)
+        opened.run("init")
+        assert [opened.run("train")["before:0"][0] for _ in range(2)] == [-1.0, -2.0]
+
+
+def test_values_of_variables_are_looked_for_until_a_step_has_run(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(counter(), registry)
+    calls: list[str] = []
+    for name in ("require", "mark_assigned"):
+        monkeypatch.setattr(bench.variables, name, _noting(calls, name, getattr(bench.variables, name)))
+    with pytest.raises(RunnerError):
+        bench.run()
+    bench.put("w", np.zeros(2))
+    calls.clear()
+    for step in range(3):
+        bench.run(step=step)
+    assert calls == ["require", "mark_assigned"]
+
+
+def _noting(calls: list[str], name: str, method: Function) -> Function:
+    def noted(names: frozenset[str]) -> None:
+        calls.append(name)
+        method(names)
+
+    return noted
 
 
 def test_a_variable_does_not_share_memory_with_the_caller_s_feed(registry: Registry) -> None:

@@ -148,6 +148,18 @@ def test_a_variable_whose_assigned_value_is_read_is_not_read(registry: Registry)
     assert plan.read == set()
 
 
+def test_a_plan_says_which_variables_it_gives_a_value(registry: Registry) -> None:
+    """By an assign; by what computes in place; not by reading them, nor through an alias."""
+    graph = Graph()
+    fed, counted, seen = (ops.variable(graph, (2,), "float64", name=name) for name in ("fed", "counted", "seen"))
+    x = ops.placeholder(graph, (2,), "float64", name="x")
+    ops.assign(graph, fed, x)
+    ops.assign(graph, counted, ops.square(graph, counted))
+    plan = plan_of(graph, [ops.neg(graph, ops.reshape(graph, seen, (1, 2)))], registry, [x])
+    assert [each.op for each in plan.instructions if each.op == "assign"] == ["assign"]
+    assert (plan.written, plan.read) == ({"fed", "counted"}, {"counted", "seen"})
+
+
 def test_two_assignments_to_a_variable_in_one_step_are_refused(registry: Registry) -> None:
     graph = Graph()
     w = ops.variable(graph, (2,), "float64", name="w")

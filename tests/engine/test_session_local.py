@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from runner.engine import ops, program_plans
 from runner.engine import session as session_module
+from runner.engine.compile import Signature
 from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
@@ -108,6 +110,11 @@ def test_plans_are_made_once_per_signature(registry: Registry, monkeypatch: pyte
         assert opened.plans("run")[CPU_0] is opened.plans("again")[CPU_0]
         assert opened.plans("run")[CPU_0] is not opened.plans("other")[CPU_0]
     assert compiled == [CLIENT.signature, other.signature]
+
+
+def test_a_client_makes_its_signature_once_and_a_changed_one_makes_its_own() -> None:
+    assert CLIENT.signature is CLIENT.signature
+    assert replace(CLIENT, targets=("away",)).signature == Signature((BACK,), ("away",), (X,))
 
 
 def failing(value: Array) -> Array:

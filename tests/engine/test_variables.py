@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runner.engine.graph import Graph, LayerStamp
-from runner.engine.initializers import Constant, Normal, Uniform, glorot_uniform, he_normal
+from runner.engine.initializers import Constant, Normal, Uniform, he_normal, lecun_normal
 from runner.engine.op import ShapeError
 from runner.engine.tensor import Tensor, TensorSpec
 from runner.engine.variables import Variable, Variables
@@ -98,7 +98,12 @@ def test_initial_values_depend_on_seed_and_name_but_not_on_the_replica(
 
 @pytest.mark.parametrize(
     ("initializer", "variance"),
-    [(he_normal(40), 2 / 40), (glorot_uniform(40, 25), 2 / 65), (Constant(3.0), 0.0)],
+    [
+        (he_normal(40), 2 / 40),
+        (lecun_normal(40), 1 / 40),
+        (Uniform(-3.0, 3.0), 3.0),
+        (Constant(3.0), 0.0),
+    ],
 )
 def test_initial_values_have_the_variance_of_their_rule(
     initializer: Normal | Uniform | Constant, variance: float, registry: Registry

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -19,16 +19,22 @@ LIMIT_S = 90.0
 
 
 class Command:
-    """A started ``runner``; its output is collected when it ends."""
+    """A started ``runner``; its output is collected when it ends. environment: variables it has besides ours."""
 
-    def __init__(self, folder: Path, *arguments: str, executable: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        executable: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._process = subprocess.Popen(
             [*(executable or (sys.executable, "-m", "runner")), *arguments],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **(environment or {})},
         )
         self.pid = self._process.pid
         self.output = ""

@@ -53,7 +53,11 @@ def test_uniform_draws_lie_below_one() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_normal_draws_come_in_any_number(count: int) -> None:
-    assert philox.normal(philox.key(1, "n"), count).shape == (count,)
+    drawn = np.full(count, np.nan)
+    for place, part in philox.normal_parts(philox.key(1, "n"), count):
+        assert np.isnan(drawn[place]).all()
+        drawn[place] = part
+    assert np.isfinite(drawn).all()
 
 
 def test_a_permutation_holds_every_number_once() -> None:

@@ -38,6 +38,7 @@ from runner.engine.ops.local_response_normalization import (
     local_response_normalization_gradient,
 )
 from runner.engine.ops.loss import sigmoid_cross_entropy, softmax_cross_entropy, softmax_cross_entropy_gradient
+from runner.engine.ops.matmul_elementwise import matmul_elementwise
 from runner.engine.ops.pooling import (
     avg_pool,
     avg_pool_gradient,
@@ -100,6 +101,7 @@ __all__ = [
     "log_softmax",
     "matmul",
     "matmul_bias_gradient",
+    "matmul_elementwise",
     "matmul_fused",
     "max_pool",
     "max_pool_gather",

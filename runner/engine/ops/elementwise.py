@@ -20,31 +20,29 @@ def elementwise(
 
 
 def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
-    expect_same_dtype("elementwise", specs)
-    expect_dtype("elementwise", specs[0], FLOATS)
+    return program_specs("elementwise", specs, attributes)
+
+
+def program_specs(op: str, specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    """Specs of what a program (attributes ``program`` and ``outputs``) makes of inputs, after checking that it can."""
+    expect_same_dtype(op, specs)
+    expect_dtype(op, specs[0], FLOATS)
     shapes = {spec.shape for spec in specs} - {()}
-    expect(len(shapes) <= 1, "elementwise", "inputs of one shape or of shape ()", [spec.shape for spec in specs])
+    expect(len(shapes) <= 1, op, "inputs of one shape or of shape ()", [spec.shape for spec in specs])
     shape = shapes.pop() if shapes else ()
     program = parse(attributes["program"], len(specs), attributes["outputs"])
-    wide = _widened(program, [spec.shape == shape for spec in specs])
+    wide = program.widened([spec.shape == shape for spec in specs])
     expect(
         all(wide[number] for number in program.outputs),
-        "elementwise",
+        op,
         f"outputs computed from inputs of shape {shape}",
         f"outputs {program.outputs} of {program.text!r}",
     )
     return [TensorSpec(shape, specs[0].dtype)] * len(program.outputs)
 
 
-def _widened(program: Program, inputs: Sequence[bool]) -> list[bool]:
-    """Which values have the common shape, from which inputs have it: the others are scalars."""
-    wide = list(inputs)
-    for step in program.steps:
-        wide.append(any(wide[operand] for operand in step.operands if isinstance(operand, int)))
-    return wide
-
-
-def _decompose(graph: Graph, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
+def program_nodes(graph: Graph, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
+    """Add the steps of a program as nodes of their own; returns its outputs."""
     program = parse(attributes["program"], len(inputs), attributes["outputs"])
     values = list(inputs)
     for step in program.steps:
@@ -70,7 +68,8 @@ def _of_one_shape(graph: Graph, operands: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def _flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+def program_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    """Cost of a program: an operation per step and element."""
     program = parse(attributes["program"], len(inputs), attributes["outputs"])
     return len(program.steps) * outputs[0].size
 
@@ -82,7 +81,7 @@ register(
         MADE_BY_PASSES,
         arity=None,
         attributes={"program": "str", "outputs": "ints"},
-        flops=_flops,
-        decompose=_decompose,
+        flops=program_flops,
+        decompose=program_nodes,
     )
 )

@@ -18,6 +18,8 @@ from runner.engine.passes.fusion_bias_relu import fuse_bias_and_relu
 from runner.engine.passes.fusion_elementwise import fuse_elementwise
 from runner.engine.passes.fusion_gradient_precision import fuse_gradient_precision
 from runner.engine.passes.fusion_normalization import fuse_normalization_and_relu
+from runner.engine.passes.fusion_update import fuse_updates
+from runner.engine.passes.hoist_relu_gradients import hoist_relu_gradients
 from runner.engine.passes.identities import remove_identities
 from runner.engine.passes.rewriting import Moved, Rewrite, Roots
 from runner.kernels.registry import Registry
@@ -38,19 +40,27 @@ FUSIONS = (
     Pass("bias and relu", fuse_bias_and_relu),
     Pass("bias gradients", fuse_bias_gradients),
     Pass("gradient precision", fuse_gradient_precision),
+    Pass("relu gradients", hoist_relu_gradients),
     Pass("elementwise", fuse_elementwise),
 )
-"""Passes that join nodes. Layers come first: what is left of element-wise nodes is joined among itself."""
+"""Passes that join nodes. Layers come first: what is left of element-wise nodes is joined among itself.
+
+A relu_gradient is hoisted when no layer has taken it, and before it is one of a chain.
+"""
 
 
-def default_passes(registry: Registry, *, fuse: bool = True) -> tuple[Pass, ...]:
-    """The passes a session runs. registry: whose reference kernels compute constants; fuse: join nodes, too."""
+def default_passes(registry: Registry) -> tuple[Pass, ...]:
+    """The passes a session runs.
+
+    registry: whose reference kernels compute constants, and whose faster kernels say what is joined.
+    """
     return (
         Pass("constants", partial(fold_constants, registry=registry)),
         Pass("identities", remove_identities),
         Pass("common subexpressions", merge_common_subexpressions),
         Pass("dead code", remove_dead_code),
-        *(FUSIONS if fuse else ()),
+        *FUSIONS,
+        Pass("updates", partial(fuse_updates, registry=registry)),
         Pass("dead code after fusion", remove_dead_code),
     )
 

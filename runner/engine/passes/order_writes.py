@@ -3,7 +3,7 @@
 In a step a variable reads as it was at the start, and an ``assign`` replaces it. Where variables have memory of their
 own, that is a matter of order: first all reads, also those through aliases, then the write. The write is the assign;
 or it is the element-wise node whose result nobody but assigns needs, because that can then be computed right in the
-variable's memory.
+variable's memory; the same holds where that node computes a product of matrices on its way.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from runner.engine.op import ShapeError
 from runner.engine.passes.layouts import ALIASES
 from runner.engine.passes.rewriting import fresh_name, needed_by, rewired
 from runner.engine.tensor import Tensor
+
+IN_PLACE = frozenset({"elementwise", "matmul_elementwise"})
+"""Ops that may compute an output where an input of its shape lies."""
 
 
 def order_writes(graph: Graph) -> Graph:
@@ -80,7 +83,7 @@ def _copied(graph: Graph, assign: Node) -> Node:
 def _may_write(producer: Node, assign: Node, consumers: Iterable[Node]) -> bool:
     """Whether an assigned value can be computed in the variable's memory, if nobody needs the old value any more."""
     nobody_else = all(node.op == "assign" for node in consumers)
-    return producer.op == "elementwise" and producer.device == assign.device and nobody_else
+    return producer.op in IN_PLACE and producer.device == assign.device and nobody_else
 
 
 @dataclass

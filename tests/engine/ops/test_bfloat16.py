@@ -12,6 +12,7 @@ from runner.engine.autodiff import gradients
 from runner.engine.graph import Graph
 from runner.engine.op import OPS, ShapeError
 from runner.engine.tensor import Tensor, TensorSpec, state_dtype
+from runner.kernels.elementwise import parse
 from tests.op_cases import Array
 from tests.oracles import evaluate
 
@@ -103,6 +104,14 @@ FUSED: dict[str, Callable[[Sketch], Sequence[Tensor]]] = {
         s.graph, s.x(2, 4, 4, 5), s.x(*IMAGES), weight_shape=(4, 3, 3, 3), dtype="float32", **GEOMETRY
     ),
     "matmul_bias_gradient": lambda s: ops.matmul_bias_gradient(s.graph, s.x(7, 3), s.x(7, 5), dtype="float32"),
+    "matmul_elementwise": lambda s: ops.matmul_elementwise(
+        s.graph,
+        *(s.x(7, 3), s.x(7, 5), [s.x(3, 5, dtype="float32"), s.x(dtype="float32")]),
+        parse("mul 1 2; sub 0 3", 3, (4, 3)),
+        product=1,
+        transpose_a=True,
+        dtype="float32",
+    ),
     "matmul_fused": lambda s: [
         ops.matmul_fused(s.graph, s.x(4, 7), s.x(7, 5), s.x(5), relu=True, dtype="float32"),
     ],
@@ -148,6 +157,18 @@ def test_a_wide_sum_of_narrow_products_is_not_rounded():
     wide, _ = ops.matmul_bias_gradient(graph, x, dy, dtype="float32")
     rounded, exact = evaluate(graph, [narrow, wide], feeds)
     assert (float(rounded[0, 0]), float(exact[0, 0])) == (1.0, 1 + 2**-9 + 2**-10)
+
+
+@pytest.mark.parametrize("dtype", [NARROW, "float32"])
+def test_a_consumed_product_is_rounded_as_one_that_is_kept(dtype: str):
+    sketch = Sketch()
+    graph, x, dy, w = sketch.graph, sketch.x(7, 3), sketch.x(7, 5), sketch.x(3, 5, dtype=dtype)
+    program = parse("mul 1 #0.7; sub 0 2", 2, (3, 2))
+    consumed = ops.matmul_elementwise(graph, x, dy, [w], program, product=1, transpose_a=True, dtype=dtype)
+    kept = ops.elementwise(graph, [w, ops.matmul_fused(graph, x, dy, transpose_a=True, dtype=dtype)], program)
+    values = evaluate(graph, [*consumed, *kept], sketch.feeds)
+    for a, b in zip(values[:2], values[2:], strict=True):
+        assert a.tobytes() == b.tobytes()
 
 
 def test_a_value_that_has_the_dtype_already_is_not_cast():

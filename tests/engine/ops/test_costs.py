@@ -63,6 +63,14 @@ def test_a_chain_costs_one_operation_per_step_and_element() -> None:
     assert _flops(graph, y) == 3 * 4
 
 
+def test_a_consumed_product_costs_what_the_product_and_the_chain_cost() -> None:
+    graph = Graph()
+    program = parse("mul 1 #0.5; sub 0 2", 2, (3,))
+    x, dy, w = _x(graph, 3, 5), _x(graph, 3, 7), _x(graph, 5, 7)
+    (y,) = ops.matmul_elementwise(graph, x, dy, [w], program, product=1, transpose_a=True)
+    assert _flops(graph, y) == 2 * 3 * 5 * 7 + 2 * 5 * 7
+
+
 def test_a_sum_of_n_costs_n_less_one() -> None:
     graph = Graph()
     assert _flops(graph, ops.add_n(graph, [_x(graph, 4)] * 3)) == 8

@@ -18,6 +18,7 @@ EXACT = {
     "conv2d_weight_bias_gradient",
     "elementwise",
     "matmul_bias_gradient",
+    "matmul_elementwise",
     "matmul_fused",
 }
 """Ops that take the place of others in a graph, and therefore may not change a bit."""

@@ -23,6 +23,16 @@ class Sketch:
         return ops.placeholder(self.graph, shape, dtype, name="x")
 
 
+CONSUMED = {
+    "transpose_a": False,
+    "transpose_b": False,
+    "dtype": "float32",
+    "program": "neg 0",
+    "outputs": (1,),
+    "product": 0,
+}
+"""Attributes of a product that is negated."""
+
 REFUSALS: dict[str, tuple[Callable[[Sketch], object], str]] = {
     "two dtypes": (
         lambda s: ops.add(s.graph, s.x(2), s.x(2, dtype="float64")),
@@ -237,6 +247,46 @@ REFUSALS: dict[str, tuple[Callable[[Sketch], object], str]] = {
     "a chain in no language": (
         lambda s: s.graph.add("elementwise", [s.x(2)], {"program": "log 0", "outputs": (1,)}),
         r"node 'elementwise': step 0 of an element-wise program: no 'log' of \(0,\)",
+    ),
+    "a consumed product of factors that do not fit": (
+        lambda s: ops.matmul_elementwise(s.graph, s.x(4, 3), s.x(5, 2), [], parse("neg 0", 1, (1,)), product=0),
+        r"op 'matmul_elementwise': expected inner extents that agree, came float32\[4,3\] and float32\[5,2\] with ",
+    ),
+    "a consumed product beside the program's inputs": (
+        lambda s: ops.matmul_elementwise(
+            s.graph, s.x(3, 4), s.x(4, 2), [s.x(3, 2)], parse("sub 0 1", 2, (2,)), product=2
+        ),
+        r"op 'matmul_elementwise': expected the product among the program's 2 inputs, came product=2",
+    ),
+    "a consumed product before the program's inputs": (
+        lambda s: ops.matmul_elementwise(s.graph, s.x(3, 4), s.x(4, 2), [], parse("neg 0", 1, (1,)), product=-1),
+        r"op 'matmul_elementwise': expected the product among the program's 1 inputs, came product=-1",
+    ),
+    "an operand beside a consumed product of another shape": (
+        lambda s: ops.matmul_elementwise(
+            s.graph, s.x(3, 4), s.x(4, 2), [s.x(2, 3)], parse("sub 0 1", 2, (2,)), product=1
+        ),
+        r"op 'matmul_elementwise': expected inputs of one shape or of shape \(\), came \[\(2, 3\), \(3, 2\)\]",
+    ),
+    "an operand beside a consumed product of another dtype": (
+        lambda s: ops.matmul_elementwise(
+            s.graph, s.x(3, 4), s.x(4, 2), [s.x(3, 2, dtype="float64")], parse("sub 0 1", 2, (2,)), product=1
+        ),
+        r"op 'matmul_elementwise': expected inputs of one dtype, came float64\[3,2\], float32\[3,2\]",
+    ),
+    "an output of a consumed product that is a scalar": (
+        lambda s: ops.matmul_elementwise(
+            s.graph, s.x(3, 4), s.x(4, 2), [s.x()], parse("neg 0; mul 1 2", 2, (2,)), product=1
+        ),
+        r"op 'matmul_elementwise': expected outputs computed from inputs of shape \(3, 2\), came outputs \(2,\) of ",
+    ),
+    "a consumed product of one factor": (
+        lambda s: s.graph.add("matmul_elementwise", [s.x(2, 2)], CONSUMED),
+        r"op 'matmul_elementwise': expected at least 2 inputs, came 1",
+    ),
+    "a consumed product in double precision": (
+        lambda s: s.graph.add("matmul_elementwise", [s.x(2, 2), s.x(2, 2)], {**CONSUMED, "dtype": "float64"}),
+        r"op 'matmul_elementwise': expected a result of dtype float32 for float32\[2,2\], came float64",
     ),
     "an even window of channels": (
         lambda s: ops.channel_window_sum(s.graph, s.x(4, 3), size=4),

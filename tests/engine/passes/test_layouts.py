@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from runner.engine import ops
@@ -15,6 +16,7 @@ from tests.engine.fake_kernels import (
     always,
     converting,
     fake_kernel,
+    fake_registry,
 )
 from tests.engine.passes.arranging import (
     BACK,
@@ -29,7 +31,7 @@ from tests.engine.passes.arranging import (
     started,
     steps,
 )
-from tests.engine.running import CPU_1, GPU_0
+from tests.engine.running import CPU_1, GPU_0, Bench
 
 
 def test_what_comes_in_and_what_goes_out_is_plain() -> None:
@@ -192,3 +194,53 @@ def test_a_copy_in_the_graph_leaves_the_layout_as_it_is() -> None:
         ("convert", REVERSED, REVERSED),
         ("neg", REVERSED, REVERSED),
     ]
+
+
+BETWEEN = ("cast", REVERSED, MASKED)
+"""A cast between the layouts that two neighbours want."""
+
+
+@pytest.mark.parametrize(
+    ("taken", "given", "around"),
+    [
+        (REVERSED, MASKED, [BETWEEN]),
+        (PLAIN, MASKED, [BACK, ("cast", PLAIN, MASKED)]),
+        (MASKED, MASKED, [BACK, ("convert", PLAIN, MASKED), ("cast", MASKED, MASKED)]),
+        (REVERSED, REVERSED, [("cast", REVERSED, REVERSED), BACK, ("convert", PLAIN, MASKED)]),
+        (
+            MASKED,
+            REVERSED,
+            [BACK, ("convert", PLAIN, MASKED), ("cast", MASKED, REVERSED), BACK, ("convert", PLAIN, MASKED)],
+        ),
+    ],
+)
+def test_a_cast_between_two_strange_layouts_goes_by_way_of_plain_where_it_must(
+    taken: str, given: str, around: list[tuple[str, str, str]]
+) -> None:
+    graph, x = started()
+    ops.exp(graph, ops.cast(graph, ops.neg(graph, x), "float32", name="c"))
+    kernels = (NEG, EXP, fake_kernel("cast", always(taken, given)), CONVERT)
+    assert steps(arranged(graph, [], *kernels)) == [INTO, ("neg", REVERSED, REVERSED), *around, ("exp", MASKED, MASKED)]
+    plan = Bench(graph, fake_registry(*kernels)).plan
+    assert plan.conversions == 1 + sum(step[0] == "convert" for step in around)
+    dtypes = [tuple(plan.slots[slot].spec.dtype for slot in (*i.inputs, *i.outputs)) for i in plan.instructions]
+    where = [i.op for i in plan.instructions].index("cast")
+    assert [set(each) for each in dtypes[:where]] == [{"float64"}] * where
+    assert dtypes[where] == ("float64", "float32")
+    assert {dtype for each in dtypes[where + 1 :] for dtype in each} == {"float32"}
+
+
+def test_a_cast_goes_straight_where_a_kernel_converts_between_its_layouts() -> None:
+    graph, x = started()
+    ops.exp(graph, ops.cast(graph, ops.neg(graph, x), "float32"))
+    straight = fake_kernel("convert", converting({*VIA_PLAIN, (REVERSED, MASKED)}))
+    found = arranged(graph, [], NEG, EXP, fake_kernel("cast", always(REVERSED, REVERSED)), straight)
+    assert steps(found)[2:4] == [("cast", REVERSED, REVERSED), ("convert", REVERSED, MASKED)]
+
+
+def test_a_cast_that_leads_by_way_of_plain_gives_the_rounded_values() -> None:
+    graph, x = started()
+    y = ops.exp(graph, ops.cast(graph, ops.neg(graph, x), "float32"))
+    bench = Bench(graph, fake_registry(NEG, EXP, fake_kernel("cast", always(MASKED, REVERSED)), CONVERT), [y])
+    value = np.linspace(-1, 1, 6).reshape(SPEC.shape)
+    np.testing.assert_array_equal(bench.run({x: value})[y], np.exp((-value).astype(np.float32)))

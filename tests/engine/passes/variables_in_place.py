@@ -65,7 +65,7 @@ def _written_by_their_producers(graph: Graph, order: Sequence[str]) -> dict[Tens
         node.inputs[1]: node.inputs[0].node
         for node in graph
         if node.op == "assign"
-        and graph.nodes[node.inputs[1].node].op == "elementwise"
+        and graph.nodes[node.inputs[1].node].op in ("elementwise", "matmul_elementwise")
         and len(readers[node.inputs[1]]) == 1
         and last_read.get(node.inputs[0].node, -1) <= position[node.inputs[1].node]
     }

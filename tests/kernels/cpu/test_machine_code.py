@@ -26,7 +26,6 @@ def test_the_kernels_are_registered_and_calls_joined_in_machine_code() -> None:
     assert "vectors of" in version
     assert registry.join is dispatch.join
     assert registry.find("elementwise", "cpu", "llvm").priority == 10
-    assert registry.libraries() == {"llvm"}
 
 
 def test_without_llvmlite_calls_are_joined_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +36,7 @@ def test_without_llvmlite_calls_are_joined_in_python(monkeypatch: pytest.MonkeyP
     assert missing.startswith("llvmlite cannot be loaded (")
     assert missing.endswith("; pip install llvmlite")
     assert registry.join is join_in_python
-    assert registry.libraries() == frozenset()
+    assert registry.device_types("elementwise") == frozenset()
 
 
 def test_the_package_is_imported_without_llvmlite() -> None:

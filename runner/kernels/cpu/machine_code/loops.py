@@ -35,13 +35,6 @@ class ElementLoop:
         """Bytes of an element."""
         return ITEMSIZE[self.dtype]
 
-    def is_wide(self) -> list[bool]:
-        """For each value whether it differs from element to element."""
-        known = list(self.wide)
-        for step in self.program.steps:
-            known.append(any(known[operand] for operand in step.operands if isinstance(operand, int)))
-        return known
-
 
 def write_module(loop: ElementLoop, vector_bytes: int) -> str:
     """The module in LLVM's language, with its one function ``slice``."""
@@ -69,7 +62,7 @@ def _add_slice(module: ir.Module, loop: ElementLoop, vector_bytes: int) -> None:
 def _shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Value]) -> dict[int, Value]:
     """The values that are the same for all elements, by number: computed once."""
     lanes = Lanes(computed_in(loop.dtype), 1)
-    wide = loop.is_wide()
+    wide = loop.program.widened(loop.wide)
     values = {k: load(builder, lanes, loop.dtype, bases[k]) for k in range(len(loop.wide)) if not wide[k]}
     _emit_steps(builder, loop, lanes, values, [not each for each in wide])
     return values
@@ -79,7 +72,7 @@ def _body(
     loop: ElementLoop, lanes: Lanes, bases: Sequence[Value], spread: Mapping[int, Value]
 ) -> Callable[[ir.IRBuilder, Value], None]:
     """What is done for the elements from one index on, as many as there are lanes."""
-    wide = loop.is_wide()
+    wide = loop.program.widened(loop.wide)
 
     def emit(builder: ir.IRBuilder, index: Value) -> None:
         places = [_element(builder, base, STORED[loop.dtype], index) for base in bases]

@@ -53,7 +53,6 @@ int dnnl_post_ops_append_binary(object, int algorithm, object descriptor);
 
 int dnnl_primitive_desc_destroy(object);
 object dnnl_primitive_desc_query_md(object, int what, int index);
-int dnnl_primitive_desc_query(object, int what, int index, void *result);
 int dnnl_primitive_create(object *, object description);
 int dnnl_primitive_destroy(object);
 int dnnl_primitive_execute(object primitive, object stream, int count, const dnnl_exec_arg_t *arguments);

@@ -14,6 +14,7 @@ from runner.kernels.cpu.onednn import (
     parts,
     pooling,
     softmax,
+    transpose,
 )
 from runner.kernels.cpu.onednn.library import OneDnnUnavailable, load
 from runner.kernels.registry import Registry
@@ -29,6 +30,7 @@ FAMILIES = (
     broadcast,
     linear,
     softmax,
+    transpose,
     eltwise,
 )
 

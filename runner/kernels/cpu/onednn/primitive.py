@@ -38,14 +38,6 @@ class Description:
         """Memory the primitive spoils while it runs."""
         return self.nbytes(dnnl.QUERY_SCRATCHPAD)
 
-    @property
-    def implementation(self) -> str:
-        """oneDNN's name for what it chose, such as "jit:avx512_core"."""
-        result = self.library.ffi.new("char **")
-        status = self.library.c.dnnl_primitive_desc_query(self.handle, dnnl.QUERY_IMPLEMENTATION, 0, result)
-        self.library.check("primitive_desc_query", status)
-        return str(self.library.ffi.string(result[0]).decode())
-
 
 def attributes(library: Library, *, relu: bool = False, added: Any = None) -> Any:
     """Attributes of every primitive: scratch memory comes from the caller.

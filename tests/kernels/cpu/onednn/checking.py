@@ -9,37 +9,11 @@ from typing import Any
 import numpy as np
 
 import runner.kernels.reference  # noqa: F401 - registers the kernels
-from runner.kernels.cpu.onednn import (
-    batch_normalization,
-    broadcast,
-    concat,
-    convert,
-    convolution,
-    eltwise,
-    linear,
-    local_response_normalization,
-    parts,
-    pooling,
-    softmax,
-)
 from runner.kernels.cpu.onednn.library import Library, load
+from runner.kernels.cpu.onednn.loading import FAMILIES
 from runner.kernels.cpu.onednn.memory import BITS, formatted, nbytes, split_tag, viewed
 from runner.kernels.registry import REGISTRY, Array, Kernel, Layout, Operand, Registry, Spec, plain
 from tests.kernels.harness import Ran, Shaped, converted, run
-
-FAMILIES = (
-    batch_normalization,
-    broadcast,
-    concat,
-    convert,
-    convolution,
-    eltwise,
-    linear,
-    local_response_normalization,
-    parts,
-    pooling,
-    softmax,
-)
 
 IMAGE_TAGS = ("", "aBcd16b", "aBcd8b", "acdb")
 """How images (N, C, H, W) may lie."""

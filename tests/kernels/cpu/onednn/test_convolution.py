@@ -120,9 +120,10 @@ def test_one_convolution_takes_what_another_gives() -> None:
     assert ran.arrangement.inputs[0] == ran.arrangement.outputs[0]
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_images_of_few_channels_are_taken_plain(channels: int) -> None:
-    layer = _Layer((2, channels, 9, 9), (16, channels, 3, 3))
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_images_of_few_channels_are_taken_plain(channels: int, size: int) -> None:
+    layer = _Layer((2, channels, 9, 9), (16, channels, size, size))
     forward = check("conv2d", layer.attributes(), [normal(1, *layer.x), normal(2, *layer.w)], [floats(*layer.y)])
     backward = _gradient("conv2d_weight_gradient", layer, "", [layer.y, layer.x], [layer.w], **_gives(layer.w))
     assert forward.arrangement.inputs[0].is_plain

@@ -1,0 +1,87 @@
+"""A machine without a library of fast kernels trains on those that are left, and the run says what it lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from runner.kernels.cpu.onednn.library import SETTING
+from runner.summary import Summary
+from tests.integration.command import Command, summary_of
+
+SMALL = (
+    "model=lenet",
+    "data=digits",
+    "tracking=none",
+    "parallelism=single",
+    "hydra.run.dir=run",
+    "train.steps=2",
+    "train.eval_every=1000",
+    "cluster.threads_per_worker=1",
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a run left: its summary, its log and the loss of its first step."""
+
+    summary: Summary
+    log: str
+    first_loss: float
+
+    @property
+    def libraries(self) -> set[str]:
+        """Those whose kernels it used."""
+        return set(self.summary.kernels["cpu"].split("+"))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """The same run with all libraries, without oneDNN, and without llvmlite; side by side."""
+    broken = tmp_path_factory.mktemp("broken")
+    (broken / "llvmlite.py").write_text("raise ImportError('not for this processor')\n", encoding="utf-8")
+    search_path = os.pathsep.join(filter(None, [str(broken), os.environ.get("PYTHONPATH")]))
+    environments = {"all": {}, "no onednn": {SETTING: "/missing"}, "no llvm": {"PYTHONPATH": search_path}}
+    folders = {name: tmp_path_factory.mktemp("run") for name in environments}
+    commands = [Command(folders[name], *SMALL, environment=each) for name, each in environments.items()]
+    codes = [command.finish() for command in commands]
+    assert codes == [0] * len(commands), [command.errors for command in commands]
+    return {name: _ended(folder / "run") for name, folder in folders.items()}
+
+
+def _ended(run: Path) -> Ended:
+    first, *_ = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    assert first["step"] == 1
+    return Ended(summary_of(run), (run / "run.log").read_text(encoding="utf-8"), first["values"]["train/loss"])
+
+
+def test_without_onednn_the_reference_kernels_compute_the_layers(runs: dict[str, Ended]) -> None:
+    run = runs["no onednn"]
+    assert run.libraries == {"llvm", "numpy"}
+    ((name, reason),) = run.summary.kernels_missing.items()
+    assert name == "onednn"
+    assert reason.startswith("libdnnl.so.3 could not be loaded; tried /missing: ")
+    assert reason.endswith("; RUNNER_LIBDNNL names a file; let it name another, or unset it")
+    assert f"WARNING runner.life: no kernels of onednn, slower ones are used: {reason}\n" in run.log
+    assert "INFO runner.life: kernels of llvm " in run.log
+    assert run.first_loss == pytest.approx(runs["all"].first_loss, rel=1e-5)
+
+
+def test_without_llvmlite_nothing_is_machine_code_of_its_own(runs: dict[str, Ended]) -> None:
+    run = runs["no llvm"]
+    assert run.libraries == {"numpy", "onednn"}
+    reason = "llvmlite cannot be loaded (not for this processor); pip install llvmlite"
+    assert run.summary.kernels_missing == {"llvm": reason}
+    assert f"WARNING runner.life: no kernels of llvm, slower ones are used: {reason}\n" in run.log
+    assert "INFO runner.life: kernels of onednn " in run.log
+    assert run.first_loss == pytest.approx(runs["all"].first_loss, rel=1e-5)
+
+
+def test_where_all_libraries_are_nothing_is_missing(runs: dict[str, Ended]) -> None:
+    assert runs["all"].libraries == {"llvm", "numpy", "onednn"}
+    assert runs["all"].summary.kernels_missing == {}
+    assert "slower ones are used" not in runs["all"].log
