@@ -71,7 +71,7 @@ class Device:
     """
 
     name: str
-    flops_per_s: float = 5e10
+    flops_per_s: float = 2e11
     bytes_per_s: float = 1e10
 
     @property
@@ -87,7 +87,7 @@ class Cluster:
     """
 
     devices: tuple[Device, ...]
-    latency_s: float = 1e-4
+    latency_s: float = 5e-4
     bytes_per_s: float = 2e9
 
     def __post_init__(self) -> None:
