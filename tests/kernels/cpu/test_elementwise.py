@@ -103,7 +103,7 @@ def test_any_width_of_vectors(dtype: str, vector_bytes: int) -> None:
     code = MachineCode(write_module(ElementLoop(MOMENTUM, dtype, (True, True, True, False)), vector_bytes))
     operands = [*map(holding, arrays), *(filled(Shaped.of(arrays[0]), plain(Shaped.of(arrays[0]))) for _ in range(2))]
     addresses = np.array([operand.address for operand in operands], np.intp)
-    invoke(on_one(Loop(code.address("slice"), int(addresses.ctypes.data), 45, arrays[0].itemsize, operands)))
+    invoke(on_one(Loop(code.address("slice"), int(addresses.ctypes.data), 45, 16, operands)))
     assert all_same_bits([operand.array for operand in operands[4:]], expected(MOMENTUM, arrays))
 
 

@@ -59,12 +59,12 @@ class Lanes:
         nowhere = ir.Constant(ir.VectorType(ir.IntType(32), self.count), [0] * self.count)
         return builder.shuffle_vector(first, first, nowhere)
 
-    def intrinsic(self, builder: ir.IRBuilder, name: str, x: Value) -> Value:
-        """Call ``llvm.<name>`` of one argument."""
+    def intrinsic(self, builder: ir.IRBuilder, name: str, *operands: Value) -> Value:
+        """Call ``llvm.<name>``."""
         suffix = _ELEMENTS[self.dtype][1]
         full = f"llvm.{name}.{suffix}" if self.count == 1 else f"llvm.{name}.v{self.count}{suffix}"
-        known = builder.module.globals.get(full)
-        return builder.call(known or ir.Function(builder.module, ir.FunctionType(self.type, [self.type]), full), [x])
+        kind = ir.FunctionType(self.type, [self.type] * len(operands))
+        return builder.call(builder.module.globals.get(full) or ir.Function(builder.module, kind, full), operands)
 
 
 def _maximum(builder: ir.IRBuilder, lanes: Lanes, a: Value, b: Value) -> Value:

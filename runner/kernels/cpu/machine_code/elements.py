@@ -35,6 +35,18 @@ def store(builder: ir.IRBuilder, lanes: Lanes, dtype: str, value: Value, place: 
     builder.store(stored, place, align=ITEMSIZE[dtype])
 
 
+def fetch_for_writing(builder: ir.IRBuilder, place: Value) -> None:
+    """Append a prefetch of a cache line that will be read and written soon. No address is a fault."""
+    word = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), word, word, word])
+    function = builder.module.globals.get(_PREFETCH) or ir.Function(builder.module, kind, _PREFETCH)
+    builder.call(function, [place, word(_FOR_WRITING), word(_INTO_ALL_CACHES), word(_DATA)])
+
+
+_PREFETCH = "llvm.prefetch.p0"
+_FOR_WRITING, _INTO_ALL_CACHES, _DATA = 1, 3, 1
+
+
 def _rounded(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
     """The upper halves of float32 numbers, rounded to nearest even; NaN stays NaN."""
     bits = builder.bitcast(value, lanes.of(ir.IntType(32)))

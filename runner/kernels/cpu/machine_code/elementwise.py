@@ -111,7 +111,7 @@ def _bind(program_of: ProgramOf, attributes: Attributes, arrangement: Arrangemen
         code.address("slice"),
         int(addresses.ctypes.data),
         result.layout.nbytes // itemsize,
-        itemsize,
+        threads.LINE_BYTES // itemsize,
         (code, addresses, operands),
     )
     touched = sum(operand.layout.nbytes for operand in operands)

@@ -19,7 +19,8 @@ from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, load, sto
 from runner.kernels.elementwise import Program, computed_in
 
 _POINTER = ir.PointerType()
-_SLICE = ir.FunctionType(ir.VoidType(), [_POINTER, INDEX, INDEX])
+SLICE = ir.FunctionType(ir.VoidType(), [_POINTER, INDEX, INDEX])
+"""Type of ``slice(arrays, begin, end)``."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,12 @@ def write_module(loop: ElementLoop, vector_bytes: int) -> str:
 
 
 def _add_slice(module: ir.Module, loop: ElementLoop, vector_bytes: int) -> None:
-    function = ir.Function(module, _SLICE, "slice")
+    function = ir.Function(module, SLICE, "slice")
     arrays, begin, end = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     count = len(loop.wide) + len(loop.program.outputs)
-    bases = [builder.load(_element(builder, arrays, INDEX, INDEX(k)), typ=_POINTER) for k in range(count)]
-    shared = _shared_values(builder, loop, bases)
+    bases = [builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=_POINTER) for k in range(count)]
+    shared = shared_values(builder, loop, bases)
     compute = computed_in(loop.dtype)
     for lanes in (Lanes(compute, vector_bytes // ITEMSIZE[compute]), Lanes(compute, 1)):
         spread = {number: lanes.spread(builder, value) for number, value in shared.items()}
@@ -59,12 +60,12 @@ def _add_slice(module: ir.Module, loop: ElementLoop, vector_bytes: int) -> None:
     builder.ret_void()
 
 
-def _shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Value]) -> dict[int, Value]:
+def shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Value]) -> dict[int, Value]:
     """The values that are the same for all elements, by number: computed once."""
     lanes = Lanes(computed_in(loop.dtype), 1)
     wide = loop.program.widened(loop.wide)
     values = {k: load(builder, lanes, loop.dtype, bases[k]) for k in range(len(loop.wide)) if not wide[k]}
-    _emit_steps(builder, loop, lanes, values, [not each for each in wide])
+    emit_steps(builder, loop, lanes, values, [not each for each in wide])
     return values
 
 
@@ -75,19 +76,19 @@ def _body(
     wide = loop.program.widened(loop.wide)
 
     def emit(builder: ir.IRBuilder, index: Value) -> None:
-        places = [_element(builder, base, STORED[loop.dtype], index) for base in bases]
+        places = [element(builder, base, STORED[loop.dtype], index) for base in bases]
         values = dict(spread)
         for number in range(len(loop.wide)):
             if wide[number]:
                 values[number] = load(builder, lanes, loop.dtype, places[number])
-        _emit_steps(builder, loop, lanes, values, wide)
+        emit_steps(builder, loop, lanes, values, wide)
         for number, place in zip(loop.program.outputs, places[len(loop.wide) :], strict=True):
             store(builder, lanes, loop.dtype, values[number], place)
 
     return emit
 
 
-def _emit_steps(
+def emit_steps(
     builder: ir.IRBuilder, loop: ElementLoop, lanes: Lanes, values: dict[int, Value], chosen: Sequence[bool]
 ) -> None:
     """Append the chosen steps, and their results to ``values``."""
@@ -97,5 +98,6 @@ def _emit_steps(
             values[number] = EMIT[step.function](builder, lanes, *operands)
 
 
-def _element(builder: ir.IRBuilder, base: Value, kind: ir.Type, index: Value) -> Value:
+def element(builder: ir.IRBuilder, base: Value, kind: ir.Type, index: Value) -> Value:
+    """Append the address of an element of an array."""
     return builder.gep(base, [index], source_etype=kind)

@@ -10,7 +10,7 @@ from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.registry import NativeCall
 
 LINE_BYTES = 64
-"""Threads get whole cache lines, so that none writes into the line of another."""
+"""Bytes of a cache line. Threads get whole ones, so that none writes into the line of another."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,14 @@ class Loop:
     """A compiled loop, and what it is to run over.
 
     slice: address of a ``void (*)(void **arrays, int64_t begin, int64_t end)``. arrays: address of the addresses of
-    its arrays. count: number of elements. itemsize: bytes of one. keep: what must stay alive with it.
+    its arrays. count: number of elements. grain: so many of them are done by one thread. keep: what must stay alive
+    with it.
     """
 
     slice: int
     arrays: int
     count: int
-    itemsize: int
+    grain: int
     keep: object
 
 
@@ -40,7 +41,7 @@ def on_all(loop: Loop) -> NativeCall:
 
 def _call(entry: str, loop: Loop) -> NativeCall:
     code = _entry_points()
-    arguments = (loop.slice, loop.arrays, loop.count, LINE_BYTES // loop.itemsize)
+    arguments = (loop.slice, loop.arrays, loop.count, loop.grain)
     return NativeCall(code.address(entry), arguments, (code, loop))
 
 
@@ -51,28 +52,28 @@ def _entry_points() -> MachineCode:
 
 
 _SERIAL = """
-define i32 @serial(ptr %slice, ptr %arrays, i64 %count, i64 %line) {
+define i32 @serial(ptr %slice, ptr %arrays, i64 %count, i64 %grain) {
   call void %slice(ptr %arrays, i64 0, i64 %count)
   ret i32 0
 }
 """
 
 _PARALLEL = """
-%task = type {ptr, ptr, i64, i64} ; slice, arrays, count, line: number of elements in a cache line
+%task = type {ptr, ptr, i64, i64} ; slice, arrays, count, grain
 
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
 declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()
 
-define i32 @parallel(ptr %slice, ptr %arrays, i64 %count, i64 %line) {
+define i32 @parallel(ptr %slice, ptr %arrays, i64 %count, i64 %grain) {
   %task = alloca %task
   %task.arrays = getelementptr %task, ptr %task, i32 0, i32 1
   %task.count = getelementptr %task, ptr %task, i32 0, i32 2
-  %task.line = getelementptr %task, ptr %task, i32 0, i32 3
+  %task.grain = getelementptr %task, ptr %task, i32 0, i32 3
   store ptr %slice, ptr %task
   store ptr %arrays, ptr %task.arrays
   store i64 %count, ptr %task.count
-  store i64 %line, ptr %task.line
+  store i64 %grain, ptr %task.grain
   ; 0 asks for as many threads as are set for the calling thread
   call void @GOMP_parallel(ptr @worker, ptr %task, i32 0, i32 0)
   ret i32 0
@@ -81,20 +82,20 @@ define i32 @parallel(ptr %slice, ptr %arrays, i64 %count, i64 %line) {
 define internal void @worker(ptr %task) {
   %task.arrays = getelementptr %task, ptr %task, i32 0, i32 1
   %task.count = getelementptr %task, ptr %task, i32 0, i32 2
-  %task.line = getelementptr %task, ptr %task, i32 0, i32 3
+  %task.grain = getelementptr %task, ptr %task, i32 0, i32 3
   %slice = load ptr, ptr %task
   %arrays = load ptr, ptr %task.arrays
   %count = load i64, ptr %task.count
-  %line = load i64, ptr %task.line
+  %grain = load i64, ptr %task.grain
   %thread.int = call i32 @omp_get_thread_num()
   %threads.int = call i32 @omp_get_num_threads()
   %thread = zext i32 %thread.int to i64
   %threads = zext i32 %threads.int to i64
 
-  ; lines = ceil(count / line); share = ceil(lines / threads) * line
-  %lines = call i64 @divided(i64 %count, i64 %line)
-  %lines.each = call i64 @divided(i64 %lines, i64 %threads)
-  %share = mul i64 %lines.each, %line
+  ; grains = ceil(count / grain); share = ceil(grains / threads) * grain
+  %grains = call i64 @divided(i64 %count, i64 %grain)
+  %grains.each = call i64 @divided(i64 %grains, i64 %threads)
+  %share = mul i64 %grains.each, %grain
 
   ; the last shares may be shorter, or empty
   %begin.even = mul i64 %thread, %share

@@ -14,7 +14,6 @@ from runner.kernels.cpu.onednn import (
     parts,
     pooling,
     softmax,
-    transpose,
 )
 from runner.kernels.cpu.onednn.library import OneDnnUnavailable, load
 from runner.kernels.registry import Registry
@@ -30,7 +29,6 @@ FAMILIES = (
     broadcast,
     linear,
     softmax,
-    transpose,
     eltwise,
 )
 

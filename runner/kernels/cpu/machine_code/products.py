@@ -1,0 +1,239 @@
+"""A product of matrices that goes into an element-wise program: no element of it ever leaves a register.
+
+The product is x' dy, a sum over few rows: the gradient of a dense layer's weights. It has as many elements as the
+weights, which are read and written anyway; computed block by block where they are updated, it costs no memory traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import product
+
+import numpy as np
+from llvmlite import ir
+
+from runner.kernels.cpu.machine_code import threads
+from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
+from runner.kernels.cpu.machine_code.compiler import MachineCode, host
+from runner.kernels.cpu.machine_code.counting import INDEX, fold, repeat
+from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, fetch_for_writing, load, store
+from runner.kernels.cpu.machine_code.loops import SLICE, ElementLoop, element, emit_steps, shared_values
+from runner.kernels.elementwise import parse
+from runner.kernels.registry import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Registry, Spec, plain
+
+OP = "matmul_elementwise"
+DTYPE = "float32"
+FACTORS = frozenset({"float32", "bfloat16"})
+
+MOST_TERMS = 64
+"""Rows of x and dy up to which a product costs less than the memory traffic that it spares."""
+
+BLOCK_OF_VECTOR_BYTES = {64: (8, 3)}
+"""Rows and vectors of a block of the product: registers hold it, 24 of 32, and others some of dy and a number of x."""
+
+SMALL_BLOCK = (4, 3)
+"""Where there are 16 registers."""
+
+GRAIN = 8
+"""Rows that one thread does at least: whole blocks."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What to compile. factors: the dtype of x (terms, rows) and dy (terms, columns). loop: the program, of whose
+    inputs number ``place`` is the product."""
+
+    loop: ElementLoop
+    place: int
+    factors: str
+    terms: int
+    rows: int
+    columns: int
+
+
+def register(registry: Registry) -> None:
+    """Add the kernel of op ``matmul_elementwise``."""
+    registry.add(Kernel(OP, "cpu", "llvm", 10, FACTORS, _arrange, _bind))
+
+
+def _arrange(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement | None:
+    """Everything plain; None for other products, for many terms, and for updates in other dtypes."""
+    x = inputs[0]
+    turned = (attributes["transpose_a"], attributes["transpose_b"]) == (True, False)
+    alike = all(spec.dtype == DTYPE for spec in (*inputs[2:], *outputs))
+    if not turned or not alike or x.dtype not in FACTORS or not 0 < x.shape[0] <= MOST_TERMS:
+        return None
+    wide = [position for position, spec in enumerate(inputs) if position > 1 and spec.shape]
+    in_place = tuple(product(wide, range(len(outputs))))
+    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=in_place)
+
+
+def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+    x, dy, *rest = (operand.spec for operand in buffers.inputs)
+    place = attributes["product"]
+    wide = [bool(spec.shape) for spec in rest]
+    wide.insert(place, True)
+    shapes = (x.dtype, x.shape[0], x.shape[1], dy.shape[1])
+    code = _compiled(attributes["program"], tuple(attributes["outputs"]), tuple(wide), place, *shapes)
+    operands = (*buffers.inputs, *buffers.outputs)
+    addresses = np.array([operand.address for operand in operands], np.intp)
+    keep = (code, addresses, operands)
+    return threads.on_all(threads.Loop(code.address("slice"), int(addresses.ctypes.data), x.shape[1], GRAIN, keep))
+
+
+@cache
+def _compiled(
+    program: str,
+    outputs: tuple[int, ...],
+    wide: tuple[bool, ...],
+    place: int,
+    factors: str,
+    terms: int,
+    rows: int,
+    columns: int,
+) -> MachineCode:
+    loop = ElementLoop(parse(program, len(wide), outputs), DTYPE, wide)
+    return MachineCode(write_module(Update(loop, place, factors, terms, rows, columns), host().vector_bytes))
+
+
+def write_module(update: Update, vector_bytes: int) -> str:
+    """The module in LLVM's language; its function ``slice`` does some rows of the product."""
+    module = ir.Module("product")
+    function = ir.Function(module, SLICE, "slice")
+    _Writer(update, function, vector_bytes).write()
+    return str(module)
+
+
+class _Writer:
+    """Appends the instructions of ``slice(arrays, begin, end)``; arrays are x, dy, the operands, the outputs."""
+
+    def __init__(self, update: Update, function: ir.Function, vector_bytes: int) -> None:
+        self._update = update
+        self._lanes = vector_bytes // ITEMSIZE[DTYPE]
+        self._rows, self._vectors = BLOCK_OF_VECTOR_BYTES.get(vector_bytes, SMALL_BLOCK)
+        self._builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
+        arrays, self._begin, self._end = function.args
+        loop, place = update.loop, update.place
+        count = 1 + len(loop.wide) + len(loop.program.outputs)
+        x, dy, *rest = (
+            builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=ir.PointerType()) for k in range(count)
+        )
+        self._x, self._dy = x, dy
+        # The product has a place among the inputs, and no memory.
+        self._inputs = [*rest[:place], None, *rest[place : len(loop.wide) - 1]]
+        self._outputs = rest[len(loop.wide) - 1 :]
+        self._shared = shared_values(builder, loop, self._inputs)
+
+    def write(self) -> None:
+        """Blocks of rows while there are enough of them, then row by row."""
+        builder, begin = self._builder, self._begin
+        for rows in (self._rows, 1):
+            blocks = builder.sdiv(builder.sub(self._end, begin), INDEX(rows))
+            stop = builder.add(begin, builder.mul(blocks, INDEX(rows)))
+            repeat(builder, begin, stop, rows, self._all_columns(rows))
+            begin = stop
+        builder.ret_void()
+
+    def _all_columns(self, rows: int) -> Callable[[Value], None]:
+        """All columns of some rows: blocks of vectors, then vectors, then single numbers."""
+        columns, lanes = self._update.columns, self._lanes
+
+        def write(row: Value) -> None:
+            begin = 0
+            for vectors, width in ((self._vectors, lanes), (1, lanes), (1, 1)):
+                stop = begin + (columns - begin) // (vectors * width) * (vectors * width)
+                block = _Block(rows, vectors, Lanes(DTYPE, width), row)
+                repeat(self._builder, INDEX(begin), INDEX(stop), vectors * width, partial(self._block, block))
+                begin = stop
+
+        return write
+
+    def _block(self, block: _Block, column: Value) -> None:
+        """Sum up a block of the product, and run the program on it."""
+        builder, lanes = self._builder, block.lanes
+        spread = {number: lanes.spread(builder, value) for number, value in self._shared.items()}
+        zeros = [lanes.constant(0.0)] * (block.rows * block.vectors)
+
+        def add_term(term: Value, sums: Sequence[Value]) -> Sequence[Value]:
+            if block.rows > 1:
+                self._fetch_ahead(block, column, term)
+            return self._term(block, column, term, sums)
+
+        sums = fold(builder, INDEX(0), INDEX(self._update.terms), 1, zeros, add_term)
+        for (row, vector), total in zip(block.places(), sums, strict=True):
+            start = builder.mul(self._plus(block.row, row), INDEX(self._update.columns))
+            index = builder.add(start, self._plus(column, vector * lanes.count))
+            self._run_program(lanes, index, total, spread)
+
+    def _fetch_ahead(self, block: _Block, column: Value, term: Value) -> None:
+        """Ask for some of the memory that the next block of columns will update.
+
+        Spread over the terms of a sum, so that arithmetic goes on while memory answers: asked for at once, as the
+        processor would by itself, it is waited for. Beyond the last column nothing is read, only asked for.
+        """
+        builder = self._builder
+        vectors = block.rows * block.vectors
+        at_once = -(-vectors // self._update.terms)
+        for one in range(at_once):
+            number = self._plus(builder.mul(term, INDEX(at_once)), one)
+            number = builder.select(builder.icmp_unsigned("<", number, INDEX(vectors)), number, INDEX(vectors - 1))
+            row = builder.add(block.row, builder.udiv(number, INDEX(block.vectors)))
+            vector = self._plus(builder.urem(number, INDEX(block.vectors)), block.vectors)
+            ahead = builder.add(column, builder.mul(vector, INDEX(block.lanes.count)))
+            index = builder.add(builder.mul(row, INDEX(self._update.columns)), ahead)
+            for position in self._operands():
+                fetch_for_writing(builder, element(builder, self._inputs[position], STORED[DTYPE], index))
+
+    def _operands(self) -> list[int]:
+        """Inputs of the program with an element for each of the product, but the product."""
+        return [number for number, wide in enumerate(self._update.loop.wide) if wide and number != self._update.place]
+
+    def _term(self, block: _Block, column: Value, term: Value, sums: Sequence[Value]) -> list[Value]:
+        """Sums, with one more row of x times one of dy."""
+        builder, update, lanes = self._builder, self._update, block.lanes
+        start = builder.add(builder.mul(term, INDEX(update.columns)), column)
+        dy = [self._factor(lanes, self._dy, self._plus(start, v * lanes.count)) for v in range(block.vectors)]
+        start = builder.add(builder.mul(term, INDEX(update.rows)), block.row)
+        x = [self._factor(Lanes(DTYPE, 1), self._x, self._plus(start, row)) for row in range(block.rows)]
+        x = [lanes.spread(builder, number) for number in x]
+        return [
+            lanes.intrinsic(builder, "fma", x[row], dy[vector], total)
+            for (row, vector), total in zip(block.places(), sums, strict=True)
+        ]
+
+    def _factor(self, lanes: Lanes, base: Value, index: Value) -> Value:
+        """Numbers of x or dy."""
+        dtype = self._update.factors
+        return load(self._builder, lanes, dtype, element(self._builder, base, STORED[dtype], index))
+
+    def _run_program(self, lanes: Lanes, index: Value, total: Value, spread: Mapping[int, Value]) -> None:
+        """The outputs of the elements from ``index`` on, of whose product ``total`` are the elements."""
+        builder, loop = self._builder, self._update.loop
+        kind = STORED[DTYPE]
+        values = {**spread, self._update.place: total}
+        for number in self._operands():
+            values[number] = load(builder, lanes, DTYPE, element(builder, self._inputs[number], kind, index))
+        emit_steps(builder, loop, lanes, values, loop.program.widened(loop.wide))
+        for number, base in zip(loop.program.outputs, self._outputs, strict=True):
+            store(builder, lanes, DTYPE, values[number], element(builder, base, kind, index))
+
+    def _plus(self, index: Value, offset: int) -> Value:
+        return self._builder.add(index, INDEX(offset)) if offset else index
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some neighbouring rows and vectors of the product, from ``row`` on."""
+
+    rows: int
+    vectors: int
+    lanes: Lanes
+    row: Value
+
+    def places(self) -> list[tuple[int, int]]:
+        """(row, vector) of every register."""
+        return list(product(range(self.rows), range(self.vectors)))

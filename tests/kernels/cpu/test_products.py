@@ -1,0 +1,168 @@
+"""Products that are computed where they are used up: values, bits, memory, and what is left to others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+import runner.kernels.reference  # noqa: F401 - registers the kernels
+from runner.engine.kernel_table import load_kernels
+from runner.kernels.cpu.machine_code.compiler import MachineCode
+from runner.kernels.cpu.machine_code.loops import ElementLoop
+from runner.kernels.cpu.machine_code.products import MOST_TERMS, Update, write_module
+from runner.kernels.cpu.machine_code.threads import Loop, on_one
+from runner.kernels.elementwise import Program, parse
+from runner.kernels.registry import REGISTRY, Array, Attributes, Kernel, plain
+from tests.kernels.cpu.onednn.checking import assert_close
+from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, run
+
+MOMENTUM = parse("mul 1 4; add 5 2; mul 6 3; sub 0 7", 5, (8, 6))
+"""Inputs: parameters, velocity, gradient, learning rate, momentum. Outputs: parameters, velocity."""
+GRADIENT = 2
+
+SIZES = [(1, 1, 1), (1, 9, 100), (7, 33, 1), (5, 17, 48), (33, 24, 67), (3, 1, 40), (64, 8, 113), (2, 16, 16)]
+"""(rows of dy, inner extent, columns): whole blocks, rests of rows, of vectors and of single numbers."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """The tests run on every core at once."""
+    with threadpool_limits(1, user_api="openmp"):
+        yield
+
+
+def kernel(library: str = "llvm") -> Kernel:
+    return load_kernels().find("matmul_elementwise", "cpu", library)
+
+
+def attributes_of(program: Program, product: int, **changes: Any) -> dict[str, Any]:
+    turned = {"transpose_a": True, "transpose_b": False}
+    what = {"program": program.text, "outputs": program.outputs, "product": product}
+    return {**turned, "dtype": "float32", **what, **changes}
+
+
+def momentum_arrays(size: tuple[int, int, int], factors: str = "float32") -> list[Array]:
+    """x, dy, then parameters, velocity, learning rate and momentum."""
+    m, k, n = size
+    rng = np.random.default_rng(3)
+    x, dy = (rng.standard_normal(shape).astype(factors) for shape in ((m, k), (m, n)))
+    w, v = (rng.standard_normal((k, n)).astype(np.float32) for _ in range(2))
+    return [x, dy, w, v, np.asarray(0.25, np.float32), np.asarray(0.5, np.float32)]
+
+
+def expected(attributes: Attributes, arrays: Sequence[Array]) -> list[Array]:
+    """What the reference kernel makes of the same numbers in float64."""
+    exact = [array.astype(np.float64) for array in arrays]
+    outputs = [Shaped((arrays[0].shape[1], arrays[1].shape[1]), "float64")] * len(attributes["outputs"])
+    reference = REGISTRY.find("matmul_elementwise", "cpu", "numpy")
+    return run(reference, {**attributes, "dtype": "float64"}, list(map(Shaped.of, exact)), outputs, exact).outputs
+
+
+def computed(attributes: Attributes, arrays: Sequence[Array]) -> list[Array]:
+    outputs = [Shaped((arrays[0].shape[1], arrays[1].shape[1]), "float32")] * len(attributes["outputs"])
+    return run(kernel(), attributes, list(map(Shaped.of, arrays)), outputs, arrays).outputs
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("factors", ["float32", "bfloat16"])
+def test_an_update_is_that_of_the_reference(size: tuple[int, int, int], factors: str) -> None:
+    arrays, attributes = momentum_arrays(size, factors), attributes_of(MOMENTUM, GRADIENT)
+    for came, wanted in zip(computed(attributes, arrays), expected(attributes, arrays), strict=True):
+        assert_close(came, wanted, 1e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_terms_are_added_one_by_one_each_rounded_once(size: tuple[int, int, int]) -> None:
+    x, dy = momentum_arrays(size)[:2]
+    (came,) = computed(attributes_of(parse("mul 0 #1", 1, (1,)), 0), [x, dy])
+    total = np.zeros((x.shape[1], dy.shape[1]), np.float32)
+    for one, other in zip(x.astype(np.float64), dy.astype(np.float64), strict=True):
+        # A product of float32 is exact in float64; its sum is rounded there first, which matters in one of 2**29.
+        total = (total + np.outer(one, other)).astype(np.float32)
+    np.testing.assert_array_equal(came, total)
+
+
+@pytest.mark.parametrize("product", [0, 1, 2])
+def test_the_product_may_be_any_input_of_the_program(product: int) -> None:
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((4, 30), (4, 100), (30, 100), ())]
+    attributes = attributes_of(parse("mul 0 #0.5; sub 1 3; sub 4 2", 3, (5, 4)), product)
+    for came, wanted in zip(computed(attributes, arrays), expected(attributes, arrays), strict=True):
+        assert_close(came, wanted)
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+def test_vectors_of_every_size_give_the_same_bits(vector_bytes: int) -> None:
+    arrays = momentum_arrays((5, 17, 101))
+    loop = ElementLoop(MOMENTUM, "float32", (True, True, True, False, False))
+    code = MachineCode(write_module(Update(loop, GRADIENT, "float32", 5, 17, 101), vector_bytes))
+    result = Shaped((17, 101), "float32")
+    operands = [*map(holding, arrays), *(filled(result, plain(result)) for _ in range(2))]
+    addresses = np.array([operand.address for operand in operands], np.intp)
+    invoke(on_one(Loop(code.address("slice"), int(addresses.ctypes.data), 17, 8, operands)))
+    for came, wanted in zip(operands[-2:], computed(attributes_of(MOMENTUM, GRADIENT), arrays), strict=True):
+        np.testing.assert_array_equal(came.array, wanted)
+
+
+def test_threads_share_the_rows() -> None:
+    arrays, attributes = momentum_arrays((5, 43, 101)), attributes_of(MOMENTUM, GRADIENT)
+    alone = computed(attributes, arrays)
+    for threads in (2, 3, 7):
+        with threadpool_limits(threads, user_api="openmp"):
+            shared = computed(attributes, arrays)
+        for came, wanted in zip(shared, alone, strict=True):
+            np.testing.assert_array_equal(came, wanted)
+
+
+W, V = 2, 3
+"""Positions of parameters and velocity."""
+
+
+@pytest.mark.parametrize("places", [(W, V), (V, W), (W, None), (None, W)])
+def test_outputs_may_lie_where_operands_were(places: tuple[int | None, int | None]) -> None:
+    arrays, attributes = momentum_arrays((5, 20, 70)), attributes_of(MOMENTUM, GRADIENT)
+    result = Shaped((20, 70), "float32")
+    arrangement = kernel().arrange(attributes, list(map(Shaped.of, arrays)), [result] * 2, [None] * 6)
+    assert arrangement is not None
+    assert set(arrangement.in_place) == {(W, 0), (W, 1), (V, 0), (V, 1)}
+    assert arrangement.scratch_bytes == 0
+    inputs = [holding(array) for array in arrays]
+    outputs = [filled(result, plain(result)) if place is None else inputs[place] for place in places]
+    call_bound(kernel(), attributes, arrangement, inputs, outputs)
+    for came, wanted in zip(outputs, computed(attributes, arrays), strict=True):
+        np.testing.assert_array_equal(came.array, wanted)
+
+
+def refused(x: Shaped, dy: Shaped, dtype: str = "float32", **changes: Any) -> bool:
+    attributes = attributes_of(parse("sub 0 1", 2, (2,)), 1, dtype=dtype, **changes)
+    rows, columns = x.shape[attributes["transpose_a"]], dy.shape[not attributes["transpose_b"]]
+    result = Shaped((rows, columns), dtype)
+    return kernel().arrange(attributes, [x, dy, result], [result], [None] * 3) is None
+
+
+def floats(*shape: int, dtype: str = "float32") -> Shaped:
+    return Shaped(shape, dtype)
+
+
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, True)])
+def test_other_products_are_left_to_others(turned: tuple[bool, bool]) -> None:
+    assert not refused(floats(40, 40), floats(40, 40))
+    given = dict(zip(("transpose_a", "transpose_b"), turned, strict=True))
+    assert refused(floats(40, 40), floats(40, 40), **given)
+
+
+def test_sums_of_many_terms_and_of_none_are_left_to_others() -> None:
+    assert not refused(floats(MOST_TERMS, 40), floats(MOST_TERMS, 50))
+    assert refused(floats(MOST_TERMS + 1, 40), floats(MOST_TERMS + 1, 50))
+    assert refused(floats(0, 40), floats(0, 50))
+
+
+def test_updates_in_other_dtypes_are_left_to_others() -> None:
+    halves = floats(4, 40, dtype="bfloat16"), floats(4, 50, dtype="bfloat16")
+    assert not refused(*halves)
+    assert refused(*halves, dtype="bfloat16")
+    assert refused(floats(4, 40, dtype="float64"), floats(4, 50, dtype="float64"), dtype="float64")

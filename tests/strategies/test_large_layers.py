@@ -1,0 +1,137 @@
+"""Large dense layers: the gradient of their weights goes into the update and is nowhere kept."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from runner import nn
+from runner.engine.network import NetworkBuilder, Outputs
+from runner.engine.op import OPS
+from runner.engine.passes.fusion_update import SMALLEST_BYTES
+from runner.engine.plan import DevicePlan, Instruction
+from runner.kernels.cpu.machine_code import classification, dispatch, elementwise, sums
+from runner.kernels.cpu.onednn import loading as onednn
+from runner.kernels.registry import REGISTRY, Registry
+from runner.optimizers.momentum import Momentum
+from runner.strategies.base import Task
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from tests.strategies.networks import CLASSES, Batch, task_of
+from tests.strategies.training import opened, trained
+
+INNER, COLUMNS = 1100, 1000
+STEPS = 3
+TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-3}
+"""Relative to the largest weight. Gradients of biases are summed in another order by another kernel."""
+
+
+def wide(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Two layers, a large one whose input has a gradient too, and another."""
+    h = nn.flatten(net, batch["x"], name="flat")
+    h = nn.relu(net, nn.dense(net, h, INNER, name="fc1"), name="relu1")
+    h = nn.relu(net, nn.dense(net, h, COLUMNS, name="fc2"), name="relu2")
+    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
+
+
+def task(dtype: str) -> Task:
+    return task_of(wide, Momentum(weight_decay=1e-3), batch_size=6, dtype=dtype)
+
+
+@pytest.fixture(scope="module")
+def in_pieces() -> Registry:
+    """All kernels but the one that computes a product within an update."""
+    registry = Registry()
+    onednn.register(registry)
+    for family in (classification, elementwise, sums):
+        family.register(registry)
+    registry.join = dispatch.join
+    for op, definition in OPS.items():
+        if definition.executed_by == "kernel":
+            registry.add(REGISTRY.find(op, "cpu", "numpy"))
+    return registry
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_are_those_of_a_step_in_pieces(registry: Registry, in_pieces: Registry, dtype: str) -> None:
+    fused, _ = trained(Single(), task(dtype), registry, STEPS)
+    apart, _ = trained(Single(), task(dtype), in_pieces, STEPS)
+    start, _ = trained(Single(), task(dtype), registry, 0)
+    assert list(fused) == list(apart)
+    for name, weights in apart.items():
+        largest = np.abs(weights).max()
+        assert np.abs(fused[name] - weights).max() <= TOLERANCE[dtype] * largest, name
+        assert np.abs(start[name] - weights).max() > 10 * TOLERANCE[dtype] * largest, f"{name} did not move"
+
+
+def train_plan(dtype: str, registry: Registry) -> DevicePlan:
+    with opened(Single(), task(dtype), registry) as trainer:
+        (plan,) = trainer.session.plans("train").values()
+    return plan
+
+
+def of_large_weights(plan: DevicePlan) -> list[Instruction]:
+    """The instructions that give something of the large weights' shape."""
+    shape = (INNER, COLUMNS)
+    return [each for each in plan.instructions if any(plan.slots[slot].spec.shape == shape for slot in each.outputs)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_instruction_writes_the_gradient(registry: Registry, dtype: str) -> None:
+    plan = train_plan(dtype, registry)
+    writers = of_large_weights(plan)
+    narrowed = ["cast"] * (dtype == "bfloat16")
+    assert sorted(each.op for each in writers) == [*narrowed, "matmul_elementwise"]
+    assert INNER * COLUMNS * 4 >= SMALLEST_BYTES
+    update = writers[-1]
+    assert (update.op, update.library) == ("matmul_elementwise", "llvm")
+
+
+def test_weights_and_velocity_are_updated_where_they_live(registry: Registry) -> None:
+    plan = train_plan("float32", registry)
+    (update,) = of_large_weights(plan)
+    homes = [plan.places[slot] for slot in update.outputs]
+    assert all(place.variable for place in homes)
+    assert len(set(homes)) == 2
+    read = [plan.places[slot] for slot in update.inputs]
+    assert set(homes) <= set(read[2:])
+    assert not any(place.variable for place in read[:2])
+    assert "assign" not in {each.op for each in plan.instructions}
+
+
+def test_x_and_dy_share_no_memory_with_what_is_written_beside_them(registry: Registry) -> None:
+    plan = train_plan("float32", registry)
+    (update,) = of_large_weights(plan)
+    taken: list[tuple[int, int]] = []
+    for slot in update.inputs[:2]:
+        start = plan.places[slot].offset
+        stop = start + plan.slots[slot].layout.nbytes
+        assert all(stop <= other or start >= end for other, end in taken)
+        taken.append((start, stop))
+
+
+def test_the_gradient_of_the_input_reads_the_weights_before_they_change(registry: Registry) -> None:
+    plan = train_plan("float32", registry)
+    (update,) = of_large_weights(plan)
+    weights = {plan.places[slot] for slot in update.outputs}
+    readers = [each.op for each in plan.instructions if weights & {plan.places[slot] for slot in _large(plan, each)}]
+    assert readers == ["matmul_fused", "matmul", "matmul_elementwise"]
+
+
+def _large(plan: DevicePlan, instruction: Instruction) -> list[int]:
+    """Inputs of the large weights' shape."""
+    return [slot for slot in instruction.inputs if plan.slots[slot].spec.shape == (INNER, COLUMNS)]
+
+
+def test_the_arena_has_no_room_for_the_gradient(registry: Registry, in_pieces: Registry) -> None:
+    fused, apart = (train_plan("float32", each).arena_bytes for each in (registry, in_pieces))
+    assert fused < math.prod((INNER, COLUMNS)) * 4 <= apart
+
+
+def test_gradients_that_workers_add_up_are_kept(registry: Registry) -> None:
+    strategy = SyncData(workers=2)
+    with opened(strategy, task("float32"), registry) as trainer:
+        plans = trainer.session.plans("train").values()
+    assert "matmul_elementwise" not in {each.op for plan in plans for each in plan.instructions}
