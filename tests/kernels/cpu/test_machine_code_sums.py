@@ -1,4 +1,4 @@
-"""Sums over trailing axes in machine code: values, shapes, and the order of additions."""
+"""Sums over the first axis and over trailing axes in machine code: values, shapes, and the order of additions."""
 
 from __future__ import annotations
 
@@ -45,6 +45,19 @@ def test_sums(
     np.testing.assert_allclose(total(x, axes, result), x.astype(np.float64).sum(axis=axes), rtol=rounding)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (33, 16), (2, 67), (3, 4, 5), (40, 5000), (3, 0)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_over_the_first_axis_have_the_bits_of_numpy(shape: tuple[int, ...], dtype: str) -> None:
+    rng = np.random.default_rng(4)
+    x = (rng.standard_normal(shape) * 10.0 ** rng.integers(-8, 8, shape)).astype(dtype)
+    np.testing.assert_array_equal(total(x, (0,), shape[1:]), x.sum(axis=0))
+
+
+def test_a_first_axis_may_be_kept() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(total(x, (0,), (1, 4), keepdims=True), [[12, 15, 18, 21]])
+
+
 def test_kept_axes() -> None:
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     np.testing.assert_array_equal(total(x, (1,), (3, 1), keepdims=True), [[6], [22], [38]])
@@ -71,7 +84,7 @@ def test_what_is_not_finite_reaches_the_sum(broken: float, place: int) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "axes", "dtype"),
-    [((65537,), (0,), "float32"), ((3, 4), (0,), "float32"), ((3, 4, 5), (0, 2), "float64"), ((3,), (0,), "int64")],
+    [((65537,), (0,), "float32"), ((0, 4), (0,), "float32"), ((3, 4, 5), (0, 2), "float64"), ((3,), (0,), "int64")],
 )
 def test_other_sums_are_left_to_others(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None:
     x = Shaped(shape, dtype)

@@ -1,4 +1,4 @@
-"""Sums of few numbers over trailing axes: where a call of NumPy costs more than the additions."""
+"""Sums over the first axis, and of few numbers over trailing axes: there a call of NumPy costs more than additions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cache
 from llvmlite import ir
 
 from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
+from runner.kernels.cpu.machine_code.column_sums import column_sums
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.elements import STORED, store
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
@@ -41,15 +42,27 @@ def register(registry: Registry) -> None:
 def _arrange(
     attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
 ) -> Arrangement | None:
-    (x,), rank = inputs, len(inputs[0].shape)
-    trailing = tuple(attributes["axes"]) == tuple(range(rank - len(attributes["axes"]), rank))
-    if not trailing or x.dtype not in DTYPES or math.prod(x.shape) > LARGEST:
-        return None
-    return arrange_plain(attributes, inputs, outputs, offered)
+    (x,) = inputs
+    few_trailing = _are_trailing(attributes, x) and math.prod(x.shape) <= LARGEST
+    if x.dtype in DTYPES and (few_trailing or _is_first(attributes, x)):
+        return arrange_plain(attributes, inputs, outputs, offered)
+    return None
+
+
+def _are_trailing(attributes: Attributes, x: Spec) -> bool:
+    rank = len(x.shape)
+    return tuple(attributes["axes"]) == tuple(range(rank - len(attributes["axes"]), rank))
+
+
+def _is_first(attributes: Attributes, x: Spec) -> bool:
+    """Whether it is over the first of several axes, and there is something to add."""
+    return tuple(attributes["axes"]) == (0,) and len(x.shape) > 1 and x.shape[0] > 0
 
 
 def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     (x,) = buffers.inputs
+    if _is_first(attributes, x.spec):
+        return column_sums(x, *buffers.outputs)
     kept = len(x.spec.shape) - len(attributes["axes"])
     shape = math.prod(x.spec.shape[:kept]), math.prod(x.spec.shape[kept:])
     return bound(_compiled(x.spec.dtype), (x, *buffers.outputs), shape)

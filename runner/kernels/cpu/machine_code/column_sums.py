@@ -1,0 +1,67 @@
+"""Sums over the first axis, such as the gradient of a bias: row is added to row, as NumPy does."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+from llvmlite import ir
+
+from runner.kernels.cpu.machine_code import threads
+from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
+from runner.kernels.cpu.machine_code.compiler import MachineCode, host
+from runner.kernels.cpu.machine_code.counting import INDEX, fold, repeat, whole_part
+from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, load, store
+from runner.kernels.cpu.machine_code.elementwise import PARALLEL_BYTES
+from runner.kernels.cpu.machine_code.loops import SLICE, element
+from runner.kernels.registry import NativeCall, Operand
+
+
+def column_sums(x: Operand, result: Operand) -> NativeCall:
+    """The call that adds up x (m, ...), m at least 1, over its first axis; both plain, float32 or float64.
+
+    The bits are those of NumPy's sum over that axis.
+    """
+    rows, columns = x.spec.shape[0], math.prod(x.spec.shape[1:])
+    code = _compiled(x.spec.dtype, rows, columns)
+    addresses = np.array([x.address, result.address], np.intp)
+    grain = threads.LINE_BYTES // ITEMSIZE[x.spec.dtype]
+    loop = threads.Loop(code.address("slice"), int(addresses.ctypes.data), columns, grain, (code, addresses, x, result))
+    return threads.on_all(loop) if x.layout.nbytes >= PARALLEL_BYTES else threads.on_one(loop)
+
+
+@cache
+def _compiled(dtype: str, rows: int, columns: int) -> MachineCode:
+    return MachineCode(write_module(dtype, rows, columns, host().vector_bytes))
+
+
+def write_module(dtype: str, rows: int, columns: int, vector_bytes: int) -> str:
+    """The module in LLVM's language; its function ``slice`` does a range of columns."""
+    module = ir.Module("column_sums")
+    function = ir.Function(module, SLICE, "slice")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    arrays, begin, end = function.args
+    x, result = (builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=ir.PointerType()) for k in range(2))
+    for lanes in (Lanes(dtype, vector_bytes // ITEMSIZE[dtype]), Lanes(dtype, 1)):
+
+        def add_up(column: Value, lanes: Lanes = lanes) -> None:
+            def row(number: Value) -> Value:
+                index = builder.add(builder.mul(number, INDEX(columns)), column)
+                return load(builder, lanes, dtype, element(builder, x, STORED[dtype], index))
+
+            (total,) = fold(
+                builder,
+                INDEX(1),
+                INDEX(rows),
+                1,
+                [row(INDEX(0))],
+                lambda number, sums: [builder.fadd(*sums, row(number))],
+            )
+            store(builder, lanes, dtype, total, element(builder, result, STORED[dtype], column))
+
+        stop = builder.add(begin, whole_part(builder, builder.sub(end, begin), lanes.count))
+        repeat(builder, begin, stop, lanes.count, add_up)
+        begin = stop
+    builder.ret_void()
+    return str(module)
