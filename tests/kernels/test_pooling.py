@@ -74,6 +74,14 @@ def test_a_maximum_over_nan_is_nan(position: int) -> None:
     assert np.isnan(y).all()
 
 
+def test_an_infinite_gradient_goes_to_the_maximum_alone() -> None:
+    x = np.arange(4.0).reshape(1, 1, 2, 2)
+    geometry = {"window": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0)}
+    y, argmax = max_pool(x, **geometry)
+    dx = max_pool_gradient(np.full_like(y, np.inf), argmax, input_shape=x.shape, **geometry)
+    assert dx.tolist() == [[[[0.0, 0.0], [0.0, np.inf]]]]
+
+
 def test_overlapping_windows_add_their_gradients_at_one_maximum() -> None:
     geometry = {"window": (3, 3), "strides": (1, 1), "padding": (0, 0, 0, 0)}
     x = np.zeros((1, 1, 4, 4))

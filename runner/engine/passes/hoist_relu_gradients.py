@@ -21,8 +21,8 @@ def hoist_relu_gradients(graph: Graph, roots: Roots) -> Rewrite:
     names and stand where the max_pool_gradient stood; that one's output is now what the relu_gradient's was.
 
     No bit changes, signs of zeros included: the same dy are added up in the same order, with zeros in between, which
-    change no sum that began at +0. Only what is not finite may come out at other places of a window: the reference
-    kernel spreads an infinite dy over it, and where y holds NaN, what argmax points at is not what was pooled.
+    change no sum that began at +0. Only where y holds NaN may other places of a window get its dy: what argmax points
+    at is not what was pooled then.
     """
     uses = Uses(graph, roots)
     hoisted: dict[str, Node] = {}

@@ -28,7 +28,7 @@ def max_pool_gradient(
 ) -> Array:
     image = np.zeros(padded_shape(input_shape, padding), dy.dtype)
     for position, place in enumerate(places(dy.shape[2:], window, strides)):
-        image[place] += dy * (argmax == position)
+        image[place] += np.where(argmax == position, dy, dy.dtype.type(0))
     return inner(image, padding)
 
 
