@@ -50,7 +50,7 @@ def build(config: Config) -> Experiment:
         config=config,
         facts=facts,
         program=program,
-        cluster=local_cluster(program.workers),
+        cluster=local_cluster(program.workers, program.servers, compression=config.cluster.compression),
         total_steps=total_steps,
         steps_per_epoch=steps_per_epoch,
         threads_per_worker=config.cluster.threads_per_worker,

@@ -151,6 +151,7 @@ def _worker(arguments: Sequence[str]) -> int:
     parser.add_argument("--epoch", required=True, type=int, help="number of this start of the run")
     parser.add_argument("--parent", required=True, type=int, help="process id of the master")
     parser.add_argument("--peers", required=True, type=int, help="number of workers")
+    parser.add_argument("--servers", required=True, type=int, help="number of parameter servers")
     parser.add_argument("--queued-messages", required=True, type=int, help="most messages one peer may queue")
     options = parser.parse_args(arguments)
     from runner.data.source import source_from_config

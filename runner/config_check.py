@@ -97,6 +97,14 @@ def _workers(config: Config) -> Iterator[str]:
         )
 
 
+def _compression(config: Config) -> Iterator[str]:
+    if config.cluster.compression != "none" and config.precision == "float64":
+        yield (
+            f"cluster.compression={config.cluster.compression} with precision=float64: only float32 tensors are "
+            "compressed, so none would be; use precision=float32 or bfloat16, or cluster.compression=none"
+        )
+
+
 def _tracking(config: Config) -> Iterator[str]:
     try:
         config.tracking.check()
@@ -108,4 +116,4 @@ def _yaml(value: object) -> object:
     return "null" if value is None else value
 
 
-_RULES = (_single_values, _counts, _length, _shares, _workers, _tracking)
+_RULES = (_single_values, _counts, _length, _shares, _workers, _compression, _tracking)

@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from runner.engine.device import COMPRESSIONS
 from runner.errors import ConfigError
 
 
@@ -51,10 +52,13 @@ class LocalCluster:
     """Every worker is a process on this machine."""
 
     name: str = "local"
-    threads_per_worker: int | None = key(None, "kernel threads of one worker; null: cores // workers")
+    threads_per_worker: int | None = key(None, "kernel threads of a worker or parameter server; null: cores // workers")
     workers: int | None = key(None, "workers this cluster has; null: as many as parallelism asks for")
+    compression: str = key("none", "of tensors between devices: none, or high16, the upper 16 bits of float32")
 
     def __post_init__(self) -> None:
+        if self.compression not in COMPRESSIONS:
+            raise ConfigError(f"cluster.compression={self.compression!r}: expected one of {', '.join(COMPRESSIONS)}")
         for field_name in ("threads_per_worker", "workers"):
             value = getattr(self, field_name)
             if value is not None and value < 1:

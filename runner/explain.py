@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from runner.build import build
@@ -16,6 +16,7 @@ from runner.engine.network import NetworkBuilder
 from runner.engine.plan import DevicePlan
 from runner.engine.program_plans import ProgramPlans
 from runner.engine.tensor import Tensor
+from runner.engine.transfer_times import Transfer, transfers
 from runner.engine.variables import Variables
 from runner.experiment import Experiment
 
@@ -23,6 +24,10 @@ _MULTIPLYING = ("matmul", "conv2d")
 """Ops whose floating-point operations come in pairs of a multiplication and an addition."""
 _PASSING_ON = ("reshape", "identity")
 """Ops that give out their input's memory."""
+
+_ESTIMATED = """\
+Milliseconds are estimated by the cost model, summed over messages. In the hidden ones the receiver computes,
+between a send and the first node that needs it. Messages may hide behind the same compute."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,17 @@ class LayerRow:
 
 
 def explain(config: Config) -> str:
-    """Describe layers, totals, devices, transfers and planned memory of a training step as text."""
+    """Describe layers, totals, devices, planned memory and transfers of a training step as text."""
     experiment = build(config)
-    plans = training_plans(experiment)
+    planned = _planned(experiment)
+    signature = experiment.program.clients["train"].signature
+    plans = planned.plans(signature)
     rows = layer_rows(experiment)
     train = config.train
     lines = [
         f"model {config.model.name} on {config.data.name}, {config.precision}, "
         f"optimizer {config.optimizer.name}, parallelism {config.parallelism.name} "
-        f"with {experiment.program.workers} worker(s)",
+        f"with {_processes(experiment)}",
         "",
         _table(
             ("layer", "kind", "output (one example)", "parameters", "multiply-adds", "activation bytes"),
@@ -70,14 +77,70 @@ def explain(config: Config) -> str:
         "",
         "Planned peak: largest sum of activations, gradients and inputs alive at once in a training step; "
         "variables come on top.",
+        "",
+        sent_text(transfers(planned.compiled(signature), experiment.cluster)),
     ]
     return "\n".join(lines)
 
 
+def sent_text(sent: Sequence[Transfer]) -> str:
+    """Two tables of the transfers of a step: by wire and layer, and by wire with the times of the cost model.
+
+    Wires are sorted by name, the layers of one by their first send. A dash stands for no layer.
+    """
+    if not sent:
+        return "Nothing is sent between devices."
+    by_wire = sorted(sent, key=lambda each: (each.source, each.destination))
+    layers = _grouped(by_wire, lambda each: (each.source, each.destination, each.layer or "-"))
+    wires = _grouped(by_wire, lambda each: (each.source, each.destination))
+    return "\n".join(
+        [
+            _table(
+                ("from", "to", "layer", "messages", "bytes per step"),
+                [(*group, *_messages(members)) for group, members in layers.items()],
+            ),
+            "",
+            _table(
+                ("from", "to", "messages", "bytes per step", "transfer ms", "hidden ms"),
+                [(*wire, *_messages(members), *_milliseconds(members)) for wire, members in wires.items()],
+            ),
+            "",
+            _ESTIMATED,
+        ]
+    )
+
+
+def _grouped(
+    sent: Sequence[Transfer], key: Callable[[Transfer], tuple[str, ...]]
+) -> dict[tuple[str, ...], list[Transfer]]:
+    groups: dict[tuple[str, ...], list[Transfer]] = {}
+    for each in sent:
+        groups.setdefault(key(each), []).append(each)
+    return groups
+
+
+def _messages(sent: Sequence[Transfer]) -> tuple[str, str]:
+    return _n(len(sent)), _n(sum(each.nbytes for each in sent))
+
+
+def _milliseconds(sent: Sequence[Transfer]) -> tuple[str, str]:
+    totals = (sum(each.seconds for each in sent), sum(each.hidden_s for each in sent))
+    return f"{1e3 * totals[0]:,.3f}", f"{1e3 * totals[1]:,.3f}"
+
+
+def _processes(experiment: Experiment) -> str:
+    program = experiment.program
+    servers = f" and {program.servers} parameter server(s)" if program.servers else ""
+    return f"{program.workers} worker(s){servers}"
+
+
 def training_plans(experiment: Experiment) -> dict[str, DevicePlan]:
     """The plan of the training step by device."""
-    planned = ProgramPlans(experiment.program, experiment.cluster, load_kernels())
-    return dict(planned.plans(experiment.program.clients["train"].signature))
+    return dict(_planned(experiment).plans(experiment.program.clients["train"].signature))
+
+
+def _planned(experiment: Experiment) -> ProgramPlans:
+    return ProgramPlans(experiment.program, experiment.cluster, load_kernels())
 
 
 def layer_rows(experiment: Experiment) -> list[LayerRow]:

@@ -30,8 +30,10 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.examples_per_s:
         yield "examples/s", f"{summary.examples_per_s:,.0f}"
     if any(summary.bytes_sent_per_worker):
-        sent = ", ".join(f"{count / _MIB:,.1f}" for count in summary.bytes_sent_per_worker)
-        yield "MiB sent per worker", sent
+        sent = [f"{count / _MIB:,.1f}" for count in summary.bytes_sent_per_worker]
+        yield "MiB sent per worker", ", ".join(sent[: summary.workers])
+        if servers := sent[summary.workers :]:
+            yield "MiB sent per server", ", ".join(servers)
     peaks = ", ".join(f"{name} {count / _MIB:,.0f}" for name, count in summary.peak_memory_bytes.items())
     if peaks:
         yield "peak memory, MiB", peaks

@@ -78,8 +78,8 @@ class Summary:
       examples_per_s     training examples per second of step time in this process
       final              metric -> last value, such as "test/accuracy"
       best               metric -> best value (largest accuracy, smallest loss)
-      bytes_sent_per_worker  bytes each worker sent, by worker number
-      peak_memory_bytes  process ("master", "worker-0", ...) -> largest resident set
+      bytes_sent_per_worker  bytes each worker sent, by worker number, then each parameter server by its own
+      peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set
       weights_sha256     SHA-256 over all variables sorted by unsharded name, in plain layout
     """
 

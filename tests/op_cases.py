@@ -60,6 +60,11 @@ def normal(*shape: int) -> Sample:
     return lambda rng: rng.standard_normal(shape)
 
 
+def single(sample: Sample) -> Sample:
+    """The same in float32, whatever the dtype under test."""
+    return lambda rng: np.asarray(sample(rng), "float32")
+
+
 def positive(*shape: int) -> Sample:
     """Numbers within 0.5 and 2."""
     return lambda rng: rng.uniform(0.5, 2.0, shape)
@@ -224,6 +229,11 @@ CASES: dict[str, list[Case]] = {
         Case((normal(3, 2),), {"dtype": "int64"}, 0),
         Case((integers(255, 3, 2, dtype="uint8"),), {"dtype": PRECISION}, 0),
         Case((booleans(3),), {"dtype": PRECISION}, 0),
+    ],
+    "truncate_to_bfloat16": [
+        Case((single(normal(3, 2)),), orders=0),
+        Case((single(normal()),), orders=0),
+        Case((single(normal(2, 0)),), orders=0),
     ],
     # arithmetic
     "add": [*_binary(), Case((integers(9, 3), integers(9, 3)))],

@@ -40,8 +40,16 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     (["train.microbatches=2"], "train.microbatches=2 with parallelism=sync_data: the shares of its workers"),
     (["parallelism=single", "parallelism.workers=2"], "parallelism.workers=2 with parallelism=single"),
     (["cluster.workers=3"], "cluster.workers=3 and parallelism.workers=2 differ"),
+    (["parallelism.servers=2"], "parallelism.servers=2 with parallelism.combine=sharded_reduce: only combine="),
+    (["parallelism.combine=parameter_server", "parallelism.servers=0"], "parallelism.servers=0: expected 1 or more"),
     (["cluster.workers=0"], "cluster.workers=0: expected 1 or more, or null"),
     (["cluster.threads_per_worker=0"], "cluster.threads_per_worker=0: expected 1 or more, or null"),
+    (["cluster.compression=zip"], "cluster.compression='zip': expected one of none, high16"),
+    (
+        ["cluster.compression=high16", "precision=float64"],
+        "cluster.compression=high16 with precision=float64: only float32 tensors are compressed, so none would be; "
+        "use precision=float32 or bfloat16, or cluster.compression=none",
+    ),
     (
         ["tracking.uri=ftp://x"],
         "tracking store 'ftp://x': expected an address that starts with one of sqlite",

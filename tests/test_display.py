@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -43,8 +44,9 @@ def test_the_first_signal_is_noted_and_the_second_one_stops_at_once() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_the_results_table_shows_what_came_out() -> None:
-    summary = Summary(
+def finished() -> Summary:
+    """A summary in which everything is known."""
+    return Summary(
         run_id="r",
         status="finished",
         config_hash="c",
@@ -63,9 +65,24 @@ def test_the_results_table_shows_what_came_out() -> None:
         bytes_sent_per_worker=[2**20, 3 * 2**20],
         weights_sha256="abc",
     )
+
+
+def facts(summary: Summary) -> dict[str, str]:
+    """What the results table says, by the name of the line."""
     lines = dict(line.split("  ", 1) for line in results_table(summary).splitlines())
-    values = {name.strip(): value.strip() for name, value in lines.items()}
+    return {name.strip(): value.strip() for name, value in lines.items()}
+
+
+def test_the_results_table_shows_what_came_out() -> None:
+    values = facts(finished())
     assert values["test/accuracy"] == "0.9700  (best 0.9800)"
     assert values["step time"] == "median 2.00 ms, p10 1.00 ms, p90 4.00 ms"
     assert values["MiB sent per worker"] == "1.0, 3.0"
+    assert "MiB sent per server" not in values
     assert values["run directory"] == "/here"
+
+
+def test_what_parameter_servers_sent_is_not_among_what_workers_sent() -> None:
+    values = facts(replace(finished(), bytes_sent_per_worker=[2**20, 3 * 2**20, 5 * 2**20]))
+    assert values["MiB sent per worker"] == "1.0, 3.0"
+    assert values["MiB sent per server"] == "5.0"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from runner.build import build
-from runner.explain import LayerRow, explain, layer_rows, training_plans
+from runner.config_schema import Config
+from runner.engine.transfer_times import Transfer
+from runner.explain import LayerRow, explain, layer_rows, sent_text, training_plans
 from tests.small_runs import small_config
 
 
@@ -101,6 +103,64 @@ def test_bytes_sent_are_those_of_the_plans() -> None:
         assert plan.sent_bytes > 0
         assert f"{plan.sent_bytes:,}" in text
         assert f"{plan.arena_bytes:,}" in text
+
+
+def test_parameter_servers_are_devices_beside_the_workers() -> None:
+    servers = ("parallelism.combine=parameter_server", "parallelism.servers=2")
+    text = explain(small_config("parallelism=sync_data", "parallelism.workers=3", *servers))
+    assert "parallelism sync_data with 3 worker(s) and 2 parameter server(s)" in text
+    assert all(f"/job:ps/task:{server}/device:cpu:0" in text for server in range(2))
+
+
+def test_what_is_sent_is_told_by_wire_and_layer_and_in_total() -> None:
+    sent = [
+        Transfer("b", "a", None, 4, 0.5e-3, 0.0),
+        Transfer("a", "b", "fc2", 1_000, 1e-3, 1e-3),
+        Transfer("a", "c", "fc2", 1_000, 1e-3, 0.0),
+        Transfer("a", "b", "fc1", 20_000, 2.0, 0.25e-3),
+        Transfer("a", "b", "fc2", 500, 0.75e-3, 0.5e-3),
+    ]
+    assert sent_text(sent) == "\n".join(
+        [
+            "from  to  layer  messages  bytes per step",
+            "a     b   fc2           2           1,500",
+            "a     b   fc1           1          20,000",
+            "a     c   fc2           1           1,000",
+            "b     a   -             1               4",
+            "",
+            "from  to  messages  bytes per step  transfer ms  hidden ms",
+            "a     b          3          21,500    2,001.750      1.750",
+            "a     c          1           1,000        1.000      0.000",
+            "b     a          1               4        0.500      0.000",
+            "",
+            "Milliseconds are estimated by the cost model, summed over messages. "
+            "In the hidden ones the receiver computes,",
+            "between a send and the first node that needs it. Messages may hide behind the same compute.",
+        ]
+    )
+
+
+def sent_rows(config: Config) -> list[tuple[str, str, str]]:
+    """Layer, messages and bytes of the table of wires and layers."""
+    lines = [line.split() for line in explain(config).splitlines()]
+    return [(cells[2], cells[3], cells[4]) for cells in lines if len(cells) == 5 and cells[0].startswith("/job:")]
+
+
+@pytest.mark.parametrize(("compression", "bytes_per_value"), [("none", 4), ("high16", 2)])
+def test_rows_hold_the_bytes_of_the_formula_in_the_order_of_sends(compression: str, bytes_per_value: int) -> None:
+    one_by_one = ("parallelism.bucket_bytes=0", f"cluster.compression={compression}")
+    config = small_config("parallelism=sync_data", "parallelism.workers=2", *one_by_one)
+    # Each worker sends the other's half of a gradient and its own half of the sum, of weights and of biases.
+    gradients = [
+        ("fc2", "4", f"{(8 * 10 + 10) * bytes_per_value:,}"),
+        ("fc1", "4", f"{(64 * 8 + 8) * bytes_per_value:,}"),
+    ]
+    scores = [("-", "2", "8")]
+    assert sent_rows(config) == [*gradients, *scores, *gradients]
+
+
+def test_a_single_device_sends_nothing() -> None:
+    assert explain(small_config()).endswith("\n\nNothing is sent between devices.")
 
 
 def test_the_text_says_what_would_run() -> None:

@@ -21,7 +21,7 @@ from runner.engine.transport.documents import encode_document
 from runner.engine.transport.endpoint import Identity
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
 from runner.engine.transport.messages import Done, Load, Loaded, Run
-from runner.engine.transport.names import MASTER_ROLE, WORKER_ROLE, peer_name
+from runner.engine.transport.names import MASTER_ROLE, SERVER_ROLE, process_names, split_name
 from runner.engine.transport.tokens import new_token
 from runner.engine.worker_group import SPARE_MESSAGES, WorkerGroup, start_workers
 from runner.errors import RunnerError, SecurityError
@@ -107,7 +107,7 @@ class ClusterSession:
         return {name: plan.fetch(tensor) for name, tensor in asked.fetches.items()}
 
     def sent_bytes(self) -> list[int]:
-        """Bytes of tensors each worker has sent to others so far."""
+        """Bytes of tensors each process has sent to others so far, in the order of the devices."""
         return list(self._sent.values())
 
     def peak_memory_bytes(self) -> dict[str, int]:
@@ -164,9 +164,10 @@ class ClusterSession:
 
 
 def _worker_names(cluster: Cluster) -> list[str]:
-    """The processes of a cluster's devices; raises ValueError unless each has one and they are numbered from 0."""
+    """The processes of a cluster's devices; raises ValueError unless each has one and each job's count from 0."""
     names = [peer_of(device.name) for device in cluster.devices]
-    expected = [peer_name(WORKER_ROLE, index) for index in range(len(names))]
+    servers = sum(split_name(name)[0] == SERVER_ROLE for name in names)
+    expected = process_names(len(names) - servers, servers)
     if sorted(names) != sorted(expected):
         raise ValueError(f"devices of {', '.join(names)}: expected one device for each of {', '.join(expected)}")
     return names

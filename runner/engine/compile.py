@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from runner.engine import op as op_table
 from runner.engine.device import Cluster
 from runner.engine.graph import Graph, Node
-from runner.engine.passes.optimize import default_passes, optimize
+from runner.engine.passes.optimize import COMPRESSION, Pass, default_passes, optimize
 from runner.engine.passes.order_writes import order_writes
 from runner.engine.passes.placement import place
 from runner.engine.passes.prune import prune
 from runner.engine.passes.rewriting import Roots
-from runner.engine.passes.schedule import schedule, split
+from runner.engine.passes.schedule import split, start_times
 from runner.engine.passes.transfers import insert_transfers
 from runner.engine.plan import DevicePlan
 from runner.engine.planner import plan_device
@@ -25,11 +25,15 @@ Observer = Callable[[str, Graph], None]
 
 @dataclass(frozen=True)
 class Signature:
-    """What is asked of a graph: tensors to fetch, nodes to run, tensors to feed. Plans are cached by it."""
+    """What is asked of a graph: tensors to fetch, nodes to run, tensors to feed. Plans are cached by it.
+
+    exact: no bit may be lost on a wire, whatever the cluster's compression.
+    """
 
     fetches: tuple[Tensor, ...] = ()
     targets: tuple[str, ...] = ()
     feeds: tuple[Tensor, ...] = ()
+    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A signature, cut by device. ``location`` says where and under which name each fetch is found."""
+    """A signature, cut by device.
+
+    location: where and under which name each fetch is found. starts: node name -> seconds into the step at which the
+    simulation that gave the order let it start.
+    """
 
     parts: Mapping[str, Part]
     location: Mapping[Tensor, tuple[str, Tensor]]
+    starts: Mapping[str, float]
 
 
 def compile_signature(
@@ -77,10 +86,12 @@ def compile_signature(
     placed = seen("place", place(graph, cluster, lambda node: _device_types(node, registry)))
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
-    optimized, gone_to = optimize(seen("prune", pruned), roots, default_passes(registry), observe)
+    passes = (*default_passes(registry), *_compression(cluster, signature))
+    optimized, gone_to = optimize(seen("prune", pruned), roots, passes, observe)
     cut = seen("transfers", insert_transfers(optimized))
     ordered = seen("writes", order_writes(cut))
-    graphs = split(ordered, schedule(ordered, cluster))
+    starts = start_times(ordered, cluster)
+    graphs = split(ordered, list(starts))
     for device, part in graphs.items():
         seen(f"split {device}", part)
     location = {}
@@ -96,7 +107,11 @@ def compile_signature(
         )
         for device, part in graphs.items()
     }
-    return Compiled(parts, location)
+    return Compiled(parts, location, starts)
+
+
+def _compression(cluster: Cluster, signature: Signature) -> tuple[Pass, ...]:
+    return (COMPRESSION,) if cluster.compression == "high16" and not signature.exact else ()
 
 
 def _device_types(node: Node, registry: Registry) -> frozenset[str] | None:

@@ -79,18 +79,26 @@ class Device:
         return DeviceName.parse(self.name).type or ""
 
 
+COMPRESSIONS = ("none", "high16")
+"""How tensors travel: as they are, or float32 as its upper 16 bits."""
+
+
 @dataclass(frozen=True)
 class Cluster:
     """The devices a graph may be placed on and the links between them.
 
-    latency_s and bytes_per_s hold for every pair of devices.
+    latency_s and bytes_per_s hold for every pair of devices. compression: one of :data:`COMPRESSIONS`, for all of
+    them.
     """
 
     devices: tuple[Device, ...]
     latency_s: float = 5e-4
     bytes_per_s: float = 2e9
+    compression: str = "none"
 
     def __post_init__(self) -> None:
+        if self.compression not in COMPRESSIONS:
+            raise ValueError(f"cluster compression {self.compression!r}: expected one of {', '.join(COMPRESSIONS)}")
         names = [device.name for device in self.devices]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"cluster devices {names}: expected at least one and no name twice")
@@ -115,6 +123,17 @@ def worker_device(task: int, job: str = "worker") -> str:
     return f"/job:{job}/task:{task}/device:cpu:0"
 
 
-def local_cluster(workers: int) -> Cluster:
-    """A cluster of ``workers`` tasks with one CPU device each."""
-    return Cluster(tuple(Device(worker_device(k)) for k in range(workers)))
+def server_device(task: int) -> str:
+    """Full name of the first CPU of a parameter server."""
+    return worker_device(task, job="ps")
+
+
+def device_slug(name: str) -> str:
+    """A full device name in letters that a part of a node's name may have."""
+    return name.strip("/").replace("/", ".").replace(":", "")
+
+
+def local_cluster(workers: int, servers: int = 0, *, compression: str = "none") -> Cluster:
+    """A cluster of ``workers`` tasks, then ``servers`` parameter-server tasks, with one CPU device each."""
+    names = [*(worker_device(k) for k in range(workers)), *(server_device(j) for j in range(servers))]
+    return Cluster(tuple(Device(name) for name in names), compression=compression)

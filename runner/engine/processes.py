@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from runner.engine.transport.names import split_name
 from runner.engine.transport.text import printable_lines
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 
@@ -50,11 +51,12 @@ def thread_budget(threads: int) -> dict[str, str]:
     return dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
-def worker_argv(address: str, index: int, token_file: Path) -> list[str]:
-    """Return the command line of worker ``index``; ``address`` is the master's inbox. No secret is in it."""
+def worker_argv(address: str, name: str, token_file: Path) -> list[str]:
+    """Return the command line of the process ``name``; ``address`` is the master's inbox. No secret is in it."""
+    role, index = split_name(name)
     return [
         *(sys.executable, "-m", "runner", "worker"),
-        *("--address", address, "--role", "worker", "--index", str(index)),
+        *("--address", address, "--role", role, "--index", str(index)),
         *("--token-file", str(token_file), "--parent", str(os.getpid())),
     ]
 

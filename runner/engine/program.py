@@ -11,6 +11,9 @@ from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
 from runner.engine.tensor import Tensor, TensorSpec
 
+MOVING_STATE = frozenset({"init", "save", "restore"})
+"""Clients that carry variables to where they are kept: to the last bit, whatever the cluster's compression."""
+
 
 @dataclass(frozen=True)
 class Client:
@@ -30,7 +33,8 @@ class Client:
     def signature(self) -> Signature:
         """What the engine compiles for this client; sessions look it up in every step."""
         fed = (*(slot.tensor for slot in self.inputs), *(t for group in self.feeds.values() for t in group))
-        return Signature(tuple(dict.fromkeys(self.fetches.values())), self.targets, tuple(fed))
+        fetched = tuple(dict.fromkeys(self.fetches.values()))
+        return Signature(fetched, self.targets, tuple(fed), exact=self.name in MOVING_STATE)
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,12 @@ class Program:
 
     clients: "init" assigns initial values; "train" runs one step and fetches "loss" and "accuracy"; "eval" scores
     one batch; "save" fetches every variable, whole, by unsharded name; "restore" feeds them back.
-    variables: unsharded name -> spec of everything a checkpoint holds. workers: number of worker tasks used.
+    variables: unsharded name -> spec of everything a checkpoint holds. workers, servers: number of worker
+    tasks and of parameter-server tasks used.
     """
 
     graph: Graph
     clients: Mapping[str, Client]
     variables: Mapping[str, TensorSpec]
     workers: int
+    servers: int = 0

@@ -37,7 +37,7 @@ class Session(Protocol):
         ...
 
     def sent_bytes(self) -> list[int]:
-        """Bytes of tensors each worker has sent so far, in worker order."""
+        """Bytes of tensors each device has sent so far, in their order: workers, then parameter servers."""
         ...
 
     def peak_memory_bytes(self) -> dict[str, int]:

@@ -67,21 +67,34 @@ class Variables:
         trainable: bool = True,
         decayed: bool = False,
         layer: LayerStamp | None = None,
+        device: str | None = None,
     ) -> Variable:
         """Return the variable called ``name``, creating it the first time.
 
-        Raises ShapeError when it exists with another shape or dtype.
+        device: where to create it; that of the store if None. Raises ShapeError when it exists with another shape or
+        dtype.
         """
         if name not in self._by_name:
-            self._by_name[name] = self._create(name, spec, initializer, trainable, decayed, layer)
+            self._by_name[name] = self._create(name, spec, initializer, trainable, decayed, layer, device)
         found = self._by_name[name]
         if found.spec != spec:
             raise ShapeError(f"variable {name!r} is {found.spec}, but is asked for as {spec}")
         return found
 
     def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
-        """Optimizer state of ``of``'s shape beside it, e.g. "conv1/weights/momentum"."""
-        return self.get(f"{of.name}/{name}", of.spec, Constant(initial), trainable=False, layer=of.layer)
+        """Optimizer state of ``of``'s shape on its device, e.g. "conv1/weights/momentum"."""
+        return self.get(
+            f"{of.name}/{name}",
+            of.spec,
+            Constant(initial),
+            trainable=False,
+            layer=of.layer,
+            device=self.device_of(of),
+        )
+
+    def device_of(self, variable: Variable) -> str:
+        """The device constraint of a variable of the store's graph."""
+        return self.graph.nodes[variable.tensor.node].device
 
     def _create(
         self,
@@ -91,9 +104,11 @@ class Variables:
         trainable: bool,
         decayed: bool,
         layer: LayerStamp | None,
+        device: str | None,
     ) -> Variable:
         graph = self.graph
-        with graph.absolute_scope(self.prefix), graph.device(self.device), graph.layer(layer):
+        constraint = self.device if device is None else device
+        with graph.absolute_scope(self.prefix), graph.device(constraint), graph.layer(layer):
             tensor = ops.variable(graph, spec.shape, spec.dtype, name=name)
             with graph.name_scope(f"init/{name}"):
                 value = initializer.build(graph, spec, seed=self.seed, key=name)

@@ -1,5 +1,7 @@
 """A worker process: it joins the master, keeps the variables of its device and runs its part of every step.
 
+A parameter server is such a process too: only the job in its name differs.
+
 One thread does everything but heartbeats: it waits for a message, acts on it, and while a step waits for a tensor
 it keeps reading its inbox. ZeroMQ's own thread moves bytes meanwhile, so sends overlap with kernels.
 """
@@ -7,7 +9,7 @@ it keeps reading its inbox. ZeroMQ's own thread moves bytes meanwhile, so sends 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ from runner.engine.transport.messages import (
     Setup,
     Shutdown,
 )
-from runner.engine.transport.names import HEARTBEAT_ROLE, MASTER, WORKER_ROLE, peer_name
+from runner.engine.transport.names import MASTER, heartbeat_role, process_names
 from runner.engine.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.engine.transport.tokens import read_token
 from runner.engine.transport.zmq_context import open_context
@@ -57,7 +59,8 @@ SourceMaker = Callable[[Mapping[str, Any]], InputSource]
 class Joining:
     """What a worker is told on its command line; the token comes in a file of mode 0600.
 
-    peers: workers in the run. queued_messages: most messages one peer may send it before it reads again.
+    peers, servers: workers and parameter servers in the run. queued_messages: most messages one peer may send it
+    before it reads again.
     """
 
     address: str
@@ -68,6 +71,7 @@ class Joining:
     epoch: int
     parent: int
     peers: int
+    servers: int
     queued_messages: int
 
 
@@ -80,13 +84,14 @@ def main(joining: Joining, make_source: SourceMaker) -> int:
     dump_stacks_when_asked()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     identity = Identity(joining.run, joining.epoch, joining.role, joining.index, read_token(joining.token_file))
-    limits = Limits(peers=joining.peers, queued_messages=joining.queued_messages)
+    limits = Limits(joining.peers, joining.servers, queued_messages=joining.queued_messages)
     own_address = sibling_address(joining.address, identity.name)
     progress = Progress()
-    with open_context(3 * joining.peers + 6) as context:
+    processes = process_names(joining.peers, joining.servers)
+    with open_context(3 * len(processes) + 6) as context:
 
         def open_heartbeat() -> Outbox:
-            beat = Identity(identity.run, identity.epoch, HEARTBEAT_ROLE, identity.index, identity.token)
+            beat = Identity(identity.run, identity.epoch, heartbeat_role(identity.role), identity.index, identity.token)
             outbox = Outbox(context, beat, limits)
             outbox.connect(MASTER, joining.address)
             return outbox
@@ -95,9 +100,7 @@ def main(joining: Joining, make_source: SourceMaker) -> int:
             endpoint.connect(MASTER, joining.address)
             with HeartbeatThread(open_heartbeat, progress) as heartbeat:
                 mailbox = Mailbox(endpoint)
-                worker = Worker(
-                    endpoint, mailbox, joining.address, joining.peers, make_source, load_kernels(), progress
-                )
+                worker = Worker(endpoint, mailbox, joining.address, processes, make_source, load_kernels(), progress)
                 return worker.serve(heartbeat.check)
 
 
@@ -109,12 +112,15 @@ class Worker:
         endpoint: Endpoint,
         mailbox: Mailbox,
         address: str,
-        peers: int,
+        peers: Sequence[str],
         make_source: SourceMaker,
         registry: Registry,
         progress: Progress,
     ) -> None:
-        """``mailbox`` reads from ``endpoint``, which is connected to the master at ``address``."""
+        """``mailbox`` reads from ``endpoint``, which is connected to the master at ``address``.
+
+        peers: names of all workers and parameter servers, this one too.
+        """
         self._endpoint = endpoint
         self._mailbox = mailbox
         self._address = address
@@ -178,8 +184,7 @@ class Worker:
             raise SecurityError(
                 "setup refused: expected a map of 'source', a map or None, and 'check_finite', a boolean"
             )
-        for index in range(self._peers):
-            peer = peer_name(WORKER_ROLE, index)
+        for peer in self._peers:
             if peer != self._endpoint.name:
                 self._endpoint.connect(peer, sibling_address(self._address, peer))
         self._check_finite = document["check_finite"]

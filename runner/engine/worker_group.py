@@ -14,7 +14,7 @@ from runner.engine.transport.address import inbox_address
 from runner.engine.transport.endpoint import Endpoint, Identity, Limits, Received
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
 from runner.engine.transport.messages import Bye, Failed, Heartbeat, Hello, Message, Setup, Shutdown, Welcome
-from runner.engine.transport.names import MASTER, WORKER_ROLE, peer_name, split_name
+from runner.engine.transport.names import MASTER, SERVER_ROLE, beating_process, split_name
 from runner.engine.transport.private_directory import PrivateDirectory
 from runner.engine.transport.text import printable, printable_lines
 from runner.engine.transport.tokens import write_token
@@ -50,13 +50,15 @@ def start_workers(
 ) -> Iterator[WorkerGroup]:
     """Start worker processes and set them up; leaving the context leaves no process and no shared memory.
 
-    workers: names ``worker-0`` and on. identity: the master's. setup: the document that each gets. logs: folder for
-    their logs. threads: kernel threads of each. queued_messages: how many messages one worker may send another
-    before that one reads. monitor: judges heartbeats.
+    workers: names of all processes, parameter servers too. identity: the master's. setup: the document that each
+    gets. logs: folder for their logs. threads: kernel threads of each. queued_messages: how many messages one worker
+    may send another before that one reads. monitor: judges heartbeats.
 
     Raises ResourceError when one cannot be started, and what :meth:`WorkerGroup.gather` raises.
     """
-    limits = Limits(peers=len(workers), queued_messages=SPARE_MESSAGES, send_timeout_s=_SEND_S)
+    servers = sum(split_name(worker)[0] == SERVER_ROLE for worker in workers)
+    peers = len(workers) - servers
+    limits = Limits(peers, servers, queued_messages=SPARE_MESSAGES, send_timeout_s=_SEND_S)
     with (
         PrivateDirectory.create() as directory,
         open_context(3 * len(workers) + 4) as context,
@@ -68,11 +70,11 @@ def start_workers(
             argv = [
                 *worker_argv(
                     inbox_address(directory.path, MASTER),
-                    split_name(worker)[1],
+                    worker,
                     write_token(directory.path, worker, identity.token),
                 ),
                 *("--run", identity.run, "--epoch", str(identity.epoch)),
-                *("--peers", str(len(workers)), "--queued-messages", str(queued_messages)),
+                *("--peers", str(peers), "--servers", str(servers), "--queued-messages", str(queued_messages)),
             ]
             monitor.watch(worker, time.monotonic())
             supervisor.start(worker, argv, logs / f"{worker}.log", {**os.environ, **thread_budget(threads)})
@@ -223,8 +225,7 @@ class WorkerGroup:
         """Take in what a worker says unasked; return its own error when it has failed."""
         match received.message:
             case Heartbeat(section=section, step=step):
-                worker = peer_name(WORKER_ROLE, split_name(received.source)[1])
-                self._monitor.heartbeat(worker, section, step, now)
+                self._monitor.heartbeat(beating_process(received.source), section, step, now)
             case Failed() as failed:
                 return _as_raised(received.source, failed, self._supervisor.workers[received.source].log_path)
         return None

@@ -68,16 +68,23 @@ class Optimizer(ABC):
         """
         if not gradients:
             return []
+        final = self.clipped(graph, gradients)
+        rule = self.rule(graph, variables, learning_rate, step)
+        return [target for variable, gradient in final for target in assign_by(graph, rule, variable, gradient)]
+
+    def clipped(self, graph: Graph, gradients: Sequence[tuple[Variable, Tensor]]) -> list[tuple[Variable, Tensor]]:
+        """Add what ``clip_norm`` asks for and return the variables with the gradients to update by.
+
+        Arguments and errors are those of :meth:`update`. Gradients may be on several devices:
+        see :func:`~runner.optimizers.clipping.clip_by_global_norm`.
+        """
         for variable, gradient in gradients:
             _expect_alike(graph, variable, gradient)
-        final = self._clipped(graph, [gradient for _, gradient in gradients])
-        rule = self.rule(graph, variables, learning_rate, step)
-        targets: list[str] = []
-        for (variable, _), gradient in zip(gradients, final, strict=True):
-            with graph.name_scope(variable.name), graph.layer(variable.layer):
-                new_values = rule(variable, gradient)
-                targets += [ops.assign(graph, state.tensor, value).node for state, value in new_values]
-        return targets
+        if self.clip_norm is None or not gradients:
+            return list(gradients)
+        with graph.name_scope("clip"):
+            short = clip_by_global_norm(graph, [gradient for _, gradient in gradients], self.clip_norm)
+        return [(variable, gradient) for (variable, _), gradient in zip(gradients, short, strict=True)]
 
     @abstractmethod
     def rule(self, graph: Graph, variables: Variables, learning_rate: Tensor, step: Tensor) -> Rule:
@@ -89,11 +96,11 @@ class Optimizer(ABC):
             return tensor
         return ops.add(graph, tensor, ops.scale(graph, variable.tensor, self.weight_decay))
 
-    def _clipped(self, graph: Graph, gradients: list[Tensor]) -> list[Tensor]:
-        if self.clip_norm is None:
-            return gradients
-        with graph.name_scope("clip"):
-            return clip_by_global_norm(graph, gradients, self.clip_norm)
+
+def assign_by(graph: Graph, rule: Rule, variable: Variable, gradient: Tensor) -> list[str]:
+    """Add the update of one variable and its slots by a rule; return the names of the assign nodes."""
+    with graph.name_scope(variable.name), graph.layer(variable.layer):
+        return [ops.assign(graph, state.tensor, value).node for state, value in rule(variable, gradient)]
 
 
 def descend(graph: Graph, variable: Variable, direction: Tensor, learning_rate: Tensor) -> Tensor:

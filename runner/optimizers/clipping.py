@@ -1,8 +1,13 @@
-"""Clipping of gradients by their global norm (Pascanu et al. 2013, algorithm 1)."""
+"""Clipping of gradients by their global norm (Pascanu et al. 2013, algorithm 1).
+
+Gradients may be on several devices: what reads a whole gradient is computed where that gradient is, and only scalars
+are computed where the caller says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from runner.engine import ops
 from runner.engine.graph import Graph
@@ -15,7 +20,10 @@ def global_norm(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
     Squares are summed in that dtype, tensor by tensor in the given order. In float32 a norm beyond 1.8e19
     overflows to infinity.
     """
-    squares = [ops.reduce_sum(graph, ops.square(graph, tensor)) for tensor in tensors]
+    squares = []
+    for tensor in tensors:
+        with _beside(graph, tensor):
+            squares.append(ops.reduce_sum(graph, ops.square(graph, tensor)))
     return ops.sqrt(graph, ops.add_n(graph, squares), name="global_norm")
 
 
@@ -32,4 +40,15 @@ def clip_by_global_norm(graph: Graph, tensors: Sequence[Tensor], limit: float) -
     # 0 for a finite norm; without it an infinite one would turn every finite gradient into an innocent 0.
     failed = ops.sub(graph, norm, norm)
     factor = ops.add(graph, factor, failed)
-    return [ops.mul(graph, tensor, factor) for tensor in tensors]
+    clipped = []
+    for tensor in tensors:
+        with _beside(graph, tensor):
+            clipped.append(ops.mul(graph, tensor, factor))
+    return clipped
+
+
+@contextmanager
+def _beside(graph: Graph, tensor: Tensor) -> Iterator[None]:
+    """Put what is added within where ``tensor`` is."""
+    with graph.device(graph.nodes[tensor.node].device):
+        yield

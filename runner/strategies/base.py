@@ -6,7 +6,8 @@ where their nodes live and how their gradients meet. It sees layer stamps, never
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -69,52 +70,101 @@ def shares(total: int, parts: int) -> list[Share]:
 
 
 @dataclass(frozen=True)
+class Forward:
+    """The forward pass of one copy over its share of the batch.
+
+    loss, accuracy: of the share, already divided by the size of the whole batch. state_updates: statistics of the
+    share as they are. scope: where the nodes stand in the replica.
+    """
+
+    share: Share
+    scope: str
+    loss: Tensor
+    accuracy: Tensor
+    state_updates: Sequence[StateUpdate]
+
+
+@dataclass(frozen=True)
 class Gradients:
     """What one copy computed on its share, already divided by the size of the whole batch.
 
     Summed over the shares these are the loss, the accuracy, the gradients and the batch statistics of the batch.
+    settled: moving averages to advance by values that are no parts of a sum; they are equal in all copies.
     """
 
     loss: Tensor
     accuracy: Tensor
     gradients: Sequence[tuple[Variable, Tensor]]
     state_updates: Sequence[StateUpdate]
+    settled: Sequence[StateUpdate] = ()
+
+
+class Fed(Protocol):
+    """Who is told the number of a training step and its learning rate."""
+
+    step: Tensor
+    learning_rate: Tensor
 
 
 class Replica:
     """One copy of the network on one device: its variables, its scalars, its shares of the batches."""
 
-    def __init__(self, graph: Graph, task: Task, *, device: str, prefix: str = "") -> None:
+    def __init__(
+        self, graph: Graph, task: Task, *, device: str, prefix: str = "", variables: Variables | None = None
+    ) -> None:
+        """variables: what the network is built on; if None, the replica's own, on its device."""
         self.graph = graph
         self.task = task
         self.device = device
         self.prefix = prefix
-        self.variables = Variables(graph, seed=task.seed, prefix=prefix, device=device)
+        if variables is None:
+            variables = Variables(graph, seed=task.seed, prefix=prefix, device=device)
+        self.variables = variables
         self.train_inputs: list[InputSlot] = []
         self.eval_inputs: list[InputSlot] = []
         with graph.absolute_scope(prefix), graph.device(device):
             self.step = ops.placeholder(graph, (), "int64", name="step")
             self.learning_rate = ops.placeholder(graph, (), task.state_dtype, name="learning_rate")
 
+    def adopt(self, graph: Graph) -> None:
+        """Go on in ``graph``, a rewritten graph that holds all nodes this replica needs under their names."""
+        self.graph = graph
+        self.variables.graph = graph
+
     def compute_gradients(self, share: Share, scope: str) -> Gradients:
         """Add forward and backward pass over examples lo..hi-1 of the training batch."""
-        graph, task = self.graph, self.task
-        with graph.absolute_scope(self._scoped(scope)), graph.device(self.device):
+        forward = self.forward(share, scope)
+        pairs = self.differentiate(forward)
+        return Gradients(forward.loss, forward.accuracy, pairs, self.weighted(forward))
+
+    def forward(self, share: Share, scope: str) -> Forward:
+        """Add the forward pass over examples lo..hi-1 of the training batch."""
+        with self._within(scope):
             batch, slots = self._inputs("train", share)
             self.train_inputs += slots
             net = self._builder(batch, training=True)
-            outputs = task.network(net, batch)
+            outputs = self.task.network(net, batch)
             # A gradient is the sum over examples divided by the whole batch, so shares simply add up.
             loss = self._share_of_mean(outputs.losses, "loss")
             accuracy = self._share_of_mean(outputs.correct, "accuracy")
-            trainable = self.variables.trainable
-            found = gradients(graph, [loss], [v.tensor for v in trainable], scope=self._scoped(f"{scope}/gradients"))
-            pairs = [
-                (variable, self._or_zeros(variable, gradient))
-                for variable, gradient in zip(trainable, found, strict=True)
-            ]
-            updates = [self._weighted(update, share) for update in net.state_updates]
-        return Gradients(loss, accuracy, pairs, updates)
+        return Forward(share, scope, loss, accuracy, net.state_updates)
+
+    def differentiate(self, forward: Forward) -> list[tuple[Variable, Tensor]]:
+        """Add the backward pass of a forward pass: the gradient of its loss for each trainable variable."""
+        scope = self._scoped(f"{forward.scope}/gradients")
+        with self._within(forward.scope):
+            found = gradients(self.graph, [forward.loss], [v.tensor for v in self.variables.trainable], scope=scope)
+        return self.paired(found, forward.scope)
+
+    def paired(self, found: Sequence[Tensor | None], scope: str) -> list[tuple[Variable, Tensor]]:
+        """Return each trainable variable with its gradient, zeros where the loss does not depend on it."""
+        with self._within(scope):
+            return [(v, self._or_zeros(v, each)) for v, each in zip(self.variables.trainable, found, strict=True)]
+
+    def weighted(self, forward: Forward) -> list[StateUpdate]:
+        """Return the statistics of a forward pass as parts of the mean over the batch."""
+        with self._within(forward.scope):
+            return [self._weighted(update, forward.share) for update in forward.state_updates]
 
     def apply(self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
         """Add the optimizer's update and the moving averages; returns the assign nodes to run."""
@@ -124,7 +174,7 @@ class Replica:
                 graph, self.variables, totals, learning_rate=self.learning_rate, step=self.step
             )
             for update in state_updates:
-                targets.append(self._advance(update))
+                targets.append(advance(graph, update))
         return targets
 
     def evaluate(self, share: Share) -> tuple[Outputs, Mapping[str, Tensor]]:
@@ -134,6 +184,11 @@ class Replica:
             batch, slots = self._inputs("test", share)
             self.eval_inputs += slots
             return self.task.network(self._builder(batch, training=False), batch), batch
+
+    @contextmanager
+    def _within(self, scope: str) -> Iterator[None]:
+        with self.graph.absolute_scope(self._scoped(scope)), self.graph.device(self.device):
+            yield
 
     def _scoped(self, scope: str) -> str:
         return f"{self.prefix}/{scope}" if self.prefix else scope
@@ -178,11 +233,13 @@ class Replica:
         part = _scaled(self.graph, update.batch_value, weight, self.task.state_dtype, "statistic")
         return StateUpdate(update.variable, part, update.decay)
 
-    def _advance(self, update: StateUpdate) -> str:
-        graph, dtype = self.graph, self.task.state_dtype
-        old = _scaled(graph, update.variable.tensor, update.decay, dtype, "old")
-        new = _scaled(graph, update.batch_value, 1.0 - update.decay, dtype, "new")
-        return ops.assign(graph, update.variable.tensor, ops.add(graph, old, new)).node
+
+def advance(graph: Graph, update: StateUpdate) -> str:
+    """Add the next value of a moving average; returns the assign node to run."""
+    variable = update.variable
+    old = _scaled(graph, variable.tensor, update.decay, variable.spec.dtype, "old")
+    new = _scaled(graph, update.batch_value, 1.0 - update.decay, variable.spec.dtype, "new")
+    return ops.assign(graph, variable.tensor, ops.add(graph, old, new)).node
 
 
 def _scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -> Tensor:
@@ -201,16 +258,22 @@ def program(
     loss: Tensor,
     accuracy: Tensor,
     targets: Sequence[str],
+    variables: Variables | None = None,
+    servers: Sequence[Fed] = (),
 ) -> Program:
-    """Assemble the clients of replicas that all hold the whole network."""
-    first = replicas[0]
+    """Assemble the clients of replicas that all compute the whole network.
+
+    variables: the one store of them all, kept by ``servers``; None where every replica holds its own.
+    """
+    stores = [replica.variables for replica in replicas] if variables is None else [variables]
+    fed: list[Fed] = [*replicas, *servers]
     scalars = {
-        "step": tuple(replica.step for replica in replicas),
-        "learning_rate": tuple(replica.learning_rate for replica in replicas),
+        "step": tuple(each.step for each in fed),
+        "learning_rate": tuple(each.learning_rate for each in fed),
     }
     evaluation = _evaluation(graph, replicas)
     clients = [
-        Client("init", targets=tuple(v.initial for replica in replicas for v in replica.variables)),
+        Client("init", targets=tuple(v.initial for store in stores for v in store)),
         Client(
             "train",
             fetches={"loss": loss, "accuracy": accuracy},
@@ -219,14 +282,15 @@ def program(
             feeds=scalars,
         ),
         evaluation,
-        Client("save", fetches={variable.name: variable.tensor for variable in first.variables}),
-        _restore(graph, replicas),
+        Client("save", fetches={variable.name: variable.tensor for variable in stores[0]}),
+        _restore(graph, stores),
     ]
     return Program(
         graph,
         {client.name: client for client in clients},
-        {variable.name: variable.spec for variable in first.variables},
+        {variable.name: variable.spec for variable in stores[0]},
         workers=len(replicas),
+        servers=len(servers),
     )
 
 
@@ -257,13 +321,13 @@ def _evaluation(graph: Graph, replicas: Sequence[Replica]) -> Client:
     )
 
 
-def _restore(graph: Graph, replicas: Sequence[Replica]) -> Client:
+def _restore(graph: Graph, stores: Sequence[Variables]) -> Client:
     feeds: dict[str, tuple[Tensor, ...]] = {}
     targets: list[str] = []
-    for replica in replicas:
-        scope = f"{replica.prefix}/restore" if replica.prefix else "restore"
-        with graph.absolute_scope(scope), graph.device(replica.device):
-            for variable in replica.variables:
+    for store in stores:
+        scope = f"{store.prefix}/restore" if store.prefix else "restore"
+        for variable in store:
+            with graph.absolute_scope(scope), graph.device(store.device_of(variable)):
                 value = ops.placeholder(graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
                 feeds[variable.name] = (*feeds.get(variable.name, ()), value)
                 with graph.name_scope(variable.name):

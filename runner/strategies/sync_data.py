@@ -11,9 +11,14 @@ from runner.engine.tensor import Tensor
 from runner.engine.variables import Variable
 from runner.errors import ConfigError
 from runner.strategies.base import Gradients, Replica, Task, ordered_sum, program, shares
+from runner.strategies.batch_statistics import STATISTICS
 from runner.strategies.collectives import combine_bucket, in_buckets, ring_all_reduce, sharded_reduce
+from runner.strategies.parameter_server import parameter_server
 
 COMBINES = {"sharded_reduce": sharded_reduce, "ring_all_reduce": ring_all_reduce}
+"""Collectives; beside them gradients can meet at a ``parameter_server``."""
+
+_PARAMETER_SERVER = "parameter_server"
 
 
 @dataclass
@@ -24,33 +29,47 @@ class SyncData:
     in worker order and broadcasts the result (Krizhevsky 2014, section 4). ``ring_all_reduce``: slices go round a ring
     of workers twice, to be summed and to be known; with three workers and more the order of a sum is that of the ring,
     not that of the workers.
+    ``parameter_server``: the variables are kept, and gradients summed in worker order and applied, by ``servers``
+    processes of their own (:func:`~runner.strategies.parameter_server.parameter_server`).
+    servers: number of parameter servers; null for other combines, 1 where it is left out.
     bucket_bytes: neighbouring gradients travel together up to so many bytes; the exchange of a bucket starts as soon
-    as its last gradient exists. Statistics travel with the gradients that come last.
+    as its last gradient exists. Statistics travel with the gradients that come last. Parameter
+    servers are sent every gradient by itself.
 
-    Batch-normalisation statistics are those of each worker's share; the moving averages advance by the mean of the
-    shares' statistics, weighted by size, so replicas stay equal.
+    statistics: whose mean and variance batch normalisation takes; replicas stay equal under all. ``shares``: each
+    worker's own, and the moving averages advance by the mean of the shares' statistics, weighted by size.
+    ``first_worker``: each worker's own, and the moving averages advance by the first's alone, with the decay raised to
+    the power of the number of workers (Inception v3 guide). ``pooled``: those of the whole batch, exchanged in the
+    middle of the forward and of the backward pass; only so a network with batch normalisation equals ``single``.
     """
 
     name: str = "sync_data"
     workers: int = 2
     combine: str = "sharded_reduce"
+    servers: int | None = None
     bucket_bytes: int = 1 << 20
+    statistics: str = "shares"
 
     def __post_init__(self) -> None:
-        if self.combine not in COMBINES:
-            raise ConfigError(f"parallelism.combine={self.combine!r}: expected one of {', '.join(sorted(COMBINES))}")
+        combines = sorted([*COMBINES, _PARAMETER_SERVER])
+        if self.combine not in combines:
+            raise ConfigError(f"parallelism.combine={self.combine!r}: expected one of {', '.join(combines)}")
+        self._settle_servers()
         if self.bucket_bytes < 0:
             raise ConfigError(f"parallelism.bucket_bytes={self.bucket_bytes}: expected a number of bytes, 0 or more")
+        if self.statistics not in STATISTICS:
+            options = ", ".join(sorted(STATISTICS))
+            raise ConfigError(f"parallelism.statistics={self.statistics!r}: expected one of {options}")
 
     def build(self, task: Task) -> Program:
         """Return the program: K forward and backward passes, a collective per gradient, K equal updates."""
+        if self.servers is not None:
+            return parameter_server(task, self.workers, self.servers, STATISTICS[self.statistics])
         graph = Graph()
         devices = [worker_device(k) for k in range(self.workers)]
         replicas = [Replica(graph, task, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
-        computed = [
-            replica.compute_gradients(share, "train")
-            for replica, share in zip(replicas, shares(task.batch_size, self.workers), strict=True)
-        ]
+        computed = STATISTICS[self.statistics](replicas, shares(task.batch_size, self.workers))
+        graph = replicas[0].graph
         # Gradients are exchanged in the order backpropagation yields them: from the last layer to the first.
         # Statistics go with the last of them: they exist earlier, but a message of their own would cost more.
         backward = [list(reversed(each.gradients)) for each in computed]
@@ -67,7 +86,7 @@ class SyncData:
         for k, replica in enumerate(replicas):
             gradients, statistics = sums[k][: len(backward[k])], sums[k][len(backward[k]) :]
             pairs = [(variable, total) for (variable, _), total in zip(backward[k], gradients, strict=True)]
-            targets += replica.apply(pairs[::-1], _updates_of(computed[k], statistics))
+            targets += replica.apply(pairs[::-1], [*_updates_of(computed[k], statistics), *computed[k].settled])
         return program(
             graph,
             replicas,
@@ -75,6 +94,19 @@ class SyncData:
             accuracy=_first_sums(graph, devices[0], [c.accuracy for c in computed], "accuracy"),
             targets=targets,
         )
+
+    def _settle_servers(self) -> None:
+        """Fill in one server where gradients meet at servers; raises ConfigError for a number that makes no sense."""
+        if self.combine != _PARAMETER_SERVER:
+            if self.servers is not None:
+                raise ConfigError(
+                    f"parallelism.servers={self.servers} with parallelism.combine={self.combine}: only "
+                    f"combine={_PARAMETER_SERVER} has servers; choose it, or set servers to null"
+                )
+            return
+        self.servers = 1 if self.servers is None else self.servers
+        if self.servers < 1:
+            raise ConfigError(f"parallelism.servers={self.servers}: expected 1 or more")
 
     def _combined(
         self, graph: Graph, of: Sequence[Variable], parts: Sequence[Sequence[Tensor]], devices: Sequence[str]

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from runner.data.source import source_from_config
 from runner.engine import worker_group
 from runner.engine.cluster_session import ClusterSession
-from runner.engine.device import Cluster, Device, local_cluster, worker_device
+from runner.engine.device import Cluster, Device, local_cluster, server_device, worker_device
 from runner.engine.processes import Supervisor
+from runner.engine.program import Program
 from runner.engine.session import LocalSession, Session
 from runner.engine.transport.address import inbox_path
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
@@ -54,16 +55,18 @@ class Sessions:
         self.run_ids: list[str] = []
         self._registry = registry
 
-    def new(self, source: Mapping[str, Any] = SOURCE, **options: Any) -> ClusterSession:
+    def new(self, source: Mapping[str, Any] = SOURCE, *, program: Program = PROGRAM, **options: Any) -> ClusterSession:
         """A session that was not entered yet."""
         self.run_ids.append(secrets.token_hex(8))
         own: dict[str, Any] = {"run_id": self.run_ids[-1], "epoch": 1, "logs": self.logs, "threads": 1}
-        return ClusterSession(PROGRAM, local_cluster(WORKERS), self._registry, source, **(own | options))
+        cluster = local_cluster(program.workers, program.servers)
+        return ClusterSession(program, cluster, self._registry, source, **(own | options))
 
-    def worker(self, index: int) -> psutil.Process:
-        """A worker process of the session that was made last."""
+    def worker(self, index: int, role: str = "worker") -> psutil.Process:
+        """A worker process of the session that was made last, or a parameter server."""
         processes = map(psutil.Process, processes_of(self.run_ids[-1]))
-        (found,) = (each for each in processes if _option(each, "--index") == str(index))
+        wanted = (role, str(index))
+        (found,) = (each for each in processes if (_option(each, "--role"), _option(each, "--index")) == wanted)
         return found
 
     @property
@@ -333,9 +336,44 @@ def test_a_worker_that_is_stuck_shows_where(sessions: Sessions) -> None:
         assert "mailbox.py" in (sessions.logs / "worker-0.log").read_text()
 
 
+SERVED = SyncData(workers=WORKERS, combine="parameter_server", servers=2).build(
+    task_of(NETWORKS["dense"], Momentum(clip_norm=0.5), batch_size=BATCH)
+)
+
+
+def test_parameter_servers_are_processes_beside_the_workers(sessions: Sessions, registry: Registry) -> None:
+    cluster = local_cluster(WORKERS, servers=2)
+    with source_from_config(**SOURCE) as source, closing(LocalSession(SERVED, cluster, registry, source)) as local:
+        expected, expected_sent = course(local), local.sent_bytes()
+    with sessions.new(program=SERVED) as session:
+        expect_same_course(course(session), expected)
+        assert session.sent_bytes() == expected_sent
+        assert min(expected_sent) > 0
+        names = {"worker-0", "worker-1", "ps-0", "ps-1"}
+        assert set(session.peak_memory_bytes()) == {"master", *names}
+        assert {path.name for path in sessions.logs.iterdir()} == {f"{name}.log" for name in names}
+
+
+def test_a_parameter_server_that_is_stopped_is_noticed_under_its_own_name(sessions: Sessions) -> None:
+    monitor = Listening({}, silence_s=2.0)
+    with sessions.new(program=SERVED, monitor=monitor) as session:
+        session.run("init")
+        assert set(monitor.last) <= {"worker-0", "worker-1", "ps-0", "ps-1"}
+        with (
+            suspended(sessions.worker(1, role="ps")),
+            pytest.raises(ClusterError, match=r"^ps-1 is silent: no heartbeat for "),
+        ):
+            train(session, 0)
+
+
 def test_each_device_is_a_process_of_its_own(registry: Registry, tmp_path: Path) -> None:
     one_worker = Cluster((Device(worker_device(0)), Device("/job:worker/task:0/device:cpu:1")))
     skipping = Cluster((Device(worker_device(0)), Device(worker_device(2))))
-    for cluster in (one_worker, skipping):
-        with pytest.raises(ValueError, match="expected one device for each of worker-0, worker-1"):
+    second_server = Cluster((Device(worker_device(0)), Device(server_device(1))))
+    for cluster, names in (
+        (one_worker, "worker-0, worker-1"),
+        (skipping, "worker-0, worker-1"),
+        (second_server, "worker-0, ps-0"),
+    ):
+        with pytest.raises(ValueError, match=f"expected one device for each of {names}"):
             ClusterSession(PROGRAM, cluster, registry, None, run_id="r", epoch=1, logs=tmp_path, threads=1)

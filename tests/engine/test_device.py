@@ -60,6 +60,14 @@ def test_a_local_cluster_has_one_cpu_per_worker() -> None:
     assert local_cluster(1).devices[0].type == "cpu"
 
 
+def test_parameter_servers_come_after_the_workers() -> None:
+    assert [device.name for device in local_cluster(1, servers=2).devices] == [
+        "/job:worker/task:0/device:cpu:0",
+        "/job:ps/task:0/device:cpu:0",
+        "/job:ps/task:1/device:cpu:0",
+    ]
+
+
 def test_a_cluster_finds_its_devices_by_name() -> None:
     cluster = local_cluster(2)
     assert cluster.device(worker_device(1)) is cluster.devices[1]
@@ -80,3 +88,9 @@ def test_a_cluster_needs_devices_with_full_and_different_names() -> None:
 def test_a_transfer_takes_latency_plus_bytes_over_bandwidth() -> None:
     cluster = Cluster((Device(worker_device(0)),), latency_s=0.5, bytes_per_s=100.0)
     assert cluster.transfer_s(25) == 0.75
+
+
+def test_transfers_are_compressed_in_ways_there_are() -> None:
+    assert [local_cluster(1).compression, local_cluster(1, compression="high16").compression] == ["none", "high16"]
+    with pytest.raises(ValueError, match="cluster compression 'zip': expected one of none, high16"):
+        local_cluster(1, compression="zip")

@@ -262,11 +262,16 @@ def test_the_thread_budget_reaches_the_libraries(start: Start) -> None:
 
 
 def test_the_command_line_holds_no_secret(tmp_path: Path) -> None:
-    argv = worker_argv("ipc:///dev/shm/run/master-0", 3, tmp_path / "token-worker-3")
+    argv = worker_argv("ipc:///dev/shm/run/master-0", "worker-3", tmp_path / "token-worker-3")
     assert argv[1:] == [
         *("-m", "runner", "worker", "--address", "ipc:///dev/shm/run/master-0", "--role", "worker"),
         *("--index", "3", "--token-file", str(tmp_path / "token-worker-3"), "--parent", str(os.getpid())),
     ]
+
+
+def test_the_command_line_of_a_parameter_server_differs_in_its_role(tmp_path: Path) -> None:
+    argv = worker_argv("ipc:///dev/shm/run/master-0", "ps-1", tmp_path / "token-ps-1")
+    assert argv[argv.index("--role") : argv.index("--token-file")] == ["--role", "ps", "--index", "1"]
 
 
 def test_the_tail_of_a_log_is_capped_and_escaped(tmp_path: Path) -> None:

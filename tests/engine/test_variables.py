@@ -81,6 +81,15 @@ def test_a_slot_is_beside_its_variable_and_never_trained_or_decayed(registry: Re
     assert (initial_values(graph, [slot], registry)[0] == 0.5).all()
 
 
+def test_a_variable_may_be_on_another_device_than_the_others_and_its_slots_with_it() -> None:
+    graph = Graph()
+    variables = Variables(graph, seed=1, device="/task:3")
+    weights = variables.get("fc1/w", MATRIX, Normal(1.0), device="/task:5")
+    slot, other = variables.slot(weights, "velocity"), variables.get("fc2/w", MATRIX, Normal(1.0))
+    assert [variables.device_of(each) for each in (weights, slot, other)] == ["/task:5", "/task:5", "/task:3"]
+    assert {node.device for node in graph if "fc1" in node.name} == {"/task:5"}
+
+
 @pytest.mark.parametrize("initializer", [Normal(0.1), Uniform(-1.0, 1.0)])
 def test_initial_values_depend_on_seed_and_name_but_not_on_the_replica(
     initializer: Normal | Uniform, registry: Registry

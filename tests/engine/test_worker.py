@@ -217,7 +217,7 @@ def test_a_heartbeat_that_has_ended_ends_the_worker(registry: Registry) -> None:
     network = FakeNetwork()
     master, own = (network.endpoint(identity(name), peers=1) for name in (MASTER, "worker-0"))
     own.connect(MASTER)
-    worker = Worker(own, Mailbox(own), ADDRESS, 1, lambda description: Source(), registry, Progress())
+    worker = Worker(own, Mailbox(own), ADDRESS, ["worker-0"], lambda description: Source(), registry, Progress())
 
     def lost() -> None:
         raise ClusterError("the master does not listen")

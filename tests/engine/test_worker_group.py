@@ -47,7 +47,7 @@ class Stage:
         clock = self.network.clock
         master = self._endpoint(MASTER)
         self.group = WorkerGroup(WORKERS, logs, master, supervisor, self.monitor, lambda: clock.now)
-        self.peers = {name: self._endpoint(name) for name in (*WORKERS, "heartbeat-0", "heartbeat-1")}
+        self.peers = {name: self._endpoint(name) for name in (*WORKERS, "worker_heartbeat-0", "worker_heartbeat-1")}
         for name, peer in self.peers.items():
             peer.connect(MASTER)
             if name in WORKERS:
@@ -237,7 +237,7 @@ def wait_with_a_limit(stage: Stage) -> None:
 def test_a_silent_worker_is_noticed_and_shows_its_stacks(
     talking: Stage, tmp_path: Path, wait: Callable[[Stage], None]
 ) -> None:
-    talking.say("heartbeat-1", Heartbeat(STEP, 7))
+    talking.say("worker_heartbeat-1", Heartbeat(STEP, 7))
     expected = (
         r"^worker-1 is silent: no heartbeat for 10\.\d s \(limit 10 s\), last heard in section 'step' at step 7; "
         rf"the stacks of its threads, unless it is stopped altogether, are in {tmp_path / 'worker-1.log'}$"
@@ -250,9 +250,9 @@ def test_a_silent_worker_is_noticed_and_shows_its_stacks(
 
 
 def test_a_silent_worker_is_noticed_whatever_arrives_meanwhile(talking: Stage) -> None:
-    talking.say("heartbeat-1", Heartbeat(STEP, 7))
+    talking.say("worker_heartbeat-1", Heartbeat(STEP, 7))
     for tenth in range(600):
-        talking.say("heartbeat-0", Heartbeat(STEP, 7), after_s=tenth / 10)
+        talking.say("worker_heartbeat-0", Heartbeat(STEP, 7), after_s=tenth / 10)
     with pytest.raises(ClusterError, match=r"^worker-1 is silent"):
         talking.group.gather(WORKERS, Done)
     assert talking.network.clock.now < SILENCE_S + 1
@@ -260,8 +260,8 @@ def test_a_silent_worker_is_noticed_whatever_arrives_meanwhile(talking: Stage) -
 
 def test_heartbeats_that_come_keep_a_worker_alive(talking: Stage) -> None:
     for second in range(60):
-        talking.say("heartbeat-0", Heartbeat(STEP, 7), after_s=float(second))
-        talking.say("heartbeat-1", Heartbeat(IDLE, 6), after_s=float(second))
+        talking.say("worker_heartbeat-0", Heartbeat(STEP, 7), after_s=float(second))
+        talking.say("worker_heartbeat-1", Heartbeat(IDLE, 6), after_s=float(second))
     for worker in WORKERS:
         talking.say(worker, Done("p", 7, {}, {}), after_s=60.0)
     assert set(talking.group.gather(WORKERS, Done)) == set(WORKERS)
@@ -269,8 +269,8 @@ def test_heartbeats_that_come_keep_a_worker_alive(talking: Stage) -> None:
 
 def test_a_step_that_takes_too_long_is_noticed_though_heartbeats_come(talking: Stage) -> None:
     for second in range(400):
-        talking.say("heartbeat-0", Heartbeat(STEP, 7), after_s=float(second))
-        talking.say("heartbeat-1", Heartbeat(IDLE, 6), after_s=float(second))
+        talking.say("worker_heartbeat-0", Heartbeat(STEP, 7), after_s=float(second))
+        talking.say("worker_heartbeat-1", Heartbeat(IDLE, 6), after_s=float(second))
     with pytest.raises(ClusterError, match=r"^worker-0 is stuck: section 'step' at step 7 has taken 30\d\.\d s"):
         talking.group.gather(WORKERS, Done)
 
@@ -280,7 +280,7 @@ def test_who_was_told_to_leave_may_be_silent_and_is_waited_for(supervisor: Super
     for worker in WORKERS:
         supervisor.expect_exit(worker)
     stage.group.set_up(b"")
-    stage.say("heartbeat-0", Heartbeat(IDLE, 3))
+    stage.say("worker_heartbeat-0", Heartbeat(IDLE, 3))
     stage.say("worker-0", Loaded("p"), after_s=0.1)
     stage.group.gather(["worker-0"], Loaded)
     stage.network.clock.advance(SILENCE_S)

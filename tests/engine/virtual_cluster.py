@@ -97,7 +97,7 @@ class VirtualCluster:
             endpoint,
             self.mailboxes[name],
             ADDRESS,
-            len(self.workers),
+            self.workers,
             self._make_source,
             self._registry,
             self.progress[name],

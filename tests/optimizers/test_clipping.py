@@ -49,6 +49,20 @@ def test_law(a: Array, b: Array, limit: float) -> None:
     assert np.sqrt(sum((t**2).sum() for t in after)) <= limit * (1 + 1e-12) or norm <= limit
 
 
+def test_gradients_stay_where_they_are_and_only_scalars_move() -> None:
+    graph = Graph()
+    tensors = []
+    for task in (1, 2):
+        with graph.device(f"/task:{task}"):
+            tensors.append(ops.placeholder(graph, (3,), "float64"))
+    with graph.device("/task:0"):
+        after = clip_by_global_norm(graph, tensors, 1.0)
+    assert [graph.nodes[tensor.node].device for tensor in after] == ["/task:1", "/task:2"]
+    moved = [t for node in graph for t in node.inputs if graph.nodes[t.node].device != node.device]
+    assert moved
+    assert {graph.spec(tensor).shape for tensor in moved} == {()}
+
+
 def test_zeros_stay_zeros() -> None:
     norm, (a,) = clipped([np.zeros(3)], limit=0.5)
     assert norm == 0.0

@@ -22,11 +22,14 @@ from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import NETWORKS, Batch, Examples, dense, task_of
 from tests.strategies.training import difference, expect_same_bits, opened, trained
 
-ALL: list[Strategy] = [Single(), SyncData(workers=1), SyncData(workers=2), SyncData(workers=3)]
+SERVED = SyncData(workers=3, combine="parameter_server", servers=2)
+
+ALL: list[Strategy] = [Single(), SyncData(workers=1), SyncData(workers=2), SyncData(workers=3), SERVED]
 
 
 def named(strategy: Strategy) -> str:
-    return f"{strategy.name}-{strategy.workers}"
+    served = "-served" if strategy is SERVED else ""
+    return f"{strategy.name}-{strategy.workers}{served}"
 
 
 @given(st.integers(0, 300), st.integers(1, 40))

@@ -196,6 +196,6 @@ def test_lenet_too_equals_single(workers: int, registry: Registry) -> None:
 
 
 def test_an_unknown_combine_is_refused_with_those_there_are() -> None:
-    expected = "parallelism.combine='ring': expected one of ring_all_reduce, sharded_reduce"
+    expected = "parallelism.combine='ring': expected one of parameter_server, ring_all_reduce, sharded_reduce"
     with pytest.raises(ConfigError, match=expected):
         SyncData(combine="ring")

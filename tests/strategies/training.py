@@ -54,7 +54,7 @@ def opened(strategy: Strategy, task: Task, registry: Registry, **more: Client) -
     program = strategy.build(task)
     program = replace(program, clients={**program.clients, **more})
     source = Examples(task.batch_size, task.example_shape, task.state_dtype)
-    session = LocalSession(program, local_cluster(strategy.workers), registry, source)
+    session = LocalSession(program, local_cluster(program.workers, program.servers), registry, source)
     try:
         yield Trainer(program, session, task.state_dtype)
     finally:

@@ -56,7 +56,17 @@ from runner.engine.ops.shape import (
     split,
     transpose,
 )
-from runner.engine.ops.structural import add_n, as_dtype, cast, constant, convert, fill, identity, stop_gradient
+from runner.engine.ops.structural import (
+    add_n,
+    as_dtype,
+    cast,
+    constant,
+    convert,
+    fill,
+    identity,
+    stop_gradient,
+    truncate_to_bfloat16,
+)
 
 __all__ = [
     "abs",
@@ -141,6 +151,7 @@ __all__ = [
     "sub",
     "tanh",
     "transpose",
+    "truncate_to_bfloat16",
     "unbroadcast",
     "variable",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from runner.engine.graph import Graph, Node
-from runner.engine.op import Attributes, OpDef, expect, no_flops, register
+from runner.engine.op import Attributes, NotDifferentiable, OpDef, expect, no_flops, register
 from runner.engine.ops.common import (
     NO_INPUTS,
     NUMERIC,
@@ -69,6 +69,15 @@ def as_dtype(graph: Graph, x: Tensor, dtype: str) -> Tensor:
     return x if graph.spec(x).dtype == dtype else cast(graph, x, dtype)
 
 
+def truncate_to_bfloat16(graph: Graph, x: Tensor, *, name: str | None = None) -> Tensor:
+    """Add the upper 16 bits of each element of x, float32, as bfloat16: cut off, where a cast rounds.
+
+    A cast back to float32 fills in zeros. Sign, exponent and the upper 7 bits of the mantissa are kept, so also zeros
+    with their sign, infinities and numbers below the normal ones; a NaN stays a NaN, made quiet.
+    """
+    return graph.add("truncate_to_bfloat16", [x], name=name)[0]
+
+
 def _like_input(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
     return [specs[0]]
 
@@ -112,6 +121,11 @@ def _infer_cast(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence
     return [TensorSpec(specs[0].shape, attributes["dtype"])]
 
 
+def _infer_truncate(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    expect_dtype("truncate_to_bfloat16", specs[0], ("float32",))
+    return [TensorSpec(specs[0].shape, "bfloat16")]
+
+
 def _copy_to_all(graph: Graph, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
     return [dy] * len(node.inputs)
 
@@ -125,6 +139,8 @@ def _add_n_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], at
     return (len(inputs) - 1) * outputs[0].size
 
 
+FOR_TRANSFERS = NotDifferentiable("it is put before transfers by a pass, after gradients exist")
+
 _FILL = {"value": "float", "shape": "ints", "dtype": "dtype"}
 _CONSTANT = {"value": "bytes", "shape": "ints", "dtype": "dtype"}
 
@@ -135,3 +151,4 @@ register(OpDef("fill", _infer_fill, NO_INPUTS, arity=0, attributes=_FILL, flops=
 register(OpDef("constant", _infer_constant, NO_INPUTS, arity=0, attributes=_CONSTANT, flops=no_flops))
 register(OpDef("add_n", _infer_add_n, single_output(_copy_to_all), arity=None, flops=_add_n_flops))
 register(OpDef("cast", _infer_cast, single_output(_cast_back), 1, {"dtype": "dtype"}, flops=no_flops))
+register(OpDef("truncate_to_bfloat16", _infer_truncate, FOR_TRANSFERS, arity=1, flops=no_flops))

@@ -1,6 +1,7 @@
 """The passes that make a graph cheaper, in their order.
 
 Without bfloat16 they do not change a bit of what it computes; where there is bfloat16, fusions leave out roundings.
+Compression of transfers is apart: it is run where the cluster asks for it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import partial
 
 from runner.engine.graph import Graph
 from runner.engine.passes.common_subexpressions import merge_common_subexpressions
+from runner.engine.passes.compression import compress_transfers
 from runner.engine.passes.constant_folding import fold_constants
 from runner.engine.passes.dead_code import remove_dead_code
 from runner.engine.passes.fusion_bias_gradient import fuse_bias_gradients
@@ -47,6 +49,10 @@ FUSIONS = (
 
 A relu_gradient is hoisted when no layer has taken it, and before it is one of a chain.
 """
+
+
+COMPRESSION = Pass("compression", compress_transfers)
+"""The only pass that loses bits of float32 by intent. It comes last: nothing is joined across its nodes."""
 
 
 def default_passes(registry: Registry) -> tuple[Pass, ...]:

@@ -20,6 +20,11 @@ from runner.engine.graph import Graph, Node
 
 def schedule(graph: Graph, cluster: Cluster) -> list[str]:
     """Return all node names of a placed and cut graph in the order of their simulated start."""
+    return list(start_times(graph, cluster))
+
+
+def start_times(graph: Graph, cluster: Cluster) -> dict[str, float]:
+    """Simulated start of every node of a placed and cut graph, in seconds since the step began, in that order."""
     return _Simulation(graph, cluster).run()
 
 
@@ -71,27 +76,27 @@ class _Simulation:
                 distance[node.name] = onward + self.seconds[node.name]
         return distance
 
-    def run(self) -> list[str]:
+    def run(self) -> dict[str, float]:
         arrivals: list[tuple[float, int, str]] = []  # (time inputs are there, graph order, node)
         ready: dict[str, list[tuple[tuple[float, bool, int], str]]] = defaultdict(list)  # device -> (rank, node)
         busy_until: dict[str, float] = defaultdict(float)
         available: dict[str, float] = defaultdict(float)
-        order: list[str] = []
+        starts: dict[str, float] = {}
         for node in self.graph:
             if self.missing[node.name] == 0:
                 heapq.heappush(arrivals, (0.0, self.index[node.name], node.name))
         now = 0.0
-        while len(order) < len(self.graph):
+        while len(starts) < len(self.graph):
             while arrivals and arrivals[0][0] <= now:
                 _, _, name = heapq.heappop(arrivals)
                 heapq.heappush(ready[self.graph.nodes[name].device], (self.rank[name], name))
             for device in sorted(d for d in ready if ready[d] and busy_until[d] <= now):
                 _, name = heapq.heappop(ready[device])
-                order.append(name)
+                starts[name] = now
                 busy_until[device] = now + self.seconds[name]
                 self._release_readers(name, busy_until[device], available, arrivals)
             now = self._next_event(now, arrivals, ready, busy_until)
-        return order
+        return starts
 
     def _release_readers(
         self,

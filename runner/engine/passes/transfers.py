@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from runner.engine.device import device_slug
 from runner.engine.graph import Graph, Node
 from runner.engine.tensor import Tensor, TensorSpec
 
@@ -74,7 +75,7 @@ class _Cut:
     def _transfer(self, tensor: Tensor, producer: Node, destination: str) -> Tensor:
         key = transfer_key(tensor, destination)
         spec = self.result.spec(tensor)
-        slug = destination.strip("/").replace("/", ".").replace(":", "")
+        slug = device_slug(destination)
         send = self.result.insert(
             Node(
                 f"send/{tensor.node}_{tensor.port}/{slug}",

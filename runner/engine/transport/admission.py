@@ -17,7 +17,14 @@ from enum import StrEnum
 from runner.engine.transport.endpoint import Identity, Received
 from runner.engine.transport.header import Envelope, check_frames, decode_header
 from runner.engine.transport.messages import Hello, Message
-from runner.engine.transport.names import HEARTBEAT_ROLE, MASTER_ROLE, WORKER_ROLE, peer_name
+from runner.engine.transport.names import (
+    DEVICE_ROLES,
+    HEARTBEAT_ROLES,
+    MASTER_ROLE,
+    SERVER_ROLE,
+    heartbeat_role,
+    peer_name,
+)
 from runner.engine.transport.schema import Violation
 from runner.engine.transport.text import printable
 from runner.errors import ClusterError, SecurityError
@@ -25,10 +32,12 @@ from runner.errors import ClusterError, SecurityError
 log = logging.getLogger(__name__)
 
 CALLERS = {
-    MASTER_ROLE: (WORKER_ROLE, HEARTBEAT_ROLE),
-    WORKER_ROLE: (MASTER_ROLE, WORKER_ROLE),
+    MASTER_ROLE: (*DEVICE_ROLES, *HEARTBEAT_ROLES),
+    **dict.fromkeys(DEVICE_ROLES, (MASTER_ROLE, *DEVICE_ROLES)),
 }
 """Role of an inbox -> the roles that may connect to it."""
+
+_SERVER_ROLES = (SERVER_ROLE, heartbeat_role(SERVER_ROLE))
 
 
 class Drop(StrEnum):
@@ -56,11 +65,12 @@ class Admission:
     ``connection`` below is whatever the transport tells connections apart by; it is never taken for a name.
     """
 
-    def __init__(self, identity: Identity, peers: int) -> None:
-        """``peers`` is the number of indices that each role may have."""
+    def __init__(self, identity: Identity, peers: int, servers: int = 0) -> None:
+        """``peers`` is the number of indices that each role may have, ``servers`` that of parameter servers."""
         self.drops: Counter[Drop] = Counter()
         self._identity = identity
         self._peers = peers
+        self._servers = servers
         self._callers: dict[bytes, _Caller] = {}
 
     def admit(self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview]) -> Received | None:
@@ -109,10 +119,11 @@ class Admission:
                 f"expected {name}, number 0, none"
             )
         allowed = CALLERS[self._identity.role]
-        if hello.role not in allowed or hello.index >= self._peers:
+        indices = self._servers if hello.role in _SERVER_ROLES else self._peers
+        if hello.role not in allowed or hello.index >= indices:
             raise SecurityError(
                 f"hello of {name} to {self._identity.name}: "
-                f"expected a role of {', '.join(allowed)} and an index below {self._peers}"
+                f"expected a role of {', '.join(allowed)} and an index below {indices}"
             )
         if any(caller.name == name for caller in self._callers.values()):
             raise SecurityError(f"second connection of {name} to {self._identity.name} in one epoch")

@@ -49,6 +49,7 @@ class Limits:
     """What the maker of an endpoint declares about its traffic; all of it is enforced.
 
     peers: indices of a role run from 0 to ``peers`` - 1; at most three connections come from each.
+    servers: the same for the role of parameter servers, of which there may be none.
     queued_messages: how many messages one peer may send before the receiver reads again. It must cover
         a whole step: libzmq reads nothing from a connection whose queue is full, not even ZMTP's heartbeats,
         and so one that stays full for longer than their time-out may be cut.
@@ -57,6 +58,7 @@ class Limits:
     """
 
     peers: int
+    servers: int = 0
     queued_messages: int = 4096
     frame_bytes: int = 64 * 2**20
     connect_timeout_s: float = 10.0

@@ -68,10 +68,10 @@ class FakeNetwork:
         self._islands: list[frozenset[str]] = []
         self._present: set[str] = set()
 
-    def endpoint(self, identity: Identity, peers: int) -> FakeEndpoint:
+    def endpoint(self, identity: Identity, peers: int, servers: int = 0) -> FakeEndpoint:
         """Return the endpoint of ``identity``; a later one of that name takes the place of the earlier."""
         self._present.add(identity.name)
-        return FakeEndpoint(self, identity, peers)
+        return FakeEndpoint(self, identity, peers, servers)
 
     def partition(self, *islands: Collection[str]) -> None:
         """Hold back what goes between islands. It is not lost: queued messages outlive partitions."""
@@ -128,10 +128,10 @@ class FakeNetwork:
 class FakeEndpoint:
     """See :class:`~runner.engine.transport.endpoint.Endpoint`. Waiting turns the clock of the network."""
 
-    def __init__(self, network: FakeNetwork, identity: Identity, peers: int) -> None:
+    def __init__(self, network: FakeNetwork, identity: Identity, peers: int, servers: int = 0) -> None:
         self._network = network
         self._identity = identity
-        self._admission = Admission(identity, peers)
+        self._admission = Admission(identity, peers, servers)
         self._connections: dict[str, bytes] = {}
         self._sequences: dict[str, int] = {}
 

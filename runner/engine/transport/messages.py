@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from runner.engine.transport.names import HEARTBEAT_ROLE, MASTER_ROLE, ROLES, WORKER_ROLE
+from runner.engine.transport.names import DEVICE_ROLES, HEARTBEAT_ROLES, MASTER_ROLE, ROLES
 from runner.engine.transport.references import ReferenceType, TensorReference
 from runner.engine.transport.schema import Integer, MapOf, Number, OneOf, Text
 from runner.engine.transport.text import ascii_only
@@ -94,7 +94,7 @@ class Loaded(Message):
     """The plan is bound and its arenas are open: their files may be unlinked."""
 
     kind: ClassVar[str] = "loaded"
-    senders: ClassVar[tuple[str, ...]] = (WORKER_ROLE,)
+    senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
     plan: PlanId
 
 
@@ -117,7 +117,7 @@ class Done(Message):
     """This worker has finished the step and no longer looks at any tensor of it."""
 
     kind: ClassVar[str] = "done"
-    senders: ClassVar[tuple[str, ...]] = (WORKER_ROLE,)
+    senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
     plan: PlanId
     step: Step
     fetches: NamedTensors
@@ -132,7 +132,7 @@ class TensorReady(Message):
     """The value of a Send, for the Recv with the same (plan, step, key)."""
 
     kind: ClassVar[str] = "tensor"
-    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE, WORKER_ROLE)
+    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE, *DEVICE_ROLES)
     plan: PlanId
     step: Step
     key: Name
@@ -147,7 +147,7 @@ class Heartbeat(Message):
     """What the main loop of a worker is busy with, said by a thread beside it."""
 
     kind: ClassVar[str] = "heartbeat"
-    senders: ClassVar[tuple[str, ...]] = (HEARTBEAT_ROLE,)
+    senders: ClassVar[tuple[str, ...]] = HEARTBEAT_ROLES
     section: Section
     step: Step
 
@@ -157,7 +157,7 @@ class Failed(Message):
     """The worker cannot go on. ``node`` is the graph node at fault, "" when it is none."""
 
     kind: ClassVar[str] = "failed"
-    senders: ClassVar[tuple[str, ...]] = (WORKER_ROLE,)
+    senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
     error: Annotated[str, Text(128)]
     text: Annotated[str, Text(MAX_ERROR_TEXT)]
     traceback: Annotated[str, Text(MAX_TRACEBACK)]
@@ -188,7 +188,7 @@ class Bye(Message):
     """The worker leaves because it was told to; its exit is no failure."""
 
     kind: ClassVar[str] = "bye"
-    senders: ClassVar[tuple[str, ...]] = (WORKER_ROLE,)
+    senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
 
 
 KINDS: Mapping[str, type[Message]] = {

@@ -1,6 +1,7 @@
-"""Names of the peers of a run: ``<role>-<index>``, such as ``master-0``, ``worker-3`` and ``heartbeat-3``.
+"""Names of the peers of a run: ``<role>-<index>``, such as ``master-0``, ``worker-3`` and ``ps-0``.
 
-The heartbeat thread of worker 3 is a peer of its own, because it has a connection of its own.
+A process that runs a device is called after the device's job and task: ``/job:ps/task:0`` is run by ``ps-0``. Its
+heartbeat thread is a peer of its own, such as ``ps_heartbeat-0``, because it has a connection of its own.
 """
 
 from __future__ import annotations
@@ -9,8 +10,13 @@ import re
 
 MASTER_ROLE = "master"
 WORKER_ROLE = "worker"
-HEARTBEAT_ROLE = "heartbeat"
-ROLES = (MASTER_ROLE, WORKER_ROLE, HEARTBEAT_ROLE)
+SERVER_ROLE = "ps"
+DEVICE_ROLES = (WORKER_ROLE, SERVER_ROLE)
+"""Jobs whose tasks are processes: workers, and parameter servers, which are the same program."""
+
+_HEARTBEAT = "_heartbeat"
+HEARTBEAT_ROLES = tuple(role + _HEARTBEAT for role in DEVICE_ROLES)
+ROLES = (MASTER_ROLE, *DEVICE_ROLES, *HEARTBEAT_ROLES)
 
 MASTER = f"{MASTER_ROLE}-0"
 
@@ -30,3 +36,20 @@ def split_name(name: str) -> tuple[str, int]:
     if match is None:
         raise ValueError(f"peer name {name[:80]!a}: expected <role>-<index> with a role of {', '.join(ROLES)}")
     return match[1], int(match[2])
+
+
+def process_names(workers: int, servers: int = 0) -> list[str]:
+    """Return the names of all processes of a run but the master: workers first, then parameter servers."""
+    counts = {WORKER_ROLE: workers, SERVER_ROLE: servers}
+    return [peer_name(role, index) for role, count in counts.items() for index in range(count)]
+
+
+def heartbeat_role(role: str) -> str:
+    """Return the role of the heartbeat threads of processes of ``role``."""
+    return role + _HEARTBEAT
+
+
+def beating_process(heartbeat: str) -> str:
+    """Return the name of the process that the heartbeat thread called ``heartbeat`` speaks for."""
+    role, index = split_name(heartbeat)
+    return peer_name(role.removesuffix(_HEARTBEAT), index)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +24,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "int64": np.dtype("<i8"),
     "float32": np.dtype("<f4"),
     "float64": np.dtype("<f8"),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
 MAX_RANK = 8
 

@@ -27,7 +27,7 @@ class Inbox:
     def __init__(self, context: Context, identity: Identity, address: str, limits: Limits) -> None:
         """Bind. Raises SecurityError for an address others can reach, ClusterError for one that is taken."""
         check_bind_address(address)
-        self.admission = Admission(identity, limits.peers)
+        self.admission = Admission(identity, limits.peers, limits.servers)
         self._path = inbox_path(address) if address.startswith("ipc://") else None
         if self._path is not None and self._path.exists():
             # libzmq would take over the path from under its owner without a word.

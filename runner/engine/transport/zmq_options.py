@@ -30,7 +30,7 @@ def configure_inbox(socket: Socket, limits: Limits) -> None:
         socket,
         limits,
         {
-            zmq.BACKLOG: 16 + CONNECTIONS_PER_PEER * limits.peers,
+            zmq.BACKLOG: 16 + CONNECTIONS_PER_PEER * (limits.peers + limits.servers),
             zmq.RCVHWM: limits.queued_messages,
             # An inbox never sends. Should it ever, then not silently into nothing.
             zmq.ROUTER_MANDATORY: 1,

@@ -13,7 +13,7 @@ from runner.engine.transport.address import inbox_path
 from runner.engine.transport.endpoint import Frame, Identity, Limits
 from runner.engine.transport.header import check_frames, encode_header
 from runner.engine.transport.messages import Hello, Message
-from runner.engine.transport.names import HEARTBEAT_ROLE
+from runner.engine.transport.names import HEARTBEAT_ROLES
 from runner.engine.transport.zmq_context import Context
 from runner.engine.transport.zmq_options import HANDSHAKE_MS, Socket, configure_outbox, milliseconds
 from runner.errors import ClusterError
@@ -96,7 +96,7 @@ class Outbox:
         deadline = time.monotonic() + self._limits.connect_timeout_s
         while True:
             socket: Socket = self._context.socket(zmq.DEALER)
-            configure_outbox(socket, self._limits, pings=self._identity.role != HEARTBEAT_ROLE)
+            configure_outbox(socket, self._limits, pings=self._identity.role not in HEARTBEAT_ROLES)
             socket.connect(address)
             remaining_s = max(0.0, deadline - time.monotonic())
             if socket.poll(min(milliseconds(remaining_s), HANDSHAKE_MS), zmq.POLLOUT):

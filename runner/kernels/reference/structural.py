@@ -6,7 +6,10 @@ from functools import reduce
 
 import numpy as np
 
-from runner.kernels.registry import Array, reference
+from runner.kernels.registry import Array, numpy_dtype, reference
+
+QUIET = np.uint16(0x0040)
+"""The highest bit of a bfloat16's mantissa: with it, all ones in the exponent are a NaN and no infinity."""
 
 
 @reference("identity")
@@ -43,3 +46,10 @@ def add_n(*terms: Array) -> Array:
 @reference("cast")
 def cast(x: Array, *, dtype: str) -> Array:
     return x.astype(dtype, copy=False)
+
+
+@reference("truncate_to_bfloat16")
+def truncate_to_bfloat16(x: Array) -> Array:
+    high = (x.view(np.uint32) >> 16).astype(np.uint16)
+    # What tells a NaN from an infinity may be in the bits that are cut off alone.
+    return np.where(np.isnan(x), high | QUIET, high).view(numpy_dtype("bfloat16"))

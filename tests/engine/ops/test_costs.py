@@ -94,6 +94,7 @@ def test_only_ops_that_move_data_are_free() -> None:
         "fill",
         "constant",
         "cast",
+        "truncate_to_bfloat16",
         "broadcast_to",
         "reshape",
         "transpose",

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 
 from runner import nn
+from runner.engine import ops
 from runner.engine.compile import compile_signature
-from runner.engine.device import local_cluster, worker_device
+from runner.engine.cost import DISPATCH_S
+from runner.engine.device import Cluster, Device, local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.network import NetworkBuilder, Outputs
 from runner.engine.passes.placement import place
-from runner.engine.passes.schedule import schedule, split
+from runner.engine.passes.schedule import schedule, split, start_times
 from runner.engine.passes.transfers import insert_transfers
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
@@ -22,6 +24,8 @@ from runner.strategies.base import Task
 from runner.strategies.sync_data import SyncData
 from tests.engine.random_graphs import Sample, samples
 from tests.strategies.networks import NETWORKS, Batch, task_of
+
+HERE, THERE = worker_device(0), worker_device(1)
 
 
 def cut_of(sample: Sample) -> Graph:
@@ -45,6 +49,34 @@ def test_every_node_is_ordered_once_and_after_what_it_needs(sample: Sample) -> N
 @given(samples())
 def test_the_order_is_a_function_of_the_graph(sample: Sample) -> None:
     assert order_of(sample) == order_of(sample)
+
+
+@given(samples())
+def test_the_order_is_that_of_simulated_starts(sample: Sample) -> None:
+    cut, cluster = cut_of(sample), local_cluster(sample.devices)
+    starts = start_times(cut, cluster)
+    assert list(starts) == schedule(cut, cluster)
+    assert list(starts.values()) == sorted(starts.values())
+
+
+def test_a_node_starts_when_its_inputs_are_there_and_its_device_is_free() -> None:
+    """Memory that takes no time, 1 operation a second, wires of 10 s and 2 bytes a second."""
+    graph = Graph()
+    with graph.device(HERE):
+        x = ops.placeholder(graph, (3,), "float32", name="x")
+        y = ops.neg(graph, x, name="y")
+        ops.neg(graph, y, name="z")
+    with graph.device(THERE):
+        w = ops.placeholder(graph, (3,), "float32", name="w")
+        ops.add(graph, w, y, name="late")
+    devices = tuple(Device(name, flops_per_s=1.0, bytes_per_s=1e30) for name in (HERE, THERE))
+    starts = start_times(insert_transfers(graph), Cluster(devices, latency_s=10.0, bytes_per_s=2.0))
+    send, recv = (next(name for name in starts if name.startswith(op)) for op in ("send/", "recv/"))
+    wire_s, d = 10.0 + 12 / 2.0, DISPATCH_S
+    assert starts == pytest.approx(
+        {"x": 0, "w": 0, "y": d, send: 3 + 2 * d, "z": 3 + 3 * d, recv: 3 + wire_s + 3 * d, "late": 3 + wire_s + 4 * d},
+        rel=1e-12,
+    )
 
 
 @given(samples())

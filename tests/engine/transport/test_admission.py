@@ -127,11 +127,44 @@ def test_frames_must_be_those_of_the_header() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inbox", "caller"), [("master-0", "master-0"), ("worker-0", "heartbeat-1"), ("master-0", "worker-2")]
+    ("inbox", "caller"), [("master-0", "master-0"), ("worker-0", "worker_heartbeat-1"), ("master-0", "worker-2")]
 )
 def test_who_may_not_connect_here_is_refused_although_it_knows_the_token(inbox: str, caller: str) -> None:
     with pytest.raises(SecurityError, match=f"hello of {caller} to {inbox}: .* and an index below 2"):
         admit(Admission(identity(inbox), peers=2), caller, 0, hello(caller))
+
+
+@pytest.mark.parametrize(
+    ("inbox", "caller"),
+    [
+        ("master-0", "ps-0"),
+        ("master-0", "ps_heartbeat-0"),
+        ("worker-0", "ps-0"),
+        ("ps-0", "worker-1"),
+        ("ps-0", "ps-0"),
+    ],
+)
+def test_parameter_servers_talk_to_all_whom_workers_talk_to(inbox: str, caller: str) -> None:
+    received = admit(Admission(identity(inbox), peers=2, servers=1), caller, 0, hello(caller))
+    assert received is not None
+    assert received.source == caller
+
+
+@pytest.mark.parametrize("caller", ["ps-1", "ps_heartbeat-1"])
+def test_a_parameter_server_that_the_run_does_not_have_is_refused(caller: str) -> None:
+    with pytest.raises(SecurityError, match=f"hello of {caller} to master-0: .* and an index below 1"):
+        admit(Admission(identity("master-0"), peers=2, servers=1), caller, 0, hello(caller))
+    with pytest.raises(SecurityError, match=f"hello of {caller} to master-0: .* and an index below 0"):
+        admit(Admission(identity("master-0"), peers=2), caller, 0, hello(caller))
+
+
+@pytest.mark.parametrize("message", [Shutdown(), Run("p", 0, {}), Heartbeat("step", 0)])
+def test_a_parameter_server_says_what_a_worker_may_and_no_more(message: Message) -> None:
+    master = Admission(identity("master-0"), peers=2, servers=1)
+    admit(master, "ps-0", 0, hello("ps-0"))
+    assert admit(master, "ps-0", 1, Loaded("p")) == Received("ps-0", Loaded("p"))
+    with pytest.raises(SecurityError, match=f"ps-0 sent '{message.kind}', which is not for it to say"):
+        admit(master, "ps-0", 2, message)
 
 
 def test_a_hello_must_match_its_envelope(master: Admission) -> None:

@@ -15,9 +15,17 @@ from runner.engine.transport.messages import Run
 from runner.engine.transport.references import DTYPES, ArenaTensor, InlineTensor
 from runner.errors import SecurityError
 
-ARRAYS = st.sampled_from(sorted(DTYPES)).flatmap(
-    lambda dtype: hnp.arrays(DTYPES[dtype], hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3))
-)
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3)
+
+
+def arrays_of(dtype: str) -> st.SearchStrategy[NDArray[Any]]:
+    """Arrays of any bits."""
+    if dtype == "bfloat16":
+        return hnp.arrays(np.uint16, SHAPES).map(lambda bits: bits.view(DTYPES[dtype]))
+    return hnp.arrays(DTYPES[dtype], SHAPES)
+
+
+ARRAYS = st.sampled_from(sorted(DTYPES)).flatmap(arrays_of)
 
 
 @given(st.dictionaries(st.text(max_size=4), ARRAYS, max_size=4))

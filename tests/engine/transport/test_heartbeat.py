@@ -90,7 +90,7 @@ def test_beats_reach_the_master_over_a_connection_of_their_own(
     address = inbox_address(private_directory.path, MASTER)
 
     def open_outbox() -> Outbox:
-        outbox = Outbox(context, identity("heartbeat-3"), LIMITS)
+        outbox = Outbox(context, identity("worker_heartbeat-3"), LIMITS)
         outbox.connect(MASTER, address)
         return outbox
 
@@ -99,7 +99,7 @@ def test_beats_reach_the_master_over_a_connection_of_their_own(
         HeartbeatThread(open_outbox, Progress(), interval_s=0.01),
     ):
         received = [master.receive(5.0) for _ in range(3)]
-    assert [item and item.source for item in received] == ["heartbeat-3"] * 3
+    assert [item and item.source for item in received] == ["worker_heartbeat-3"] * 3
     assert [item and type(item.message) for item in received] == [Hello, Heartbeat, Heartbeat]
 
 
@@ -107,7 +107,7 @@ def test_a_full_queue_drops_beats_and_loses_no_number(context: Context, private_
     address = inbox_address(private_directory.path, MASTER)
     tight = LIMITS.__class__(peers=1, queued_messages=2)
     with ZmqEndpoint(context, identity(MASTER), address, tight) as master:
-        outbox = Outbox(context, identity("heartbeat-0"), tight)
+        outbox = Outbox(context, identity("worker_heartbeat-0"), tight)
         outbox.connect(MASTER, address)
         offered = [outbox.offer(MASTER, Heartbeat("step", step)) for step in range(10_000)]
         assert not all(offered)

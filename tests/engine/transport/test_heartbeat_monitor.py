@@ -91,7 +91,7 @@ def test_who_has_left_is_not_missed_and_its_last_beat_means_nothing(monitor: Hea
 def test_over_a_slow_wire_a_living_worker_is_never_condemned(seed: int) -> None:
     network = FakeNetwork(seed, Faults(delay_s=(0.0, 1.4)))
     master = network.endpoint(identity("master-0"), peers=1)
-    sender = network.endpoint(identity("heartbeat-0"), peers=1)
+    sender = network.endpoint(identity("worker_heartbeat-0"), peers=1)
     sender.connect("master-0")
     monitor = HeartbeatMonitor(LIMITS_S, silence_s=2.0)
     monitor.watch("worker-0", now=0.0)

@@ -34,7 +34,7 @@ def test_references_go_both_ways(plain: dict[str, object]) -> None:
         ({"shape": [True, 3]}, r"x\.shape\[0\]: True"),
         ({"shape": [1] * (MAX_RANK + 1)}, "expected a list of at most 8"),
         ({"shape": "23"}, "expected a list"),
-        ({"dtype": "object"}, "'object', expected one of bool, uint8, int32, int64, float32, float64"),
+        ({"dtype": "object"}, "'object', expected one of bool, uint8, int32, int64, float32, float64, bfloat16"),
         ({"dtype": ["float32"]}, "expected one of bool"),
         ({"offset": -64}, r"x\.offset: -64"),
         ({"offset": 2**63}, r"x\.offset: 9223372036854775808"),

@@ -1,0 +1,142 @@
+"""Whose statistics batch normalisation takes, where several workers compute one batch.
+
+Each way is a function from the replicas and their shares to what every worker computed; ``sync_data`` offers them as
+``parallelism.statistics``. Networks without batch normalisation are the same under all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from runner.engine import ops
+from runner.engine.autodiff import gradients
+from runner.engine.network import StateUpdate
+from runner.engine.passes.rewriting import Moved
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Variable
+from runner.strategies.base import Forward, Gradients, Replica, Share
+from runner.strategies.pooled_normalization import pool_normalizations
+
+_SCOPE = "train"
+
+Statistics = Callable[[Sequence[Replica], Sequence[Share]], list[Gradients]]
+"""Adds forward and backward passes of the replicas of one graph, each over its share; returns what each computed.
+
+The replicas go on in the graph they name afterwards, which may be another one.
+"""
+
+
+def of_shares(replicas: Sequence[Replica], shares: Sequence[Share]) -> list[Gradients]:
+    """Normalise each share by its own statistics; moving averages see their mean, weighted by size.
+
+    The parts of that mean are left to be summed with the gradients.
+    """
+    return [replica.compute_gradients(share, _SCOPE) for replica, share in zip(replicas, shares, strict=True)]
+
+
+def of_first_worker(replicas: Sequence[Replica], shares: Sequence[Share]) -> list[Gradients]:
+    """Normalise each share by its own statistics; moving averages see those of the first share alone.
+
+    As on Cloud TPU (Inception v3 guide, "Batch normalization"): only shard 0 updates the
+    averages, once a step. The decay a of a network is meant for workers that update them one after the other, K times
+    a step; here it becomes a^K, because K updates with a are one with a^K when all shares have the same statistics:
+    0.9997 for eight GPUs is 0.9997^8 = 0.9976 for eight shards.
+
+    The first worker sends its statistics, n values of b bytes, in one message to each other: (K - 1) n b bytes.
+    """
+    passes = _forward(replicas, shares)
+    apart = _apart(replicas, [replace(each, state_updates=()) for each in passes])
+    received = _sent_by_first(replicas, passes[0])
+    return [
+        replace(computed, settled=_updates(passed, values, workers=len(replicas)))
+        for computed, passed, values in zip(apart, passes, received, strict=True)
+    ]
+
+
+def of_batch(replicas: Sequence[Replica], shares: Sequence[Share]) -> list[Gradients]:
+    """Normalise by the statistics of the whole batch: together the workers are one worker with that batch.
+
+    What a worker puts out depends on the examples of all, so the sum of all losses is differentiated for the variables
+    of all replicas in one go. A worker's gradient then is that of the batch's loss for its own copy of the variables,
+    and the sum of the workers' is that of the network. Bytes: see :func:`pool_normalizations`; nothing more is sent
+    for the moving averages, since every worker has normalised by the statistics they see.
+    """
+    passes = _forward(replicas, shares)
+    graph, moved = pool_normalizations(replicas[0].graph, [replica.device for replica in replicas])
+    if not moved:
+        return _apart(replicas, passes)
+    for replica in replicas:
+        replica.adopt(graph)
+    passes = [_moved(each, moved) for each in passes]
+    return [
+        Gradients(passed.loss, passed.accuracy, pairs, state_updates=(), settled=passed.state_updates)
+        for passed, pairs in zip(passes, _together(replicas, passes), strict=True)
+    ]
+
+
+STATISTICS: dict[str, Statistics] = {"shares": of_shares, "first_worker": of_first_worker, "pooled": of_batch}
+
+
+def _forward(replicas: Sequence[Replica], shares: Sequence[Share]) -> list[Forward]:
+    return [replica.forward(share, _SCOPE) for replica, share in zip(replicas, shares, strict=True)]
+
+
+def _apart(replicas: Sequence[Replica], passes: Sequence[Forward]) -> list[Gradients]:
+    """Differentiate each replica's loss for its own variables."""
+    return [
+        Gradients(passed.loss, passed.accuracy, replica.differentiate(passed), replica.weighted(passed))
+        for replica, passed in zip(replicas, passes, strict=True)
+    ]
+
+
+def _together(replicas: Sequence[Replica], passes: Sequence[Forward]) -> list[list[tuple[Variable, Tensor]]]:
+    """Differentiate the sum of the losses for the variables of every replica."""
+    wanted = [[variable.tensor for variable in replica.variables.trainable] for replica in replicas]
+    found = iter(
+        gradients(
+            replicas[0].graph,
+            [passed.loss for passed in passes],
+            [each for own in wanted for each in own],
+            scope=f"{_SCOPE}/gradients",
+        )
+    )
+    return [
+        replica.paired([next(found) for _ in own], passed.scope)
+        for replica, own, passed in zip(replicas, wanted, passes, strict=True)
+    ]
+
+
+def _sent_by_first(replicas: Sequence[Replica], passed: Forward) -> list[list[Tensor]]:
+    """Return the first worker's statistics as every worker holds them."""
+    graph, own = replicas[0].graph, [update.batch_value for update in passed.state_updates]
+    if not own or len(replicas) == 1:
+        return [own for _ in replicas]
+    held = [own]
+    with graph.layer(passed.state_updates[0].variable.layer), graph.absolute_scope(f"{_SCOPE}/statistics"):
+        with graph.device(replicas[0].device):
+            sent = ops.concat(graph, own, axis=0, name="sent")
+        for replica in replicas[1:]:
+            with graph.device(replica.device):
+                held.append(list(ops.split(graph, sent, 0, [graph.spec(each).size for each in own])))
+    return held
+
+
+def _updates(passed: Forward, values: Sequence[Tensor], workers: int) -> list[StateUpdate]:
+    return [
+        StateUpdate(own.variable, value, own.decay**workers)
+        for own, value in zip(passed.state_updates, values, strict=True)
+    ]
+
+
+def _moved(passed: Forward, moved: Moved) -> Forward:
+    """The forward pass in the rewritten graph."""
+    updates = [
+        replace(each, batch_value=moved.get(each.batch_value, each.batch_value)) for each in passed.state_updates
+    ]
+    return replace(
+        passed,
+        loss=moved.get(passed.loss, passed.loss),
+        accuracy=moved.get(passed.accuracy, passed.accuracy),
+        state_updates=updates,
+    )

@@ -1,0 +1,154 @@
+"""``sync_data`` over compressed wires: half the bytes, equal replicas, sums of what came, and it still learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runner.engine import ops
+from runner.engine.device import local_cluster, worker_device
+from runner.engine.graph import Graph
+from runner.engine.program import Client
+from runner.engine.session import LocalSession
+from runner.engine.tensor import Tensor
+from runner.kernels.registry import Registry
+from runner.optimizers.momentum import Momentum
+from runner.strategies.base import Task, shares
+from runner.strategies.collectives import Combine, ring_all_reduce, sharded_reduce
+from runner.strategies.sync_data import COMBINES, SyncData
+from tests.engine.running import client, session
+from tests.strategies.networks import NETWORKS, Examples, task_of
+from tests.strategies.training import Trainer, Weights, expect_same_bits
+
+Array = NDArray[np.float32]
+
+BATCH = 13
+TRAINED = ["dense", "convolutional", "batch_normalised"]
+
+
+def cut(x: Array) -> Array:
+    """The upper 16 bits of finite numbers."""
+    return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
+
+
+def task_for(network: str) -> Task:
+    return task_of(NETWORKS[network], Momentum(), batch_size=BATCH, dtype="float32")
+
+
+@contextmanager
+def opened(strategy: SyncData, task: Task, registry: Registry, compression: str) -> Iterator[Trainer]:
+    """A program of the strategy with its initial values, and clients ``replica_K`` that fetch each replica's own."""
+    program = strategy.build(task)
+    replicas = {
+        f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in program.variables})
+        for k in range(strategy.workers)
+    }
+    program = replace(program, clients={**program.clients, **replicas})
+    cluster = local_cluster(strategy.workers, compression=compression)
+    running = LocalSession(program, cluster, registry, Examples(task.batch_size, task.example_shape, "float32"))
+    try:
+        running.run("init")
+        yield Trainer(program, running, "float32")
+    finally:
+        running.close()
+
+
+def reduced(parts: list[Array], combine: Combine, registry: Registry) -> list[Array]:
+    """Every worker's total over compressed wires."""
+    graph = Graph()
+    placed = []
+    for k, part in enumerate(parts):
+        with graph.device(worker_device(k)):
+            placed.append(ops.placeholder(graph, part.shape, "float32", name=f"part_{k}"))
+    totals = combine(graph, placed, [worker_device(k) for k in range(len(parts))], "fc1/weights")
+    cluster = local_cluster(len(parts), compression="high16")
+    with session(graph, registry, client("run", totals, feeds=placed), cluster=cluster) as running:
+        came = running.run("run", feeds={str(t): part for t, part in zip(placed, parts, strict=True)})
+        return [came[str(total)] for total in totals]
+
+
+def sum_of_slice(parts: list[Array], owner: int, combine: Combine) -> Array:
+    """What the owner of a slice makes of everybody's part of it, written down without graphs."""
+    if combine is sharded_reduce:
+        arrived = [part if k == owner else cut(part) for k, part in enumerate(parts)]
+        return cut(np.add.reduce(arrived))
+    workers = len(parts)
+    passed = parts[(owner + 1) % workers]
+    for hop in range(2, workers + 1):
+        passed = cut(passed) + parts[(owner + hop) % workers]
+    return cut(passed)
+
+
+@pytest.mark.parametrize("combine", [sharded_reduce, ring_all_reduce], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("size", [1, 11])
+def test_a_sum_is_that_of_what_arrived_and_the_same_for_all(
+    size: int, workers: int, combine: Combine, registry: Registry
+) -> None:
+    rng = np.random.default_rng(workers)
+    parts = [rng.standard_normal(size, np.float32) for _ in range(workers)]
+    expected = np.concatenate(
+        [
+            sum_of_slice([part[lo:hi] for part in parts], owner, combine)
+            for owner, (lo, hi) in enumerate(shares(size, workers))
+        ]
+    )
+    for total in reduced(parts, combine, registry):
+        np.testing.assert_array_equal(total, expected, strict=True)
+
+
+@pytest.mark.parametrize("combine", sorted(COMBINES))
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("network", TRAINED)
+def test_replicas_stay_identical(network: str, workers: int, combine: str, registry: Registry) -> None:
+    strategy = SyncData(workers=workers, combine=combine)
+    with opened(strategy, task_for(network), registry, "high16") as trainer:
+        trainer.train(range(3))
+        first, *others = (trainer.session.run(f"replica_{k}") for k in range(workers))
+    for other in others:
+        expect_same_bits(first, other)
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("combine", sorted(COMBINES))
+@pytest.mark.parametrize("network", TRAINED)
+def test_two_bytes_are_sent_where_there_were_four(
+    network: str, combine: str, bucket_bytes: int, registry: Registry
+) -> None:
+    """Scores, which are scalars, go on to take four: two from each worker but the first."""
+    workers, sent = 3, {}
+    for compression in ("none", "high16"):
+        strategy = SyncData(workers=workers, combine=combine, bucket_bytes=bucket_bytes)
+        with opened(strategy, task_for(network), registry, compression) as trainer:
+            before = trainer.session.sent_bytes()
+            trainer.train(range(2))
+            after = trainer.session.sent_bytes()
+        sent[compression] = [(b - a) // 2 for a, b in zip(before, after, strict=True)]
+    scores = [0, 8, 8]
+    assert [2 * (h - s) for h, s in zip(sent["high16"], scores, strict=True)] == [
+        n - s for n, s in zip(sent["none"], scores, strict=True)
+    ]
+    assert min(sent["none"]) > 8
+
+
+def after(steps: int, compression: str, registry: Registry) -> tuple[Weights, Weights, list[float]]:
+    """Weights before and after some steps of four workers, and the losses."""
+    with opened(SyncData(workers=4), task_for("dense"), registry, compression) as trainer:
+        before = trainer.weights()
+        losses = [loss for loss, _ in trainer.train(range(steps))]
+        return before, trainer.weights(), losses
+
+
+def test_a_step_differs_by_what_was_cut(registry: Registry) -> None:
+    """Parts and their sum lose less than 1/128 of themselves each: 1/64 of a change, twice that where parts cancel."""
+    before, exact, _ = after(1, "none", registry)
+    _, lossy, _ = after(1, "high16", registry)
+    trained = [name for name in exact if "velocity" not in name]
+    for name in trained:
+        change = np.abs(exact[name] - before[name]).max()
+        assert 0 < np.abs(lossy[name] - exact[name]).max() <= change / 32, name
