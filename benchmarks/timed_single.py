@@ -9,7 +9,8 @@ from benchmarks.protocol import PHASES
 from runner.engine.device import worker_device
 from runner.engine.graph import Graph
 from runner.engine.program import Client, Program
-from runner.strategies.base import Replica, Task, program
+from runner.strategies.base import Replica, Task
+from runner.strategies.clients import program
 from runner.strategies.single import Single
 
 CLIENTS: Mapping[str, str] = dict(zip(PHASES, ("forward", "gradients", "train"), strict=True))

@@ -17,7 +17,7 @@ from runner.engine.autodiff import gradients
 from runner.engine.graph import Graph
 from runner.engine.inputs import FIELDS, InputSlot
 from runner.engine.network import NetworkBuilder, NetworkFunction, Outputs, StateUpdate
-from runner.engine.program import Client, Program
+from runner.engine.program import Program
 from runner.engine.tensor import Tensor, TensorSpec, state_dtype
 from runner.engine.variables import Variable, Variables
 from runner.optimizers.base import Optimizer
@@ -97,13 +97,6 @@ class Gradients:
     gradients: Sequence[tuple[Variable, Tensor]]
     state_updates: Sequence[StateUpdate]
     settled: Sequence[StateUpdate] = ()
-
-
-class Fed(Protocol):
-    """Who is told the number of a training step and its learning rate."""
-
-    step: Tensor
-    learning_rate: Tensor
 
 
 class Replica:
@@ -249,87 +242,3 @@ def _scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) 
 def ordered_sum(graph: Graph, parts: Sequence[Tensor], name: str = "sum") -> Tensor:
     """Sum in the order given, ((p0 + p1) + p2) + ...: the one order every strategy uses for shares of a batch."""
     return parts[0] if len(parts) == 1 else ops.add_n(graph, parts, name=name)
-
-
-def program(
-    graph: Graph,
-    replicas: Sequence[Replica],
-    *,
-    loss: Tensor,
-    accuracy: Tensor,
-    targets: Sequence[str],
-    variables: Variables | None = None,
-    servers: Sequence[Fed] = (),
-) -> Program:
-    """Assemble the clients of replicas that all compute the whole network.
-
-    variables: the one store of them all, kept by ``servers``; None where every replica holds its own.
-    """
-    stores = [replica.variables for replica in replicas] if variables is None else [variables]
-    fed: list[Fed] = [*replicas, *servers]
-    scalars = {
-        "step": tuple(each.step for each in fed),
-        "learning_rate": tuple(each.learning_rate for each in fed),
-    }
-    evaluation = _evaluation(graph, replicas)
-    clients = [
-        Client("init", targets=tuple(v.initial for store in stores for v in store)),
-        Client(
-            "train",
-            fetches={"loss": loss, "accuracy": accuracy},
-            targets=tuple(targets),
-            inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
-            feeds=scalars,
-        ),
-        evaluation,
-        Client("save", fetches={variable.name: variable.tensor for variable in stores[0]}),
-        _restore(graph, stores),
-    ]
-    return Program(
-        graph,
-        {client.name: client for client in clients},
-        {variable.name: variable.spec for variable in stores[0]},
-        workers=len(replicas),
-        servers=len(servers),
-    )
-
-
-def _evaluation(graph: Graph, replicas: Sequence[Replica]) -> Client:
-    """Every replica scores its share; the first gathers: sums of loss and hits over real examples, and predictions."""
-    task = replicas[0].task
-    gathered: dict[str, list[Tensor]] = {"loss": [], "correct": [], "predictions": [], "labels": [], "mask": []}
-    for replica, share in zip(replicas, shares(task.eval_batch_size, len(replicas)), strict=True):
-        outputs, batch = replica.evaluate(share)
-        scope = f"{replica.prefix}/eval" if replica.prefix else "eval"
-        with graph.absolute_scope(scope), graph.device(replica.device):
-            for name, values in (("loss", outputs.losses), ("correct", outputs.correct)):
-                masked = ops.mul(graph, values, batch["mask"])
-                gathered[name].append(ops.reduce_sum(graph, masked, axes=(0,)))
-        gathered["predictions"].append(outputs.predictions)
-        gathered["labels"].append(batch["y"])
-        gathered["mask"].append(batch["mask"])
-    with graph.absolute_scope("eval/gathered"), graph.device(replicas[0].device):
-        fetches = {name: ordered_sum(graph, gathered[name], name) for name in ("loss", "correct")}
-        for name in ("predictions", "labels", "mask"):
-            parts = gathered[name]
-            fetches[name] = parts[0] if len(parts) == 1 else ops.concat(graph, parts, axis=0, name=name)
-    return Client(
-        "eval",
-        fetches=fetches,
-        inputs=tuple(slot for replica in replicas for slot in replica.eval_inputs),
-        feeds={"step": tuple(replica.step for replica in replicas)},
-    )
-
-
-def _restore(graph: Graph, stores: Sequence[Variables]) -> Client:
-    feeds: dict[str, tuple[Tensor, ...]] = {}
-    targets: list[str] = []
-    for store in stores:
-        scope = f"{store.prefix}/restore" if store.prefix else "restore"
-        for variable in store:
-            with graph.absolute_scope(scope), graph.device(store.device_of(variable)):
-                value = ops.placeholder(graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
-                feeds[variable.name] = (*feeds.get(variable.name, ()), value)
-                with graph.name_scope(variable.name):
-                    targets.append(ops.assign(graph, variable.tensor, value).node)
-    return Client("restore", targets=tuple(targets), feeds=feeds)

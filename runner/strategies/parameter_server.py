@@ -14,8 +14,9 @@ from runner.engine.tensor import Tensor, TensorSpec
 from runner.engine.variables import Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import assign_by
-from runner.strategies.base import Gradients, Replica, Task, advance, ordered_sum, program, shares
+from runner.strategies.base import Gradients, Replica, Task, advance, ordered_sum, shares
 from runner.strategies.batch_statistics import Statistics
+from runner.strategies.clients import program
 
 
 def parameter_server(task: Task, workers: int, servers: int, statistics: Statistics) -> Program:

@@ -6,7 +6,8 @@ from runner.engine.device import worker_device
 from runner.engine.graph import Graph
 from runner.engine.network import StateUpdate
 from runner.engine.program import Program
-from runner.strategies.base import Gradients, Replica, Task, ordered_sum, program, shares
+from runner.strategies.base import Gradients, Replica, Task, ordered_sum, shares
+from runner.strategies.clients import program
 
 
 @dataclass

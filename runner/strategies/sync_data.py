@@ -10,8 +10,9 @@ from runner.engine.program import Program
 from runner.engine.tensor import Tensor
 from runner.engine.variables import Variable
 from runner.errors import ConfigError
-from runner.strategies.base import Gradients, Replica, Task, ordered_sum, program, shares
+from runner.strategies.base import Gradients, Replica, Task, ordered_sum, shares
 from runner.strategies.batch_statistics import STATISTICS
+from runner.strategies.clients import program
 from runner.strategies.collectives import combine_bucket, in_buckets, ring_all_reduce, sharded_reduce
 from runner.strategies.parameter_server import parameter_server
 
