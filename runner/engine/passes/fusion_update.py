@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runner.engine.device import DeviceName
@@ -23,21 +23,20 @@ def fuse_updates(
 ) -> Rewrite:
     """Return the graph with products x' dy computed by the one element-wise node that reads them.
 
-    That node becomes a ``matmul_elementwise`` at its place, under its name, with its outputs. A bias gradient that was
+    That node becomes a ``matmul_elementwise`` at its place, under its name, with its outputs. Factors of bfloat16 are
+    widened first where the product is given in float32, which changes no bit of theirs. A bias gradient that was
     computed with the product becomes a ``reduce_sum`` of its own at the old place, of dy in the dtype it had.
     registry: where given, only what it has a better kernel for than the reference. smallest_bytes: of a product.
     """
     uses = Uses(graph, roots)
     joined: dict[str, Node] = {}
-    gone: set[str] = set()
     for node in graph:
         reader = _reader(uses, node, smallest_bytes)
-        if reader is not None and reader.name not in joined:
-            fused = _fused(node, reader)
-            if registry is None or _is_faster(graph, fused, registry):
-                joined[reader.name] = fused
-                gone.add(node.name)
-    return _exchange(graph, joined, gone)
+        if reader is None or reader.name in joined:
+            continue
+        if registry is None or _is_faster(graph, node, reader, registry):
+            joined[reader.name] = node
+    return _exchange(graph, joined)
 
 
 def _reader(uses: Uses, node: Node, smallest_bytes: int) -> Node | None:
@@ -66,52 +65,69 @@ def _stays_at_home(graph: Graph, reader: Node) -> bool:
     return all(graph.nodes[tensor.node].device == reader.device for tensor in whole)
 
 
-def _fused(node: Node, reader: Node) -> Node:
+def _fused(node: Node, reader: Node, factors: Sequence[Tensor]) -> Node:
     place = reader.inputs.index(node[0])
     operands = (*reader.inputs[:place], *reader.inputs[place + 1 :])
     added = {"transpose_a": True, "transpose_b": False, "dtype": node.outputs[0].dtype, "product": place}
     return replace(
         reader,
         op=OP,
-        inputs=(*node.inputs, *operands),
+        inputs=(*factors, *operands),
         attributes={**reader.attributes, **added},
         control_inputs=tuple(dict.fromkeys((*reader.control_inputs, *node.control_inputs))),
         layer=node.layer,
     )
 
 
-def _is_faster(graph: Graph, node: Node, registry: Registry) -> bool:
-    """Whether there is a kernel that is more than the definition of the op."""
+def _is_faster(graph: Graph, node: Node, reader: Node, registry: Registry) -> bool:
+    """Whether there is a kernel for both in one that is more than the definition of the op."""
+    fused = _fused(node, reader, node.inputs)
+    factors = [replace(graph.spec(tensor), dtype=node.outputs[0].dtype) for tensor in node.inputs]
+    inputs = [*factors, *(graph.spec(tensor) for tensor in fused.inputs[len(factors) :])]
     device_type = DeviceName.parse(node.device).type or ""
-    inputs = [graph.spec(tensor) for tensor in node.inputs]
     try:
-        choice = registry.choose(OP, device_type, node.attributes, inputs, node.outputs, [None] * len(inputs))
+        choice = registry.choose(OP, device_type, fused.attributes, inputs, fused.outputs, [None] * len(inputs))
     except KernelError:
         return False
     return choice.kernel.priority > 0
 
 
-def _exchange(graph: Graph, joined: Mapping[str, Node], gone: Collection[str]) -> Rewrite:
+def _exchange(graph: Graph, joined: Mapping[str, Node]) -> Rewrite:
+    """The graph with readers in ``joined`` computing the product each has there."""
     result = Graph()
     moved: Moved = {}
-    for node in graph:
-        if node.name not in gone:
-            result.insert(rewired(joined.get(node.name, node), moved))
-        elif node.op == "matmul_bias_gradient":
-            moved[node[1]] = _insert_sum(graph, result, rewired(node, moved))
+    gone = {node.name for node in joined.values()}
+    factors: dict[str, list[Tensor]] = {}
+    for old in graph:
+        node = rewired(old, moved)
+        if node.name in gone:
+            factors[node.name] = [
+                _widened(graph, result, node, name, tensor)
+                for name, tensor in zip(("x", "dy"), node.inputs, strict=True)
+            ]
+            if node.op == "matmul_bias_gradient":
+                dy = factors[node.name][1]
+                total = _beside(graph, node, "reduce_sum", dy, {"axes": (0,), "keepdims": False}, node.outputs[1])
+                moved[node[1]] = result.insert(total)[0]
+        elif node.name in joined:
+            product = joined[node.name]
+            result.insert(_fused(product, node, factors[product.name]))
+        else:
+            result.insert(node)
     return result, moved
 
 
-def _insert_sum(graph: Graph, result: Graph, node: Node) -> Tensor:
-    """Add the bias gradient of a node that is gone: the same sum in the same dtype, rounded no more often."""
-    dy, db = node.inputs[1], node.outputs[1]
-    wide = replace(result.spec(dy), dtype=db.dtype)
-    if wide != result.spec(dy):
-        dy = result.insert(_beside(graph, node, "cast", dy, {"dtype": db.dtype}, wide))[0]
-    axes = {"axes": (0,), "keepdims": False}
-    return result.insert(_beside(graph, node, "reduce_sum", dy, axes, db))[0]
+def _widened(graph: Graph, result: Graph, node: Node, name: str, factor: Tensor) -> Tensor:
+    """A factor in the dtype of the product."""
+    spec, dtype = result.spec(factor), node.outputs[0].dtype
+    if spec.dtype == dtype:
+        return factor
+    return result.insert(_beside(graph, node, "cast", factor, {"dtype": dtype}, replace(spec, dtype=dtype), name))[0]
 
 
-def _beside(graph: Graph, node: Node, op: str, x: Tensor, attributes: Attributes, output: TensorSpec) -> Node:
-    name = fresh_name(graph.nodes, f"{node.name}/{op}")
-    return Node(name, op, (x,), attributes, (output,), node.device, node.control_inputs, (), node.layer)
+def _beside(
+    graph: Graph, node: Node, op: str, x: Tensor, attributes: Attributes, output: TensorSpec, name: str = ""
+) -> Node:
+    """A node in the place of another, whose name begins with that one's."""
+    full = fresh_name(graph.nodes, f"{node.name}/{name or op}")
+    return Node(full, op, (x,), attributes, (output,), node.device, node.control_inputs, (), node.layer)

@@ -19,14 +19,13 @@ from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.counting import INDEX, fold, repeat
 from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, fetch_for_writing, load, store
+from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.loops import SLICE, ElementLoop, element, emit_steps, shared_values
 from runner.kernels.elementwise import parse
 from runner.kernels.registry import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Registry, Spec, plain
 
 OP = "matmul_elementwise"
 DTYPE = "float32"
-FACTORS = frozenset({"float32", "bfloat16"})
-
 MOST_TERMS = 64
 """Rows of x and dy up to which a product costs less than the memory traffic that it spares."""
 
@@ -42,12 +41,11 @@ GRAIN = 8
 
 @dataclass(frozen=True)
 class Update:
-    """What to compile. factors: the dtype of x (terms, rows) and dy (terms, columns). loop: the program, of whose
-    inputs number ``place`` is the product."""
+    """What to compile, for x (terms, rows) and dy (terms, columns). loop: the program, of whose inputs number ``place``
+    is the product."""
 
     loop: ElementLoop
     place: int
-    factors: str
     terms: int
     rows: int
     columns: int
@@ -55,17 +53,15 @@ class Update:
 
 def register(registry: Registry) -> None:
     """Add the kernel of op ``matmul_elementwise``."""
-    registry.add(Kernel(OP, "cpu", "llvm", 10, FACTORS, _arrange, _bind))
+    registry.add(Kernel(OP, "cpu", LIBRARY, PRIORITY, frozenset({DTYPE}), _arrange, _bind))
 
 
 def _arrange(
     attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
 ) -> Arrangement | None:
-    """Everything plain; None for other products, for many terms, and for updates in other dtypes."""
-    x = inputs[0]
+    """Everything plain; None for other products, for many terms and for none."""
     turned = (attributes["transpose_a"], attributes["transpose_b"]) == (True, False)
-    alike = all(spec.dtype == DTYPE for spec in (*inputs[2:], *outputs))
-    if not turned or not alike or x.dtype not in FACTORS or not 0 < x.shape[0] <= MOST_TERMS:
+    if not turned or not 0 < inputs[0].shape[0] <= MOST_TERMS:
         return None
     wide = [position for position, spec in enumerate(inputs) if position > 1 and spec.shape]
     in_place = tuple(product(wide, range(len(outputs))))
@@ -77,7 +73,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
     place = attributes["product"]
     wide = [bool(spec.shape) for spec in rest]
     wide.insert(place, True)
-    shapes = (x.dtype, x.shape[0], x.shape[1], dy.shape[1])
+    shapes = (x.shape[0], x.shape[1], dy.shape[1])
     code = _compiled(attributes["program"], tuple(attributes["outputs"]), tuple(wide), place, *shapes)
     operands = (*buffers.inputs, *buffers.outputs)
     addresses = np.array([operand.address for operand in operands], np.intp)
@@ -91,13 +87,12 @@ def _compiled(
     outputs: tuple[int, ...],
     wide: tuple[bool, ...],
     place: int,
-    factors: str,
     terms: int,
     rows: int,
     columns: int,
 ) -> MachineCode:
     loop = ElementLoop(parse(program, len(wide), outputs), DTYPE, wide)
-    return MachineCode(write_module(Update(loop, place, factors, terms, rows, columns), host().vector_bytes))
+    return MachineCode(write_module(Update(loop, place, terms, rows, columns), host().vector_bytes))
 
 
 def write_module(update: Update, vector_bytes: int) -> str:
@@ -207,8 +202,7 @@ class _Writer:
 
     def _factor(self, lanes: Lanes, base: Value, index: Value) -> Value:
         """Numbers of x or dy."""
-        dtype = self._update.factors
-        return load(self._builder, lanes, dtype, element(self._builder, base, STORED[dtype], index))
+        return load(self._builder, lanes, DTYPE, element(self._builder, base, STORED[DTYPE], index))
 
     def _run_program(self, lanes: Lanes, index: Value, total: Value, spread: Mapping[int, Value]) -> None:
         """The outputs of the elements from ``index`` on, of whose product ``total`` are the elements."""
