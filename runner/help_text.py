@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from runner.config_schema import CheckpointConfig, Config, DebugConfig, TrainConfig, key_help
+from runner.config_schema import CheckpointConfig, Config, DebugConfig, LocalCluster, TrainConfig, key_help
 
 _USAGE = """\
 runner trains neural networks in parallel, as a configuration of YAML files and overrides says.
@@ -39,6 +39,7 @@ _SECTIONS: dict[str, type] = {
     "train.": TrainConfig,
     "checkpoint.": CheckpointConfig,
     "debug.": DebugConfig,
+    "cluster.": LocalCluster,
 }
 
 

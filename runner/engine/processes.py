@@ -214,11 +214,19 @@ class Supervisor:
 
     def check(self) -> None:
         """Raise ClusterError if a worker has died: the first by time is the cause, the others follow it."""
-        self._look()
-        failed = [worker for worker in self._exited if not self._is_expected(worker)]
+        failed = self._failed()
         if failed:
             others = [f"After it, {worker.name} {worker.exit}." for worker in failed[1:]]
             raise ClusterError("\n".join([failed[0].report(), *others]))
+
+    def first_dead(self) -> str:
+        """Name of the worker that died before the others; "" while none has."""
+        return next((worker.name for worker in self._failed()), "")
+
+    def _failed(self) -> list[WorkerProcess]:
+        """The workers that have died, in the order of :meth:`check`."""
+        self._look()
+        return [worker for worker in self._exited if not self._is_expected(worker)]
 
     def wait_for_exit(self, timeout_s: float) -> bool:
         """Wait until all workers have ended; return whether they have within ``timeout_s`` seconds."""

@@ -11,16 +11,14 @@ from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
 from runner.engine.tensor import Tensor, TensorSpec
 
-MOVING_STATE = frozenset({"init", "save", "restore"})
-"""Clients that carry variables to where they are kept: to the last bit, whatever the cluster's compression."""
-
 
 @dataclass(frozen=True)
 class Client:
     """One way to run a program's graph.
 
     fetches: name -> tensor to bring back. targets: nodes to run besides. inputs: tensors the input source feeds.
-    feeds: name -> tensors that all receive the value the caller gives under that name (one per replica).
+    feeds: name -> tensors that all receive the value the caller gives under that name (one per replica). exact: no bit
+    may be lost on a wire, whatever the cluster's compression: for what carries or judges the state of a run.
     """
 
     name: str
@@ -28,13 +26,14 @@ class Client:
     targets: tuple[str, ...] = ()
     inputs: tuple[InputSlot, ...] = ()
     feeds: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    exact: bool = False
 
     @cached_property
     def signature(self) -> Signature:
         """What the engine compiles for this client; sessions look it up in every step."""
         fed = (*(slot.tensor for slot in self.inputs), *(t for group in self.feeds.values() for t in group))
         fetched = tuple(dict.fromkeys(self.fetches.values()))
-        return Signature(fetched, self.targets, tuple(fed), exact=self.name in MOVING_STATE)
+        return Signature(fetched, self.targets, tuple(fed), exact=self.exact)
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ class WorkerGroup:
                 message = received.message
                 error = self._note(received, now)
                 if error is not None:
-                    raise self._cause(error)
+                    raise self._cause(error, received.source)
                 if received.source in missing and isinstance(message, kind) and accept(message):
                     answers[received.source] = message
                 continue
@@ -202,11 +202,11 @@ class WorkerGroup:
         except ClusterError as death:
             raise self._cause(death) from None
 
-    def _cause(self, error: RunnerError) -> RunnerError:
+    def _cause(self, error: RunnerError, teller: str = "") -> RunnerError:
         """What lies behind ``error``: the loss of a worker, told by another or by its end, may overtake its own words.
 
         That is the first other error that a worker tells within the time that a message takes; else the end of a
-        worker; else ``error`` itself.
+        worker before that of ``teller``, who has told ``error`` and ends for it; else ``error`` itself.
         """
         if not isinstance(error, ClusterError):
             return error
@@ -215,6 +215,8 @@ class WorkerGroup:
             told = self._note(received, self._clock())
             if told is not None and not isinstance(told, ClusterError):
                 return told
+        if self._supervisor.first_dead() == teller:
+            return error
         try:
             self._supervisor.check()
         except ClusterError as death:

@@ -118,7 +118,7 @@ class NativeCall:
 
 PythonCall = Callable[[], None]
 Bound = NativeCall | Sequence[NativeCall] | PythonCall
-"""What one node does in a step: calls of machine code, one after the other, or a function."""
+"""What one node does in a step: calls of machine code, one after the other and at least one, or a function."""
 
 Arrange = Callable[[Attributes, Sequence[Spec], Sequence[Spec], Sequence[Layout | None]], Arrangement | None]
 Bind = Callable[[Attributes, Arrangement, Buffers], Bound]

@@ -43,7 +43,8 @@ def of_first_worker(replicas: Sequence[Replica], shares: Sequence[Share]) -> lis
     a step; here it becomes a^K, because K updates with a are one with a^K when all shares have the same statistics:
     0.9997 for eight GPUs is 0.9997^8 = 0.9976 for eight shards.
 
-    The first worker sends its statistics, n values of b bytes, in one message to each other: (K - 1) n b bytes.
+    The first worker sends its statistics, n values of b bytes, in one message to each other: (K - 1) n b bytes. Where
+    averages are kept by parameter servers, it sends them there instead, n b bytes.
     """
     passes = _forward(replicas, shares)
     apart = _apart(replicas, [replace(each, state_updates=()) for each in passes])
@@ -112,11 +113,12 @@ def _sent_by_first(replicas: Sequence[Replica], passed: Forward) -> list[list[Te
     graph, own = replicas[0].graph, [update.batch_value for update in passed.state_updates]
     if not own or len(replicas) == 1:
         return [own for _ in replicas]
-    held = [own]
+    held = []
     with graph.layer(passed.state_updates[0].variable.layer), graph.absolute_scope(f"{_SCOPE}/statistics"):
         with graph.device(replicas[0].device):
             sent = ops.concat(graph, own, axis=0, name="sent")
-        for replica in replicas[1:]:
+        # The first, too, goes on with what it sends, in which compression may have left less than it had.
+        for replica in replicas:
             with graph.device(replica.device):
                 held.append(list(ops.split(graph, sent, 0, [graph.spec(each).size for each in own])))
     return held

@@ -42,7 +42,7 @@ def program(
     }
     evaluation = _evaluation(graph, replicas)
     clients = [
-        Client("init", targets=tuple(v.initial for store in stores for v in store)),
+        Client("init", targets=tuple(v.initial for store in stores for v in store), exact=True),
         Client(
             "train",
             fetches={"loss": loss, "accuracy": accuracy},
@@ -51,7 +51,7 @@ def program(
             feeds=scalars,
         ),
         evaluation,
-        Client("save", fetches={variable.name: variable.tensor for variable in stores[0]}),
+        Client("save", fetches={variable.name: variable.tensor for variable in stores[0]}, exact=True),
         _restore(graph, stores),
     ]
     return Program(
@@ -87,6 +87,7 @@ def _evaluation(graph: Graph, replicas: Sequence[Replica]) -> Client:
         fetches=fetches,
         inputs=tuple(slot for replica in replicas for slot in replica.eval_inputs),
         feeds={"step": tuple(replica.step for replica in replicas)},
+        exact=True,
     )
 
 
@@ -101,4 +102,4 @@ def _restore(graph: Graph, stores: Sequence[Variables]) -> Client:
                 feeds[variable.name] = (*feeds.get(variable.name, ()), value)
                 with graph.name_scope(variable.name):
                     targets.append(ops.assign(graph, variable.tensor, value).node)
-    return Client("restore", targets=tuple(targets), feeds=feeds)
+    return Client("restore", targets=tuple(targets), feeds=feeds, exact=True)

@@ -199,6 +199,13 @@ def test_how_a_worker_died_goes_before_the_news_of_its_loss(talking: Stage) -> N
         talking.group.gather(WORKERS, Done)
 
 
+def test_who_tells_a_loss_and_ends_for_it_is_not_the_loss(talking: Stage) -> None:
+    talking.say("worker-1", Failed.of(LOSS))
+    talking.kill("worker-1")
+    with pytest.raises(ClusterError, match=r"^worker-1: cannot reach worker-0: nobody listens$"):
+        talking.group.gather(WORKERS, Done)
+
+
 def test_the_news_of_a_loss_are_told_where_nothing_lies_behind_them(talking: Stage) -> None:
     talking.say("worker-1", Failed.of(LOSS))
     with pytest.raises(ClusterError, match=r"^worker-1: cannot reach worker-0: nobody listens$"):

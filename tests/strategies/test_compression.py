@@ -19,6 +19,7 @@ from runner.engine.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Task, shares
+from runner.strategies.batch_statistics import STATISTICS
 from runner.strategies.collectives import Combine, ring_all_reduce, sharded_reduce
 from runner.strategies.sync_data import COMBINES, SyncData
 from tests.engine.running import client, session
@@ -102,11 +103,18 @@ def test_a_sum_is_that_of_what_arrived_and_the_same_for_all(
         np.testing.assert_array_equal(total, expected, strict=True)
 
 
+@pytest.mark.parametrize("strategy", [SyncData(), SyncData(combine="parameter_server", servers=2)])
+def test_only_training_loses_bits(strategy: SyncData) -> None:
+    clients = strategy.build(task_for("dense")).clients
+    assert {name for name, each in clients.items() if not each.signature.exact} == {"train"}
+
+
+@pytest.mark.parametrize("statistics", sorted(STATISTICS))
 @pytest.mark.parametrize("combine", sorted(COMBINES))
 @pytest.mark.parametrize("workers", [2, 3, 4])
 @pytest.mark.parametrize("network", TRAINED)
-def test_replicas_stay_identical(network: str, workers: int, combine: str, registry: Registry) -> None:
-    strategy = SyncData(workers=workers, combine=combine)
+def test_replicas_stay_identical(network: str, workers: int, combine: str, statistics: str, registry: Registry) -> None:
+    strategy = SyncData(workers=workers, combine=combine, statistics=statistics)
     with opened(strategy, task_for(network), registry, "high16") as trainer:
         trainer.train(range(3))
         first, *others = (trainer.session.run(f"replica_{k}") for k in range(workers))

@@ -20,7 +20,7 @@ from runner.strategies.base import Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import CLASSES, Batch, task_of
-from tests.strategies.training import opened, trained
+from tests.strategies.training import expect_same_bits, opened, trained
 
 INNER, COLUMNS = 1100, 1000
 STEPS = 3
@@ -101,17 +101,6 @@ def test_weights_and_velocity_are_updated_where_they_live(registry: Registry) ->
     assert "assign" not in {each.op for each in plan.instructions}
 
 
-def test_x_and_dy_share_no_memory_with_what_is_written_beside_them(registry: Registry) -> None:
-    plan = train_plan("float32", registry)
-    (update,) = of_large_weights(plan)
-    taken: list[tuple[int, int]] = []
-    for slot in update.inputs[:2]:
-        start = plan.places[slot].offset
-        stop = start + plan.slots[slot].layout.nbytes
-        assert all(stop <= other or start >= end for other, end in taken)
-        taken.append((start, stop))
-
-
 def test_the_gradient_of_the_input_reads_the_weights_before_they_change(registry: Registry) -> None:
     plan = train_plan("float32", registry)
     (update,) = of_large_weights(plan)
@@ -135,3 +124,13 @@ def test_gradients_that_workers_add_up_are_kept(registry: Registry) -> None:
     with opened(strategy, task("float32"), registry) as trainer:
         plans = trainer.session.plans("train").values()
     assert "matmul_elementwise" not in {each.op for plan in plans for each in plan.instructions}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_workers_and_microbatches_compute_parts_of_a_gradient_alike(registry: Registry, dtype: str) -> None:
+    def batch_of_96(microbatches: int) -> Task:
+        return task_of(wide, Momentum(), batch_size=96, microbatches=microbatches, dtype=dtype)
+
+    connected, _ = trained(SyncData(workers=2), batch_of_96(1), registry, 1)
+    in_turn, _ = trained(Single(), batch_of_96(2), registry, 1)
+    expect_same_bits(connected, in_turn)

@@ -25,7 +25,7 @@ def fuse_updates(
 
     That node becomes a ``matmul_elementwise`` at its place, under its name, with its outputs. Factors of bfloat16 are
     widened first where the product is given in float32, which changes no bit of theirs. A bias gradient that was
-    computed with the product becomes a ``reduce_sum`` of its own at the old place, of dy in the dtype it had.
+    computed with the product becomes a ``reduce_sum`` of its own at the old place, in the dtype that it had.
     registry: where given, only what it has a better kernel for than the reference. smallest_bytes: of a product.
     """
     uses = Uses(graph, roots)
@@ -46,7 +46,7 @@ def _reader(uses: Uses, node: Node, smallest_bytes: int) -> Node | None:
     reader = uses.sole_reader(node)
     if reader is None or reader.op != "elementwise" or reader.inputs.count(node[0]) != 1:
         return None
-    return reader if _stays_at_home(uses.graph, reader) else None
+    return reader if _updates_variables(uses.graph, reader, node) else None
 
 
 def _is_weight_gradient(node: Node) -> bool:
@@ -58,11 +58,16 @@ def _is_weight_gradient(node: Node) -> bool:
     return node.op in ("matmul", "matmul_fused") and turned and alone
 
 
-def _stays_at_home(graph: Graph, reader: Node) -> bool:
-    """Whether nothing of full size comes from another device: the product would have to wait for it."""
+def _updates_variables(graph: Graph, reader: Node, product: Node) -> bool:
+    """Whether all of full size that is read beside the product is variables of the device.
+
+    What comes from another device would have to be waited for. And where parts of a gradient are summed, all of them
+    are computed by the same kernel, on however many devices: it decides about bits.
+    """
     shape = reader.outputs[0].shape
-    whole = [tensor for tensor in reader.inputs if graph.spec(tensor).shape == shape]
-    return all(graph.nodes[tensor.node].device == reader.device for tensor in whole)
+    others = [tensor for tensor in reader.inputs if graph.spec(tensor).shape == shape and tensor != product[0]]
+    nodes = [graph.nodes[tensor.node] for tensor in others]
+    return all(node.op == "variable" and node.device == reader.device for node in nodes)
 
 
 def _fused(node: Node, reader: Node, factors: Sequence[Tensor]) -> Node:

@@ -1,6 +1,7 @@
 """The passes that make a graph cheaper, in their order.
 
-Without bfloat16 they do not change a bit of what it computes; where there is bfloat16, fusions leave out roundings.
+By the reference kernels, without bfloat16 and NaN, they do not change a bit of what it computes; where there is
+bfloat16, fusions leave out roundings.
 Compression of transfers is apart: it is run where the cluster asks for it.
 """
 

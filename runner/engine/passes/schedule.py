@@ -18,11 +18,6 @@ from runner.engine.device import Cluster
 from runner.engine.graph import Graph, Node
 
 
-def schedule(graph: Graph, cluster: Cluster) -> list[str]:
-    """Return all node names of a placed and cut graph in the order of their simulated start."""
-    return list(start_times(graph, cluster))
-
-
 def start_times(graph: Graph, cluster: Cluster) -> dict[str, float]:
     """Simulated start of every node of a placed and cut graph, in seconds since the step began, in that order."""
     return _Simulation(graph, cluster).run()

@@ -189,12 +189,11 @@ def test_an_update_by_a_single_op_stays(sketch: Sketch) -> None:
     assert sketch.stays(ops.sub(sketch.graph, sketch.w, dw))
 
 
-def test_an_update_takes_one_of_two_gradients(sketch: Sketch) -> None:
-    """Of weights that two layers share: the first of the two products."""
+def test_parts_of_a_gradient_stay_products(sketch: Sketch) -> None:
+    """Of weights that two layers share, or of two shares of a batch."""
     dw, _ = sketch.gradients()
     second = ops.matmul(sketch.graph, sketch.x, sketch.dy, transpose_a=True, name="second")
-    result, _ = sketch.fused(*sketch.update(dw, velocity=second))
-    assert (counts(result)["matmul_elementwise"], counts(result)["matmul"]) == (1, 1)
+    assert sketch.stays(*sketch.update(dw, velocity=second))
 
 
 def test_devices_are_not_crossed(sketch: Sketch) -> None:
@@ -240,7 +239,8 @@ def large_update(columns: int, dtype: str, registry: Registry | None) -> Node:
     """The update of weights (1024, columns), after the pass."""
     graph = Graph()
     with graph.device(HERE):
-        x, dy, w = (ops.placeholder(graph, shape, dtype) for shape in ((2, 1024), (2, columns), (1024, columns)))
+        x, dy = (ops.placeholder(graph, shape, dtype) for shape in ((2, 1024), (2, columns)))
+        w = ops.variable(graph, (1024, columns), dtype, name="w")
         dw = ops.matmul(graph, x, dy, transpose_a=True)
         new = ops.elementwise(graph, [w, dw], parse("mul 1 #0.5; sub 0 2", 2, (3,)), name="update")
     return fuse_updates(graph, Roots.of(new), registry)[0].nodes["update"]

@@ -9,7 +9,7 @@ from runner.engine import ops
 from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph, LayerStamp, Node
 from runner.engine.passes.placement import place
-from runner.engine.passes.schedule import schedule, split
+from runner.engine.passes.schedule import split, start_times
 from runner.engine.passes.transfers import insert_transfers, transfer_key
 from runner.engine.tensor import Tensor
 from runner.engine.verify import verify, verify_partition
@@ -122,7 +122,7 @@ def test_no_edge_crosses_devices_and_every_transfer_is_one_of_its_kind(sample: S
 @given(samples())
 def test_the_parts_of_a_cut_graph_are_a_legal_partition(sample: Sample) -> None:
     cut = cut_of(sample)
-    verify_partition(split(cut, schedule(cut, local_cluster(sample.devices))))
+    verify_partition(split(cut, list(start_times(cut, local_cluster(sample.devices)))))
 
 
 @settings(max_examples=60)

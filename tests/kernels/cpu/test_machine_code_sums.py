@@ -7,6 +7,7 @@ import pytest
 
 from runner.kernels.cpu.machine_code import sums
 from runner.kernels.registry import Array, Kernel, Registry, plain
+from tests.engine.passes.exactness import assert_same_bits
 from tests.kernels.harness import Shaped, run
 
 CASES = [
@@ -45,12 +46,17 @@ def test_sums(
     np.testing.assert_allclose(total(x, axes, result), x.astype(np.float64).sum(axis=axes), rtol=rounding)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (33, 16), (2, 67), (3, 4, 5), (40, 5000), (3, 0)])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 2), (5, 7), (33, 16), (2, 67), (3, 4, 5), (40, 5000)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sums_over_the_first_axis_have_the_bits_of_numpy(shape: tuple[int, ...], dtype: str) -> None:
     rng = np.random.default_rng(4)
     x = (rng.standard_normal(shape) * 10.0 ** rng.integers(-8, 8, shape)).astype(dtype)
-    np.testing.assert_array_equal(total(x, (0,), shape[1:]), x.sum(axis=0))
+    assert_same_bits(total(x, (0,), shape[1:]), x.sum(axis=0))
+
+
+def test_zeros_of_rows_below_zero_add_up_to_zero_as_in_numpy() -> None:
+    x = np.full((2, 3), -0.0, np.float32)
+    assert_same_bits(total(x, (0,), (3,)), x.sum(axis=0))
 
 
 def test_a_first_axis_may_be_kept() -> None:
@@ -84,7 +90,13 @@ def test_what_is_not_finite_reaches_the_sum(broken: float, place: int) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "axes", "dtype"),
-    [((65537,), (0,), "float32"), ((0, 4), (0,), "float32"), ((3, 4, 5), (0, 2), "float64"), ((3,), (0,), "int64")],
+    [
+        ((65537,), (0,), "float32"),
+        ((257, 4), (0,), "float32"),
+        ((1000, 1), (0,), "float32"),
+        ((3, 4, 5), (0, 2), "float64"),
+        ((3,), (0,), "int64"),
+    ],
 )
 def test_other_sums_are_left_to_others(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None:
     x = Shaped(shape, dtype)

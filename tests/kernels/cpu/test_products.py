@@ -31,6 +31,7 @@ SIZES = [(1, 1, 1), (1, 9, 100), (7, 33, 1), (5, 17, 48), (33, 24, 67), (3, 1, 4
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     """The tests run on every core at once."""
+    load_kernels()  # and with them the threads that are limited
     with threadpool_limits(1, user_api="openmp"):
         yield
 
@@ -159,5 +160,9 @@ def test_sums_of_many_terms_and_of_none_are_left_to_others() -> None:
     assert refused(floats(0, 40), floats(0, 50))
 
 
-def test_it_is_for_float32() -> None:
-    assert kernel().dtypes == {"float32"}
+@pytest.mark.parametrize(("dtype", "library"), [("float32", "llvm"), ("float64", "numpy"), ("bfloat16", "numpy")])
+def test_it_is_chosen_for_float32(dtype: str, library: str) -> None:
+    x, dy, w = (Shaped(shape, dtype) for shape in ((4, 40), (4, 50), (40, 50)))
+    attributes = attributes_of(parse("sub 0 1", 2, (2,)), 1, dtype=dtype)
+    choice = load_kernels().choose("matmul_elementwise", "cpu", attributes, [x, dy, w], [w], [None] * 3)
+    assert choice.kernel.library == library

@@ -19,9 +19,9 @@ from runner.kernels.registry import NativeCall, Operand
 
 
 def column_sums(x: Operand, result: Operand) -> NativeCall:
-    """The call that adds up x (m, ...), m at least 1, over its first axis; both plain, float32 or float64.
+    """The call that adds up x (m, ...) over its first axis; both plain, float32 or float64.
 
-    The bits are those of NumPy's sum over that axis.
+    The bits are those of NumPy's sum, which begins at +0 and adds row to row where a row is more than one number.
     """
     rows, columns = x.spec.shape[0], math.prod(x.spec.shape[1:])
     code = _compiled(x.spec.dtype, rows, columns)
@@ -52,10 +52,10 @@ def write_module(dtype: str, rows: int, columns: int, vector_bytes: int) -> str:
 
             (total,) = fold(
                 builder,
-                INDEX(1),
+                INDEX(0),
                 INDEX(rows),
                 1,
-                [row(INDEX(0))],
+                [lanes.constant(0.0)],
                 lambda number, sums: [builder.fadd(*sums, row(number))],
             )
             store(builder, lanes, dtype, total, element(builder, result, STORED[dtype], column))

@@ -23,11 +23,13 @@ class CompilerUnavailable(OSError):
 
 @dataclass(frozen=True)
 class Host:
-    """The processor that code is made for. vector_bytes: size of its widest registers."""
+    """The processor that code is made for. vector_bytes: size of its widest registers. multiplies_and_adds: whether it
+    has an instruction for both, rounded once."""
 
     processor: str
     features: str
     vector_bytes: int
+    multiplies_and_adds: bool
 
     def __str__(self) -> str:
         llvm = ".".join(map(str, binding.llvm_version_info))
@@ -46,7 +48,7 @@ def host() -> Host:
         raise CompilerUnavailable(f"LLVM cannot make code for this machine: {error}") from None
     width = next((size for name, size in _VECTOR_BYTES.items() if found.get(name)), _BASELINE_VECTOR_BYTES)
     features = found.flatten() + (_WHOLE_REGISTERS if found.get("avx512f") else "")
-    return Host(binding.get_host_cpu_name(), features, width)
+    return Host(binding.get_host_cpu_name(), features, width, bool(found.get("fma") or found.get("neon")))
 
 
 class MachineCode:

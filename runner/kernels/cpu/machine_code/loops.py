@@ -31,11 +31,6 @@ class ElementLoop:
     dtype: str
     wide: tuple[bool, ...]
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element."""
-        return ITEMSIZE[self.dtype]
-
 
 def write_module(loop: ElementLoop, vector_bytes: int) -> str:
     """The module in LLVM's language, with its one function ``slice``."""

@@ -1,4 +1,4 @@
-"""A product of matrices that goes into an element-wise program: no element of it ever leaves a register.
+"""A product of matrices that goes into an element-wise program: no element of it is ever stored in an array.
 
 The product is x' dy, a sum over few rows: the gradient of a dense layer's weights. It has as many elements as the
 weights, which are read and written anyway; computed block by block where they are updated, it costs no memory traffic.
@@ -52,7 +52,9 @@ class Update:
 
 
 def register(registry: Registry) -> None:
-    """Add the kernel of op ``matmul_elementwise``."""
+    """Add the kernel of op ``matmul_elementwise``, where the processor multiplies and adds in one instruction."""
+    if not host().multiplies_and_adds:
+        return
     registry.add(Kernel(OP, "cpu", LIBRARY, PRIORITY, frozenset({DTYPE}), _arrange, _bind))
 
 
@@ -154,7 +156,7 @@ class _Writer:
         zeros = [lanes.constant(0.0)] * (block.rows * block.vectors)
 
         def add_term(term: Value, sums: Sequence[Value]) -> Sequence[Value]:
-            if block.rows > 1:
+            if block.rows > 1:  # single rows are few
                 self._fetch_ahead(block, column, term)
             return self._term(block, column, term, sums)
 
@@ -168,7 +170,8 @@ class _Writer:
         """Ask for some of the memory that the next block of columns will update.
 
         Spread over the terms of a sum, so that arithmetic goes on while memory answers: asked for at once, as the
-        processor would by itself, it is waited for. Beyond the last column nothing is read, only asked for.
+        processor would by itself, it is waited for. What is beyond the last column, or asked for again in terms that
+        are left over, does no harm.
         """
         builder = self._builder
         vectors = block.rows * block.vectors

@@ -31,6 +31,9 @@ DTYPES = frozenset({"float32", "float64"})
 LARGEST = 1 << 16
 """Elements up to which one thread and one order of additions will do; NumPy adds more of them in pairs of halves."""
 
+MOST_ROWS = 256
+"""Rows up to which a cache line is added up from top to bottom; with more of them NumPy's way along the rows pays."""
+
 _WIDE = "float64"
 
 
@@ -55,8 +58,9 @@ def _are_trailing(attributes: Attributes, x: Spec) -> bool:
 
 
 def _is_first(attributes: Attributes, x: Spec) -> bool:
-    """Whether it is over the first of several axes, and there is something to add."""
-    return tuple(attributes["axes"]) == (0,) and len(x.shape) > 1 and x.shape[0] > 0
+    """Whether it is over the first axis, of few rows of more than one number."""
+    rows, columns = x.shape[0] if x.shape else 0, math.prod(x.shape[1:])
+    return tuple(attributes["axes"]) == (0,) and columns > 1 and rows <= MOST_ROWS
 
 
 def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
