@@ -250,9 +250,10 @@ def test_a_peer_that_cannot_be_reached_is_told(cluster: VirtualCluster) -> None:
         None,
         [],
         {"source": {}},
-        {"source": {}, "check_finite": True, "more": 1},
-        {"source": {}, "check_finite": 1},
-        {"source": "digits", "check_finite": False},
+        {"source": {}, "check_finite": True},
+        {"source": {}, "check_finite": True, "link": None, "more": 1},
+        {"source": {}, "check_finite": 1, "link": None},
+        {"source": "digits", "check_finite": False, "link": None},
     ],
 )
 def test_a_setup_that_is_none_is_refused(start: Start, document: object) -> None:
@@ -268,7 +269,7 @@ def test_a_worker_without_inputs_needs_no_source(start: Start) -> None:
 
     with start(make_source) as cluster:
         cluster.greet()
-        cluster.tell(Setup(), None, {"source": None, "check_finite": False})
+        cluster.tell(Setup(), None, {"source": None, "check_finite": False, "link": None})
         cluster.run("init")
         cluster.feed("run", {"rate": 1.0})
         cluster.tell(Run("run", 0, {}), ["worker-0"])
@@ -276,7 +277,7 @@ def test_a_worker_without_inputs_needs_no_source(start: Start) -> None:
 
 
 def again(cluster: VirtualCluster) -> None:
-    cluster.tell(Setup(), ["worker-0"], {"source": None, "check_finite": False})
+    cluster.tell(Setup(), ["worker-0"], {"source": None, "check_finite": False, "link": None})
 
 
 def load_again(cluster: VirtualCluster) -> None:

@@ -142,7 +142,7 @@ class VirtualCluster:
     def set_up(self, check_finite: bool = False) -> None:
         """Join and set up every worker."""
         self.greet()
-        self.tell(Setup(), None, {"source": {}, "check_finite": check_finite})
+        self.tell(Setup(), None, {"source": {}, "check_finite": check_finite, "link": None})
 
     def load(self, client: str) -> RemotePlan:
         """Have a client's parts loaded, once."""
