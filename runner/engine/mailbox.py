@@ -21,7 +21,7 @@ RECEIVE_LIMIT_S = 600.0
 """A tensor that takes longer will not come. The master's limits are tighter; this one is for a lost master."""
 
 _COARSE_S = 1e-3
-"""Endpoints wait whole milliseconds, rounded up; what is left of a wait after those is slept."""
+"""Endpoints wait whole milliseconds, rounded up; the last one or two of a wait are slept."""
 
 
 class Stopped(BaseException):
@@ -105,7 +105,7 @@ class Mailbox:
 
     def _wait_until(self, due: float, step: int, reason: str) -> None:
         while (left := due - self.clock()) > 0:
-            if left > _COARSE_S:
+            if left > 2 * _COARSE_S:
                 self._take_in(min(WAIT_S, left - _COARSE_S), step, reason)
             else:
                 self._pause(left)
