@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 
 from omegaconf import MISSING
 
-from runner.engine.device import COMPRESSIONS
-from runner.engine.stragglers import DISTRIBUTIONS, LONGEST_DELAY_S
+from runner.engine.device import COMPRESSIONS, DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.errors import ConfigError
 
 

@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "summary": "errors",
     "record": "tracking run_directory",
     # The configuration is the dataclasses of the rooms it configures.
-    "config_schema": "errors engine.device engine.stragglers",
+    "config_schema": "errors engine.device",
     "config_errors": "config_schema",
     "config_check": "config_schema errors",
     "config": "config_schema config_errors config_check safe_yaml errors models optimizers strategies data tracking",

@@ -82,6 +82,12 @@ class Device:
 COMPRESSIONS = ("none", "high16")
 """How tensors travel: as they are, or float32 as its upper 16 bits."""
 
+DISTRIBUTIONS = ("none", "constant", "lognormal")
+"""How the delays of slow workers are spread: there are none, all are the median, or their logarithms are normal."""
+
+LONGEST_DELAY_S = 60.0
+"""A draw above this counts as this: what a step may take before a worker counts as stuck is longer."""
+
 
 @dataclass(frozen=True)
 class Cluster:

@@ -7,22 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.engine.device import DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.kernels import philox
-
-DISTRIBUTIONS = ("none", "constant", "lognormal")
-"""How the delays of a worker are spread: there are none, all are the median, or their logarithms are normal."""
-
-LONGEST_DELAY_S = 60.0
-"""A draw above this counts as this: what a step may take before a worker counts as stuck is longer."""
 
 
 @dataclass(frozen=True)
 class Stragglers:
     """Who is slow, and by how much.
 
-    distribution: one of :data:`DISTRIBUTIONS`. median_s: of the delay before a training step, in seconds. sigma:
-    standard deviation of its natural logarithm (lognormal). workers: their numbers, None for all. seed: fixes the
-    draws.
+    distribution: one of :data:`~runner.engine.device.DISTRIBUTIONS`. median_s: of the delay before a training step, in
+    seconds. sigma: standard deviation of its natural logarithm (lognormal). workers: their numbers, None for all.
+    seed: fixes the draws.
     """
 
     distribution: str = "none"

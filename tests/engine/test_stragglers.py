@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runner.engine.device import LONGEST_DELAY_S
 from runner.engine.emulation import Emulation
 from runner.engine.links import Link
-from runner.engine.stragglers import LONGEST_DELAY_S, Stragglers
+from runner.engine.stragglers import Stragglers
 
 LOGNORMAL = Stragglers("lognormal", median_s=0.02, sigma=0.5, seed=3)
 
