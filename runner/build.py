@@ -10,12 +10,16 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from runner.config_schema import Config
+from runner.config_schema import Config, LocalCluster
 from runner.data.source import source_from_config
 from runner.engine.cluster_session import ClusterSession
-from runner.engine.device import local_cluster
+from runner.engine.device import Cluster, local_cluster
+from runner.engine.emulation import Emulation
 from runner.engine.kernel_table import load_kernels
+from runner.engine.links import BYTES_PER_S_OF_MBIT, Link
+from runner.engine.program import Program
 from runner.engine.session import LocalSession, Session
+from runner.engine.stragglers import Stragglers
 from runner.engine.tensor import state_dtype
 from runner.experiment import Experiment
 from runner.processor import require_precision
@@ -50,10 +54,11 @@ def build(config: Config) -> Experiment:
         config=config,
         facts=facts,
         program=program,
-        cluster=local_cluster(program.workers, program.servers, compression=config.cluster.compression),
+        cluster=_cluster(config.cluster, program),
         total_steps=total_steps,
         steps_per_epoch=steps_per_epoch,
         threads_per_worker=config.cluster.threads_per_worker,
+        emulation=_emulation(config.cluster, config.seed),
     )
 
 
@@ -102,5 +107,33 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
             logs=directory.workers,
             threads=experiment.threads_per_worker,
             check_finite=check_finite,
+            emulation=experiment.emulation,
         ) as cluster_session:
             yield cluster_session
+
+
+def _cluster(config: LocalCluster, program: Program) -> Cluster:
+    """The devices of a program; the cost model takes the links as described, emulated or not."""
+    described = {}
+    if config.latency_ms is not None:
+        described["latency_s"] = config.latency_ms / 1e3
+    if config.bandwidth_mbit is not None:
+        described["bytes_per_s"] = config.bandwidth_mbit * BYTES_PER_S_OF_MBIT
+    return local_cluster(program.workers, program.servers, compression=config.compression, **described)
+
+
+def _emulation(config: LocalCluster, seed: int) -> Emulation | None:
+    if not config.emulate:
+        return None
+    rate = config.bandwidth_mbit
+    slow = config.stragglers
+    return Emulation(
+        Link((config.latency_ms or 0.0) / 1e3, None if rate is None else rate * BYTES_PER_S_OF_MBIT),
+        Stragglers(
+            slow.distribution,
+            slow.median_ms / 1e3,
+            slow.sigma,
+            None if slow.workers is None else tuple(slow.workers),
+            seed,
+        ),
+    )

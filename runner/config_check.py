@@ -105,6 +105,28 @@ def _compression(config: Config) -> Iterator[str]:
         )
 
 
+def _emulation(config: Config) -> Iterator[str]:
+    cluster, workers = config.cluster, config.parallelism.workers
+    stragglers = cluster.stragglers
+    if cluster.emulate and config.parallelism.name == "single":
+        yield (
+            "cluster.emulate=true with parallelism=single: one process has no wire to wait for; "
+            "use cluster.emulate=false, or parallelism=sync_data"
+        )
+    nothing = cluster.bandwidth_mbit is None and not cluster.latency_ms and stragglers.distribution == "none"
+    if cluster.emulate and nothing:
+        yield (
+            "cluster.emulate=true with nothing to emulate: set cluster.bandwidth_mbit, cluster.latency_ms or "
+            "cluster.stragglers, or use cluster=slow_network"
+        )
+    absent = [worker for worker in stragglers.workers or () if worker >= workers]
+    if absent:
+        yield (
+            f"cluster.stragglers.workers={stragglers.workers} with parallelism.workers={workers}: there is no worker "
+            f"{', '.join(map(str, absent))}; expected numbers up to {workers - 1}"
+        )
+
+
 def _tracking(config: Config) -> Iterator[str]:
     try:
         config.tracking.check()
@@ -116,4 +138,4 @@ def _yaml(value: object) -> object:
     return "null" if value is None else value
 
 
-_RULES = (_single_values, _counts, _length, _shares, _workers, _compression, _tracking)
+_RULES = (_single_values, _counts, _length, _shares, _workers, _compression, _emulation, _tracking)

@@ -5,12 +5,13 @@ The fields of :class:`Config` that belong to a group hold a dataclass of that gr
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from omegaconf import MISSING
 
-from runner.engine.device import COMPRESSIONS
+from runner.engine.device import COMPRESSIONS, DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.errors import ConfigError
 
 
@@ -47,6 +48,35 @@ class DebugConfig:
     check_finite: bool = key(False, "check every kernel's outputs and name the first non-finite one")
 
 
+LONGEST_LATENCY_MS = 10_000.0
+MAX_SIGMA = 5.0
+
+
+@dataclass
+class StragglersConfig:
+    """Workers that wait before each training step where ``cluster.emulate`` is true."""
+
+    distribution: str = key("none", "of the waits: none, constant, or lognormal")
+    workers: list[int] | None = field(default=None, metadata={"help": "numbers of the slow workers; null: all"})
+    median_ms: float = key(0.0, "median of the waits, milliseconds")
+    sigma: float = key(0.0, "lognormal: standard deviation of the natural logarithm of the waits")
+
+    def __post_init__(self) -> None:
+        if self.distribution not in DISTRIBUTIONS:
+            _refuse("stragglers.distribution", repr(self.distribution), f"one of {', '.join(DISTRIBUTIONS)}")
+        numbers = self.workers
+        if numbers is not None and (not numbers or min(numbers) < 0 or len(set(numbers)) != len(numbers)):
+            _refuse("stragglers.workers", numbers, "different numbers of workers from 0, at least one, or null for all")
+        waits = self.distribution != "none"
+        if not 0 <= self.median_ms <= 1000 * LONGEST_DELAY_S or (self.median_ms > 0) != waits:
+            limits = f"above 0 and at most {1000 * LONGEST_DELAY_S:g}" if waits else "0 where distribution=none"
+            _refuse("stragglers.median_ms", self.median_ms, limits)
+        lognormal = self.distribution == "lognormal"
+        if not 0 <= self.sigma <= MAX_SIGMA or (self.sigma > 0) != lognormal:
+            limits = f"above 0 and at most {MAX_SIGMA:g}" if lognormal else "0 where distribution is not lognormal"
+            _refuse("stragglers.sigma", self.sigma, limits)
+
+
 @dataclass
 class LocalCluster:
     """Every worker is a process on this machine."""
@@ -55,6 +85,10 @@ class LocalCluster:
     threads_per_worker: int | None = key(None, "kernel threads of a worker or parameter server; null: cores // workers")
     workers: int | None = key(None, "workers this cluster has; null: as many as parallelism asks for")
     compression: str = key("none", "of tensors between devices: none, or high16, the upper 16 bits of float32")
+    bandwidth_mbit: float | None = key(None, "of every link, megabit per second; null: as it is")
+    latency_ms: float | None = key(None, "of every link, milliseconds; null: as it is")
+    stragglers: StragglersConfig = field(default_factory=StragglersConfig)
+    emulate: bool = key(False, "wait as long as these links and stragglers would take")
 
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:
@@ -63,6 +97,14 @@ class LocalCluster:
             value = getattr(self, field_name)
             if value is not None and value < 1:
                 raise ConfigError(f"cluster.{field_name}={value}: expected 1 or more, or null")
+        if self.bandwidth_mbit is not None and not 0 < self.bandwidth_mbit < math.inf:
+            _refuse("bandwidth_mbit", self.bandwidth_mbit, "a finite number above 0, or null")
+        if self.latency_ms is not None and not 0 <= self.latency_ms <= LONGEST_LATENCY_MS:
+            _refuse("latency_ms", self.latency_ms, f"0 to {LONGEST_LATENCY_MS:g}, or null")
+
+
+def _refuse(name: str, came: object, expected: str) -> NoReturn:
+    raise ConfigError(f"cluster.{name}={came}: expected {expected}")
 
 
 CLUSTERS: dict[str, type] = {"local": LocalCluster}

@@ -8,6 +8,7 @@ from typing import Any
 from runner.config_schema import Config
 from runner.data.dataset import Facts
 from runner.engine.device import Cluster
+from runner.engine.emulation import Emulation
 from runner.engine.program import Program
 
 
@@ -17,6 +18,7 @@ class Experiment:
 
     total_steps: updates of the whole run. steps_per_epoch: updates in which every example is seen once; not whole
     when the batch does not divide the training split. threads_per_worker: kernel threads of each process.
+    emulation: waits of a slow network that is emulated, None where the network is real.
     """
 
     config: Config
@@ -26,6 +28,7 @@ class Experiment:
     total_steps: int
     steps_per_epoch: float
     threads_per_worker: int
+    emulation: Emulation | None
 
     def learning_rate(self, step: int) -> float:
         """The rate of update number ``step``, counted from 0."""

@@ -69,6 +69,7 @@ def explain(config: Config) -> str:
         f"activations/example     {_n(sum(r.activation_bytes for r in rows))} bytes (outputs of all layers)",
         f"steps                   {_n(experiment.total_steps)} of {train.batch_size} examples, "
         f"{experiment.steps_per_epoch:.1f} steps per epoch",
+        *([f"network                 emulated: {experiment.emulation}"] if experiment.emulation else []),
         "",
         _table(
             ("device", "nodes", "planned peak bytes", "variable bytes", "bytes sent per step", "messages"),

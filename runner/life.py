@@ -51,7 +51,7 @@ def run(
     experiment.config.data.require_present()
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         replace_durably(directory.config_yaml, dump(config).encode())
-        life = _Life(experiment, directory, _draft(config, directory, overrides), sweep, resume)
+        life = _Life(experiment, directory, _draft(experiment, directory, overrides), sweep, resume)
         try:
             summary = life.execute()
         except BaseException as error:
@@ -87,6 +87,8 @@ class _Life:
         first_step = 0 if checkpoint is None else checkpoint.step
         check_finite = self._experiment.config.debug.check_finite
         self._tell_kernels()
+        if self.summary.emulated:
+            log.info("emulated: %s", self.summary.emulated)
         try:
             with (
                 StopRequest() as stop,
@@ -185,8 +187,8 @@ class _Life:
         return record
 
     def _tags(self) -> dict[str, str]:
-        commit = self.summary.git_commit
-        return {"runner.run_dir": str(self._directory.path)} | ({_COMMIT_TAG: commit} if commit else {})
+        known = {_COMMIT_TAG: self.summary.git_commit, "runner.emulated": self.summary.emulated}
+        return {"runner.run_dir": str(self._directory.path)} | {tag: text for tag, text in known.items() if text}
 
     def _name(self) -> str:
         if self._sweep is not None and self._sweep.swept:
@@ -222,8 +224,9 @@ def begin(session: Session, checkpoint: Checkpoint | None) -> None:
         restore(session, checkpoint.variables)
 
 
-def _draft(config: Config, directory: RunDirectory, overrides: Sequence[str]) -> Summary:
+def _draft(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:
     """What is known of a run before it starts."""
+    config = experiment.config
     return Summary(
         run_id=directory.run_id,
         status="failed",
@@ -236,6 +239,7 @@ def _draft(config: Config, directory: RunDirectory, overrides: Sequence[str]) ->
         processor=processor(),
         overrides=list(overrides),
         git_commit=git_commit(Path(__file__).parent),
+        emulated=str(experiment.emulation or ""),
     )
 
 

@@ -19,6 +19,8 @@ def results_table(summary: Summary) -> str:
 def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "status", summary.status
     yield "strategy", f"{summary.strategy}, {summary.workers} worker(s), kernels {_kernels(summary)}"
+    if summary.emulated:
+        yield "network", f"emulated: {summary.emulated}"
     for name in ("test/accuracy", "test/loss", "train/loss"):
         if name in summary.final:
             best = summary.best.get(name)

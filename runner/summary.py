@@ -67,6 +67,7 @@ class Summary:
       processor          model of the processor
       strategy           name of the parallelism, such as "sync_data"
       workers            number of workers
+      emulated           the slow network that was emulated, "" for a real one
 
     Course of the run; empty, 0 or null for one that ended before it:
       kernels            device type -> libraries of the kernels in use
@@ -96,6 +97,7 @@ class Summary:
     error: Failure | None = None
     overrides: list[str] = field(default_factory=list)
     git_commit: str | None = None
+    emulated: str = ""
     kernels: dict[str, str] = field(default_factory=dict)
     kernels_missing: dict[str, str] = field(default_factory=dict)
     steps: int = 0

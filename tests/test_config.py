@@ -21,6 +21,7 @@ from runner.help_text import options
 
 OPTIONS = [(group, name) for group, table in GROUPS.items() for name in table]
 PRESETS = {
+    ("cluster", "slow_network"): "local",
     ("model", "alexnet_benchmark"): "alexnet",
     ("model", "alexnet_footnote"): "alexnet",
     ("model", "googlenet_benchmark"): "googlenet",

@@ -9,6 +9,8 @@ import pytest
 from runner import hydra_app
 from runner.errors import ConfigError
 
+STRAGGLERS = "cluster.stragglers"
+
 FAULTS: list[tuple[Sequence[str], str]] = [
     (["precision=float16"], "precision='float16': expected one of float32, float64, bfloat16"),
     (["seed=-1"], "seed=-1: expected 0 or more"),
@@ -49,6 +51,46 @@ FAULTS: list[tuple[Sequence[str], str]] = [
         ["cluster.compression=high16", "precision=float64"],
         "cluster.compression=high16 with precision=float64: only float32 tensors are compressed, so none would be; "
         "use precision=float32 or bfloat16, or cluster.compression=none",
+    ),
+    (["cluster.bandwidth_mbit=0"], "cluster.bandwidth_mbit=0.0: expected a finite number above 0, or null"),
+    (["cluster.bandwidth_mbit=nan"], "cluster.bandwidth_mbit=nan: expected a finite number above 0, or null"),
+    (["cluster.bandwidth_mbit=inf"], "cluster.bandwidth_mbit=inf: expected a finite number above 0, or null"),
+    (["cluster.latency_ms=-1"], "cluster.latency_ms=-1.0: expected 0 to 10000, or null"),
+    (["cluster.latency_ms=10001"], "cluster.latency_ms=10001.0: expected 0 to 10000, or null"),
+    ([f"{STRAGGLERS}.distribution=normal"], f"{STRAGGLERS}.distribution='normal': expected one of none, constant, log"),
+    ([f"{STRAGGLERS}.workers=[]"], f"{STRAGGLERS}.workers=[]: expected different numbers of workers from 0"),
+    ([f"{STRAGGLERS}.workers=[-1]"], f"{STRAGGLERS}.workers=[-1]: expected different numbers of workers from 0"),
+    ([f"{STRAGGLERS}.workers=[1,1]"], f"{STRAGGLERS}.workers=[1, 1]: expected different numbers of workers from 0"),
+    (
+        [f"{STRAGGLERS}.workers=[0,2]"],
+        f"{STRAGGLERS}.workers=[0, 2] with parallelism.workers=2: there is no worker 2; expected numbers up to 1",
+    ),
+    ([f"{STRAGGLERS}.median_ms=1"], f"{STRAGGLERS}.median_ms=1.0: expected 0 where distribution=none"),
+    (
+        [f"{STRAGGLERS}.distribution=constant"],
+        f"{STRAGGLERS}.median_ms=0.0: expected above 0 and at most 60000",
+    ),
+    (
+        [f"{STRAGGLERS}.distribution=constant", f"{STRAGGLERS}.median_ms=60001"],
+        f"{STRAGGLERS}.median_ms=60001.0: expected above 0 and at most 60000",
+    ),
+    (
+        [f"{STRAGGLERS}.distribution=lognormal", f"{STRAGGLERS}.median_ms=1"],
+        f"{STRAGGLERS}.sigma=0.0: expected above 0 and at most 5",
+    ),
+    (
+        [f"{STRAGGLERS}.distribution=constant", f"{STRAGGLERS}.median_ms=1", f"{STRAGGLERS}.sigma=1"],
+        f"{STRAGGLERS}.sigma=1.0: expected 0 where distribution is not lognormal",
+    ),
+    (
+        ["parallelism=single", "cluster=slow_network"],
+        "cluster.emulate=true with parallelism=single: one process has no wire to wait for; "
+        "use cluster.emulate=false, or parallelism=sync_data",
+    ),
+    (
+        ["cluster.emulate=true"],
+        "cluster.emulate=true with nothing to emulate: set cluster.bandwidth_mbit, cluster.latency_ms or "
+        "cluster.stragglers, or use cluster=slow_network",
     ),
     (
         ["tracking.uri=ftp://x"],

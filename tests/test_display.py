@@ -82,6 +82,11 @@ def test_the_results_table_shows_what_came_out() -> None:
     assert values["run directory"] == "/here"
 
 
+def test_a_network_that_was_emulated_is_told() -> None:
+    assert "network" not in facts(finished())
+    assert facts(replace(finished(), emulated="100 Mbit/s, 1 ms"))["network"] == "emulated: 100 Mbit/s, 1 ms"
+
+
 def test_what_parameter_servers_sent_is_not_among_what_workers_sent() -> None:
     values = facts(replace(finished(), bytes_sent_per_worker=[2**20, 3 * 2**20, 5 * 2**20]))
     assert values["MiB sent per worker"] == "1.0, 3.0"

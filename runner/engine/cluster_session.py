@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from runner.engine.assignment import peer_of
 from runner.engine.compile import Signature
 from runner.engine.device import Cluster
+from runner.engine.emulation import Emulation
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
 from runner.engine.remote_plan import RemotePlan
@@ -35,7 +36,7 @@ class ClusterSession:
 
     source: plain description that each worker builds its input source from, or None. threads: kernel threads of
     each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``. monitor: judges
-    heartbeats; with its default limits if None.
+    heartbeats; with its default limits if None. emulation: waits added to transfers and steps; None for none.
 
     Raises ClusterError within two seconds of a worker's death, naming it, its exit code and the last lines of its
     log; what a worker itself reported is raised as its own class, with the worker named.
@@ -54,10 +55,13 @@ class ClusterSession:
         threads: int,
         check_finite: bool = False,
         monitor: HeartbeatMonitor | None = None,
+        emulation: Emulation | None = None,
     ) -> None:
         self._program = program
         self._planned = ProgramPlans(program, cluster, registry)
-        self._setup = {"source": source, "check_finite": check_finite}
+        link = None if emulation is None else emulation.link.to_document()
+        self._setup = {"source": source, "check_finite": check_finite, "link": link}
+        self._emulation = emulation or Emulation()
         self._identity = Identity(run_id, epoch, MASTER_ROLE, 0, new_token())
         self._logs = logs
         self._threads = threads
@@ -99,7 +103,7 @@ class ClusterSession:
         plan = self._load(asked)
         plan.feed(fed)
         for worker in plan.plans:
-            self._group.tell(worker, Run(plan.name, step, {}))
+            self._group.tell(worker, Run(plan.name, step, {}, self._emulation.delay_s(client, worker, step)))
         done = self._group.gather(plan.plans, Done, lambda answer: (answer.plan, answer.step) == (plan.name, step))
         for worker, answer in done.items():
             self._sent[worker] += plan.plans[worker].sent_bytes

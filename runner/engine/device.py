@@ -82,6 +82,12 @@ class Device:
 COMPRESSIONS = ("none", "high16")
 """How tensors travel: as they are, or float32 as its upper 16 bits."""
 
+DISTRIBUTIONS = ("none", "constant", "lognormal")
+"""How the delays of slow workers are spread: there are none, all are the median, or their logarithms are normal."""
+
+LONGEST_DELAY_S = 60.0
+"""A draw above this counts as this: what a step may take before a worker counts as stuck is longer."""
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -133,7 +139,14 @@ def device_slug(name: str) -> str:
     return name.strip("/").replace("/", ".").replace(":", "")
 
 
-def local_cluster(workers: int, servers: int = 0, *, compression: str = "none") -> Cluster:
+def local_cluster(
+    workers: int,
+    servers: int = 0,
+    *,
+    compression: str = "none",
+    latency_s: float = Cluster.latency_s,
+    bytes_per_s: float = Cluster.bytes_per_s,
+) -> Cluster:
     """A cluster of ``workers`` tasks, then ``servers`` parameter-server tasks, with one CPU device each."""
     names = [*(worker_device(k) for k in range(workers)), *(server_device(j) for j in range(servers))]
-    return Cluster(tuple(Device(name) for name in names), compression=compression)
+    return Cluster(tuple(Device(name) for name in names), latency_s, bytes_per_s, compression)

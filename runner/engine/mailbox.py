@@ -1,4 +1,7 @@
-"""A worker's inbox: tensors that come before they are asked for are put aside, all else is handed on."""
+"""A worker's inbox: tensors that come before they are asked for are put aside, all else is handed on.
+
+Where a slow network is emulated, a tensor says when it is due, and is not given out before.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from runner.engine.transport.endpoint import Endpoint, Received
-from runner.engine.transport.messages import Hello, Shutdown, TensorReady, Welcome
+from runner.engine.transport.messages import LONGEST_WAIT_S, Hello, Shutdown, TensorReady, Welcome
 from runner.engine.transport.text import printable
 from runner.errors import ClusterError, SecurityError
 
@@ -16,6 +19,9 @@ WAIT_S = 1.0
 
 RECEIVE_LIMIT_S = 600.0
 """A tensor that takes longer will not come. The master's limits are tighter; this one is for a lost master."""
+
+_COARSE_S = 1e-3
+"""Endpoints wait whole milliseconds, rounded up; the last one or two of a wait are slept."""
 
 
 class Stopped(BaseException):
@@ -33,10 +39,16 @@ class Arrived:
 class Mailbox:
     """The messages of one worker. Holds at most one tensor for every transfer that its plans announce."""
 
-    def __init__(self, endpoint: Endpoint, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock``: seconds of a monotonic clock, the one that the endpoint waits by."""
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``clock``: seconds of a monotonic clock, the one that the endpoint waits by, and ``pause`` too."""
+        self.clock = clock
         self._endpoint = endpoint
-        self._clock = clock
+        self._pause = pause
         self._senders: dict[tuple[str, str], str] = {}
         self._tensors: dict[tuple[str, str], Arrived] = {}
 
@@ -62,34 +74,50 @@ class Mailbox:
         return None
 
     def tensor(self, plan: str, step: int, key: str) -> Arrived:
-        """Wait for a tensor and take it out.
+        """Wait for a tensor until it is there and due, and take it out.
 
         Raises ClusterError past ``RECEIVE_LIMIT_S``, Stopped on shutdown, SecurityError for any other message.
         """
-        deadline = self._clock() + RECEIVE_LIMIT_S
+        sender = self._senders[plan, key]
+        reason = f"{key!r} was awaited from {sender}"
+        deadline = self.clock() + RECEIVE_LIMIT_S
         while (plan, key) not in self._tensors:
-            received = self.next(WAIT_S)
-            if received is not None and isinstance(received.message, Shutdown):
-                raise Stopped
-            if received is not None:
-                raise SecurityError(
-                    f"{received.message.kind!r} from {received.source} came within step {step}, "
-                    f"while {key!r} was awaited from {self._senders[plan, key]}"
-                )
-            if self._clock() > deadline:
-                raise ClusterError(
-                    f"step {step}: {key!r} did not arrive from {self._senders[plan, key]} within {RECEIVE_LIMIT_S:g} s"
-                )
+            self._take_in(WAIT_S, step, reason)
+            if self.clock() > deadline:
+                raise ClusterError(f"step {step}: {key!r} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s")
+        self._wait_until(self._tensors[plan, key].message.due, step, reason)
         arrived = self._tensors.pop((plan, key))
         if arrived.message.step != step:
-            sender = self._senders[plan, key]
             raise SecurityError(f"{key!r} came from {sender} for step {arrived.message.step}, expected step {step}")
         return arrived
+
+    def wait(self, seconds: float, step: int) -> None:
+        """Let time pass before a step, as a slow worker does, and take in tensors meanwhile.
+
+        Raises Stopped on shutdown, SecurityError for any other message.
+        """
+        self._wait_until(self.clock() + seconds, step, "it was put off")
 
     @property
     def pending(self) -> list[tuple[str, str]]:
         """(plan, key) of the tensors put aside; empty between steps."""
         return sorted(self._tensors)
+
+    def _wait_until(self, due: float, step: int, reason: str) -> None:
+        while (left := due - self.clock()) > 0:
+            if left > 2 * _COARSE_S:
+                self._take_in(min(WAIT_S, left - _COARSE_S), step, reason)
+            else:
+                self._pause(left)
+
+    def _take_in(self, timeout_s: float, step: int, reason: str) -> None:
+        """Read one message of a step in which nothing else may be asked; ``reason``: why the step waits."""
+        received = self.next(timeout_s)
+        if received is None:
+            return
+        if isinstance(received.message, Shutdown):
+            raise Stopped
+        raise SecurityError(f"{received.message.kind!r} from {received.source} came within step {step}, while {reason}")
 
     def _put_aside(self, received: Received, message: TensorReady) -> None:
         transfer = (message.plan, message.key)
@@ -100,6 +128,10 @@ class Mailbox:
             raise SecurityError(f"{_said(message)} came from {received.source}, expected {sender}")
         if transfer in self._tensors:
             raise SecurityError(f"{_said(message)} came from {sender}, but one is waiting already")
+        if (left := message.due - self.clock()) > LONGEST_WAIT_S:
+            raise SecurityError(
+                f"{_said(message)} came from {sender}, due in {left:g} s, expected {LONGEST_WAIT_S:g} s at most"
+            )
         self._tensors[transfer] = Arrived(message, received.frames)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from runner.engine.assignment import peer_of
+from runner.engine.links import Links
 from runner.engine.mailbox import Mailbox
 from runner.engine.transport.codec import unpack_one
 from runner.engine.transport.endpoint import Endpoint
@@ -27,18 +28,22 @@ class WireRendezvous:
         mailbox: Mailbox,
         writer: ArenaWriter,
         readers: Mapping[str, ArenaReader],
+        links: Links | None = None,
     ) -> None:
-        """``readers``: the arenas of the others, by peer."""
+        """``readers``: the arenas of the others, by peer. links: emulated ones; None where the wires are real."""
         self._plan = plan
         self._endpoint = endpoint
         self._mailbox = mailbox
         self._writer = writer
+        self._links = links
         self._arenas = {peer: {reader.spec.name: reader} for peer, reader in readers.items()}
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
         """Copy the value to shared memory and tell its reader where."""
         reference = self._writer.put(key, value)
-        self._endpoint.send(peer_of(destination), TensorReady(self._plan, step, key, reference))
+        peer = peer_of(destination)
+        due = 0.0 if self._links is None else self._links.due(peer, value.nbytes)
+        self._endpoint.send(peer, TensorReady(self._plan, step, key, reference, due))
 
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for the sender's word and view the value where it lies, until the step ends."""

@@ -18,6 +18,7 @@ from runner.engine.assignment import Assignment, feed_key, fetch_key, peer_of, s
 from runner.engine.executor import DeviceExecutor
 from runner.engine.inputs import InputSource
 from runner.engine.kernel_table import load_kernels
+from runner.engine.links import Link, Links
 from runner.engine.mailbox import WAIT_S, Mailbox, Stopped
 from runner.engine.processes import die_with_parent, dump_stacks_when_asked
 from runner.engine.session import PEAK_MEMORY, peak_rss_bytes, read_inputs
@@ -132,6 +133,7 @@ class Worker:
         self._arena = Arena()
         self._source: InputSource | None = None
         self._check_finite: bool | None = None
+        self._links: Links | None = None
         self._plans: dict[str, _LoadedPlan] = {}
 
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
@@ -164,8 +166,8 @@ class Worker:
                 self._set_up(decode_document(received.frames[0]))
             case Load(plan=plan):
                 self._load(plan, decode_document(received.frames[0]))
-            case Run(plan=plan, step=step):
-                self._run(plan, step)
+            case Run(plan=plan, step=step, delay_s=delay_s):
+                self._run(plan, step, delay_s)
             case Shutdown():
                 raise Stopped
             case _:
@@ -177,13 +179,15 @@ class Worker:
             raise SecurityError("setup refused: it came before, and is done once")
         if (
             not isinstance(document, Mapping)
-            or set(document) != {"source", "check_finite"}
+            or set(document) != {"source", "check_finite", "link"}
             or not isinstance(document["check_finite"], bool)
             or not isinstance(document["source"], Mapping | None)
         ):
             raise SecurityError(
-                "setup refused: expected a map of 'source', a map or None, and 'check_finite', a boolean"
+                "setup refused: expected a map of 'source', a map or None, 'check_finite', a boolean, and 'link'"
             )
+        if document["link"] is not None:
+            self._links = Links(_link(document["link"]), self._mailbox.clock)
         for peer in self._peers:
             if peer != self._endpoint.name:
                 self._endpoint.connect(peer, sibling_address(self._address, peer))
@@ -207,7 +211,7 @@ class Worker:
             self._registry,
             self._variables,
             self._arena,
-            WireRendezvous(plan, self._endpoint, self._mailbox, writer, readers),
+            WireRendezvous(plan, self._endpoint, self._mailbox, writer, readers, self._links),
             check_finite=self._check_finite,
         )
         self._mailbox.expect(plan, senders(assignment.plan))
@@ -215,10 +219,12 @@ class Worker:
         self._endpoint.send(MASTER, Loaded(plan))
         self._progress.enter(IDLE, 0)
 
-    def _run(self, plan: str, step: int) -> None:
+    def _run(self, plan: str, step: int, delay_s: float) -> None:
         self._progress.enter(STEP, step)
         if plan not in self._plans:
             raise SecurityError(f"step {step} of plan {plan!r} refused: loaded are {', '.join(self._plans) or 'none'}")
+        if delay_s:
+            self._mailbox.wait(delay_s, step)
         loaded = self._plans[plan]
         wanted = {feed.tensor for feed in loaded.assignment.plan.feeds}
         feeds = read_inputs(self._source, loaded.assignment.inputs, wanted, step)
@@ -240,3 +246,10 @@ class _LoadedPlan:
     executor: DeviceExecutor
     writer: ArenaWriter
     feeds: ArenaReader
+
+
+def _link(document: object) -> Link:
+    try:
+        return Link.from_document(document)
+    except ValueError as error:
+        raise SecurityError(f"setup refused: {error}") from error

@@ -8,7 +8,7 @@ import pytest
 
 from runner.engine.mailbox import RECEIVE_LIMIT_S, Mailbox, Stopped
 from runner.engine.transport.in_process import FakeEndpoint, FakeNetwork, Faults
-from runner.engine.transport.messages import Message, Run, Shutdown, TensorReady, Welcome
+from runner.engine.transport.messages import LONGEST_WAIT_S, Message, Run, Shutdown, TensorReady, Welcome
 from runner.engine.transport.references import InlineTensor
 from runner.errors import ClusterError, SecurityError
 from tests.engine.transport.conftest import identity
@@ -22,7 +22,7 @@ class Inbox:
     def __init__(self, faults: Faults | None = None) -> None:
         self.network = FakeNetwork(faults=faults)
         own = self.network.endpoint(identity("worker-0"), peers=3)
-        self.mailbox = Mailbox(own, lambda: self.network.clock.now)
+        self.mailbox = Mailbox(own, lambda: self.network.clock.now, self.network.clock.advance)
         self.mailbox.expect("p", {"a": "worker-1"})
         self._peers = {name: self._peer(name) for name in ("master-0", "worker-1", "worker-2")}
 
@@ -31,9 +31,12 @@ class Inbox:
         endpoint.connect("worker-0")
         return endpoint
 
-    def tensor(self, content: bytes, *, step: int = 0, plan: str = "p", key: str = "a", source: int = 1) -> None:
+    def tensor(
+        self, content: bytes, *, step: int = 0, plan: str = "p", key: str = "a", source: int = 1, due: float = 0.0
+    ) -> None:
         """Send a tensor of one byte."""
-        self._peers[f"worker-{source}"].send("worker-0", TensorReady(plan, step, key, REFERENCE), [content])
+        message = TensorReady(plan, step, key, REFERENCE, due)
+        self._peers[f"worker-{source}"].send("worker-0", message, [content])
 
     def say(self, message: Message, source: str = "master-0") -> None:
         self._peers[source].send("worker-0", message)
@@ -64,6 +67,63 @@ def test_a_tensor_is_waited_for_in_time_that_passes() -> None:
     inbox.tensor(b"x")
     assert inbox.take() == b"x"
     assert inbox.network.clock.now == 200.0
+
+
+@pytest.mark.parametrize("due", [0.0004, 0.001, 0.0123, 7.5, 150.0])
+def test_a_tensor_is_not_given_out_before_it_is_due(due: float) -> None:
+    inbox = Inbox()
+    inbox.tensor(b"x", due=due)
+    assert inbox.take() == b"x"
+    assert inbox.network.clock.now == pytest.approx(due, rel=1e-12)
+    assert inbox.network.clock.now >= due
+
+
+def test_a_tensor_that_was_due_before_it_is_asked_for_is_given_out_at_once() -> None:
+    inbox = Inbox()
+    inbox.tensor(b"x", due=7.5)
+    inbox.network.clock.advance_to(9.0)
+    assert inbox.take() == b"x"
+    assert inbox.network.clock.now == 9.0
+
+
+def test_others_are_taken_in_until_a_tensor_is_due() -> None:
+    inbox = Inbox(Faults(delay_s=(1.0, 1.0)))
+    inbox.mailbox.expect("p", {"b": "worker-2"})
+    inbox.tensor(b"a", due=5.0)
+    inbox.network.clock.advance_to(2.0)
+    inbox.tensor(b"b", key="b", source=2, due=9.0)
+    assert inbox.take() == b"a"
+    assert inbox.mailbox.pending == [("p", "b")]
+    assert inbox.network.clock.now == 5.0
+
+
+def test_a_shutdown_ends_the_wait_for_what_is_due_later() -> None:
+    inbox = Inbox(Faults(delay_s=(1.0, 1.0)))
+    inbox.tensor(b"a", due=5.0)
+    inbox.say(Shutdown())
+    with pytest.raises(Stopped):
+        inbox.take()
+    assert inbox.network.clock.now == 1.0
+
+
+def test_a_tensor_due_further_away_than_anybody_waits_is_refused() -> None:
+    inbox = Inbox()
+    inbox.tensor(b"x", due=LONGEST_WAIT_S + 1)
+    with pytest.raises(
+        SecurityError, match="tensor a of plan p, step 0 came from worker-1, due in 201 s, expected 200"
+    ):
+        inbox.read()
+
+
+def test_a_step_is_put_off_while_tensors_are_taken_in() -> None:
+    inbox = Inbox(Faults(delay_s=(1.0, 1.0)))
+    inbox.tensor(b"x", step=4)
+    inbox.mailbox.wait(2.5, step=4)
+    assert inbox.network.clock.now == 2.5
+    assert inbox.mailbox.pending == [("p", "a")]
+    inbox.say(Run("q", 1, {}))
+    with pytest.raises(SecurityError, match="'run' from master-0 came within step 4, while it was put off"):
+        inbox.mailbox.wait(2.5, step=4)
 
 
 def test_greetings_ask_for_nothing() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from runner.engine.device import worker_device
+from runner.engine.links import Link
 from runner.engine.mailbox import Mailbox
 from runner.engine.transport.heartbeat import Progress
 from runner.engine.transport.in_process import FakeNetwork
@@ -114,6 +115,39 @@ def test_a_tensor_waits_for_the_run_message_that_it_overtook(cluster: VirtualClu
     cluster.tell(Run("run", 2, {}), ["worker-1"])
     assert cluster.finish("run", 2)["new"].tolist() == [-np.exp(1.0)] * EXAMPLES
     assert cluster.progress["worker-0"].now == Heartbeat(IDLE, 2)
+
+
+def test_over_an_emulated_link_values_are_the_same_and_come_late(start: Start) -> None:
+    """One value goes to worker 1, and one comes back."""
+    with start() as cluster:
+        cluster.set_up(link=Link(latency_s=2.0))
+        cluster.run("init")
+        begun = cluster.network.clock.now
+        fetched = cluster.run("run", 2, {"rate": 0.5})
+        assert cluster.network.clock.now - begun == pytest.approx(4.0)
+    assert fetched["away"].tolist() == [np.exp(1.0)] * EXAMPLES
+
+
+def test_a_slow_worker_begins_late_and_is_busy_with_the_step(cluster: VirtualCluster) -> None:
+    cluster.run("init")
+    cluster.feed("run", {"rate": 0.5})
+    begun = cluster.network.clock.now
+    cluster.tell(Run("run", 2, {}, delay_s=3.0), ["worker-1"])
+    cluster.tell(Run("run", 2, {}), ["worker-0"])
+    assert cluster.endpoint.receive(2.0) is None
+    assert cluster.progress["worker-1"].now == Heartbeat(STEP, 2)
+    assert cluster.finish("run", 2)["new"].tolist() == [-np.exp(1.0)] * EXAMPLES
+    assert cluster.network.clock.now - begun == pytest.approx(3.0)
+
+
+def test_shutdown_ends_a_slow_worker_before_it_begins(cluster: VirtualCluster) -> None:
+    cluster.run("init")
+    cluster.feed("run", {"rate": 0.5})
+    cluster.tell(Run("run", 2, {}, delay_s=100.0), ["worker-0"])
+    cluster.tell(Shutdown())
+    cluster.answers(Bye)
+    cluster.wait_for_ends()
+    assert cluster.network.clock.now < 90.0
 
 
 def test_a_finished_step_says_how_much_memory_was_used(cluster: VirtualCluster) -> None:
@@ -250,9 +284,10 @@ def test_a_peer_that_cannot_be_reached_is_told(cluster: VirtualCluster) -> None:
         None,
         [],
         {"source": {}},
-        {"source": {}, "check_finite": True, "more": 1},
-        {"source": {}, "check_finite": 1},
-        {"source": "digits", "check_finite": False},
+        {"source": {}, "check_finite": True},
+        {"source": {}, "check_finite": True, "link": None, "more": 1},
+        {"source": {}, "check_finite": 1, "link": None},
+        {"source": "digits", "check_finite": False, "link": None},
     ],
 )
 def test_a_setup_that_is_none_is_refused(start: Start, document: object) -> None:
@@ -262,13 +297,21 @@ def test_a_setup_that_is_none_is_refused(start: Start, document: object) -> None
         expect_failure(cluster, "worker-0", "SecurityError", 8, "setup refused: expected a map of 'source'")
 
 
+def test_a_setup_with_a_link_that_is_none_is_refused(start: Start) -> None:
+    with start() as cluster:
+        cluster.greet()
+        link = {"latency_s": -1.0, "bytes_per_s": None}
+        cluster.tell(Setup(), ["worker-0"], {"source": {}, "check_finite": False, "link": link})
+        expect_failure(cluster, "worker-0", "SecurityError", 8, "setup refused: latency_s -1.0: expected 0 to 200")
+
+
 def test_a_worker_without_inputs_needs_no_source(start: Start) -> None:
     def make_source(description: Mapping[str, Any]) -> Source:
         raise AssertionError("nobody asked for one")
 
     with start(make_source) as cluster:
         cluster.greet()
-        cluster.tell(Setup(), None, {"source": None, "check_finite": False})
+        cluster.tell(Setup(), None, {"source": None, "check_finite": False, "link": None})
         cluster.run("init")
         cluster.feed("run", {"rate": 1.0})
         cluster.tell(Run("run", 0, {}), ["worker-0"])
@@ -276,7 +319,7 @@ def test_a_worker_without_inputs_needs_no_source(start: Start) -> None:
 
 
 def again(cluster: VirtualCluster) -> None:
-    cluster.tell(Setup(), ["worker-0"], {"source": None, "check_finite": False})
+    cluster.tell(Setup(), ["worker-0"], {"source": None, "check_finite": False, "link": None})
 
 
 def load_again(cluster: VirtualCluster) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.inputs import InputSource
+from runner.engine.links import Link
 from runner.engine.mailbox import Mailbox
 from runner.engine.program import Program
 from runner.engine.remote_plan import RemotePlan
@@ -84,7 +85,7 @@ class VirtualCluster:
         self.endpoints = {name: self._endpoint(name) for name in self.workers}
         self.turns.join(MASTER)
         for name, endpoint in self.endpoints.items():
-            self.mailboxes[name] = Mailbox(endpoint, lambda: network.clock.now)
+            self.mailboxes[name] = Mailbox(endpoint, lambda: network.clock.now, network.clock.advance)
             self.turns.start(name, partial(self._work, name, endpoint))
 
     def _endpoint(self, name: str) -> TurnTaking:
@@ -139,10 +140,11 @@ class VirtualCluster:
             self.endpoint.connect(worker)
         self.tell(Welcome())
 
-    def set_up(self, check_finite: bool = False) -> None:
+    def set_up(self, check_finite: bool = False, link: Link | None = None) -> None:
         """Join and set up every worker."""
         self.greet()
-        self.tell(Setup(), None, {"source": {}, "check_finite": check_finite})
+        described = None if link is None else link.to_document()
+        self.tell(Setup(), None, {"source": {}, "check_finite": check_finite, "link": described})
 
     def load(self, client: str) -> RemotePlan:
         """Have a client's parts loaded, once."""

@@ -21,6 +21,9 @@ MAX_NAME = 512
 MAX_ERROR_TEXT = 4096
 MAX_TRACEBACK = 16 * 2**10
 
+LONGEST_WAIT_S = 200.0
+"""Most seconds that one process may have another wait: less than a step may take before its worker counts as stuck."""
+
 SETUP, LOAD, STEP, SAVE, IDLE = "setup", "load", "step", "save", "idle"
 SECTIONS = (SETUP, LOAD, STEP, SAVE, IDLE)
 """What the main loop of a worker can be busy with, as its heartbeats say."""
@@ -100,13 +103,17 @@ class Loaded(Message):
 
 @dataclass(frozen=True, slots=True)
 class Run(Message):
-    """Execute one step of a plan: the one message from the master to each worker per step."""
+    """Execute one step of a plan: the one message from the master to each worker per step.
+
+    delay_s: seconds to wait before it, where a slow worker is emulated.
+    """
 
     kind: ClassVar[str] = "run"
     senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
     plan: PlanId
     step: Step
     feeds: NamedTensors
+    delay_s: Annotated[float, Number(low=0.0, high=LONGEST_WAIT_S)] = 0.0
 
     def references(self) -> Sequence[TensorReference]:
         return tuple(self.feeds.values())
@@ -129,7 +136,11 @@ class Done(Message):
 
 @dataclass(frozen=True, slots=True)
 class TensorReady(Message):
-    """The value of a Send, for the Recv with the same (plan, step, key)."""
+    """The value of a Send, for the Recv with the same (plan, step, key).
+
+    due: when it may be taken, in seconds of CLOCK_MONOTONIC, which all processes of a machine share; 0 for at once.
+    The receiver refuses a time more than ``LONGEST_WAIT_S`` away.
+    """
 
     kind: ClassVar[str] = "tensor"
     senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE, *DEVICE_ROLES)
@@ -137,6 +148,7 @@ class TensorReady(Message):
     step: Step
     key: Name
     reference: Annotated[TensorReference, ReferenceType()]
+    due: Annotated[float, Number(low=0.0)] = 0.0
 
     def references(self) -> Sequence[TensorReference]:
         return (self.reference,)

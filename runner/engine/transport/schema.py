@@ -101,13 +101,20 @@ class OneOf(_Scalar):
 
 @dataclass(frozen=True)
 class Number(_Scalar):
-    """A finite number, whole or not. A boolean is none."""
+    """A finite number in [low, high], whole or not. A boolean is none."""
+
+    low: float = -math.inf
+    high: float = math.inf
 
     def allows(self, value: object) -> bool:
-        return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
+        if not isinstance(value, int | float) or type(value) is bool:
+            return False
+        return math.isfinite(value) and self.low <= value <= self.high
 
     def __str__(self) -> str:
-        return "a finite number"
+        least = "" if self.low == -math.inf else f" from {self.low:g}"
+        most = "" if self.high == math.inf else f" up to {self.high:g}"
+        return f"a finite number{least}{most}"
 
 
 @dataclass(frozen=True)

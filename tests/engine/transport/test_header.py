@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -47,7 +49,7 @@ EXAMPLES: tuple[Message, ...] = (
     Loaded("plan"),
     Run("plan", 5, {"lr": InlineTensor("float32", (), 0)}),
     Done("plan", 5, {"loss": InlineTensor("float32", (), 0), "w": IN_ARENA}, {"step_s": 0.25, "bytes": 10}),
-    TensorReady("plan", 5, "dense/gradient:0", IN_ARENA),
+    TensorReady("plan", 5, "dense/gradient:0", IN_ARENA, due=1234.5),
     Heartbeat("step", 5),
     Failed("NumericError", "loss is nan", "Traceback ...", "loss/xent"),
     Shutdown(),
@@ -103,6 +105,30 @@ def test_every_field_is_needed(missing: str) -> None:
     header = plain_header()
     del header[missing]
     with pytest.raises(SecurityError, match="message header refused"):
+        decode_header(msgpack.packb(header))
+
+
+TENSOR, RUN = TensorReady("p", 5, "k", IN_ARENA), Run("p", 5, {})
+
+
+@pytest.mark.parametrize(
+    ("message", "changes", "reason"),
+    [
+        (TENSOR, {"due": -0.5}, "tensor.due: -0.5, expected a finite number from 0"),
+        (TENSOR, {"due": math.inf}, "tensor.due: inf, expected a finite number"),
+        (TENSOR, {"due": math.nan}, "tensor.due: nan, expected a finite number"),
+        (TENSOR, {"due": True}, "tensor.due: True, expected a finite number"),
+        (TENSOR, {"due": None}, "tensor.due: None, expected a finite number"),
+        (RUN, {"delay_s": -1e-9}, "run.delay_s: -1e-09, expected a finite number from 0 up to 200"),
+        (RUN, {"delay_s": 200.5}, "run.delay_s: 200.5, expected a finite number from 0 up to 200"),
+        (Done("p", 5, {}, {}), {"stats": {"loss": math.nan}}, r"done.stats\[loss\]: nan, expected a finite number$"),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused_both_ways(message: Message, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Violation, match=reason):
+        encode_header(ENVELOPE, replace(message, **changes))
+    header = msgpack.unpackb(encode_header(ENVELOPE, message)) | changes
+    with pytest.raises(SecurityError, match=reason):
         decode_header(msgpack.packb(header))
 
 
