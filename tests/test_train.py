@@ -148,3 +148,16 @@ def test_no_checkpoint_is_written_of_a_variable_that_is_not_finite(
     with pytest.raises(NumericError, match=expected):
         train(tmp_path, "train.steps=4", "checkpoint.every_steps=2")
     assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+def test_a_trace_is_two_files_and_a_table_and_changes_no_bit(tmp_path: Path) -> None:
+    plain = train(tmp_path / "plain", "train.steps=6")
+    assert not (tmp_path / "plain" / "run" / "trace.json").exists()
+    traced = train(tmp_path, "train.steps=6", "trace=true", "trace_skip=2", "trace_steps=3")
+    assert traced.weights_sha256 == plain.weights_sha256
+    folder = tmp_path / "run"
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert {event["args"]["step"] for event in events if event["ph"] == "X"} == {2, 3, 4}
+    summary = json.loads((folder / "trace_summary.json").read_text())
+    assert [each["step"] for each in summary["steps"]] == [2, 3, 4]
+    assert "critical path of 3 step(s)" in (folder / "run.log").read_text()

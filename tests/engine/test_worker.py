@@ -26,6 +26,8 @@ from runner.engine.transport.messages import (
     Run,
     Setup,
     Shutdown,
+    StartTrace,
+    StopTrace,
     TensorReady,
 )
 from runner.engine.transport.names import MASTER
@@ -310,6 +312,22 @@ def say_done_to_a_worker(cluster: VirtualCluster) -> None:
     cluster.endpoints["worker-1"].send("worker-0", Done("run", 0, {}, {}))
 
 
+def trace_another_plan(cluster: VirtualCluster) -> None:
+    cluster.load("run")
+    cluster.tell(StartTrace("run-2"), ["worker-0"])
+
+
+def trace_twice(cluster: VirtualCluster) -> None:
+    cluster.load("run")
+    cluster.tell(StartTrace("run"), ["worker-0"])
+    cluster.tell(StartTrace("run"), ["worker-0"])
+
+
+def stop_what_was_not_started(cluster: VirtualCluster) -> None:
+    cluster.load("run")
+    cluster.tell(StopTrace("run"), ["worker-0"])
+
+
 def send_what_nobody_receives(cluster: VirtualCluster) -> None:
     cluster.load("run")
     cluster.endpoints["worker-1"].send("worker-0", TensorReady("run", 0, "key", InlineTensor("uint8", (1,), 0)), [b"x"])
@@ -325,6 +343,9 @@ def send_what_nobody_receives(cluster: VirtualCluster) -> None:
         (run_another_plan, "step 4 of plan 'run-2' refused: loaded are run"),
         (run_within_a_step, "'run' from master-0 came within step 0, while 'away:0->"),
         (say_done_to_a_worker, "'done' from worker-1 was not expected here"),
+        (trace_another_plan, "trace of plan 'run-2' refused: expected a loaded one of which none is being made"),
+        (trace_twice, "trace of plan 'run' refused: expected a loaded one of which none is being made"),
+        (stop_what_was_not_started, "end of a trace of plan 'run' refused: none is being made"),
         (send_what_nobody_receives, "tensor key of plan run, step 0 came from worker-1, but no plan here receives it"),
     ],
 )
