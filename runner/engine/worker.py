@@ -251,17 +251,21 @@ class Worker:
         return feeds
 
     def _start_trace(self, plan: str) -> None:
+        self._progress.enter(LOAD, 0)
         if plan not in self._plans or plan in self._recorders:
             raise SecurityError(f"trace of plan {plan!r} refused: expected a loaded one of which none is being made")
         self._recorders[plan] = Recorder()
         self._plans[plan].executor.record(self._recorders[plan])
+        self._progress.enter(IDLE, 0)
 
     def _stop_trace(self, plan: str) -> None:
+        self._progress.enter(LOAD, 0)
         if plan not in self._recorders:
             raise SecurityError(f"end of a trace of plan {plan!r} refused: none is being made")
         self._plans[plan].executor.record(None)
         recorded = self._recorders.pop(plan).noted
         self._endpoint.send(MASTER, Traced(plan), [encode_document(to_document(recorded))])
+        self._progress.enter(IDLE, 0)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.sync_data import SyncData
-from tests.engine.test_timeline import expect_matching_transfers
+from tests.engine.matching_spans import expect_matching_transfers
 from tests.integration.command import processes_of
 from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, task_of
 from tests.strategies.training import Weights, expect_same_bits

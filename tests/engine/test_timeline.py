@@ -9,11 +9,12 @@ import pytest
 
 from runner.engine.graph import Graph
 from runner.engine.recording import Noted
-from runner.engine.timeline import Span, Timeline, spans_of
+from runner.engine.timeline import Timeline, spans_of
 from runner.errors import RunnerError, SecurityError
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.sync_data import SyncData
+from tests.engine.matching_spans import expect_matching_transfers
 from tests.engine.running import Bench
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Trainer, opened
@@ -65,20 +66,6 @@ def test_times_rise_on_every_device_and_lie_within_the_steps(traced: tuple[Train
 def test_a_receive_ends_after_its_send_began_and_both_say_the_same(traced: tuple[Trainer, Timeline]) -> None:
     _, timeline = traced
     expect_matching_transfers(timeline.spans)
-
-
-def expect_matching_transfers(spans: tuple[Span, ...]) -> None:
-    """Every tensor received was sent, in the same step, with the same key and size, by the other end that it names."""
-    sends = {(s.step, s.key): s for s in spans if s.kind == "send"}
-    waits = {(s.step, s.key): s for s in spans if s.kind == "wait"}
-    received = [s for s in spans if s.kind == "receive"]
-    assert {(s.step, s.key) for s in received} == set(sends) == set(waits)
-    assert len(received) == len(sends) > 0
-    for each in received:
-        send, wait = sends[each.step, each.key], waits[each.step, each.key]
-        assert send.begin_ns <= wait.end_ns <= each.begin_ns
-        assert (send.device, send.peer, send.nbytes) == (each.peer, each.device, each.nbytes)
-        assert each.nbytes > 0
 
 
 def test_spans_know_their_layers(traced: tuple[Trainer, Timeline]) -> None:

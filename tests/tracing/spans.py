@@ -27,3 +27,15 @@ def span(where: str, kind: str, begin: int, end: int, key: str = "", *, peer: st
         peer=device(peer) if peer else "",
         nbytes=8 if key else 0,
     )
+
+
+ALONE = [span("a", "input", 2, 3), span("a", "compute", 3, 7), span("a", "compute", 9, 10)]
+B_WAITS_FOR_A = [
+    span("a", "compute", 0, 10),
+    span("a", "send", 10, 12, "k", peer="b"),
+    span("a", "compute", 12, 13),
+    span("b", "compute", 0, 3),
+    span("b", "wait", 3, 14, "k", peer="a"),
+    span("b", "receive", 14, 15, "k", peer="a"),
+    span("b", "compute", 15, 20),
+]

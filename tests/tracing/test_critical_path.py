@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runner.engine.timeline import Span
 from runner.tracing.critical_path import Waited, by_step, critical_path, waits
-from tests.tracing.spans import device, span
+from tests.tracing.spans import ALONE, B_WAITS_FOR_A, device, span
 
 Piece = tuple[str, str, int, int]
 
@@ -21,16 +21,6 @@ def pieces(spans: list[Span]) -> list[Piece]:
     return [(letters[each.device], each.kind, each.begin_ns, each.end_ns) for each in critical_path(spans)]
 
 
-ALONE = [span("a", "input", 2, 3), span("a", "compute", 3, 7), span("a", "compute", 9, 10)]
-B_WAITS_FOR_A = [
-    span("a", "compute", 0, 10),
-    span("a", "send", 10, 12, "k", peer="b"),
-    span("a", "compute", 12, 13),
-    span("b", "compute", 0, 3),
-    span("b", "wait", 3, 14, "k", peer="a"),
-    span("b", "receive", 14, 15, "k", peer="a"),
-    span("b", "compute", 15, 20),
-]
 CAME_EARLY = [
     span("a", "compute", 0, 1),
     span("a", "send", 1, 2, "k", peer="b"),

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from runner.engine.timeline import Timeline
 from runner.tracing.summary import summary_table, trace_summary
-from tests.tracing.spans import span
-from tests.tracing.test_critical_path import ALONE, B_WAITS_FOR_A
+from tests.tracing.spans import ALONE, B_WAITS_FOR_A, span
 
 SECOND = [replace(each, step=1) for each in ALONE]
 SUMMARY = trace_summary(Timeline((*SECOND, *B_WAITS_FOR_A), ()))
