@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from runner.engine.executor import DeviceExecutor
 from runner.engine.graph import Graph
 from runner.engine.recording import Noted
 from runner.engine.timeline import Timeline, spans_of
@@ -71,6 +72,15 @@ def test_a_receive_ends_after_its_send_began_and_both_say_the_same(traced: tuple
 def test_spans_know_their_layers(traced: tuple[Trainer, Timeline]) -> None:
     _, timeline = traced
     assert {"fc1", "fc2", "fc3"} <= {span.layer for span in timeline.spans}
+
+
+def test_recording_ends_with_the_trace(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[bool] = []
+    monkeypatch.setattr(DeviceExecutor, "record", lambda executor, recorder: chosen.append(recorder is not None))
+    with opened(SyncData(workers=2), TASK, registry) as trainer:
+        trainer.session.start_trace("train")
+        trainer.session.stop_trace()
+    assert chosen == [True, True, False, False]
 
 
 def test_one_trace_at_a_time(registry: Registry) -> None:

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from runner.engine.device import worker_device
+from runner.engine.executor import DeviceExecutor
 from runner.engine.mailbox import Mailbox
+from runner.engine.recording import Recorder, from_document
+from runner.engine.transport.documents import decode_document
 from runner.engine.transport.heartbeat import Progress
 from runner.engine.transport.in_process import FakeNetwork
 from runner.engine.transport.messages import (
@@ -29,6 +32,7 @@ from runner.engine.transport.messages import (
     StartTrace,
     StopTrace,
     TensorReady,
+    Traced,
 )
 from runner.engine.transport.names import MASTER
 from runner.engine.transport.references import InlineTensor
@@ -122,6 +126,32 @@ def test_a_finished_step_says_how_much_memory_was_used(cluster: VirtualCluster) 
     cluster.load("init")
     cluster.tell(Run("init", 0, {}), ["worker-0"])
     assert cluster.answers(Done, ["worker-0"])["worker-0"].stats["peak_memory_bytes"] > 10_000_000
+
+
+def test_a_worker_hands_over_what_it_recorded_and_records_no_more(
+    cluster: VirtualCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[object] = []
+    record = DeviceExecutor.record
+
+    def noted(executor: DeviceExecutor, recorder: Recorder | None) -> None:
+        chosen.append(recorder)
+        record(executor, recorder)
+
+    monkeypatch.setattr(DeviceExecutor, "record", noted)
+    cluster.run("init")
+    cluster.load("run")
+    cluster.tell(StartTrace("run"), ["worker-1"])
+    for step in range(2):
+        cluster.run("run", step, {"rate": 0.5})
+    cluster.tell(StopTrace("run"), ["worker-1"])
+    received = cluster.receive()
+    assert (received.source, received.message) == ("worker-1", Traced("run"))
+    spans = from_document(decode_document(received.frames[0]), "worker-1")
+    assert [span.kind for span in spans] == ["input", "wait", "receive", "compute", "send"] * 2
+    assert [span.step for span in spans] == [0] * 5 + [1] * 5
+    assert [type(each) for each in chosen] == [Recorder, type(None)]
+    assert cluster.progress["worker-1"].now == Heartbeat(IDLE, 0)
 
 
 def test_shutdown_ends_a_worker_between_steps_and_its_source(start: Start) -> None:
