@@ -134,6 +134,6 @@ def _waited_for(span: Span, sends: Mapping[str, Span], now: int) -> Span | None:
     if span.kind != WAIT:
         return None
     send = sends.get(span.key)
-    if send is None or send.device == span.device or send.begin_ns >= now or send.end_ns <= span.begin_ns:
+    if send is None or send.begin_ns >= now or send.end_ns <= span.begin_ns:
         return None
     return send

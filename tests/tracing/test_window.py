@@ -43,18 +43,18 @@ class Loop:
         self.announced: list[tuple[str, int]] = []
         self.window = TraceWindow(trainer.session, steps, self.files, self._announce)
         self._trainer = trainer
-        self._done = 0
+        self.done = 0
         trainer.session.run("init")
 
     def run(self, steps: int) -> None:
         for step in range(steps):
             self.window.before(step)
             self._trainer.train([step])
-            self._done = step + 1
+            self.done = step + 1
             self.window.after(step)
 
     def _announce(self, path: Path) -> None:
-        self.announced.append((path.name, self._done))
+        self.announced.append((path.name, self.done))
 
     @property
     def recorded(self) -> list[int]:
@@ -75,6 +75,18 @@ def test_the_steps_asked_for_are_recorded_and_written_once(registry: Registry, t
         loop.run(6)
     assert loop.recorded == list(steps)
     assert loop.announced == [("trace.json", steps[-1] + 1), ("trace_summary.json", steps[-1] + 1)]
+
+
+@pytest.mark.parametrize(("steps", "begins"), [(range(2), 0), (range(3, 4), 2)])
+def test_recording_begins_a_step_early_where_it_can(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: range, begins: int
+) -> None:
+    with opened(Single(), TASK, registry) as trainer:
+        loop = Loop(trainer, tmp_path, steps)
+        start, begun = trainer.session.start_trace, []
+        monkeypatch.setattr(trainer.session, "start_trace", lambda client: (begun.append(loop.done), start(client)))
+        loop.run(5)
+    assert begun == [begins]
 
 
 def test_a_run_that_stops_early_keeps_what_it_has(registry: Registry, tmp_path: Path) -> None:
