@@ -15,6 +15,8 @@ PRECISIONS = ("float32", "float64", "bfloat16")
 MIN_CHECKPOINTS = 3
 """Fewer leave nothing to fall back to when the newest is damaged while it is written."""
 
+MOST_TRACED_STEPS = 100
+
 
 def check(config: Config) -> None:
     """Raise one ConfigError that lists every impossible value or combination of ``config``."""
@@ -30,6 +32,10 @@ def _single_values(config: Config) -> Iterator[str]:
         yield f"seed={config.seed}: expected 0 or more"
     if config.checkpoint.keep < MIN_CHECKPOINTS:
         yield f"checkpoint.keep={config.checkpoint.keep}: expected {MIN_CHECKPOINTS} or more"
+    if config.trace_skip < 0:
+        yield f"trace_skip={config.trace_skip}: expected 0 or more"
+    if not 1 <= config.trace_steps <= MOST_TRACED_STEPS:
+        yield f"trace_steps={config.trace_steps}: expected 1 to {MOST_TRACED_STEPS}; a trace is held in memory"
     if config.resume is not None:
         yield f"resume={config.resume!r}: a run is continued by `runner resume=DIR`, not by a configuration"
 

@@ -15,7 +15,7 @@ from runner.tracking.plots import confusion_matrix, learning_curves
 
 _SMALLER_IS_BETTER = ("loss",)
 # How a run is recorded or continued is no part of what it computes.
-_NO_PARAMETERS = ("tracking", "resume")
+_NO_PARAMETERS = ("tracking", "resume", "trace", "trace_skip", "trace_steps")
 
 
 class Record:

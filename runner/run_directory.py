@@ -119,6 +119,16 @@ class RunDirectory:
         return self.path / "graph.dot"
 
     @property
+    def trace_json(self) -> Path:
+        """The timeline of some steps, where one was asked for."""
+        return self.path / "trace.json"
+
+    @property
+    def trace_summary_json(self) -> Path:
+        """Critical paths and waits of those steps."""
+        return self.path / "trace_summary.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints ``step-N``."""
         return self.path / "checkpoints"

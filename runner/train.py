@@ -23,6 +23,7 @@ from runner.experiment import Experiment
 from runner.record import Record
 from runner.run_directory import RunDirectory
 from runner.signals import StopRequest
+from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ class Trainer:
         self._display = display
         self._stop = stop
         self._meta = meta
+        files = TraceFiles(directory.trace_json, directory.trace_summary_json)
+        self._trace = TraceWindow(session, _traced_steps(experiment, first_step), files, record.artifact)
 
     def run(self) -> Progress:
         """Train to the last step, evaluate, save; return what was done."""
@@ -95,9 +98,11 @@ class Trainer:
         step = self.progress.done
         config = self.experiment.config
         rate = self.experiment.learning_rate(step)
+        self._trace.before(step)
         started = time.perf_counter()
         answer = train_step(self._session, self.experiment, step)
         seconds = time.perf_counter() - started
+        self._trace.after(step)
         loss = float(answer["loss"])
         if not math.isfinite(loss):
             raise NonFiniteLossError(
@@ -167,12 +172,21 @@ class Trainer:
 
     def _stop_if_asked(self) -> None:
         if self._stop.signum is not None:
+            self._trace.finish()
             self._save()
             raise Interrupted(
                 self._stop.signum,
                 f"stopped after step {self.progress.done} of {self.experiment.total_steps}; "
                 f"continue with: runner resume={self._directory.path}",
             )
+
+
+def _traced_steps(experiment: Experiment, first_step: int) -> range:
+    """The steps whose timeline is recorded; none unless asked for."""
+    config = experiment.config
+    if not config.trace:
+        return range(0)
+    return recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
 
 
 def _refuse_non_finite(variables: Mapping[str, NDArray[Any]], done: int) -> None:

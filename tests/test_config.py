@@ -173,6 +173,8 @@ Edit = tuple[tuple[str, ...], Any]
             (("optimizer", "lr"), "fast"),
             "optimizer.lr: Value 'fast' of type 'str' could not be converted to Float",
         ),
+        ((("trace",), "maybe"), "trace: Value 'maybe' is not a valid bool"),
+        ((("trace_steps",), 0), "trace_steps=0: expected 1 to 100"),
         ((("optimizer", "lr"), -1.0), "optimizer.lr=-1.0: expected a finite number above 0"),
         (
             (("train", "batch_size"), None),

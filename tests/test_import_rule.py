@@ -54,6 +54,7 @@ MAY_IMPORT = {
     "run_directory": "errors files",
     "summary": "errors",
     "record": "tracking run_directory",
+    "tracing": "engine errors files",
     # The configuration is the dataclasses of the rooms it configures.
     "config_schema": "errors engine.device",
     "config_errors": "config_schema",
@@ -65,7 +66,7 @@ MAY_IMPORT = {
     "display": "",
     "graph_picture": "engine tracking",
     "train": "experiment evaluation display record run_directory signals"
-    " strategies data checkpoint tracking engine errors",
+    " strategies data checkpoint tracking tracing engine errors",
     # The only wiring.
     "build": "config_schema experiment processor run_directory strategies data engine",
     "life": "build config config_schema train experiment display graph_picture record run_directory summary"

@@ -40,7 +40,8 @@ def record_into(directory: RunDirectory, tracker: NotingTracker) -> Record:
 def test_parameters_are_what_decides_the_outcome_and_the_file_is_whole(directory: RunDirectory) -> None:
     tracker = NotingTracker()
     record = record_into(directory, tracker)
-    record.configuration({"seed": 1, "model": {"name": "mlp"}, "tracking": {"uri": None}, "resume": None})
+    no_parameters = {"tracking": {"uri": None}, "resume": None, "trace": True, "trace_skip": 1, "trace_steps": 2}
+    record.configuration({"seed": 1, "model": {"name": "mlp"}, **no_parameters})
     record.close("finished")
     assert tracker.params == {"seed": 1, "model": {"name": "mlp"}}
     assert tracker.artifacts == ["/config.yaml"]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from runner.build import build
 from runner.checkpoint import load
-from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, NumericError
+from runner.engine.session import Session
+from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, Interrupted, NumericError
+from runner.experiment import Experiment
 from runner.life import run
 from runner.record import Record
 from runner.summary import Summary
 from runner.tracking import read_metrics
-from runner.train import Trainer
+from runner.train import Trainer, train_step
 from tests.small_runs import small_config
 
 
@@ -148,3 +153,31 @@ def test_no_checkpoint_is_written_of_a_variable_that_is_not_finite(
     with pytest.raises(NumericError, match=expected):
         train(tmp_path, "train.steps=4", "checkpoint.every_steps=2")
     assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+def test_a_trace_is_two_files_and_a_table_and_changes_no_bit(tmp_path: Path) -> None:
+    plain = train(tmp_path / "plain", "train.steps=6")
+    assert not (tmp_path / "plain" / "run" / "trace.json").exists()
+    traced = train(tmp_path, "train.steps=6", "trace=true", "trace_skip=2", "trace_steps=3")
+    assert traced.weights_sha256 == plain.weights_sha256
+    folder = tmp_path / "run"
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert {event["args"]["step"] for event in events if event["ph"] == "X"} == {2, 3, 4}
+    summary = json.loads((folder / "trace_summary.json").read_text())
+    assert [each["step"] for each in summary["steps"]] == [2, 3, 4]
+    assert "critical path of 3 step(s)" in (folder / "run.log").read_text()
+
+
+def test_a_run_that_is_stopped_within_its_trace_writes_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(session: Session, experiment: Experiment, step: int) -> dict[str, NDArray[Any]]:
+        if step == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return train_step(session, experiment, step)
+
+    monkeypatch.setattr("runner.train.train_step", stopped)
+    with pytest.raises(Interrupted):
+        train(tmp_path, "train.steps=20", "trace=true", "trace_skip=2", "trace_steps=10")
+    summary = json.loads((tmp_path / "run" / "trace_summary.json").read_text())
+    assert [each["step"] for each in summary["steps"]] == [2, 3]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,13 +18,15 @@ from runner.engine.device import Cluster
 from runner.engine.emulation import Emulation
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
+from runner.engine.recording import from_document
 from runner.engine.remote_plan import RemotePlan
 from runner.engine.session import PEAK_MEMORY, expand_feeds, peak_rss_bytes
-from runner.engine.transport.documents import encode_document
+from runner.engine.timeline import Span, StepTimes, Timeline, spans_of
+from runner.engine.transport.documents import decode_document, encode_document
 from runner.engine.transport.endpoint import Identity
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
-from runner.engine.transport.messages import Done, Load, Loaded, Run
-from runner.engine.transport.names import MASTER_ROLE, SERVER_ROLE, process_names, split_name
+from runner.engine.transport.messages import Done, Load, Loaded, Run, StartTrace, StopTrace, Traced
+from runner.engine.transport.names import MASTER, MASTER_ROLE, SERVER_ROLE, process_names, split_name
 from runner.engine.transport.tokens import new_token
 from runner.engine.worker_group import SPARE_MESSAGES, WorkerGroup, start_workers
 from runner.errors import RunnerError, SecurityError
@@ -71,6 +75,7 @@ class ClusterSession:
         self._peaks = dict.fromkeys(self._workers, 0)
         self._libraries: set[str] = set()
         self._plans: dict[Signature, RemotePlan] = {}
+        self._trace: _Trace | None = None
         self._stack = ExitStack()
         self._started: WorkerGroup | None = None
 
@@ -98,6 +103,7 @@ class ClusterSession:
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client: one Run message to each worker that takes part; see :class:`Session`."""
+        begin_ns = time.monotonic_ns()
         asked = self._planned.client(client)
         fed = expand_feeds(asked, feeds or {})
         plan = self._load(asked)
@@ -108,7 +114,35 @@ class ClusterSession:
         for worker, answer in done.items():
             self._sent[worker] += plan.plans[worker].sent_bytes
             self._peaks[worker] = _peak_memory(worker, answer)
-        return {name: plan.fetch(tensor) for name, tensor in asked.fetches.items()}
+        fetched = {name: plan.fetch(tensor) for name, tensor in asked.fetches.items()}
+        if self._trace is not None:
+            self._trace.times.note(client, step, begin_ns)
+        return fetched
+
+    def start_trace(self, client: str) -> None:
+        """Have every worker record the steps of a client; see :class:`~runner.engine.session.Session`."""
+        if self._trace is not None:
+            raise RunnerError(f"a trace of {client!r} was asked for while another is being recorded: stop that one")
+        plan = self._load(self._planned.client(client))
+        for worker in plan.plans:
+            self._group.tell(worker, StartTrace(plan.name))
+        self._trace = _Trace(plan, StepTimes(MASTER, client))
+
+    def stop_trace(self) -> Timeline:
+        """Collect what the workers recorded; see :class:`~runner.engine.session.Session`."""
+        if self._trace is None:
+            raise RunnerError("no trace is being recorded: start one first")
+        trace, self._trace = self._trace, None
+        for worker in trace.plan.plans:
+            self._group.tell(worker, StopTrace(trace.plan.name))
+        documents = self._group.gather_documents(
+            trace.plan.plans, Traced, lambda answer: answer.plan == trace.plan.name
+        )
+        spans: list[Span] = []
+        for worker, assignment in trace.plan.assignments.items():
+            noted = from_document(decode_document(documents[worker]), worker)
+            spans += spans_of(worker, assignment.plan, assignment.part.graph, noted)
+        return Timeline(tuple(spans), tuple(trace.times.noted))
 
     def sent_bytes(self) -> list[int]:
         """Bytes of tensors each process has sent to others so far, in the order of the devices."""
@@ -165,6 +199,14 @@ class ClusterSession:
             for part in self._planned.compiled(client.signature).parts.values()
         ]
         return 2 * max(sends, default=0)
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """A trace while it is recorded."""
+
+    plan: RemotePlan
+    times: StepTimes
 
 
 def _worker_names(cluster: Cluster) -> list[str]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from runner.engine.device import DeviceName
 from runner.engine.plan import DevicePlan, Feed, Instruction, Place, Slot
+from runner.engine.recording import COMPUTE, RECEIVE, SEND, WAIT, Recorder
 from runner.engine.rendezvous import Rendezvous
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
@@ -64,6 +65,7 @@ class DeviceExecutor:
         self._step = 0
         self._generation = -1
         self._has_run = False
+        self._recorder: Recorder | None = None
         self._bind()
 
     def run(self, step: int, feeds: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
@@ -83,6 +85,15 @@ class DeviceExecutor:
             self._variables.mark_assigned(self.plan.written)
             self._has_run = True
         return {tensor: array.copy() for tensor, array in self._fetched.items()}
+
+    def record(self, recorder: Recorder | None) -> None:
+        """Have every instruction timed from the next step on, or none any more.
+
+        What is recorded is bound for it: each instruction is a call of its own, so that steps take longer by what
+        joining calls of machine code saves, and by two looks at the clock for each.
+        """
+        self._recorder = recorder
+        self._bind()
 
     def let_go(self) -> None:
         """Drop all memory of the arena; the next step binds anew."""
@@ -115,7 +126,7 @@ class DeviceExecutor:
         self._feeds = [(feed, self._operands[feed.slot].array) for feed in plan.feeds]
         self._fetched = {tensor: self._operands[slot].array for tensor, slot in plan.fetches.items()}
         bound = [self._bind_one(data, instruction) for instruction in plan.instructions]
-        self._stretches = self._checked(bound) if self._check_finite else self._joined(bound)
+        self._stretches = self._stretches_of(bound)
 
     def _operand(self, data: NDArray[np.uint8], slot: Slot, place: Place) -> Operand:
         if place.variable is not None:
@@ -140,6 +151,15 @@ class DeviceExecutor:
     def _at(self, slots: Sequence[int]) -> tuple[Operand, ...]:
         return tuple(self._operands[slot] for slot in slots)
 
+    def _stretches_of(self, bound: Sequence[Bound]) -> list[_Stretch]:
+        """As few calls as can be, unless every instruction is looked at."""
+        if not self._check_finite and self._recorder is None:
+            return self._joined(bound)
+        stretches = [self._stretch([each]) for each in enumerate(bound)]
+        if self._recorder is not None:
+            stretches = [self._timed(stretch, self._recorder) for stretch in stretches]
+        return [self._checked(stretch) for stretch in stretches] if self._check_finite else stretches
+
     def _joined(self, bound: Sequence[Bound]) -> list[_Stretch]:
         """Run neighbouring calls of machine code as one."""
         stretches: list[_Stretch] = []
@@ -159,19 +179,25 @@ class DeviceExecutor:
         positions, calls = zip(*native, strict=True)
         return _Stretch(self._registry.join(calls), positions, calls)
 
-    def _checked(self, bound: Sequence[Bound]) -> list[_Stretch]:
-        """Run every call by itself and look at what it left."""
+    def _checked(self, stretch: _Stretch) -> _Stretch:
+        """Look at what the call of one instruction left."""
 
-        def looked_at(stretch: _Stretch) -> _Stretch:
-            def run() -> int | None:
-                status = stretch.call()
-                if not status:
-                    self._refuse_non_finite(stretch.instructions[0])
-                return status
+        def run() -> int | None:
+            status = stretch.call()
+            if not status:
+                self._refuse_non_finite(stretch.instructions[0])
+            return status
 
-            return replace(stretch, call=run)
+        return replace(stretch, call=run)
 
-        return [looked_at(self._stretch([each])) for each in enumerate(bound)]
+    def _timed(self, stretch: _Stretch, recorder: Recorder) -> _Stretch:
+        """Note how long the call of one instruction takes; a receive itself tells waiting from copying."""
+        position = stretch.instructions[0]
+        op = self.plan.instructions[position].op
+        if op == "recv":
+            return replace(stretch, call=self._recorded_receive(position, recorder))
+        kind = SEND if op == "send" else COMPUTE
+        return replace(stretch, call=lambda: recorder.timed(self._step, position, kind, stretch.call))
 
     def _take_feeds(self, feeds: Mapping[Tensor, Array]) -> None:
         for feed, memory in self._feeds:
@@ -229,5 +255,19 @@ class DeviceExecutor:
 
         def receive() -> None:
             np.copyto(target, as_array(self._rendezvous.receive(self._step, key, source), operand.spec))
+
+        return receive
+
+    def _recorded_receive(self, position: int, recorder: Recorder) -> Callable[[], None]:
+        """A receive in its two parts: until the tensor is there, and copying it to its place."""
+        instruction = self.plan.instructions[position]
+        key, source = instruction.attributes["key"], instruction.attributes["source"]
+        operand = self._operands[instruction.outputs[0]]
+
+        def receive() -> None:
+            step = self._step
+            value = recorder.timed(step, position, WAIT, lambda: self._rendezvous.receive(step, key, source))
+            value = as_array(value, operand.spec)
+            recorder.timed(step, position, RECEIVE, lambda: np.copyto(operand.array, value))
 
         return receive

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import resource
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,9 +20,11 @@ from runner.engine.inputs import InputSlot, InputSource
 from runner.engine.plan import DevicePlan
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
+from runner.engine.recording import Recorder, noted_input
 from runner.engine.rendezvous import LocalRendezvous
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
+from runner.engine.timeline import Span, StepTimes, Timeline, spans_of
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
 
@@ -28,12 +33,23 @@ Array = NDArray[Any]
 PEAK_MEMORY = "peak_memory_bytes"
 """Name of what a worker process says of its memory with every finished step."""
 
+PROCESS = "main"
+"""What the one process of a ``LocalSession`` is called."""
+
 
 class Session(Protocol):
     """Runs clients of one program. Not thread-safe: one step at a time."""
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client and return its fetches by name."""
+        ...
+
+    def start_trace(self, client: str) -> None:
+        """Record what every device does in the steps of a client, from the next one on; they take a little longer."""
+        ...
+
+    def stop_trace(self) -> Timeline:
+        """Record no more, and return what was recorded; raises RunnerError when nothing is being recorded."""
         ...
 
     def sent_bytes(self) -> list[int]:
@@ -102,12 +118,14 @@ class LocalSession:
         self._arenas = {device.name: Arena() for device in cluster.devices}
         self._ready: dict[Signature, _Ready] = {}
         self._sent = dict.fromkeys(self._stores, 0)
+        self._trace: _Trace | None = None
         self._pool: ThreadPoolExecutor | None = None
         if len(cluster.devices) > 1:
             self._pool = ThreadPoolExecutor(len(cluster.devices), thread_name_prefix="device")
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client; see :class:`Session`."""
+        begin_ns = time.monotonic_ns()
         asked = self._planned.client(client)
         ready = self._prepare(asked.signature)
         fed = expand_feeds(asked, feeds or {})
@@ -115,13 +133,19 @@ class LocalSession:
         jobs = {
             device: {
                 **{tensor: fed[tensor] for tensor in plan_feeds if tensor in fed},
-                **read_inputs(self._source, asked.inputs, plan_feeds, step),
+                **noted_input(
+                    self._recorder(ready, device),
+                    step,
+                    partial(read_inputs, self._source, asked.inputs, plan_feeds, step),
+                ),
             }
             for device, plan_feeds in ready.feeds.items()
         }
         for device, values in self._execute(ready, step, jobs).items():
             fetched.update({(device, tensor): value for tensor, value in values.items()})
             self._sent[device] += ready.executors[device].plan.sent_bytes
+        if self._trace is not None:
+            self._trace.times.note(client, step, begin_ns)
         return {name: fetched[ready.compiled.location[t]] for name, t in asked.fetches.items()}
 
     def plans(self, client: str) -> dict[str, DevicePlan]:
@@ -129,13 +153,35 @@ class LocalSession:
         ready = self._prepare(self._planned.client(client).signature)
         return {device: executor.plan for device, executor in ready.executors.items()}
 
+    def start_trace(self, client: str) -> None:
+        """Record the steps of a client; see :class:`Session`."""
+        if self._trace is not None:
+            raise RunnerError(f"a trace of {client!r} was asked for while another is being recorded: stop that one")
+        ready = self._prepare(self._planned.client(client).signature)
+        recorders = {device: Recorder() for device in ready.executors}
+        for device, executor in ready.executors.items():
+            executor.record(recorders[device])
+        self._trace = _Trace(ready, recorders, StepTimes(PROCESS, client))
+
+    def stop_trace(self) -> Timeline:
+        """Return what was recorded; see :class:`Session`."""
+        if self._trace is None:
+            raise RunnerError("no trace is being recorded: start one first")
+        trace, self._trace = self._trace, None
+        spans: list[Span] = []
+        for device, executor in trace.ready.executors.items():
+            executor.record(None)
+            graph = trace.ready.compiled.parts[device].graph
+            spans += spans_of(PROCESS, executor.plan, graph, trace.recorders[device].noted)
+        return Timeline(tuple(spans), tuple(trace.times.noted))
+
     def sent_bytes(self) -> list[int]:
         """Bytes sent so far; see :class:`Session`."""
         return list(self._sent.values())
 
     def peak_memory_bytes(self) -> dict[str, int]:
         """Peak resident memory of this process; see :class:`Session`."""
-        return {"main": peak_rss_bytes()}
+        return {PROCESS: peak_rss_bytes()}
 
     def libraries(self) -> dict[str, list[str]]:
         """Kernel libraries in use; see :class:`Session`."""
@@ -149,6 +195,10 @@ class LocalSession:
         """Stop the device threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _recorder(self, ready: _Ready, device: str) -> Recorder | None:
+        """Of a device, while the steps of a signature are recorded."""
+        return None if self._trace is None or self._trace.ready is not ready else self._trace.recorders[device]
 
     def _prepare(self, signature: Signature) -> _Ready:
         ready = self._ready.get(signature)
@@ -199,6 +249,15 @@ class _Ready:
         self.executors = executors
         self.rendezvous = rendezvous
         self.feeds = {device: {feed.tensor for feed in each.plan.feeds} for device, each in executors.items()}
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """A trace while it is recorded. recorders: by device."""
+
+    ready: _Ready
+    recorders: Mapping[str, Recorder]
+    times: StepTimes
 
 
 def peak_rss_bytes() -> int:

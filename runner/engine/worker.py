@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from runner.engine.assignment import Assignment, feed_key, fetch_key, peer_of, senders
 from runner.engine.executor import DeviceExecutor
 from runner.engine.inputs import InputSource
@@ -21,10 +23,12 @@ from runner.engine.kernel_table import load_kernels
 from runner.engine.links import Link, Links
 from runner.engine.mailbox import WAIT_S, Mailbox, Stopped
 from runner.engine.processes import die_with_parent, dump_stacks_when_asked
+from runner.engine.recording import Recorder, noted_input, to_document
 from runner.engine.session import PEAK_MEMORY, peak_rss_bytes, read_inputs
 from runner.engine.storage import Arena, VariableStore
+from runner.engine.tensor import Tensor
 from runner.engine.transport.address import sibling_address
-from runner.engine.transport.documents import decode_document
+from runner.engine.transport.documents import decode_document, encode_document
 from runner.engine.transport.endpoint import Endpoint, Identity, Limits, Received
 from runner.engine.transport.heartbeat import HeartbeatThread, Progress
 from runner.engine.transport.messages import (
@@ -40,6 +44,9 @@ from runner.engine.transport.messages import (
     Run,
     Setup,
     Shutdown,
+    StartTrace,
+    StopTrace,
+    Traced,
 )
 from runner.engine.transport.names import MASTER, heartbeat_role, process_names
 from runner.engine.transport.shared_memory import ArenaReader, ArenaWriter
@@ -52,6 +59,8 @@ from runner.errors import RunnerError, SecurityError
 from runner.kernels.registry import Registry
 
 log = logging.getLogger(__name__)
+
+Array = NDArray[Any]
 
 SourceMaker = Callable[[Mapping[str, Any]], InputSource]
 
@@ -135,6 +144,7 @@ class Worker:
         self._check_finite: bool | None = None
         self._links: Links | None = None
         self._plans: dict[str, _LoadedPlan] = {}
+        self._recorders: dict[str, Recorder] = {}
 
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
         """Answer messages until told to leave; an error is told to the master and ends the worker."""
@@ -168,6 +178,10 @@ class Worker:
                 self._load(plan, decode_document(received.frames[0]))
             case Run(plan=plan, step=step, delay_s=delay_s):
                 self._run(plan, step, delay_s)
+            case StartTrace(plan=plan):
+                self._start_trace(plan)
+            case StopTrace(plan=plan):
+                self._stop_trace(plan)
             case Shutdown():
                 raise Stopped
             case _:
@@ -226,16 +240,38 @@ class Worker:
         if delay_s:
             self._mailbox.wait(delay_s, step)
         loaded = self._plans[plan]
-        wanted = {feed.tensor for feed in loaded.assignment.plan.feeds}
-        feeds = read_inputs(self._source, loaded.assignment.inputs, wanted, step)
-        for feed in loaded.assignment.plan.feeds:
-            if feed.tensor not in feeds:
-                feeds[feed.tensor] = loaded.feeds.read(feed_key(feed.tensor), feed.spec.dtype, feed.spec.shape)
+        feeds = noted_input(self._recorders.get(plan), step, lambda: self._feeds(loaded, step))
         for tensor, value in loaded.executor.run(step, feeds).items():
             loaded.writer.put(fetch_key(tensor), value)
         stats = {PEAK_MEMORY: float(peak_rss_bytes())}
         self._endpoint.send(MASTER, Done(plan, step, {}, stats))
         self._progress.enter(IDLE, step)
+
+    def _feeds(self, loaded: _LoadedPlan, step: int) -> dict[Tensor, Array]:
+        """Everything a step is fed: read by the worker's own source, or put into shared memory by the master."""
+        wanted = {feed.tensor for feed in loaded.assignment.plan.feeds}
+        feeds = read_inputs(self._source, loaded.assignment.inputs, wanted, step)
+        for feed in loaded.assignment.plan.feeds:
+            if feed.tensor not in feeds:
+                feeds[feed.tensor] = loaded.feeds.read(feed_key(feed.tensor), feed.spec.dtype, feed.spec.shape)
+        return feeds
+
+    def _start_trace(self, plan: str) -> None:
+        self._progress.enter(LOAD, 0)
+        if plan not in self._plans or plan in self._recorders:
+            raise SecurityError(f"trace of plan {plan!r} refused: expected a loaded one of which none is being made")
+        self._recorders[plan] = Recorder()
+        self._plans[plan].executor.record(self._recorders[plan])
+        self._progress.enter(IDLE, 0)
+
+    def _stop_trace(self, plan: str) -> None:
+        self._progress.enter(LOAD, 0)
+        if plan not in self._recorders:
+            raise SecurityError(f"end of a trace of plan {plan!r} refused: none is being made")
+        self._plans[plan].executor.record(None)
+        recorded = self._recorders.pop(plan).noted
+        self._endpoint.send(MASTER, Traced(plan), [encode_document(to_document(recorded))])
+        self._progress.enter(IDLE, 0)
 
 
 @dataclass(frozen=True)

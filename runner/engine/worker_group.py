@@ -132,7 +132,14 @@ class WorkerGroup:
         Raises ClusterError when a worker dies, is silent or stuck, or the limit passes; a worker's own error.
         """
         with self._breaking_off():
-            return self._gather(workers, kind, accept, limit_s)
+            return {worker: answer for worker, (answer, _) in self._gather(workers, kind, accept, limit_s).items()}
+
+    def gather_documents(
+        self, workers: Collection[str], kind: type[Answer], accept: Callable[[Answer], bool]
+    ) -> dict[str, memoryview]:
+        """The documents that came with the answers; ``kind`` is one that has them. Otherwise as :meth:`gather`."""
+        with self._breaking_off():
+            return {worker: frames[0] for worker, (_, frames) in self._gather(workers, kind, accept, None).items()}
 
     def set_up(self, document: bytes) -> None:
         """Wait for every worker's hello, answer it, and tell each what it needs to know."""
@@ -169,8 +176,8 @@ class WorkerGroup:
 
     def _gather(
         self, workers: Collection[str], kind: type[Answer], accept: Callable[[Answer], bool], limit_s: float | None
-    ) -> dict[str, Answer]:
-        answers: dict[str, Answer] = {}
+    ) -> dict[str, tuple[Answer, Sequence[memoryview]]]:
+        answers: dict[str, tuple[Answer, Sequence[memoryview]]] = {}
         deadline = None if limit_s is None else self._clock() + limit_s
         look_at = self._clock() + _LOOK_S
         while missing := sorted(set(workers) - answers.keys()):
@@ -182,7 +189,7 @@ class WorkerGroup:
                 if error is not None:
                     raise self._cause(error, received.source)
                 if received.source in missing and isinstance(message, kind) and accept(message):
-                    answers[received.source] = message
+                    answers[received.source] = (message, received.frames)
                 continue
             # Only an empty inbox is judged: what a dying worker said comes before how it died.
             self._refuse_deaths()

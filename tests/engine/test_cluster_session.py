@@ -29,6 +29,7 @@ from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.sync_data import SyncData
+from tests.engine.matching_spans import expect_matching_transfers
 from tests.integration.command import processes_of
 from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, task_of
 from tests.strategies.training import Weights, expect_same_bits
@@ -189,6 +190,26 @@ def test_a_wrong_feed_is_named_and_does_no_harm(
 def test_an_unknown_client_is_refused_with_those_there_are(session: ClusterSession) -> None:
     with pytest.raises(RunnerError, match="client 'predict': the program has eval, init, restore, save, train"):
         session.run("predict")
+
+
+def test_a_trace_holds_the_steps_of_its_client_on_every_worker(session: ClusterSession) -> None:
+    session.run("init")
+    with pytest.raises(RunnerError, match="no trace is being recorded"):
+        session.stop_trace()
+    session.start_trace("train")
+    with pytest.raises(RunnerError, match="a trace of 'eval' was asked for while another is being recorded"):
+        session.start_trace("eval")
+    train(session, 0)
+    session.run("eval", step=1, feeds={"step": np.int64(1)})
+    train(session, 1)
+    timeline = session.stop_trace()
+    train(session, 2)
+    expect_matching_transfers(timeline.spans)
+    assert {(span.process, span.step) for span in timeline.spans} == {
+        (worker, step) for worker in ("worker-0", "worker-1") for step in (0, 1)
+    }
+    assert [(step.process, step.step) for step in timeline.steps] == [("master-0", 0), ("master-0", 1)]
+    assert all(step.begin_ns < step.end_ns for step in timeline.steps)
 
 
 def test_while_it_runs_only_sockets_have_names(shared: tuple[ClusterSession, Sessions]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from runner.engine import ops
 from runner.engine.graph import Graph
+from runner.engine.recording import COMPUTE, Recorder
 from runner.engine.tensor import Tensor
 from runner.errors import NumericError, RunnerError
 from runner.kernels.registry import NativeCall
@@ -111,6 +112,29 @@ def test_checked_mode_runs_machine_code_call_by_call(graph: Graph) -> None:
     bench = Bench(graph, machine.kernels, [LAST], check_finite=True)
     np.testing.assert_array_equal(bench.run({X: ONES})[LAST], EXPECTED)
     assert machine.runs == [1, 1, 1, 1]
+    with pytest.raises(NumericError, match=r"node 'e' \(op 'exp'\), output 0: 1 of 2 values are not finite"):
+        bench.run({X: np.array([-1e6, 0.0])})
+    machine.fail = (0, 9)
+    with pytest.raises(RunnerError, match=r"^node 'n' .* status 9$"):
+        bench.run({X: ONES})
+
+
+def test_recording_runs_every_instruction_by_itself_and_only_while_it_lasts(graph: Graph) -> None:
+    machine = Machine("neg", "exp", calls=2)
+    bench = Bench(graph, machine.kernels, [LAST])
+    recorder = Recorder()
+    for chosen, runs in ((None, [4, 4]), (recorder, [2, 2, 2, 2]), (None, [4, 4])):
+        machine.runs.clear()
+        bench.executor.record(chosen)
+        np.testing.assert_array_equal(bench.run({X: ONES}, step=3)[LAST], EXPECTED)
+        assert machine.runs == runs
+    assert [(each.step, each.position, each.kind) for each in recorder.noted] == [(3, k, COMPUTE) for k in range(6)]
+
+
+def test_a_failing_call_is_named_while_recording_and_values_can_be_checked_too(graph: Graph) -> None:
+    machine = Machine("neg", "exp")
+    bench = Bench(graph, machine.kernels, [LAST], check_finite=True)
+    bench.executor.record(Recorder())
     with pytest.raises(NumericError, match=r"node 'e' \(op 'exp'\), output 0: 1 of 2 values are not finite"):
         bench.run({X: np.array([-1e6, 0.0])})
     machine.fail = (0, 9)

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from runner.engine.device import worker_device
+from runner.engine.executor import DeviceExecutor
 from runner.engine.links import Link
 from runner.engine.mailbox import Mailbox
+from runner.engine.recording import Recorder, from_document
+from runner.engine.transport.documents import decode_document
 from runner.engine.transport.heartbeat import Progress
 from runner.engine.transport.in_process import FakeNetwork
 from runner.engine.transport.messages import (
@@ -27,7 +30,10 @@ from runner.engine.transport.messages import (
     Run,
     Setup,
     Shutdown,
+    StartTrace,
+    StopTrace,
     TensorReady,
+    Traced,
 )
 from runner.engine.transport.names import MASTER
 from runner.engine.transport.references import InlineTensor
@@ -154,6 +160,32 @@ def test_a_finished_step_says_how_much_memory_was_used(cluster: VirtualCluster) 
     cluster.load("init")
     cluster.tell(Run("init", 0, {}), ["worker-0"])
     assert cluster.answers(Done, ["worker-0"])["worker-0"].stats["peak_memory_bytes"] > 10_000_000
+
+
+def test_a_worker_hands_over_what_it_recorded_and_records_no_more(
+    cluster: VirtualCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[object] = []
+    record = DeviceExecutor.record
+
+    def noted(executor: DeviceExecutor, recorder: Recorder | None) -> None:
+        chosen.append(recorder)
+        record(executor, recorder)
+
+    monkeypatch.setattr(DeviceExecutor, "record", noted)
+    cluster.run("init")
+    cluster.load("run")
+    cluster.tell(StartTrace("run"), ["worker-1"])
+    for step in range(2):
+        cluster.run("run", step, {"rate": 0.5})
+    cluster.tell(StopTrace("run"), ["worker-1"])
+    received = cluster.receive()
+    assert (received.source, received.message) == ("worker-1", Traced("run"))
+    spans = from_document(decode_document(received.frames[0]), "worker-1")
+    assert [span.kind for span in spans] == ["input", "wait", "receive", "compute", "send"] * 2
+    assert [span.step for span in spans] == [0] * 5 + [1] * 5
+    assert [type(each) for each in chosen] == [Recorder, type(None)]
+    assert cluster.progress["worker-1"].now == Heartbeat(IDLE, 0)
 
 
 def test_shutdown_ends_a_worker_between_steps_and_its_source(start: Start) -> None:
@@ -353,6 +385,22 @@ def say_done_to_a_worker(cluster: VirtualCluster) -> None:
     cluster.endpoints["worker-1"].send("worker-0", Done("run", 0, {}, {}))
 
 
+def trace_another_plan(cluster: VirtualCluster) -> None:
+    cluster.load("run")
+    cluster.tell(StartTrace("run-2"), ["worker-0"])
+
+
+def trace_twice(cluster: VirtualCluster) -> None:
+    cluster.load("run")
+    cluster.tell(StartTrace("run"), ["worker-0"])
+    cluster.tell(StartTrace("run"), ["worker-0"])
+
+
+def stop_what_was_not_started(cluster: VirtualCluster) -> None:
+    cluster.load("run")
+    cluster.tell(StopTrace("run"), ["worker-0"])
+
+
 def send_what_nobody_receives(cluster: VirtualCluster) -> None:
     cluster.load("run")
     cluster.endpoints["worker-1"].send("worker-0", TensorReady("run", 0, "key", InlineTensor("uint8", (1,), 0)), [b"x"])
@@ -368,6 +416,9 @@ def send_what_nobody_receives(cluster: VirtualCluster) -> None:
         (run_another_plan, "step 4 of plan 'run-2' refused: loaded are run"),
         (run_within_a_step, "'run' from master-0 came within step 0, while 'away:0->"),
         (say_done_to_a_worker, "'done' from worker-1 was not expected here"),
+        (trace_another_plan, "trace of plan 'run-2' refused: expected a loaded one of which none is being made"),
+        (trace_twice, "trace of plan 'run' refused: expected a loaded one of which none is being made"),
+        (stop_what_was_not_started, "end of a trace of plan 'run' refused: none is being made"),
         (send_what_nobody_receives, "tensor key of plan run, step 0 came from worker-1, but no plan here receives it"),
     ],
 )

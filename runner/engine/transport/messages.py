@@ -135,6 +135,34 @@ class Done(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class StartTrace(Message):
+    """Record what the steps of a plan do, from the next one on."""
+
+    kind: ClassVar[str] = "start-trace"
+    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
+    plan: PlanId
+
+
+@dataclass(frozen=True, slots=True)
+class StopTrace(Message):
+    """Record no more of a plan, and hand over what was recorded."""
+
+    kind: ClassVar[str] = "stop-trace"
+    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
+    plan: PlanId
+
+
+@dataclass(frozen=True, slots=True)
+class Traced(Message):
+    """What was recorded of a plan, as a document."""
+
+    kind: ClassVar[str] = "traced"
+    senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
+    has_document: ClassVar[bool] = True
+    plan: PlanId
+
+
+@dataclass(frozen=True, slots=True)
 class TensorReady(Message):
     """The value of a Send, for the Recv with the same (plan, step, key).
 
@@ -213,6 +241,9 @@ KINDS: Mapping[str, type[Message]] = {
         Loaded,
         Run,
         Done,
+        StartTrace,
+        StopTrace,
+        Traced,
         TensorReady,
         Heartbeat,
         Failed,

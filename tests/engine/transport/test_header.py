@@ -32,7 +32,10 @@ from runner.engine.transport.messages import (
     Run,
     Setup,
     Shutdown,
+    StartTrace,
+    StopTrace,
     TensorReady,
+    Traced,
     Welcome,
 )
 from runner.engine.transport.references import ArenaTensor, InlineTensor
@@ -49,6 +52,9 @@ EXAMPLES: tuple[Message, ...] = (
     Loaded("plan"),
     Run("plan", 5, {"lr": InlineTensor("float32", (), 0)}),
     Done("plan", 5, {"loss": InlineTensor("float32", (), 0), "w": IN_ARENA}, {"step_s": 0.25, "bytes": 10}),
+    StartTrace("plan"),
+    StopTrace("plan"),
+    Traced("plan"),
     TensorReady("plan", 5, "dense/gradient:0", IN_ARENA, due=1234.5),
     Heartbeat("step", 5),
     Failed("NumericError", "loss is nan", "Traceback ...", "loss/xent"),

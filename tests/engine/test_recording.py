@@ -1,0 +1,59 @@
+"""What a recorder notes, and how it travels."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from runner.engine import recording
+from runner.engine.recording import COMPUTE, WAIT, Noted, Recorder, from_document, noted_input, to_document
+from runner.engine.transport.documents import decode_document, encode_document
+from runner.errors import ResourceError, SecurityError
+
+NOTED = [Noted(3, 0, "input", 5, 6), Noted(3, 7, COMPUTE, 6, 10), Noted(4, 2, WAIT, 2**40, 2**41)]
+
+
+def test_a_call_is_noted_with_the_times_before_and_after_and_returns_its_value() -> None:
+    recorder = Recorder(clock=count(100).__next__)
+    assert recorder.timed(3, 7, COMPUTE, lambda: "value") == "value"
+    assert noted_input(recorder, 4, lambda: "read") == "read"
+    assert recorder.noted == [Noted(3, 7, COMPUTE, 100, 101), Noted(4, 0, "input", 102, 103)]
+    assert noted_input(None, 4, lambda: "read") == "read"
+
+
+def test_more_than_one_document_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_SPANS", 2)
+    recorder = Recorder()
+    for _ in range(2):
+        recorder.timed(0, 0, COMPUTE, lambda: None)
+    with pytest.raises(ResourceError, match="at most 2 spans of a device: record fewer steps"):
+        recorder.timed(0, 0, COMPUTE, lambda: None)
+
+
+@pytest.mark.parametrize("noted", [NOTED, []])
+def test_what_was_noted_travels_as_a_document(noted: list[Noted]) -> None:
+    frame = encode_document(to_document(noted))
+    assert from_document(decode_document(memoryview(frame)), "worker-0") == noted
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"kind": [0, 5, 1]}, r"spans\.kind\[1\]: 5, expected a whole number from 0 to 4"),
+        ({"position": [0, -1, 1]}, r"spans\.position\[1\]: -1, expected a whole number"),
+        ({"step": [1, 2]}, "expected as many in each"),
+        ({"more": []}, r"unknown \['more'\]"),
+        ({"end_ns": 3}, r"spans\.end_ns: 3, expected a list"),
+    ],
+)
+def test_another_document_is_refused(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SecurityError, match=f"^spans of worker-0 refused: .*{complaint}"):
+        from_document({**to_document(NOTED), **change}, "worker-0")
+
+
+def test_the_longest_document_fits_a_frame() -> None:
+    longest = [2**63 - 1] * recording.MAX_SPANS
+    columns = dict.fromkeys(("step", "position", "begin_ns", "end_ns"), longest)
+    encode_document({**columns, "kind": [4] * recording.MAX_SPANS})

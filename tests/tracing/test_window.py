@@ -1,0 +1,115 @@
+"""Which steps are recorded, and when their files are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.engine.session import LocalSession
+from runner.errors import ResourceError
+from runner.kernels.registry import Registry
+from runner.optimizers.sgd import Sgd
+from runner.strategies.single import Single
+from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
+from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.training import Trainer, opened
+
+
+@pytest.mark.parametrize(
+    ("first", "total", "skip", "count", "steps"),
+    [
+        (0, 100, 10, 5, range(10, 15)),
+        (40, 100, 10, 5, range(50, 55)),
+        (0, 12, 10, 5, range(7, 12)),
+        (0, 3, 10, 5, range(3)),
+        (98, 100, 10, 5, range(98, 100)),
+        (0, 100, 0, 1, range(1)),
+        (7, 7, 10, 5, range(7, 7)),
+    ],
+)
+def test_a_window_lies_within_what_the_process_trains(
+    first: int, total: int, skip: int, count: int, steps: range
+) -> None:
+    assert recorded_steps(first, total, skip, count) == steps
+
+
+class Loop:
+    """A training loop that is told of its steps. announced: by name, with the number of steps done then."""
+
+    def __init__(self, trainer: Trainer, folder: Path, steps: range) -> None:
+        self.files = TraceFiles(folder / "trace.json", folder / "trace_summary.json")
+        self.announced: list[tuple[str, int]] = []
+        self.window = TraceWindow(trainer.session, steps, self.files, self._announce)
+        self._trainer = trainer
+        self.done = 0
+        trainer.session.run("init")
+
+    def run(self, steps: int) -> None:
+        for step in range(steps):
+            self.window.before(step)
+            self._trainer.train([step])
+            self.done = step + 1
+            self.window.after(step)
+
+    def _announce(self, path: Path) -> None:
+        self.announced.append((path.name, self.done))
+
+    @property
+    def recorded(self) -> list[int]:
+        """The steps in the files."""
+        steps = [each["step"] for each in json.loads(self.files.summary.read_text())["steps"]]
+        events = json.loads(self.files.timeline.read_text())["traceEvents"]
+        assert sorted({event["args"]["step"] for event in events if event["ph"] == "X"}) == steps
+        return steps
+
+
+TASK = task_of(NETWORKS["dense"], Sgd(), batch_size=4)
+
+
+@pytest.mark.parametrize("steps", [range(2), range(2, 4), range(3, 6)])
+def test_the_steps_asked_for_are_recorded_and_written_once(registry: Registry, tmp_path: Path, steps: range) -> None:
+    with opened(Single(), TASK, registry) as trainer:
+        loop = Loop(trainer, tmp_path, steps)
+        loop.run(6)
+    assert loop.recorded == list(steps)
+    assert loop.announced == [("trace.json", steps[-1] + 1), ("trace_summary.json", steps[-1] + 1)]
+
+
+@pytest.mark.parametrize(("steps", "begins"), [(range(2), 0), (range(3, 4), 2)])
+def test_recording_begins_a_step_early_where_it_can(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: range, begins: int
+) -> None:
+    with opened(Single(), TASK, registry) as trainer:
+        loop = Loop(trainer, tmp_path, steps)
+        start, begun = trainer.session.start_trace, []
+        monkeypatch.setattr(trainer.session, "start_trace", lambda client: (begun.append(loop.done), start(client)))
+        loop.run(5)
+    assert begun == [begins]
+
+
+def test_a_run_that_stops_early_keeps_what_it_has(registry: Registry, tmp_path: Path) -> None:
+    with opened(Single(), TASK, registry) as trainer:
+        loop = Loop(trainer, tmp_path, range(1, 9))
+        loop.run(3)
+        loop.window.finish()
+        loop.window.finish()
+    assert loop.recorded == [1, 2]
+    assert len(loop.announced) == 2
+
+
+def test_no_steps_no_recording(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(LocalSession, "start_trace")
+    with opened(Single(), TASK, registry) as trainer:
+        loop = Loop(trainer, tmp_path, range(0))
+        loop.run(2)
+        loop.window.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_told(registry: Registry, tmp_path: Path) -> None:
+    with opened(Single(), TASK, registry) as trainer:
+        loop = Loop(trainer, tmp_path / "absent", range(1))
+        with pytest.raises(ResourceError, match=r"cannot write .*trace\.json: No such file .* trace=false"):
+            loop.run(1)
