@@ -30,6 +30,18 @@ class Variable:
     layer: LayerStamp | None
 
 
+@dataclass(frozen=True)
+class Declaration:
+    """What a variable is asked for as; see :class:`Variable`."""
+
+    name: str
+    spec: TensorSpec
+    initializer: Initializer
+    trainable: bool
+    decayed: bool
+    layer: LayerStamp | None
+
+
 class Variables:
     """Get-or-create store of the variables of one replica.
 
@@ -74,11 +86,16 @@ class Variables:
         device: where to create it; that of the store if None. Raises ShapeError when it exists with another shape or
         dtype.
         """
-        if name not in self._by_name:
-            self._by_name[name] = self._create(name, spec, initializer, trainable, decayed, layer, device)
-        found = self._by_name[name]
-        if found.spec != spec:
-            raise ShapeError(f"variable {name!r} is {found.spec}, but is asked for as {spec}")
+        declared = Declaration(name, spec, initializer, trainable, decayed, layer)
+        return self.declare(declared, self.device if device is None else device)
+
+    def declare(self, declared: Declaration, device: str) -> Variable:
+        """Return the variable of a declaration, creating it on ``device`` the first time; see :meth:`get`."""
+        if declared.name not in self._by_name:
+            self._by_name[declared.name] = self._create(declared, device)
+        found = self._by_name[declared.name]
+        if found.spec != declared.spec:
+            raise ShapeError(f"variable {declared.name!r} is {found.spec}, but is asked for as {declared.spec}")
         return found
 
     def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
@@ -96,21 +113,11 @@ class Variables:
         """The device constraint of a variable of the store's graph."""
         return self.graph.nodes[variable.tensor.node].device
 
-    def _create(
-        self,
-        name: str,
-        spec: TensorSpec,
-        initializer: Initializer,
-        trainable: bool,
-        decayed: bool,
-        layer: LayerStamp | None,
-        device: str | None,
-    ) -> Variable:
-        graph = self.graph
-        constraint = self.device if device is None else device
-        with graph.absolute_scope(self.prefix), graph.device(constraint), graph.layer(layer):
+    def _create(self, declared: Declaration, device: str) -> Variable:
+        graph, name, spec = self.graph, declared.name, declared.spec
+        with graph.absolute_scope(self.prefix), graph.device(device), graph.layer(declared.layer):
             tensor = ops.variable(graph, spec.shape, spec.dtype, name=name)
             with graph.name_scope(f"init/{name}"):
-                value = initializer.build(graph, spec, seed=self.seed, key=name)
+                value = declared.initializer.build(graph, spec, seed=self.seed, key=name)
                 initial = ops.assign(graph, tensor, value)
-        return Variable(name, tensor, spec, initial.node, trainable, decayed, layer)
+        return Variable(name, tensor, spec, initial.node, declared.trainable, declared.decayed, declared.layer)

@@ -48,14 +48,14 @@ from runner.engine.transport.messages import (
     StopTrace,
     Traced,
 )
-from runner.engine.transport.names import MASTER, heartbeat_role, process_names
+from runner.engine.transport.names import DEVICE_ROLES, MASTER, heartbeat_role, process_names
 from runner.engine.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.engine.transport.tokens import read_token
 from runner.engine.transport.zmq_context import open_context
 from runner.engine.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.transport.zmq_outbox import Outbox
 from runner.engine.wire_rendezvous import WireRendezvous
-from runner.errors import RunnerError, SecurityError
+from runner.errors import ConfigError, RunnerError, SecurityError
 from runner.kernels.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Joining:
     """What a worker is told on its command line; the token comes in a file of mode 0600.
 
     peers, servers: workers and parameter servers in the run. queued_messages: most messages one peer may send it
-    before it reads again.
+    before it reads again. Raises ConfigError for a role that runs no device.
     """
 
     address: str
@@ -83,6 +83,10 @@ class Joining:
     peers: int
     servers: int
     queued_messages: int
+
+    def __post_init__(self) -> None:
+        if self.role not in DEVICE_ROLES:
+            raise ConfigError(f"--role {self.role!r}: expected one of {', '.join(DEVICE_ROLES)}")
 
 
 def main(joining: Joining, make_source: SourceMaker) -> int:

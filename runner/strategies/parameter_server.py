@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from runner.engine import ops
 from runner.engine.device import server_device, worker_device
-from runner.engine.graph import Graph, LayerStamp
-from runner.engine.initializers import Initializer
+from runner.engine.graph import Graph
 from runner.engine.program import Program
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.engine.variables import Variable, Variables
+from runner.engine.variables import Declaration, Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import assign_by
 from runner.strategies.base import Gradients, Replica, Task, advance, ordered_sum, shares
@@ -100,22 +99,12 @@ class Reads(Variables):
         self._served = served
         self._placed = placed
 
-    def _create(
-        self,
-        name: str,
-        spec: TensorSpec,
-        initializer: Initializer,
-        trainable: bool,
-        decayed: bool,
-        layer: LayerStamp | None,
-        device: str | None,
-    ) -> Variable:
-        variable = self._served.get(
-            name, spec, initializer, trainable=trainable, decayed=decayed, layer=layer, device=self._placed[name]
-        )
-        with self.graph.absolute_scope(f"{self.prefix}/read"), self.graph.device(self.device), self.graph.layer(layer):
+    def _create(self, declared: Declaration, device: str) -> Variable:
+        variable = self._served.declare(declared, self._placed[declared.name])
+        graph, name = self.graph, declared.name
+        with graph.absolute_scope(f"{self.prefix}/read"), graph.device(device), graph.layer(declared.layer):
             # Gradients are taken for this node: with the worker's own, what it adds up stays with it.
-            return replace(variable, tensor=ops.identity(self.graph, variable.tensor, name=name))
+            return replace(variable, tensor=ops.identity(graph, variable.tensor, name=name))
 
 
 def _replica(task: Task, index: int, served: Variables, placed: Mapping[str, str]) -> Replica:

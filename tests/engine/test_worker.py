@@ -37,8 +37,8 @@ from runner.engine.transport.messages import (
 )
 from runner.engine.transport.names import MASTER
 from runner.engine.transport.references import InlineTensor
-from runner.engine.worker import Worker
-from runner.errors import ClusterError, DataError
+from runner.engine.worker import Joining, Worker
+from runner.errors import ClusterError, ConfigError, DataError
 from runner.kernels.registry import Registry
 from tests.engine.remote_programs import EXAMPLES, there_and_back
 from tests.engine.running import Replaced
@@ -440,3 +440,9 @@ def test_an_arena_that_is_gone_is_told(cluster: VirtualCluster) -> None:
     plan = cluster.load("run")
     cluster.tell(Load("again"), ["worker-0"], plan.assignments["worker-0"].to_document())
     expect_failure(cluster, "worker-0", "SecurityError", 8, "cannot open")
+
+
+@pytest.mark.parametrize("role", ["master", "worker_heartbeat", "chief"])
+def test_a_process_of_another_role_is_refused(role: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^--role '{role}': expected one of worker, ps$"):
+        Joining("ipc:///nowhere", role, 0, tmp_path / "token", "run", 1, 1, 1, 0, 16)

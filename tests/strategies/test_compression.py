@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from runner.engine import ops
 from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.program import Client
-from runner.engine.session import LocalSession
 from runner.engine.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
@@ -23,8 +21,8 @@ from runner.strategies.batch_statistics import STATISTICS
 from runner.strategies.collectives import Combine, ring_all_reduce, sharded_reduce
 from runner.strategies.sync_data import COMBINES, SyncData
 from tests.engine.running import client, session
-from tests.strategies.networks import NETWORKS, Examples, task_of
-from tests.strategies.training import Trainer, Weights, expect_same_bits
+from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.training import Trainer, Weights, expect_same_bits, opened
 
 Array = NDArray[np.float32]
 
@@ -42,21 +40,16 @@ def task_for(network: str) -> Task:
 
 
 @contextmanager
-def opened(strategy: SyncData, task: Task, registry: Registry, compression: str) -> Iterator[Trainer]:
+def begun(strategy: SyncData, task: Task, registry: Registry, compression: str) -> Iterator[Trainer]:
     """A program of the strategy with its initial values, and clients ``replica_K`` that fetch each replica's own."""
-    program = strategy.build(task)
+    names = list(strategy.build(task).variables)
     replicas = {
-        f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in program.variables})
+        f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in names})
         for k in range(strategy.workers)
     }
-    program = replace(program, clients={**program.clients, **replicas})
-    cluster = local_cluster(strategy.workers, compression=compression)
-    running = LocalSession(program, cluster, registry, Examples(task.batch_size, task.example_shape, "float32"))
-    try:
-        running.run("init")
-        yield Trainer(program, running, "float32")
-    finally:
-        running.close()
+    with opened(strategy, task, registry, compression=compression, **replicas) as trainer:
+        trainer.session.run("init")
+        yield trainer
 
 
 def reduced(parts: list[Array], combine: Combine, registry: Registry) -> list[Array]:
@@ -115,7 +108,7 @@ def test_only_training_loses_bits(strategy: SyncData) -> None:
 @pytest.mark.parametrize("network", TRAINED)
 def test_replicas_stay_identical(network: str, workers: int, combine: str, statistics: str, registry: Registry) -> None:
     strategy = SyncData(workers=workers, combine=combine, statistics=statistics)
-    with opened(strategy, task_for(network), registry, "high16") as trainer:
+    with begun(strategy, task_for(network), registry, "high16") as trainer:
         trainer.train(range(3))
         first, *others = (trainer.session.run(f"replica_{k}") for k in range(workers))
     for other in others:
@@ -132,7 +125,7 @@ def test_two_bytes_are_sent_where_there_were_four(
     workers, sent = 3, {}
     for compression in ("none", "high16"):
         strategy = SyncData(workers=workers, combine=combine, bucket_bytes=bucket_bytes)
-        with opened(strategy, task_for(network), registry, compression) as trainer:
+        with begun(strategy, task_for(network), registry, compression) as trainer:
             before = trainer.session.sent_bytes()
             trainer.train(range(2))
             after = trainer.session.sent_bytes()
@@ -146,7 +139,7 @@ def test_two_bytes_are_sent_where_there_were_four(
 
 def after(steps: int, compression: str, registry: Registry) -> tuple[Weights, Weights, list[float]]:
     """Weights before and after some steps of four workers, and the losses."""
-    with opened(SyncData(workers=4), task_for("dense"), registry, compression) as trainer:
+    with begun(SyncData(workers=4), task_for("dense"), registry, compression) as trainer:
         before = trainer.weights()
         losses = [loss for loss, _ in trainer.train(range(steps))]
         return before, trainer.weights(), losses

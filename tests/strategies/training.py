@@ -49,12 +49,15 @@ class Trainer:
 
 
 @contextmanager
-def opened(strategy: Strategy, task: Task, registry: Registry, **more: Client) -> Iterator[Trainer]:
-    """A program of a strategy, not initialised; more: clients besides its own."""
+def opened(
+    strategy: Strategy, task: Task, registry: Registry, *, compression: str = "none", **more: Client
+) -> Iterator[Trainer]:
+    """A program of a strategy, not initialised; compression: of transfers; more: clients besides its own."""
     program = strategy.build(task)
     program = replace(program, clients={**program.clients, **more})
     source = Examples(task.batch_size, task.example_shape, task.state_dtype)
-    session = LocalSession(program, local_cluster(program.workers, program.servers), registry, source)
+    cluster = local_cluster(program.workers, program.servers, compression=compression)
+    session = LocalSession(program, cluster, registry, source)
     try:
         yield Trainer(program, session, task.state_dtype)
     finally:

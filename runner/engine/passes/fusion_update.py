@@ -8,11 +8,10 @@ from dataclasses import replace
 from runner.engine.device import DeviceName
 from runner.engine.graph import Graph, Node
 from runner.engine.op import Attributes
+from runner.engine.ops.matmul_elementwise import OP
 from runner.engine.passes.rewriting import Moved, Rewrite, Roots, Uses, fresh_name, rewired
 from runner.engine.tensor import Tensor, TensorSpec
 from runner.kernels.registry import KernelError, Registry
-
-OP = "matmul_elementwise"
 
 SMALLEST_BYTES = 4 << 20
 """Bytes of a product from which on it is made in pieces: what is smaller stays in a cache between two nodes anyway."""
@@ -85,7 +84,10 @@ def _fused(node: Node, reader: Node, factors: Sequence[Tensor]) -> Node:
 
 
 def _is_faster(graph: Graph, node: Node, reader: Node, registry: Registry) -> bool:
-    """Whether there is a kernel for both in one that is more than the definition of the op."""
+    """Whether there is a kernel for both in one that is more than the definition of the op.
+
+    Layouts are left open: weights of dense layers lie plain, as that kernel wants them.
+    """
     fused = _fused(node, reader, node.inputs)
     factors = [replace(graph.spec(tensor), dtype=node.outputs[0].dtype) for tensor in node.inputs]
     inputs = [*factors, *(graph.spec(tensor) for tensor in fused.inputs[len(factors) :])]
@@ -103,13 +105,14 @@ def _exchange(graph: Graph, joined: Mapping[str, Node]) -> Rewrite:
     moved: Moved = {}
     gone = {node.name for node in joined.values()}
     factors: dict[str, list[Tensor]] = {}
+    wide: dict[tuple[Tensor, str], Tensor] = {}
     for old in graph:
         node = rewired(old, moved)
         if node.name in gone:
-            factors[node.name] = [
-                _widened(graph, result, node, name, tensor)
-                for name, tensor in zip(("x", "dy"), node.inputs, strict=True)
-            ]
+            for name, tensor in zip(("x", "dy"), node.inputs, strict=True):
+                if (tensor, node.outputs[0].dtype) not in wide:
+                    wide[tensor, node.outputs[0].dtype] = _widened(graph, result, node, name, tensor)
+            factors[node.name] = [wide[tensor, node.outputs[0].dtype] for tensor in node.inputs]
             if node.op == "matmul_bias_gradient":
                 dy = factors[node.name][1]
                 total = _beside(graph, node, "reduce_sum", dy, {"axes": (0,), "keepdims": False}, node.outputs[1])

@@ -19,8 +19,8 @@ from runner.engine.passes.layouts import ALIASES
 from runner.engine.passes.rewriting import fresh_name, needed_by, rewired
 from runner.engine.tensor import Tensor
 
-IN_PLACE = frozenset({"elementwise", "matmul_elementwise"})
-"""Ops that may compute an output where an input of its shape lies."""
+UPDATES = frozenset({"elementwise", "matmul_elementwise"})
+"""Ops that fused updates of variables are."""
 
 
 def order_writes(graph: Graph) -> Graph:
@@ -83,7 +83,7 @@ def _copied(graph: Graph, assign: Node) -> Node:
 def _may_write(producer: Node, assign: Node, consumers: Iterable[Node]) -> bool:
     """Whether an assigned value can be computed in the variable's memory, if nobody needs the old value any more."""
     nobody_else = all(node.op == "assign" for node in consumers)
-    return producer.op in IN_PLACE and producer.device == assign.device and nobody_else
+    return producer.op in UPDATES and producer.device == assign.device and nobody_else
 
 
 @dataclass

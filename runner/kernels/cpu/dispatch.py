@@ -1,4 +1,4 @@
-"""Joins calls of machine code into one, for machines that cannot compile the loop over them."""
+"""Joins calls of machine code into one, in Python: where the loop over them cannot be compiled, or is not worth it."""
 
 from __future__ import annotations
 

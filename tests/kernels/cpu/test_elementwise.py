@@ -15,7 +15,7 @@ import runner.kernels.reference  # noqa: F401 - registers the kernels
 from runner.kernels.cpu.machine_code import elementwise, openmp
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
-from runner.kernels.cpu.machine_code.threads import Loop, on_one
+from runner.kernels.cpu.machine_code.threads import PARALLEL_BYTES, Loop, on_one
 from runner.kernels.elementwise import FUNCTIONS, Program, evaluate, parse
 from runner.kernels.registry import (
     REGISTRY,
@@ -34,7 +34,7 @@ from tests.kernels.cpu.programs import Case, all_same_bits, awkward, cases
 from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, run
 
 DTYPES = ["float32", "float64", "bfloat16"]
-PARALLEL = elementwise.PARALLEL_BYTES // 4 + 5
+PARALLEL = PARALLEL_BYTES // 4 + 5
 """Elements of a tensor that is shared out among threads, whatever the program; no multiple of anything."""
 
 MOMENTUM = parse("mul 1 #0.9; mul 2 3; sub 4 5; add 0 6", 4, (6, 7))
@@ -155,7 +155,7 @@ def test_every_number_of_threads_gives_the_same_bits(llvm: Registry, threads: An
 
 
 def test_threads_share_out_every_element_once(llvm: Registry, threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elementwise, "PARALLEL_BYTES", 0)
+    monkeypatch.setattr("runner.kernels.cpu.machine_code.threads.PARALLEL_BYTES", 0)
     kernel, program = llvm.find("elementwise", "cpu", "llvm"), parse("add 0 #1.0", 1, (1,))
     threads(3)
     for size in range(120):

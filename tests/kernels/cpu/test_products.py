@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 import runner.kernels.reference  # noqa: F401 - registers the kernels
 from runner.engine.kernel_table import load_kernels
+from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.loops import ElementLoop
 from runner.kernels.cpu.machine_code.products import MOST_TERMS, Update, write_module
@@ -107,11 +108,12 @@ def test_vectors_of_every_size_give_the_same_bits(vector_bytes: int) -> None:
         np.testing.assert_array_equal(came.array, wanted)
 
 
-def test_threads_share_the_rows() -> None:
+def test_threads_share_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "PARALLEL_BYTES", 0)
     arrays, attributes = momentum_arrays((5, 43, 101)), attributes_of(MOMENTUM, GRADIENT)
     alone = computed(attributes, arrays)
-    for threads in (2, 3, 7):
-        with threadpool_limits(threads, user_api="openmp"):
+    for number in (2, 3, 7):
+        with threadpool_limits(number, user_api="openmp"):
             shared = computed(attributes, arrays)
         for came, wanted in zip(shared, alone, strict=True):
             np.testing.assert_array_equal(came, wanted)

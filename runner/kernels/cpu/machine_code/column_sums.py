@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import cache
 
-import numpy as np
 from llvmlite import ir
 
 from runner.kernels.cpu.machine_code import threads
@@ -13,7 +12,6 @@ from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.counting import INDEX, fold, repeat, whole_part
 from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, load, store
-from runner.kernels.cpu.machine_code.elementwise import PARALLEL_BYTES
 from runner.kernels.cpu.machine_code.loops import SLICE, element
 from runner.kernels.registry import NativeCall, Operand
 
@@ -25,10 +23,7 @@ def column_sums(x: Operand, result: Operand) -> NativeCall:
     """
     rows, columns = x.spec.shape[0], math.prod(x.spec.shape[1:])
     code = _compiled(x.spec.dtype, rows, columns)
-    addresses = np.array([x.address, result.address], np.intp)
-    grain = threads.LINE_BYTES // ITEMSIZE[x.spec.dtype]
-    loop = threads.Loop(code.address("slice"), int(addresses.ctypes.data), columns, grain, (code, addresses, x, result))
-    return threads.on_all(loop) if x.layout.nbytes >= PARALLEL_BYTES else threads.on_one(loop)
+    return threads.over(code, (x, result), columns, threads.LINE_BYTES // ITEMSIZE[x.spec.dtype])
 
 
 @cache

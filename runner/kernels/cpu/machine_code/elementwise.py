@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import product
 
-import numpy as np
-
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
+from runner.kernels.cpu.machine_code.elements import ITEMSIZE
 from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
 from runner.kernels.cpu.machine_code.signs import keeps_zeros
 from runner.kernels.elementwise import FUNCTIONS, Program, Step, computed_in, parse
@@ -18,9 +17,6 @@ from runner.kernels.registry import Arrangement, Attributes, Bound, Buffers, Ker
 LIBRARY = "llvm"
 PRIORITY = 10
 DTYPES = frozenset({"float32", "float64", "bfloat16"})
-
-PARALLEL_BYTES = 512 * 1024
-"""Memory a call touches from which on waking the other threads pays."""
 
 ProgramOf = Callable[[Attributes, int], Program | None]
 """(attributes, number of inputs) -> the program of a node, or None where it has none."""
@@ -104,18 +100,9 @@ def _bind(program_of: ProgramOf, attributes: Attributes, arrangement: Arrangemen
     assert program is not None, "only what was arranged is bound"
     wide = _wide([operand.spec for operand in buffers.inputs], result.spec)
     code = _compiled(program.text, program.inputs, program.outputs, result.spec.dtype, wide)
-    operands = (*buffers.inputs, *buffers.outputs)
-    addresses = np.array([operand.address for operand in operands], np.intp)
-    itemsize = np.dtype(result.spec.dtype).itemsize
-    loop = threads.Loop(
-        code.address("slice"),
-        int(addresses.ctypes.data),
-        result.layout.nbytes // itemsize,
-        threads.LINE_BYTES // itemsize,
-        (code, addresses, operands),
-    )
-    touched = sum(operand.layout.nbytes for operand in operands)
-    return threads.on_all(loop) if touched >= PARALLEL_BYTES else threads.on_one(loop)
+    itemsize = ITEMSIZE[result.spec.dtype]
+    count, grain = result.layout.nbytes // itemsize, threads.LINE_BYTES // itemsize
+    return threads.over(code, (*buffers.inputs, *buffers.outputs), count, grain)
 
 
 @cache

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 
-import numpy as np
 from llvmlite import ir
 
 from runner.kernels.cpu.machine_code import threads
@@ -77,10 +76,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
     wide.insert(place, True)
     shapes = (x.shape[0], x.shape[1], dy.shape[1])
     code = _compiled(attributes["program"], tuple(attributes["outputs"]), tuple(wide), place, *shapes)
-    operands = (*buffers.inputs, *buffers.outputs)
-    addresses = np.array([operand.address for operand in operands], np.intp)
-    keep = (code, addresses, operands)
-    return threads.on_all(threads.Loop(code.address("slice"), int(addresses.ctypes.data), x.shape[1], GRAIN, keep))
+    return threads.over(code, (*buffers.inputs, *buffers.outputs), x.shape[1], GRAIN)
 
 
 @cache

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
 from runner.kernels.cpu.machine_code import openmp
 from runner.kernels.cpu.machine_code.compiler import MachineCode
-from runner.kernels.registry import NativeCall
+from runner.kernels.registry import NativeCall, Operand
 
 LINE_BYTES = 64
-"""Bytes of a cache line. Threads get whole ones, so that none writes into the line of another."""
+"""Bytes of a cache line."""
+
+PARALLEL_BYTES = 512 * 1024
+"""Memory a call touches from which on waking the other threads pays."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +24,8 @@ class Loop:
     """A compiled loop, and what it is to run over.
 
     slice: address of a ``void (*)(void **arrays, int64_t begin, int64_t end)``. arrays: address of the addresses of
-    its arrays. count: number of elements. grain: so many of them are done by one thread. keep: what must stay alive
-    with it.
+    its arrays. count: number of elements. grain: each thread but the last does a multiple of it, such as whole
+    cache lines, so that none writes into the line of another. keep: what must stay alive with it.
     """
 
     slice: int
@@ -27,6 +33,15 @@ class Loop:
     count: int
     grain: int
     keep: object
+
+
+def over(code: MachineCode, operands: Sequence[Operand], count: int, grain: int) -> NativeCall:
+    """The call of the ``slice`` of ``code`` over the memory of tensors: on all threads where it touches enough."""
+    addresses = np.array([operand.address for operand in operands], np.intp)
+    keep = (code, addresses, tuple(operands))
+    loop = Loop(code.address("slice"), int(addresses.ctypes.data), count, grain, keep)
+    touched = sum(operand.layout.nbytes for operand in operands)
+    return on_all(loop) if touched >= PARALLEL_BYTES else on_one(loop)
 
 
 def on_one(loop: Loop) -> NativeCall:

@@ -85,7 +85,7 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
 
 
 def in_turn(library: Library, calls: Sequence[NativeCall]) -> PythonCall:
-    """A function that makes calls in order, for what does more than that; it raises OneDnnError where one fails."""
+    """A function that makes calls in order, for kernels that do something in Python besides; it raises OneDnnError."""
     joined = join_in_python(calls)
 
     def run() -> None:
