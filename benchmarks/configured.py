@@ -34,15 +34,16 @@ class Configured:
         self._experiment = build(configuration(self._overrides))
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-run-")))
         directory = self._stack.enter_context(RunDirectory.open(folder / "run", resume=False))
-        self._session = self._stack.enter_context(open_session(self._experiment, directory, check_finite=False))
-        self._session.run("init")
+        session = self._stack.enter_context(open_session(self._experiment, directory, check_finite=False))
+        session.run("init")
+        self._conductor = self._experiment.program.conduct(session)
 
     def phase(self, name: str) -> Run:
         """The training step."""
         if name != "step":
             raise ValueError(f"phase {name!r}: a configuration has only 'step'")
         steps = count()
-        return lambda: float(train_step(self._session, self._experiment, next(steps))["loss"])
+        return lambda: float(train_step(self._conductor, self._experiment, next(steps))["loss"])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from runner.checkpoint import CheckpointMeta
 from runner.checkpoint import save as save_checkpoint
 from runner.display import Display
+from runner.engine.conductor import Conductor
 from runner.engine.session import Session, scalar
 from runner.engine.tensor import state_dtype
 from runner.errors import Interrupted, NonFiniteLossError
@@ -64,6 +65,7 @@ class Trainer:
         self.experiment = experiment
         self.progress = Progress(first_step, first_step)
         self._session = session
+        self._conductor = experiment.program.conduct(session)
         self._directory = directory
         self._record = record
         self._display = display
@@ -92,6 +94,7 @@ class Trainer:
 
     def variables(self) -> dict[str, NDArray[Any]]:
         """Every variable, whole, by unsharded name."""
+        self._conductor.settle()
         return self._session.run("save")
 
     def _step(self) -> None:
@@ -100,7 +103,7 @@ class Trainer:
         rate = self.experiment.learning_rate(step)
         self._trace.before(step)
         started = time.perf_counter()
-        answer = train_step(self._session, self.experiment, step)
+        answer = train_step(self._conductor, self.experiment, step)
         seconds = time.perf_counter() - started
         self._trace.after(step)
         loss = float(answer["loss"])
@@ -124,6 +127,7 @@ class Trainer:
                     "train/learning_rate": rate,
                     "perf/step_time_s": mean_s,
                     "perf/examples_per_s": config.train.batch_size / mean_s,
+                    **self._conductor.metrics(),
                 },
             )
 
@@ -133,6 +137,7 @@ class Trainer:
         return done % self.experiment.config.train.log_every == 0 or done in (1, self.experiment.total_steps)
 
     def _evaluate(self) -> None:
+        self._conductor.settle()
         scores = evaluate(self._session, batches=self.experiment.eval_batches, classes=self.experiment.facts.classes)
         self.progress.scores = scores
         self._record.metrics(
@@ -200,19 +205,20 @@ def _refuse_non_finite(variables: Mapping[str, NDArray[Any]], done: int) -> None
             )
 
 
-def train_step(session: Session, experiment: Experiment, step: int) -> dict[str, NDArray[Any]]:
+def train_step(conductor: Conductor, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
     """Run update number ``step``; return its loss and accuracy."""
     feeds = {
         "step": scalar(step, "int64"),
         "learning_rate": scalar(experiment.learning_rate(step), state_dtype(experiment.config.precision)),
     }
-    return session.run("train", step=step, feeds=feeds)
+    return conductor.update(step, feeds)
 
 
 def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:
     """Run updates first_step..last_step again, for a session that checks every value to find the faulty one."""
+    conductor = experiment.program.conduct(session)
     for step in range(first_step, last_step + 1):
-        train_step(session, experiment, step)
+        train_step(conductor, experiment, step)
 
 
 def restore(session: Session, variables: dict[str, NDArray[Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from runner.build import build
 from runner.checkpoint import load
-from runner.engine.session import Session
+from runner.engine.conductor import Conductor
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, Interrupted, NumericError
 from runner.experiment import Experiment
 from runner.life import run
@@ -171,10 +172,10 @@ def test_a_trace_is_two_files_and_a_table_and_changes_no_bit(tmp_path: Path) -> 
 def test_a_run_that_is_stopped_within_its_trace_writes_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(session: Session, experiment: Experiment, step: int) -> dict[str, NDArray[Any]]:
+    def stopped(conductor: Conductor, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
         if step == 3:
             signal.raise_signal(signal.SIGTERM)
-        return train_step(session, experiment, step)
+        return train_step(conductor, experiment, step)
 
     monkeypatch.setattr("runner.train.train_step", stopped)
     with pytest.raises(Interrupted):

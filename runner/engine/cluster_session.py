@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,18 +14,20 @@ from numpy.typing import NDArray
 
 from runner.engine.assignment import peer_of
 from runner.engine.compile import Signature
+from runner.engine.conductor import Finished
+from runner.engine.deferred import require_launchable, require_settled
 from runner.engine.device import Cluster
 from runner.engine.emulation import Emulation
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
 from runner.engine.recording import from_document
 from runner.engine.remote_plan import RemotePlan
-from runner.engine.session import PEAK_MEMORY, expand_feeds, peak_rss_bytes
+from runner.engine.session import PEAK_MEMORY, TURN, expand_feeds, peak_rss_bytes
 from runner.engine.timeline import Span, StepTimes, Timeline, spans_of
 from runner.engine.transport.documents import decode_document, encode_document
 from runner.engine.transport.endpoint import Identity
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
-from runner.engine.transport.messages import Done, Load, Loaded, Run, StartTrace, StopTrace, Traced
+from runner.engine.transport.messages import Done, Launch, Load, Loaded, Run, StartTrace, StopTrace, Traced
 from runner.engine.transport.names import MASTER, MASTER_ROLE, SERVER_ROLE, process_names, split_name
 from runner.engine.transport.tokens import new_token
 from runner.engine.worker_group import SPARE_MESSAGES, WorkerGroup, start_workers
@@ -75,6 +77,7 @@ class ClusterSession:
         self._peaks = dict.fromkeys(self._workers, 0)
         self._libraries: set[str] = set()
         self._plans: dict[Signature, RemotePlan] = {}
+        self._under_way: dict[str, _UnderWay] = {}
         self._trace: _Trace | None = None
         self._stack = ExitStack()
         self._started: WorkerGroup | None = None
@@ -104,20 +107,54 @@ class ClusterSession:
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client: one Run message to each worker that takes part; see :class:`Session`."""
         begin_ns = time.monotonic_ns()
+        require_settled(client, self._under_way.keys())
         asked = self._planned.client(client)
         fed = expand_feeds(asked, feeds or {})
         plan = self._load(asked)
         plan.feed(fed)
         for worker in plan.plans:
-            self._group.tell(worker, Run(plan.name, step, {}, self._emulation.delay_s(client, worker, step)))
+            self._group.tell(worker, Run(plan.name, step, {}, self._delay_s(asked, worker, step)))
         done = self._group.gather(plan.plans, Done, lambda answer: (answer.plan, answer.step) == (plan.name, step))
         for worker, answer in done.items():
-            self._sent[worker] += plan.plans[worker].sent_bytes
-            self._peaks[worker] = _peak_memory(worker, answer)
+            self._note(worker, plan, answer)
         fetched = {name: plan.fetch(tensor) for name, tensor in asked.fetches.items()}
         if self._trace is not None:
             self._trace.times.note(client, step, begin_ns)
         return fetched
+
+    def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
+        """Begin one step of a client; see :class:`~runner.engine.conductor.Clients`."""
+        asked = self._planned.client(client)
+        require_launchable(asked, self._under_way.keys())
+        fed = expand_feeds(asked, feeds or {})
+        if not self._under_way:
+            # Loading waits for answers; none may come then of steps that are under way.
+            for each in self._program.training:
+                self._load(each)
+        plan = self._load(asked)
+        plan.feed(fed)
+        self._under_way[client] = _UnderWay(asked, plan, step)
+        for worker in plan.plans:
+            self._group.tell(worker, Launch(plan.name, step, self._delay_s(asked, worker, step)))
+
+    def finished(self) -> Finished:
+        """Wait for the next ending; see :class:`~runner.engine.conductor.Clients`."""
+        if not self._under_way:
+            raise RunnerError("no client is under way: launch one first")
+        by_plan = {each.plan.name: each for each in self._under_way.values()}
+        while True:
+            worker, answer = self._group.next(Done)
+            run = by_plan.get(answer.plan)
+            if run is None or answer.step != run.step or worker not in run.plan.plans or worker in run.turns:
+                said = f"step {answer.step} of plan {answer.plan!r}"
+                raise SecurityError(f"{worker} finished {said}, which is not under way there")
+            self._note(worker, run.plan, answer)
+            run.turns[worker] = _stat(worker, answer, TURN)
+            if run.turns.keys() == run.plan.plans.keys():
+                del self._under_way[run.client.name]
+                fetches = {name: run.plan.fetch(tensor) for name, tensor in run.client.fetches.items()}
+                turns = {run.plan.assignments[peer].device: turn for peer, turn in run.turns.items()}
+                return Finished(run.client.name, run.step, fetches, turns)
 
     def start_trace(self, client: str) -> None:
         """Have every worker record the steps of a client; see :class:`~runner.engine.session.Session`."""
@@ -191,14 +228,37 @@ class ClusterSession:
                 self._libraries |= device_plan.libraries
         return plan
 
+    def _delay_s(self, client: Client, worker: str, step: int) -> float:
+        return self._emulation.delay_s(worker, step) if client.slowed else 0.0
+
+    def _note(self, worker: str, plan: RemotePlan, answer: Done) -> None:
+        self._sent[worker] += plan.plans[worker].sent_bytes
+        self._peaks[worker] = _stat(worker, answer, PEAK_MEMORY)
+
     def _messages_per_step(self) -> int:
-        """Most messages one worker can have sent another before that one reads: two steps of the busiest plan."""
-        sends = [
-            sum(node.op == "send" for node in part.graph)
+        """Most messages one worker can have sent another before that one reads: two steps of the busiest plan.
+
+        Of the deferred clients each may be under way.
+        """
+        sends = {
+            client.name: max(
+                sum(node.op == "send" for node in part.graph)
+                for part in self._planned.compiled(client.signature).parts.values()
+            )
             for client in self._program.clients.values()
-            for part in self._planned.compiled(client.signature).parts.values()
-        ]
-        return 2 * max(sends, default=0)
+        }
+        at_once = sum(sends[client.name] for client in self._program.training)
+        return 2 * max(at_once, *sends.values(), 0)
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    """A launched step. turns: of the workers that have finished it."""
+
+    client: Client
+    plan: RemotePlan
+    step: int
+    turns: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -219,7 +279,7 @@ def _worker_names(cluster: Cluster) -> list[str]:
     return names
 
 
-def _peak_memory(worker: str, answer: Done) -> int:
-    if PEAK_MEMORY not in answer.stats:
-        raise SecurityError(f"{worker} finished step {answer.step} without saying its {PEAK_MEMORY!r}")
-    return int(answer.stats[PEAK_MEMORY])
+def _stat(worker: str, answer: Done, name: str) -> int:
+    if name not in answer.stats:
+        raise SecurityError(f"{worker} finished step {answer.step} without saying its {name!r}")
+    return int(answer.stats[name])

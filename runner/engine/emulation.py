@@ -19,7 +19,7 @@ class Emulation:
     def __str__(self) -> str:
         return f"{self.link}, {self.stragglers}"
 
-    def delay_s(self, client: str, process: str, step: int) -> float:
-        """Seconds that a process waits before a step of a client: workers do, before those of ``train``."""
+    def delay_s(self, process: str, step: int) -> float:
+        """Seconds that a process waits before a step of a client that slow workers slow; servers do not wait."""
         role, index = split_name(process)
-        return self.stragglers.delay_s(index, step) if (client, role) == ("train", WORKER_ROLE) else 0.0
+        return self.stragglers.delay_s(index, step) if role == WORKER_ROLE else 0.0

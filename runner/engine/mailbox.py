@@ -6,11 +6,12 @@ Where a slow network is emulated, a tensor says when it is due, and is not given
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from runner.engine.transport.endpoint import Endpoint, Received
-from runner.engine.transport.messages import LONGEST_WAIT_S, Hello, Shutdown, TensorReady, Welcome
+from runner.engine.transport.messages import LONGEST_WAIT_S, Hello, Launch, Shutdown, TensorReady, Welcome
 from runner.engine.transport.text import printable
 from runner.errors import ClusterError, SecurityError
 
@@ -51,6 +52,7 @@ class Mailbox:
         self._pause = pause
         self._senders: dict[tuple[str, str], str] = {}
         self._tensors: dict[tuple[str, str], Arrived] = {}
+        self._put_off: deque[Received] = deque()
 
     def expect(self, plan: str, senders: Mapping[str, str]) -> None:
         """Take in the tensors of a plan from now on. senders: key -> the peer that sends it, once a step."""
@@ -61,6 +63,17 @@ class Mailbox:
 
         Raises SecurityError for a tensor that nobody announced.
         """
+        if self._put_off:
+            return self._put_off.popleft()
+        return self._next(timeout_s)
+
+    def due(self, plan: str, keys: Collection[str]) -> float | None:
+        """When the last of these tensors is due, on the mailbox's clock; None while one has not come."""
+        if not all((plan, key) in self._tensors for key in keys):
+            return None
+        return max((self._tensors[plan, key].message.due for key in keys), default=0.0)
+
+    def _next(self, timeout_s: float) -> Received | None:
         received = self._endpoint.receive(timeout_s)
         if received is None:
             return None
@@ -94,7 +107,8 @@ class Mailbox:
     def wait(self, seconds: float, step: int) -> None:
         """Let time pass before a step, as a slow worker does, and take in tensors meanwhile.
 
-        Raises Stopped on shutdown, SecurityError for any other message.
+        What is launched meanwhile is kept for :meth:`next`. Raises Stopped on shutdown, SecurityError for any other
+        message.
         """
         self._wait_until(self.clock() + seconds, step, "it was put off")
 
@@ -112,11 +126,14 @@ class Mailbox:
 
     def _take_in(self, timeout_s: float, step: int, reason: str) -> None:
         """Read one message of a step in which nothing else may be asked; ``reason``: why the step waits."""
-        received = self.next(timeout_s)
+        received = self._next(timeout_s)
         if received is None:
             return
         if isinstance(received.message, Shutdown):
             raise Stopped
+        if isinstance(received.message, Launch):
+            self._put_off.append(received)
+            return
         raise SecurityError(f"{received.message.kind!r} from {received.source} came within step {step}, while {reason}")
 
     def _put_aside(self, received: Received, message: TensorReady) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from runner.engine.compile import Signature
+from runner.engine.conductor import Clients, Conductor, Synchronous
 from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
 from runner.engine.tensor import Tensor, TensorSpec
+
+TRAIN = "train"
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,9 @@ class Client:
 
     fetches: name -> tensor to bring back. targets: nodes to run besides. inputs: tensors the input source feeds.
     feeds: name -> tensors that all receive the value the caller gives under that name (one per replica). exact: no bit
-    may be lost on a wire, whatever the cluster's compression: for what carries or judges the state of a run.
+    may be lost on a wire, whatever the cluster's compression: for what carries or judges the state of a run. deferred:
+    it is launched beside others, and its run on a device begins when all that the device receives is there; then no
+    device may receive what depends on something that it sends itself. slowed: emulated slow workers wait before it.
     """
 
     name: str
@@ -27,6 +32,8 @@ class Client:
     inputs: tuple[InputSlot, ...] = ()
     feeds: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
     exact: bool = False
+    deferred: bool = False
+    slowed: bool = False
 
     @cached_property
     def signature(self) -> Signature:
@@ -41,9 +48,10 @@ class Program:
     """A device-annotated training graph and its clients.
 
     clients: "init" assigns initial values; "train" runs one step and fetches "loss" and "accuracy"; "eval" scores
-    one batch; "save" fetches every variable, whole, by unsharded name; "restore" feeds them back.
+    one batch; "save" fetches every variable, whole, by unsharded name; "restore" feeds them back. Instead of "train"
+    there may be deferred clients, which ``conduct`` makes updates of.
     variables: unsharded name -> spec of everything a checkpoint holds. workers, servers: number of worker
-    tasks and of parameter-server tasks used.
+    tasks and of parameter-server tasks used. conduct: makes what runs the clients of each update.
     """
 
     graph: Graph
@@ -51,3 +59,9 @@ class Program:
     variables: Mapping[str, TensorSpec]
     workers: int
     servers: int = 0
+    conduct: Callable[[Clients], Conductor] = Synchronous
+
+    @property
+    def training(self) -> tuple[Client, ...]:
+        """The clients that updates are made of: ``train``, or those that are launched."""
+        return tuple(each for each in self.clients.values() if each.name == TRAIN or each.deferred)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runner.engine.compile import Compiled, Signature, compile_signature
+from runner.engine.deferred import require_one_way
 from runner.engine.device import Cluster
 from runner.engine.plan import DevicePlan
 from runner.engine.program import Client, Program
 from runner.errors import RunnerError
 from runner.kernels.registry import Layout, Registry
 
-TRAIN = "train"
-
 
 class ProgramPlans:
     """Compiles and plans clients of one program, each once.
 
-    The training step is planned first, whoever is asked for: it decides the layouts of the variables, and the other
+    What trains is planned first, whoever is asked for: it decides the layouts of the variables, and the other
     clients take them as they are.
     """
 
@@ -43,8 +42,10 @@ class ProgramPlans:
 
     def plans(self, signature: Signature) -> Mapping[str, DevicePlan]:
         """The plan of each device that takes part."""
-        if TRAIN in self._program.clients:
-            self._plan(self._program.clients[TRAIN].signature)
+        for client in self._program.training:
+            training = self._plan(client.signature)
+            if client.deferred:
+                require_one_way(client.name, training)
         return self._plan(signature)
 
     def layouts(self, device: str) -> Mapping[str, Layout]:

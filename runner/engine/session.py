@@ -6,7 +6,7 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.compile import Compiled, Signature
+from runner.engine.conductor import Clients, Finished
+from runner.engine.deferred import received_bytes, require_launchable, require_settled
 from runner.engine.device import Cluster
 from runner.engine.executor import DeviceExecutor
 from runner.engine.inputs import InputSlot, InputSource
+from runner.engine.interleaving import Begin, End, Interleaving, Launched, VirtualTime
 from runner.engine.plan import DevicePlan
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
@@ -33,16 +36,15 @@ Array = NDArray[Any]
 PEAK_MEMORY = "peak_memory_bytes"
 """Name of what a worker process says of its memory with every finished step."""
 
+TURN = "turn"
+"""Name of what a worker process says of a launched step: how many launched ones it had begun before."""
+
 PROCESS = "main"
 """What the one process of a ``LocalSession`` is called."""
 
 
-class Session(Protocol):
-    """Runs clients of one program. Not thread-safe: one step at a time."""
-
-    def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """Run one step of a client and return its fetches by name."""
-        ...
+class Session(Clients, Protocol):
+    """Runs clients of one program. Not thread-safe."""
 
     def start_trace(self, client: str) -> None:
         """Record what every device does in the steps of a client, from the next one on; they take a little longer."""
@@ -96,7 +98,8 @@ def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Array
 class LocalSession:
     """All devices of the cluster live in this process; several run in a thread each and meet in memory.
 
-    check_finite: name the first node that produces a value that is not finite.
+    check_finite: name the first node that produces a value that is not finite. interleaving: orders the parts of
+    launched clients, which run one by one; by default each takes a second of virtual time, and wires take none.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class LocalSession:
         *,
         check_finite: bool = False,
         timeout_s: float = 60.0,
+        interleaving: Interleaving | None = None,
     ) -> None:
         self._planned = ProgramPlans(program, cluster, registry)
         self._registry = registry
@@ -119,6 +123,9 @@ class LocalSession:
         self._ready: dict[Signature, _Ready] = {}
         self._sent = dict.fromkeys(self._stores, 0)
         self._trace: _Trace | None = None
+        self._interleaving = interleaving or VirtualTime(lambda client, device, step: 1.0, lambda nbytes: 0.0)
+        self._under_way: dict[str, _UnderWay] = {}
+        self._begun = dict.fromkeys(self._stores, 0)
         self._pool: ThreadPoolExecutor | None = None
         if len(cluster.devices) > 1:
             self._pool = ThreadPoolExecutor(len(cluster.devices), thread_name_prefix="device")
@@ -126,27 +133,41 @@ class LocalSession:
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client; see :class:`Session`."""
         begin_ns = time.monotonic_ns()
+        require_settled(client, self._under_way.keys())
         asked = self._planned.client(client)
         ready = self._prepare(asked.signature)
         fed = expand_feeds(asked, feeds or {})
         fetched: dict[tuple[str, Tensor], Array] = {}
-        jobs = {
-            device: {
-                **{tensor: fed[tensor] for tensor in plan_feeds if tensor in fed},
-                **noted_input(
-                    self._recorder(ready, device),
-                    step,
-                    partial(read_inputs, self._source, asked.inputs, plan_feeds, step),
-                ),
-            }
-            for device, plan_feeds in ready.feeds.items()
-        }
+        jobs = {device: self._fed(ready, asked, device, step, fed) for device in ready.feeds}
         for device, values in self._execute(ready, step, jobs).items():
             fetched.update({(device, tensor): value for tensor, value in values.items()})
             self._sent[device] += ready.executors[device].plan.sent_bytes
         if self._trace is not None:
             self._trace.times.note(client, step, begin_ns)
         return {name: fetched[ready.compiled.location[t]] for name, t in asked.fetches.items()}
+
+    def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
+        """Begin one step of a client; see :class:`~runner.engine.conductor.Clients`."""
+        asked = self._planned.client(client)
+        require_launchable(asked, self._under_way.keys())
+        ready = self._prepare(asked.signature)
+        self._under_way[client] = _UnderWay(asked, ready, step, expand_feeds(asked, feeds or {}))
+        received = {device: received_bytes(each.plan) for device, each in ready.executors.items()}
+        self._interleaving.launched(Launched(client, step, received))
+
+    def finished(self) -> Finished:
+        """Run parts until a client ends; see :class:`~runner.engine.conductor.Clients`."""
+        if not self._under_way:
+            raise RunnerError("no client is under way: launch one first")
+        while True:
+            match self._interleaving.next():
+                case Begin(client, device):
+                    self._run_part(self._under_way[client], device)
+                case End(client):
+                    ended = self._under_way.pop(client)
+                    location = ended.ready.compiled.location
+                    fetches = {name: ended.fetched[location[t]] for name, t in ended.client.fetches.items()}
+                    return Finished(client, ended.step, fetches, ended.turns)
 
     def plans(self, client: str) -> dict[str, DevicePlan]:
         """The plans of a client by device."""
@@ -195,6 +216,23 @@ class LocalSession:
         """Stop the device threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _fed(
+        self, ready: _Ready, client: Client, device: str, step: int, fed: Mapping[Tensor, Array]
+    ) -> dict[Tensor, Array]:
+        """What one device is fed in a step: what the caller gave, and what the input source has."""
+        wanted = ready.feeds[device]
+        read = partial(read_inputs, self._source, client.inputs, wanted, step)
+        given = {tensor: fed[tensor] for tensor in wanted if tensor in fed}
+        return {**given, **noted_input(self._recorder(ready, device), step, read)}
+
+    def _run_part(self, run: _UnderWay, device: str) -> None:
+        executor = run.ready.executors[device]
+        run.turns[device] = self._begun[device]
+        self._begun[device] += 1
+        values = executor.run(run.step, self._fed(run.ready, run.client, device, run.step, run.fed))
+        run.fetched.update({(device, tensor): value for tensor, value in values.items()})
+        self._sent[device] += executor.plan.sent_bytes
 
     def _recorder(self, ready: _Ready, device: str) -> Recorder | None:
         """Of a device, while the steps of a signature are recorded."""
@@ -249,6 +287,18 @@ class _Ready:
         self.executors = executors
         self.rendezvous = rendezvous
         self.feeds = {device: {feed.tensor for feed in each.plan.feeds} for device, each in executors.items()}
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    """A launched step. fed: what the caller gave. fetched, turns: of the parts that have run."""
+
+    client: Client
+    ready: _Ready
+    step: int
+    fed: Mapping[Tensor, Array]
+    fetched: dict[tuple[str, Tensor], Array] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from runner.engine.links import Link, Links
 from runner.engine.mailbox import WAIT_S, Mailbox, Stopped
 from runner.engine.processes import die_with_parent, dump_stacks_when_asked
 from runner.engine.recording import Recorder, noted_input, to_document
-from runner.engine.session import PEAK_MEMORY, peak_rss_bytes, read_inputs
+from runner.engine.session import PEAK_MEMORY, TURN, peak_rss_bytes, read_inputs
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.engine.transport.address import sibling_address
@@ -39,6 +39,7 @@ from runner.engine.transport.messages import (
     Bye,
     Done,
     Failed,
+    Launch,
     Load,
     Loaded,
     Run,
@@ -149,15 +150,20 @@ class Worker:
         self._links: Links | None = None
         self._plans: dict[str, _LoadedPlan] = {}
         self._recorders: dict[str, Recorder] = {}
+        self._launched: list[Launch] = []
+        self._begun = 0
 
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
         """Answer messages until told to leave; an error is told to the master and ends the worker."""
         try:
             while True:
                 check_heartbeat()
-                received = self._mailbox.next(WAIT_S)
+                launched, wait_s = self._first_launched()
+                received = self._mailbox.next(wait_s)
                 if received is not None:
                     self._answer(received)
+                elif launched is not None and wait_s == 0.0:
+                    self._begin(launched)
         except Stopped:
             self._endpoint.send(MASTER, Bye())
             return 0
@@ -181,7 +187,10 @@ class Worker:
             case Load(plan=plan):
                 self._load(plan, decode_document(received.frames[0]))
             case Run(plan=plan, step=step, delay_s=delay_s):
-                self._run(plan, step, delay_s)
+                self._run(plan, step, delay_s, {})
+            case Launch() as launched:
+                self._plan(launched.plan, launched.step)
+                self._launched.append(launched)
             case StartTrace(plan=plan):
                 self._start_trace(plan)
             case StopTrace(plan=plan):
@@ -232,23 +241,44 @@ class Worker:
             WireRendezvous(plan, self._endpoint, self._mailbox, writer, readers, self._links),
             check_finite=self._check_finite,
         )
-        self._mailbox.expect(plan, senders(assignment.plan))
-        self._plans[plan] = _LoadedPlan(assignment, executor, writer, readers[MASTER])
+        received = senders(assignment.plan)
+        self._mailbox.expect(plan, received)
+        self._plans[plan] = _LoadedPlan(assignment, executor, writer, readers[MASTER], frozenset(received))
         self._endpoint.send(MASTER, Loaded(plan))
         self._progress.enter(IDLE, 0)
 
-    def _run(self, plan: str, step: int, delay_s: float) -> None:
-        self._progress.enter(STEP, step)
+    def _first_launched(self) -> tuple[Launch | None, float]:
+        """Of the launched steps that have all they receive the one that can begin first, and seconds until it can.
+
+        Of several that can begin already the one launched first.
+        """
+        now = self._mailbox.clock()
+        first, wait_s = None, WAIT_S
+        for launched in self._launched:
+            due = self._mailbox.due(launched.plan, self._plans[launched.plan].received)
+            if due is not None and max(0.0, due - now) < wait_s:
+                first, wait_s = launched, max(0.0, due - now)
+        return first, wait_s
+
+    def _begin(self, launched: Launch) -> None:
+        self._launched.remove(launched)
+        turn, self._begun = self._begun, self._begun + 1
+        self._run(launched.plan, launched.step, launched.delay_s, {TURN: float(turn)})
+
+    def _plan(self, plan: str, step: int) -> _LoadedPlan:
         if plan not in self._plans:
             raise SecurityError(f"step {step} of plan {plan!r} refused: loaded are {', '.join(self._plans) or 'none'}")
+        return self._plans[plan]
+
+    def _run(self, plan: str, step: int, delay_s: float, stats: Mapping[str, float]) -> None:
+        self._progress.enter(STEP, step)
+        loaded = self._plan(plan, step)
         if delay_s:
             self._mailbox.wait(delay_s, step)
-        loaded = self._plans[plan]
         feeds = noted_input(self._recorders.get(plan), step, lambda: self._feeds(loaded, step))
         for tensor, value in loaded.executor.run(step, feeds).items():
             loaded.writer.put(fetch_key(tensor), value)
-        stats = {PEAK_MEMORY: float(peak_rss_bytes())}
-        self._endpoint.send(MASTER, Done(plan, step, {}, stats))
+        self._endpoint.send(MASTER, Done(plan, step, {}, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
         self._progress.enter(IDLE, step)
 
     def _feeds(self, loaded: _LoadedPlan, step: int) -> dict[Tensor, Array]:
@@ -280,12 +310,13 @@ class Worker:
 
 @dataclass(frozen=True)
 class _LoadedPlan:
-    """A plan ready to run. writer: the worker's own arena. feeds: the master's."""
+    """A plan ready to run. writer: the worker's own arena. feeds: the master's. received: keys of what it receives."""
 
     assignment: Assignment
     executor: DeviceExecutor
     writer: ArenaWriter
     feeds: ArenaReader
+    received: frozenset[str]
 
 
 def _link(document: object) -> Link:

@@ -103,6 +103,7 @@ class WorkerGroup:
         self._supervisor = supervisor
         self._monitor = monitor
         self._clock = clock
+        self._look_at = clock() + _LOOK_S
         self._broken_off = False
 
     def tell(self, worker: str, message: Message, *documents: bytes) -> None:
@@ -133,6 +134,12 @@ class WorkerGroup:
         """
         with self._breaking_off():
             return {worker: answer for worker, (answer, _) in self._gather(workers, kind, accept, limit_s).items()}
+
+    def next(self, kind: type[Answer]) -> tuple[str, Answer]:
+        """Read messages until one of ``kind`` comes; return its worker and it. Raises what :meth:`gather` raises."""
+        with self._breaking_off():
+            worker, answer, _ = next(self._answers(self._workers, kind, None))
+            return worker, answer
 
     def gather_documents(
         self, workers: Collection[str], kind: type[Answer], accept: Callable[[Answer], bool]
@@ -177,30 +184,42 @@ class WorkerGroup:
     def _gather(
         self, workers: Collection[str], kind: type[Answer], accept: Callable[[Answer], bool], limit_s: float | None
     ) -> dict[str, tuple[Answer, Sequence[memoryview]]]:
+        missing = set(workers)
         answers: dict[str, tuple[Answer, Sequence[memoryview]]] = {}
+        coming = self._answers(missing, kind, limit_s)
+        while missing:
+            worker, answer, frames = next(coming)
+            if worker in missing and accept(answer):
+                answers[worker] = (answer, frames)
+                missing.remove(worker)
+        return answers
+
+    def _answers(
+        self, missing: Collection[str], kind: type[Answer], limit_s: float | None
+    ) -> Iterator[tuple[str, Answer, Sequence[memoryview]]]:
+        """Give out the messages of ``kind`` as they come. missing: whose are awaited, which may change meanwhile."""
         deadline = None if limit_s is None else self._clock() + limit_s
-        look_at = self._clock() + _LOOK_S
-        while missing := sorted(set(workers) - answers.keys()):
-            received = self._endpoint.receive(max(0.0, look_at - self._clock()))
+        while True:
+            received = self._endpoint.receive(max(0.0, self._look_at - self._clock()))
             now = self._clock()
             if received is not None:
                 message = received.message
                 error = self._note(received, now)
                 if error is not None:
                     raise self._cause(error, received.source)
-                if received.source in missing and isinstance(message, kind) and accept(message):
-                    answers[received.source] = (message, received.frames)
+                if isinstance(message, kind):
+                    yield received.source, message, received.frames
                 continue
             # Only an empty inbox is judged: what a dying worker said comes before how it died.
             self._refuse_deaths()
             self._judge(now)
-            look_at = now + _LOOK_S
+            self._look_at = now + _LOOK_S
             if deadline is not None and now > deadline:
-                logs = ", ".join(str(self._supervisor.workers[worker].log_path) for worker in missing)
+                silent = sorted(missing)
+                logs = ", ".join(str(self._supervisor.workers[worker].log_path) for worker in silent)
                 raise ClusterError(
-                    f"no {kind.kind!r} from {', '.join(missing)} within {limit_s:g} s; what they did: {logs}"
+                    f"no {kind.kind!r} from {', '.join(silent)} within {limit_s:g} s; what they did: {logs}"
                 )
-        return answers
 
     def _refuse_deaths(self) -> None:
         """Raise for a worker that is gone: the error that it sent, else how it ended."""

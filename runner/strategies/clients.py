@@ -49,6 +49,7 @@ def program(
             targets=tuple(targets),
             inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
             feeds=scalars,
+            slowed=True,
         ),
         evaluation,
         Client("save", fetches={variable.name: variable.tensor for variable in stores[0]}, exact=True),

@@ -59,11 +59,10 @@ def test_an_unknown_distribution_is_refused() -> None:
         Stragglers("normal")
 
 
-def test_workers_wait_before_training_steps_alone() -> None:
+def test_workers_wait_and_servers_do_not() -> None:
     emulation = Emulation(stragglers=Stragglers("constant", 0.5))
-    assert emulation.delay_s("train", "worker-3", 7) == 0.5
-    assert [emulation.delay_s(client, "worker-3", 7) for client in ("init", "eval", "save", "restore")] == [0.0] * 4
-    assert emulation.delay_s("train", "ps-0", 7) == 0.0
+    assert emulation.delay_s("worker-3", 7) == 0.5
+    assert emulation.delay_s("ps-0", 7) == 0.0
 
 
 def test_an_emulation_tells_links_and_stragglers() -> None:

@@ -120,6 +120,20 @@ class Run(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Launch(Message):
+    """Execute one step of a plan as soon as all that the plan receives is there; other steps may go first.
+
+    delay_s: as of :class:`Run`.
+    """
+
+    kind: ClassVar[str] = "launch"
+    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
+    plan: PlanId
+    step: Step
+    delay_s: Annotated[float, Number(low=0.0, high=LONGEST_WAIT_S)] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Done(Message):
     """This worker has finished the step and no longer looks at any tensor of it."""
 
@@ -240,6 +254,7 @@ KINDS: Mapping[str, type[Message]] = {
         Load,
         Loaded,
         Run,
+        Launch,
         Done,
         StartTrace,
         StopTrace,
