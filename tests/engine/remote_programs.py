@@ -48,8 +48,8 @@ def there_and_back() -> Program:
 
 
 def plans_of(program: Program, registry: Registry) -> ProgramPlans:
-    """The plans of a program on as many devices as it has workers."""
-    return ProgramPlans(program, local_cluster(program.workers), registry)
+    """The plans of a program on as many devices as it has workers and servers."""
+    return ProgramPlans(program, local_cluster(program.workers, program.servers), registry)
 
 
 def remote_plan(planned: ProgramPlans, client: str, directory: Path, name: str = "plan") -> RemotePlan:

@@ -18,6 +18,7 @@ from runner.data.source import source_from_config
 from runner.engine import worker_group
 from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import Cluster, Device, local_cluster, server_device, worker_device
+from runner.engine.interleaving import Ending, Recorded
 from runner.engine.processes import Supervisor
 from runner.engine.program import Program
 from runner.engine.session import LocalSession, Session
@@ -29,6 +30,7 @@ from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.sync_data import SyncData
+from tests.engine.launched_programs import pushed, tally
 from tests.engine.matching_spans import expect_matching_transfers
 from tests.integration.command import processes_of
 from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, task_of
@@ -56,7 +58,9 @@ class Sessions:
         self.run_ids: list[str] = []
         self._registry = registry
 
-    def new(self, source: Mapping[str, Any] = SOURCE, *, program: Program = PROGRAM, **options: Any) -> ClusterSession:
+    def new(
+        self, source: Mapping[str, Any] | None = SOURCE, *, program: Program = PROGRAM, **options: Any
+    ) -> ClusterSession:
         """A session that was not entered yet."""
         self.run_ids.append(secrets.token_hex(8))
         own: dict[str, Any] = {"run_id": self.run_ids[-1], "epoch": 1, "logs": self.logs, "threads": 1}
@@ -373,6 +377,52 @@ def test_parameter_servers_are_processes_beside_the_workers(sessions: Sessions, 
         names = {"worker-0", "worker-1", "ps-0", "ps-1"}
         assert set(session.peak_memory_bytes()) == {"master", *names}
         assert {path.name for path in sessions.logs.iterdir()} == {f"{name}.log" for name in names}
+
+
+def test_launched_clients_overlap_and_their_turns_replay_them_to_the_bit(
+    sessions: Sessions, registry: Registry
+) -> None:
+    program = tally()
+    with sessions.new(None, program=program) as session:
+        session.run("init")
+        told = pushed(session, rounds=9)
+        total, sent = session.run("save"), session.sent_bytes()
+    record = Recorded([Ending(each.client, each.step, each.turns) for each in told])
+    with closing(LocalSession(program, local_cluster(2, 1), registry, interleaving=record)) as replayed:
+        replayed.run("init")
+        for mine, other in zip(pushed(replayed, rounds=9), told, strict=True):
+            assert (mine.client, mine.step, mine.turns) == (other.client, other.step, other.turns)
+            expect_same_bits(mine.fetches, other.fetches)
+        expect_same_bits(replayed.run("save"), total)
+        assert replayed.sent_bytes() == sent
+
+
+def test_while_clients_are_under_way_no_other_is_run(sessions: Sessions) -> None:
+    with sessions.new(None, program=tally()) as session:
+        session.run("init")
+        with pytest.raises(RunnerError, match="no client is under way: launch one first"):
+            session.finished()
+        with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: run it"):
+            session.launch("save")
+        session.launch("work_0")
+        with pytest.raises(RunnerError, match="client 'work_0' was launched, but is under way"):
+            session.launch("work_0")
+        with pytest.raises(RunnerError, match="client 'save' was run while work_0 are under way: let them end"):
+            session.run("save")
+        assert session.finished().client == "work_0"
+        session.run("save")
+
+
+def test_a_worker_that_dies_while_clients_are_under_way_is_named(sessions: Sessions) -> None:
+    with sessions.new(None, program=tally()) as session:
+        session.run("init")
+        session.launch("work_0")
+        session.finished()
+        session.launch("work_1")
+        session.finished()
+        sessions.worker(1).kill()
+        with pytest.raises(ClusterError, match=r"^worker-1 "):
+            pushed(session, rounds=1000)
 
 
 def test_a_parameter_server_that_is_stopped_is_noticed_under_its_own_name(sessions: Sessions) -> None:

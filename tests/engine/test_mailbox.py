@@ -8,7 +8,7 @@ import pytest
 
 from runner.engine.mailbox import RECEIVE_LIMIT_S, Mailbox, Stopped
 from runner.engine.transport.in_process import FakeEndpoint, FakeNetwork, Faults
-from runner.engine.transport.messages import LONGEST_WAIT_S, Message, Run, Shutdown, TensorReady, Welcome
+from runner.engine.transport.messages import LONGEST_WAIT_S, Launch, Message, Run, Shutdown, TensorReady, Welcome
 from runner.engine.transport.references import InlineTensor
 from runner.errors import ClusterError, SecurityError
 from tests.engine.transport.conftest import identity
@@ -124,6 +124,28 @@ def test_a_step_is_put_off_while_tensors_are_taken_in() -> None:
     inbox.say(Run("q", 1, {}))
     with pytest.raises(SecurityError, match="'run' from master-0 came within step 4, while it was put off"):
         inbox.mailbox.wait(2.5, step=4)
+
+
+def test_what_is_launched_while_a_step_is_put_off_is_read_after_it_in_order() -> None:
+    inbox = Inbox()
+    inbox.say(Launch("q", 1))
+    inbox.say(Launch("r", 1))
+    inbox.mailbox.wait(2.5, step=4)
+    inbox.say(Launch("s", 1))
+    assert inbox.read() == [Launch("q", 1), Launch("r", 1), Launch("s", 1)]
+
+
+def test_tensors_are_due_together_when_all_have_come() -> None:
+    inbox = Inbox()
+    inbox.mailbox.expect("p", {"b": "worker-2"})
+    assert inbox.mailbox.due("p", ()) == 0.0
+    inbox.tensor(b"a", due=7.0)
+    inbox.read()
+    assert inbox.mailbox.due("p", ("a",)) == 7.0
+    assert inbox.mailbox.due("p", ("a", "b")) is None
+    inbox.tensor(b"b", key="b", source=2, due=3.0)
+    inbox.read()
+    assert inbox.mailbox.due("p", ("a", "b")) == 7.0
 
 
 def test_greetings_ask_for_nothing() -> None:

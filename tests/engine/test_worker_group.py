@@ -120,6 +120,29 @@ def test_one_answer_of_the_kind_is_taken_from_each_and_all_else_let_go(talking: 
     assert talking.group.gather([], Done) == {}
 
 
+def test_answers_are_taken_one_by_one_as_they_come(talking: Stage) -> None:
+    talking.say("worker-1", Loaded("p"), Done("p", 2, {}, {}))
+    talking.say("worker-0", Done("p", 2, {}, {}), after_s=3.0)
+    assert talking.group.next(Done) == ("worker-1", Done("p", 2, {}, {}))
+    assert talking.group.next(Done) == ("worker-0", Done("p", 2, {}, {}))
+    assert talking.network.clock.now == 3.0
+
+
+def test_a_silent_worker_is_noticed_however_often_another_answers(talking: Stage) -> None:
+    talking.say("worker_heartbeat-1", Heartbeat(STEP, 7))
+    for tenth in range(600):
+        talking.say("worker_heartbeat-0", Heartbeat(STEP, 7), after_s=tenth / 10)
+        talking.say("worker-0", Done("p", tenth, {}, {}), after_s=tenth / 10)
+
+    def answer_on() -> None:
+        while talking.group.next(Done):
+            pass
+
+    with pytest.raises(ClusterError, match=r"^worker-1 is silent"):
+        answer_on()
+    assert talking.network.clock.now < SILENCE_S + 1
+
+
 def test_who_does_not_answer_within_the_limit_is_named_with_the_log(talking: Stage, tmp_path: Path) -> None:
     talking.say("worker-0", Loaded("p"))
     expected = re.escape(f"no 'loaded' from worker-1 within 5 s; what they did: {tmp_path / 'worker-1.log'}")

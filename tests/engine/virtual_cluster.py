@@ -34,7 +34,7 @@ from runner.engine.transport.messages import (
     Shutdown,
     Welcome,
 )
-from runner.engine.transport.names import MASTER, peer_name
+from runner.engine.transport.names import MASTER, process_names
 from runner.engine.worker import Worker
 from runner.kernels.registry import Registry
 from tests.engine.remote_programs import plans_of, remote_plan
@@ -58,7 +58,7 @@ class WorkerFailed(Exception):
 
 
 class VirtualCluster:
-    """The workers of a program on one network. Used by :func:`virtual_cluster`."""
+    """The workers and servers of a program on one network. Used by :func:`virtual_cluster`."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class VirtualCluster:
         self.program = program
         self.network = network
         self.turns = Turns(network, seed)
-        self.workers = [peer_name("worker", k) for k in range(program.workers)]
+        self.workers = process_names(program.workers, program.servers)
         self.mailboxes: dict[str, Mailbox] = {}
         self.progress = {name: Progress() for name in self.workers}
         self.ended: dict[str, int | Exception] = {}
@@ -89,7 +89,7 @@ class VirtualCluster:
             self.turns.start(name, partial(self._work, name, endpoint))
 
     def _endpoint(self, name: str) -> TurnTaking:
-        return TurnTaking(self.turns, self.network.endpoint(identity(name), len(self.workers)))
+        return TurnTaking(self.turns, self.network.endpoint(identity(name), self.program.workers, self.program.servers))
 
     def _work(self, name: str, endpoint: TurnTaking) -> None:
         """What a worker's process does, without a process."""

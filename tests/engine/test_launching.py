@@ -1,0 +1,156 @@
+"""Clients that are launched and overlap, in one process: what they compute, in which order, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine import ops
+from runner.engine.conductor import Clients, Finished
+from runner.engine.device import local_cluster, worker_device
+from runner.engine.graph import Graph
+from runner.engine.interleaving import Ending, Interleaving, Recorded, VirtualTime
+from runner.engine.program import Client, Program
+from runner.engine.session import LocalSession
+from runner.errors import RunnerError
+from runner.kernels.registry import Registry
+from tests.engine.launched_programs import SIZE, pushed, tally
+
+Opened = Callable[..., LocalSession]
+
+
+@pytest.fixture
+def opened(registry: Registry) -> Iterator[Opened]:
+    """Open sessions on the tally; they begin with zeros."""
+    sessions = []
+
+    def begin(interleaving: Interleaving | None = None, program: Program | None = None) -> LocalSession:
+        program = program or tally()
+        session = LocalSession(
+            program, local_cluster(program.workers, program.servers), registry, interleaving=interleaving
+        )
+        sessions.append(session)
+        session.run("init")
+        return session
+
+    yield begin
+    for session in sessions:
+        session.close()
+
+
+def ends(session: Clients, *clients: str, step: int = 0) -> list[Finished]:
+    """Launch clients together and let all end."""
+    for client in clients:
+        session.launch(client, step=step)
+    return [session.finished() for _ in clients]
+
+
+def value(array: Any) -> float:
+    """Of a tensor whose elements are all equal."""
+    assert np.unique(array).size == 1
+    return float(array[0])
+
+
+def test_launched_clients_compute_what_they_compute_when_they_are_run(opened: Opened) -> None:
+    one_by_one, together = opened(), opened()
+    assert value(one_by_one.run("work_0")["own"]) == 1.0
+    assert value(one_by_one.run("push_0")["total"]) == 1.0
+    assert [value(each.fetches["own"]) for each in ends(together, "work_0")] == [1.0]
+    assert [value(each.fetches["total"]) for each in ends(together, "push_0")] == [1.0]
+    assert one_by_one.sent_bytes() == together.sent_bytes() == [SIZE * 8, 0, 0]
+
+
+@pytest.mark.parametrize(("seconds", "total"), [((1.0, 9.0), 1.0 / 2 + 2.0), ((9.0, 1.0), 2.0 / 2 + 1.0)])
+def test_whoever_is_done_first_is_served_first(opened: Opened, seconds: tuple[float, float], total: float) -> None:
+    def part_s(client: str, device: str, step: int) -> float:
+        return seconds[int(client[-1])] if client.startswith("work") else 1.0
+
+    session = opened(VirtualTime(part_s, lambda nbytes: 0.0))
+    session.launch("work_0")
+    session.launch("work_1")
+    for _ in range(2):
+        worker = session.finished().client[-1]
+        session.launch(f"push_{worker}")
+        last = session.finished().fetches["total"]
+    assert value(last) == total
+    assert value(session.run("save")["total"]) == total
+
+
+def draws(seed: int) -> VirtualTime:
+    """Parts whose seconds are drawn."""
+    generator = np.random.default_rng(seed)
+    return VirtualTime(lambda client, device, step: float(generator.lognormal()), lambda nbytes: 0.1)
+
+
+def course(told: list[Finished]) -> list[tuple[str, int, dict[str, float]]]:
+    return [(each.client, each.step, {name: value(v) for name, v in each.fetches.items()}) for each in told]
+
+
+def test_one_seed_is_one_interleaving(opened: Opened) -> None:
+    first, again, other = (course(pushed(opened(draws(seed)), rounds=9)) for seed in (1, 1, 2))
+    assert first == again
+    assert first[-1] != other[-1]
+
+
+def test_a_record_of_turns_is_replayed_to_the_bit(opened: Opened) -> None:
+    told = pushed(opened(draws(3)), rounds=9)
+    record = Recorded([Ending(each.client, each.step, each.turns) for each in told])
+    assert course(pushed(opened(record), rounds=9)) == course(told)
+
+
+def test_a_client_is_under_way_once(opened: Opened) -> None:
+    session = opened()
+    session.launch("work_0")
+    with pytest.raises(RunnerError, match="client 'work_0' was launched, but is under way: wait until it has finished"):
+        session.launch("work_0")
+
+
+def test_nothing_is_run_beside_what_is_under_way(opened: Opened) -> None:
+    session = opened()
+    session.launch("work_0")
+    with pytest.raises(RunnerError, match="client 'save' was run while work_0 are under way: let them end"):
+        session.run("save")
+    session.finished()
+    session.run("save")
+
+
+def test_who_waits_for_nothing_is_told(opened: Opened) -> None:
+    with pytest.raises(RunnerError, match="no client is under way: launch one first"):
+        opened().finished()
+
+
+def test_only_deferred_clients_are_launched(opened: Opened) -> None:
+    with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: run it"):
+        opened().launch("save")
+
+
+def test_parts_that_would_wait_for_one_another_are_refused(registry: Registry) -> None:
+    graph = Graph()
+    with graph.device(worker_device(0)):
+        there = ops.placeholder(graph, (1,), "float64")
+    with graph.device(worker_device(1)):
+        away = ops.exp(graph, there)
+    with graph.device(worker_device(0)):
+        back = ops.neg(graph, away)
+    client = Client("round", fetches={"back": back}, feeds={"there": (there,)})
+    program = Program(graph, {"round": client}, {}, workers=2)
+    with closing(LocalSession(program, local_cluster(2), registry)) as session:
+        assert session.run("round", feeds={"there": np.ones(1)})["back"].tolist() == [-np.e]
+    deferred = replace(program, clients={"round": replace(client, deferred=True)})
+    expected = "client 'round' is deferred, but .*task:0.* would wait for what comes of what they send themselves"
+    with (
+        closing(LocalSession(deferred, local_cluster(2), registry)) as session,
+        pytest.raises(RunnerError, match=expected),
+    ):
+        session.launch("round", feeds={"there": np.ones(1)})
+
+
+def test_what_is_launched_is_what_trains() -> None:
+    assert {client.name for client in tally().training} == {
+        f"{n}_{k}" for n in ("fetch", "work", "push") for k in (0, 1)
+    }

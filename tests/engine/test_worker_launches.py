@@ -1,0 +1,106 @@
+"""Launched steps on a virtual network: a worker begins what has all it receives, and lets the rest wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.engine.links import Link
+from runner.engine.transport.messages import IDLE, Done, Heartbeat, Launch
+from runner.kernels.registry import Registry
+from tests.engine.launched_programs import tally
+from tests.engine.virtual_cluster import VirtualCluster, WorkerFailed, virtual_cluster
+
+SERVER = "ps-0"
+
+
+class Nothing:
+    """No examples."""
+
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        assert description == {}
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Any]:
+        raise AssertionError("the program reads no examples")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, registry: Registry) -> Iterator[VirtualCluster]:
+    """Two workers and a server with the tally, all clients loaded."""
+    program = tally()
+    with virtual_cluster(program, tmp_path, registry, Nothing) as cluster:
+        cluster.set_up()
+        for client in program.clients:
+            cluster.load(client)
+        cluster.run("init")
+        yield cluster
+
+
+def launch(cluster: VirtualCluster, client: str, *workers: str, delay_s: float = 0.0) -> None:
+    cluster.tell(Launch(client, 0, delay_s), workers)
+
+
+def done(cluster: VirtualCluster, worker: str) -> tuple[str, int]:
+    """What a worker has finished next, and its turn."""
+    answer = cluster.answers(Done, [worker])[worker]
+    return answer.plan, int(answer.stats["turn"])
+
+
+def test_a_step_waits_for_what_it_receives_and_others_go_first(cluster: VirtualCluster) -> None:
+    launch(cluster, "push_0", SERVER)
+    launch(cluster, "fetch_1", SERVER)
+    assert done(cluster, SERVER) == ("fetch_1", 0)
+    assert cluster.endpoint.receive(5.0) is None
+    assert cluster.progress[SERVER].now == Heartbeat(IDLE, 0)
+    launch(cluster, "push_0", "worker-0")
+    assert done(cluster, "worker-0") == ("push_0", 0)
+    assert done(cluster, SERVER) == ("push_0", 1)
+
+
+def test_steps_that_can_begin_do_so_in_the_order_of_their_launches(cluster: VirtualCluster) -> None:
+    launch(cluster, "work_0", "worker-0", delay_s=3.0)
+    launch(cluster, "push_0", "worker-0", SERVER)
+    begun = cluster.network.clock.now
+    assert [done(cluster, "worker-0"), done(cluster, "worker-0")] == [("work_0", 0), ("push_0", 1)]
+    assert done(cluster, SERVER) == ("push_0", 0)
+    assert cluster.network.clock.now - begun == pytest.approx(3.0)
+    plan = cluster.load("push_0")
+    assert plan.fetch(cluster.program.clients["push_0"].fetches["total"]).tolist() == [1.0] * 3
+
+
+def test_over_an_emulated_link_a_step_begins_when_its_tensor_is_due(tmp_path: Path, registry: Registry) -> None:
+    with virtual_cluster(tally(), tmp_path, registry, Nothing) as cluster:
+        cluster.set_up(link=Link(latency_s=2.0))
+        for client in ("work_0", "push_0"):
+            cluster.load(client)
+        cluster.run("init")
+        begun = cluster.network.clock.now
+        launch(cluster, "work_0", "worker-0")
+        launch(cluster, "push_0", "worker-0", SERVER)
+        assert [done(cluster, "worker-0")[0], done(cluster, "worker-0")[0]] == ["work_0", "push_0"]
+        assert done(cluster, SERVER)[0] == "push_0"
+        assert 2.0 <= cluster.network.clock.now - begun < 2.1
+
+
+def test_a_plan_that_is_not_loaded_is_refused(cluster: VirtualCluster) -> None:
+    launch(cluster, "other", SERVER)
+    with pytest.raises(WorkerFailed, match="step 0 of plan 'other' refused: loaded are init"):
+        done(cluster, SERVER)
+
+
+def test_while_a_tensor_is_not_due_another_that_comes_begins_nothing(tmp_path: Path, registry: Registry) -> None:
+    with virtual_cluster(tally(), tmp_path, registry, Nothing) as cluster:
+        cluster.set_up(link=Link(latency_s=0.9))
+        for client in ("push_0", "push_1", "fetch_1"):
+            cluster.load(client)
+        cluster.run("init")
+        for k in range(2):
+            launch(cluster, f"push_{k}", SERVER)
+            launch(cluster, f"push_{k}", f"worker-{k}")
+            assert done(cluster, f"worker-{k}") == (f"push_{k}", 0)
+            assert cluster.endpoint.receive(0.2) is None
+        launch(cluster, "fetch_1", SERVER)
+        assert [done(cluster, SERVER) for _ in range(3)] == [("fetch_1", 0), ("push_0", 1), ("push_1", 2)]
