@@ -2,6 +2,7 @@
 
 from runner.models.alexnet import AlexNet
 from runner.models.base import Model
+from runner.models.cifar_alexnet import CifarAlexNet
 from runner.models.cifar_convnet import CifarConvNet
 from runner.models.googlenet import GoogLeNet
 from runner.models.lenet import LeNet
@@ -15,6 +16,7 @@ MODELS: dict[str, type[Model]] = {
     "lenet": LeNet,
     "cifar_convnet": CifarConvNet,
     "alexnet": AlexNet,
+    "cifar_alexnet": CifarAlexNet,
     "overfeat": Overfeat,
     "vgg_a": VggA,
     "googlenet": GoogLeNet,
@@ -24,6 +26,7 @@ MODELS: dict[str, type[Model]] = {
 __all__ = [
     "MODELS",
     "AlexNet",
+    "CifarAlexNet",
     "CifarConvNet",
     "GoogLeNet",
     "LeNet",
