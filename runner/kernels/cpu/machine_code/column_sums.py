@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 
 from llvmlite import ir
@@ -10,9 +11,9 @@ from llvmlite import ir
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
-from runner.kernels.cpu.machine_code.counting import INDEX, fold, repeat, whole_part
+from runner.kernels.cpu.machine_code.counting import INDEX, fold
 from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, load, store
-from runner.kernels.cpu.machine_code.loops import SLICE, element
+from runner.kernels.cpu.machine_code.loops import SLICE, element, sweep
 from runner.kernels.registry import NativeCall, Operand
 
 
@@ -38,25 +39,21 @@ def write_module(dtype: str, rows: int, columns: int, vector_bytes: int) -> str:
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     arrays, begin, end = function.args
     x, result = (builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=ir.PointerType()) for k in range(2))
-    for lanes in (Lanes(dtype, vector_bytes // ITEMSIZE[dtype]), Lanes(dtype, 1)):
 
-        def add_up(column: Value, lanes: Lanes = lanes) -> None:
-            def row(number: Value) -> Value:
-                index = builder.add(builder.mul(number, INDEX(columns)), column)
-                return load(builder, lanes, dtype, element(builder, x, STORED[dtype], index))
+    def body(lanes: Lanes) -> Callable[[Value], None]:
+        def number(row: Value, column: Value) -> Value:
+            index = builder.add(builder.mul(row, INDEX(columns)), column)
+            return load(builder, lanes, dtype, element(builder, x, STORED[dtype], index))
 
+        def add_up(column: Value) -> None:
+            zero = lanes.constant(0.0)
             (total,) = fold(
-                builder,
-                INDEX(0),
-                INDEX(rows),
-                1,
-                [lanes.constant(0.0)],
-                lambda number, sums: [builder.fadd(*sums, row(number))],
+                builder, INDEX(0), INDEX(rows), 1, [zero], lambda row, sums: [builder.fadd(*sums, number(row, column))]
             )
             store(builder, lanes, dtype, total, element(builder, result, STORED[dtype], column))
 
-        stop = builder.add(begin, whole_part(builder, builder.sub(end, begin), lanes.count))
-        repeat(builder, begin, stop, lanes.count, add_up)
-        begin = stop
+        return add_up
+
+    sweep(builder, dtype, vector_bytes, begin, end, body)
     builder.ret_void()
     return str(module)

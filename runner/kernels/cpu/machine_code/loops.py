@@ -46,13 +46,31 @@ def _add_slice(module: ir.Module, loop: ElementLoop, vector_bytes: int) -> None:
     count = len(loop.wide) + len(loop.program.outputs)
     bases = [builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=_POINTER) for k in range(count)]
     shared = shared_values(builder, loop, bases)
-    compute = computed_in(loop.dtype)
-    for lanes in (Lanes(compute, vector_bytes // ITEMSIZE[compute]), Lanes(compute, 1)):
+
+    def body(lanes: Lanes) -> Callable[[Value], None]:
         spread = {number: lanes.spread(builder, value) for number, value in shared.items()}
-        stop = builder.add(begin, whole_part(builder, builder.sub(end, begin), lanes.count))
-        repeat(builder, begin, stop, lanes.count, partial(_body(loop, lanes, bases, spread), builder))
-        begin = stop
+        return partial(_body(loop, lanes, bases, spread), builder)
+
+    sweep(builder, computed_in(loop.dtype), vector_bytes, begin, end, body)
     builder.ret_void()
+
+
+def sweep(
+    builder: ir.IRBuilder,
+    dtype: str,
+    vector_bytes: int,
+    begin: Value,
+    end: Value,
+    body: Callable[[Lanes], Callable[[Value], None]],
+) -> None:
+    """Add loops over begin..end-1: by whole vectors as far as they go, then number by number.
+
+    body: lanes -> what to add for the elements from an index on, as many as there are lanes.
+    """
+    for lanes in (Lanes(dtype, vector_bytes // ITEMSIZE[dtype]), Lanes(dtype, 1)):
+        stop = builder.add(begin, whole_part(builder, builder.sub(end, begin), lanes.count))
+        repeat(builder, begin, stop, lanes.count, body(lanes))
+        begin = stop
 
 
 def shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Value]) -> dict[int, Value]:
