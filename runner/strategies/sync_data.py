@@ -34,9 +34,11 @@ class SyncData:
     ``parameter_server``: the variables are kept, and gradients summed in worker order and applied, by ``servers``
     processes of their own (:func:`~runner.strategies.parameter_server.parameter_server`).
     servers: number of parameter servers; null for other combines, 1 where it is left out.
-    bucket_bytes: neighbouring gradients travel together up to so many bytes; the exchange of a bucket starts as soon
-    as its last gradient exists. Statistics travel with the gradients that come last. Parameter
-    servers are sent every gradient by itself.
+    bucket_bytes: neighbouring gradients travel together up to so many bytes, and up to half of what is left to be
+    exchanged (:func:`~runner.strategies.collectives.in_buckets`); the exchange of a bucket starts as soon as its last
+    gradient exists. Statistics travel with the gradients that come last. It does not depend on the network, so that
+    an emulated one, or a faster one, changes no bit of a ring's sums. Parameter servers are sent every gradient by
+    itself.
     overlap: whether gradients travel while the backward pass goes on. False: none leaves a worker before all exist
     there. It is the baseline of measurements; results are equal to the bit.
 

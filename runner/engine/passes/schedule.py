@@ -25,8 +25,8 @@ from runner.engine.device import Cluster
 from runner.engine.graph import Graph, Node
 from runner.engine.passes.rewriting import needed_by
 
-PATIENCE = 0.25
-"""Part of its slack for which a node that reads what was received is put off."""
+PATIENCE = 0.5
+"""Part of its slack for which a node that reads what was received is put off: as far from too early as from too late."""
 
 
 def start_times(graph: Graph, cluster: Cluster) -> dict[str, float]:
@@ -53,21 +53,38 @@ def _with_controls(node: Node, controls: tuple[str, ...]) -> Node:
 
 def _patience(work: _Work, starts: Mapping[str, float]) -> dict[str, float]:
     """Seconds by which to put off nodes that read what was received, where a Send waits for them."""
+    latest = _latest_starts(work, starts)
+    return {
+        name: PATIENCE * max(0.0, latest[name] - starts[name])
+        for name, receives in work.receives.items()
+        if receives and work.to_send[name] < math.inf
+    }
+
+
+def _latest_starts(work: _Work, starts: Mapping[str, float]) -> dict[str, float]:
+    """When each node has to start for the step to end as it does, were devices free at all times.
+
+    Links are not: each carries its tensors in the order in which they were received. starts: in their order.
+    """
     end = max((start + work.seconds[name] for name, start in starts.items()), default=0.0)
-    patience = {}
-    for name, receives in work.receives.items():
-        slack = end - work.to_end[name] - starts[name]
-        if receives and slack > 0 and work.to_send[name] < math.inf:
-            patience[name] = PATIENCE * slack
-    return patience
+    latest: dict[str, float] = {}
+    taken: dict[tuple[str, str], float] = defaultdict(lambda: math.inf)
+    for name in reversed(starts):
+        node = work.graph.nodes[name]
+        latest[name] = min((latest[reader] for reader in work.readers[name]), default=end) - work.seconds[name]
+        if node.op == "recv":
+            link = work.link(node)
+            there = min(latest[name] - work.cluster.latency_s, taken[link])
+            latest[name] = taken[link] = there - work.occupied_s(node)
+    return latest
 
 
 class _Work:
     """What there is to do.
 
     before, readers: of each node, those it needs and those that need it. receives: of those that it needs, the Recvs.
-    seconds: of each node on its device. to_send, to_end: from the start of a node to that of the next Send, inf where
-    none follows, and to the end of everything that follows, on a path with nothing else to do.
+    seconds: of each node on its device. to_send: seconds from the start of a node to that of the next Send, on a path
+    with nothing else to do; inf where none follows.
     """
 
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
@@ -84,17 +101,18 @@ class _Work:
             for each in before:
                 self.readers[each].append(name)
         self.to_send: dict[str, float] = {}
-        self.to_end: dict[str, float] = {}
-        for node in reversed(list(graph)):
-            self._look_ahead(node)
+        for name in reversed(self.before):
+            onward = min((self.to_send[reader] for reader in self.readers[name]), default=math.inf)
+            self.to_send[name] = 0.0 if graph.nodes[name].op == "send" else onward + self.seconds[name]
         self.rank = {name: (self.to_send[name], not self._only_updates(name), self.index[name]) for name in graph.nodes}
 
-    def _look_ahead(self, node: Node) -> None:
-        seconds, readers = self.seconds[node.name], self.readers[node.name]
-        to_send = min((self.to_send[reader] for reader in readers), default=math.inf)
-        self.to_send[node.name] = 0.0 if node.op == "send" else to_send + seconds
-        wire = self.cluster.transfer_s(node.outputs[0].nbytes) if node.op == "recv" else 0.0
-        self.to_end[node.name] = wire + seconds + max((self.to_end[reader] for reader in readers), default=0.0)
+    def link(self, recv: Node) -> tuple[str, str]:
+        """Devices at the ends of the link that a Recv is the end of."""
+        return recv.attributes["source"], recv.device
+
+    def occupied_s(self, recv: Node) -> float:
+        """Seconds for which the tensor of a Recv occupies its link."""
+        return recv.outputs[0].nbytes / self.cluster.bytes_per_s
 
     def _only_updates(self, name: str) -> bool:
         """Whether a node is an assign, or computes nothing but values that are assigned."""
@@ -158,10 +176,9 @@ class _Simulation:
 
     def _arrival(self, recv: Node, sent: float) -> float:
         """When a tensor is there that is sent now: its link carries one after the other."""
-        link = (recv.attributes["source"], recv.device)
-        nbytes, cluster = recv.outputs[0].nbytes, self.work.cluster
-        self.link_free[link] = max(sent, self.link_free[link]) + nbytes / cluster.bytes_per_s
-        return self.link_free[link] + cluster.latency_s
+        link = self.work.link(recv)
+        self.link_free[link] = max(sent, self.link_free[link]) + self.work.occupied_s(recv)
+        return self.link_free[link] + self.work.cluster.latency_s
 
     def _next_event(self, now: float) -> float:
         times = [self.busy_until[device] for device, waiting in self.ready.items() if waiting]

@@ -135,9 +135,10 @@ def test_a_send_follows_its_value_with_nothing_but_sends_between(sample: Sample)
                 assert all(between.op == "send" for between in order[value + 1 : position])
 
 
-def sent_over(wire_s: float, products: int, *, back: bool) -> tuple[Graph, Cluster]:
+def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) -> tuple[Graph, Cluster]:
     """A tensor goes over, is added to another and, perhaps, goes back, beside a chain of products of a second each.
 
+    large: what comes of the products takes as long on the wire as the tensor; otherwise it takes no time.
     Memory that takes no time, and a wire on which the tensor takes so many seconds.
     """
     graph = Graph()
@@ -151,6 +152,7 @@ def sent_over(wire_s: float, products: int, *, back: bool) -> tuple[Graph, Clust
             product = ops.matmul(graph, product, a, name=f"product{k}")
         total = ops.add(graph, x, own, name="total")
         last = ops.reduce_sum(graph, product, (0, 1), name="last")
+        last = ops.add(graph, own, last) if large else last
     with graph.device(HERE):
         if back:
             ops.neg(graph, total, name="summed")
@@ -172,6 +174,12 @@ def test_a_sum_that_is_sent_on_is_put_off_for_a_part_of_its_slack() -> None:
 
 def test_a_sum_on_the_critical_path_is_not_put_off() -> None:
     assert products_before("total", *sent_over(9.5, 12, back=True)) == 10
+
+
+def test_a_sum_is_not_put_off_whose_link_is_needed_afterwards() -> None:
+    # Back from 9.5 to 19 s; only then the link is free for what is known after 12 s.
+    assert products_before("total", *sent_over(9.5, 12, back=True, large=True)) == 10
+    assert products_before("total", *sent_over(3.5, 12, back=True, large=True)) == math.ceil(3.5 + PATIENCE * 5)
 
 
 def test_a_sum_that_stays_waits_until_there_is_nothing_else_to_do() -> None:
