@@ -94,8 +94,8 @@ LONGEST_DELAY_S = 60.0
 class Cluster:
     """The devices a graph may be placed on and the links between them.
 
-    latency_s and bytes_per_s hold for every ordered pair of devices, each of which has a link of its own. compression: one of :data:`COMPRESSIONS`, for all of
-    them.
+    latency_s and bytes_per_s hold for every ordered pair of devices, each of which has a link of its own. compression:
+    one of :data:`COMPRESSIONS`, for all of them.
     """
 
     devices: tuple[Device, ...]

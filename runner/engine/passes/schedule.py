@@ -26,7 +26,7 @@ from runner.engine.graph import Graph, Node
 from runner.engine.passes.rewriting import needed_by
 
 PATIENCE = 0.5
-"""Part of its slack for which a node that reads what was received is put off: as far from too early as from too late."""
+"""Part of its slack for which a node that reads what was received is put off: halfway from too early to too late."""
 
 
 def start_times(graph: Graph, cluster: Cluster) -> dict[str, float]:
@@ -51,7 +51,7 @@ def _with_controls(node: Node, controls: tuple[str, ...]) -> Node:
     return Node(node.name, node.op, node.inputs, node.attributes, node.outputs, node.device, controls, (), node.layer)
 
 
-def _patience(work: _Work, starts: Mapping[str, float]) -> dict[str, float]:
+def _patience(work: _Work, starts: dict[str, float]) -> dict[str, float]:
     """Seconds by which to put off nodes that read what was received, where a Send waits for them."""
     latest = _latest_starts(work, starts)
     return {
@@ -61,7 +61,7 @@ def _patience(work: _Work, starts: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _latest_starts(work: _Work, starts: Mapping[str, float]) -> dict[str, float]:
+def _latest_starts(work: _Work, starts: dict[str, float]) -> dict[str, float]:
     """When each node has to start for the step to end as it does, were devices free at all times.
 
     Links are not: each carries its tensors in the order in which they were received. starts: in their order.
