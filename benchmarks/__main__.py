@@ -12,6 +12,7 @@ from benchmarks.compare import compare
 from benchmarks.environments import ROOT, install
 from benchmarks.limit import measure_rates
 from benchmarks.options import Options, parse, parse_peers
+from benchmarks.overlap import OVERLAP_CASES, measure_overlap
 from benchmarks.process import SubjectError
 from benchmarks.report import Report
 from benchmarks.scaling import SCALING_CASES, measure_scaling
@@ -47,6 +48,8 @@ def _measure(name: str, options: Options, report: Report) -> None:
     elif name in STRATEGY_CASES:
         table = measure_strategies(name, threads=settings.threads, rounds=settings.rounds, turn=settings.turn)
         report.strategies.append(table)
+    elif name in OVERLAP_CASES:
+        report.overlaps.append(measure_overlap(name, rounds=settings.rounds, turn=settings.turn))
     else:
         case = CASES[name]
         for precision in options.precisions or case.precisions:

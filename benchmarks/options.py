@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.cases import CASES
 from benchmarks.compare import Settings
 from benchmarks.environments import REQUIREMENTS
+from benchmarks.overlap import OVERLAP_CASES
 from benchmarks.protocol import PHASES
 from benchmarks.results import TOLERANCES
 from benchmarks.scaling import SCALING_CASES
@@ -17,9 +18,9 @@ from benchmarks.strategies import STRATEGY_CASES
 from benchmarks.subjects import PEERS, SubjectSpec
 from runner.cores import usable_cores
 
-NAMES = (*CASES, *SCALING_CASES, *STRATEGY_CASES)
+NAMES = (*CASES, *SCALING_CASES, *STRATEGY_CASES, *OVERLAP_CASES)
 
-HIDDEN = ("smoke", "resnet1001")
+HIDDEN = ("smoke", "resnet1001", *OVERLAP_CASES)
 """Cases that are measured only when they are named."""
 
 _DESCRIPTION = """Measure runner against other frameworks, and print the tables. CASE is the beginning of names among:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks import table
 from benchmarks.limit import Rates
+from benchmarks.overlap import OverlapResult
 from benchmarks.results import CaseResult
 from benchmarks.scaling import ScalingResult
 from benchmarks.strategies import StrategyTable
@@ -23,6 +24,7 @@ class Report:
     comparisons: list[CaseResult] = field(default_factory=list)
     strategies: list[StrategyTable] = field(default_factory=list)
     scaling: list[ScalingResult] = field(default_factory=list)
+    overlaps: list[OverlapResult] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -34,12 +36,9 @@ class Report:
 
     def markdown(self) -> str:
         """Everything as one document."""
-        versions = {
-            name: version
-            for result in self.comparisons
-            for subject in result.subjects
-            for name, version in subject.versions.items()
-        }
+        subjects = [subject for result in self.comparisons for subject in result.subjects]
+        subjects += [way for result in self.overlaps for way in result.ways]
+        versions = {name: version for subject in subjects for name, version in subject.versions.items()}
         facts = {**self.machine, "versions": ", ".join(f"{n} {v}" for n, v in sorted(versions.items())) or "-"}
         parts = [table.preamble(facts, self.rates)]
         if self.comparisons:
@@ -49,6 +48,8 @@ class Report:
             parts.append(table.scaling_section(self.scaling))
         if self.strategies:
             parts.append(table.strategies_section(self.strategies))
+        if self.overlaps:
+            parts.append(table.overlap_section(self.overlaps))
         if self.failed:
             parts.append("## Not measured\n\n" + "\n".join(f"- {name}: {why}" for name, why in self.failed.items()))
         return "\n\n".join(parts) + "\n"

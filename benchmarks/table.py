@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.alternate import SETTLING
 from benchmarks.limit import Rates
+from benchmarks.overlap import WAYS, OverlapResult
 from benchmarks.protocol import PHASES
 from benchmarks.results import LOSSES, TOLERANCES, CaseResult, SubjectResult
 from benchmarks.scaling import ScalingResult
@@ -28,23 +29,19 @@ def preamble(machine: Mapping[str, str], rates: Mapping[str, Rates]) -> str:
         f"{precision}: {tolerance.of_loss:g} of the loss and {tolerance.of_change:g} of its change"
         for precision, tolerance in TOLERANCES.items()
     )
-    return "\n".join(
-        [
-            "# Measurements",
-            "",
-            *facts,
-            *limits,
-            "",
-            "Every subject is a process of its own, with the same batch, the same initial values and as many threads.",
-            "All are warmed, then take turns; the others wait meanwhile. "
-            f"The first {SETTLING} of a turn's runs does not count.",
-            "A run ends when its loss is in hand. Times are medians, with quartiles, in ms.",
-            "Phases: the loss alone; the loss and all gradients; the training step, with the update of momentum.",
-            "Limit: multiply-adds over the best rate, and for the step optimizer bytes over bandwidth.",
-            "Memory: largest resident set after the steps, compilation included; in brackets, before the network.",
-            f"Losses: of the first {LOSSES} steps, compared with ours ({tolerances}).",
-        ]
-    )
+    manner = [
+        "Every subject is a process of its own, with the same batch, the same initial values and as many threads.",
+        "All are warmed, then take turns; the others wait meanwhile. "
+        f"The first {SETTLING} of a turn's runs does not count.",
+        "A run ends when its loss is in hand. Times are medians, with quartiles, in ms.",
+    ]
+    comparison = [
+        "Phases: the loss alone; the loss and all gradients; the training step, with the update of momentum.",
+        "Limit: multiply-adds over the best rate, and for the step optimizer bytes over bandwidth.",
+        "Memory: largest resident set after the steps, compilation included; in brackets, before the network.",
+        f"Losses: of the first {LOSSES} steps, compared with ours ({tolerances}).",
+    ]
+    return "\n".join(["# Measurements", "", *facts, *limits, "", *manner, *(comparison if rates else [])])
 
 
 def overview(results: Sequence[CaseResult]) -> str:
@@ -155,6 +152,34 @@ def _scaling_row(result: ScalingResult) -> Sequence[str]:
         _ratio(connected, alone),
         _ratio(unconnected, alone),
     )
+
+
+def overlap_section(results: Sequence[OverlapResult]) -> str:
+    """What part of the exchange of gradients hides behind compute."""
+    first = results[0]
+    header = ("combine", *(f"{way}, ms" for way in WAYS), "hidden", "quartiles of rounds")
+    lines = [
+        "## Overlap of exchange and compute, float32",
+        "",
+        f"sync_data on {first.title}, {first.workers} workers of one thread each, which share the cores.",
+        f"Network between workers, emulated: {first.network}; every ordered pair of workers has a link of its own.",
+        "No network: the same plans without the waits. Blocking: no gradient is sent before all exist on the worker.",
+        "Hidden: (blocking - overlapped) / (blocking - no network), of medians over all steps and by rounds.",
+        f"Losses of the first {LOSSES} steps are equal to the bit in all three.",
+        "",
+        markdown(header, [_overlap_row(result) for result in results]),
+    ]
+    return "\n".join(lines)
+
+
+def _overlap_row(result: OverlapResult) -> Sequence[str]:
+    cells = [result.combine]
+    for name in WAYS:
+        way = result.way(name)
+        low, high = way.quartiles("step")
+        cells.append(f"{_ms(way.median('step'))} ({_ms(low)}-{_ms(high)})")
+    low, high = result.hidden_quartiles
+    return [*cells, f"{result.hidden:.2f}", f"{low:.2f}-{high:.2f}"]
 
 
 def _ms(seconds: float | None) -> str:

@@ -113,8 +113,8 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
 
 
 def _cluster(config: LocalCluster, program: Program) -> Cluster:
-    """The devices of a program; the cost model takes the links as described, emulated or not."""
-    described = {}
+    """The devices of a program; the cost model takes cores and links as described, emulated or not."""
+    described = {"cores": min(config.threads_per_worker or 1, config.cores_per_worker or 1)}
     if config.latency_ms is not None:
         described["latency_s"] = config.latency_ms / 1e3
     if config.bandwidth_mbit is not None:

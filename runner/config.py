@@ -118,7 +118,8 @@ def fix_machine_values(config: Config, cores: int) -> Config:
     """
     workers = config.parallelism.workers
     threads = config.cluster.threads_per_worker or max(1, cores // workers)
-    cluster = dataclasses.replace(config.cluster, threads_per_worker=threads, workers=workers)
+    share = config.cluster.cores_per_worker or cores / workers
+    cluster = dataclasses.replace(config.cluster, threads_per_worker=threads, cores_per_worker=share, workers=workers)
     return dataclasses.replace(config, cluster=cluster)
 
 

@@ -83,6 +83,7 @@ class LocalCluster:
 
     name: str = "local"
     threads_per_worker: int | None = key(None, "kernel threads of a worker or parameter server; null: cores // workers")
+    cores_per_worker: float | None = key(None, "cores that a worker has, for estimates; null: cores / workers")
     workers: int | None = key(None, "workers this cluster has; null: as many as parallelism asks for")
     compression: str = key("none", "of tensors between devices: none, or high16, the upper 16 bits of float32")
     bandwidth_mbit: float | None = key(None, "of every link, megabit per second; null: as it is")
@@ -97,6 +98,8 @@ class LocalCluster:
             value = getattr(self, field_name)
             if value is not None and value < 1:
                 raise ConfigError(f"cluster.{field_name}={value}: expected 1 or more, or null")
+        if self.cores_per_worker is not None and not 0 < self.cores_per_worker < math.inf:
+            _refuse("cores_per_worker", self.cores_per_worker, "a finite number above 0, or null")
         if self.bandwidth_mbit is not None and not 0 < self.bandwidth_mbit < math.inf:
             _refuse("bandwidth_mbit", self.bandwidth_mbit, "a finite number above 0, or null")
         if self.latency_ms is not None and not 0 <= self.latency_ms <= LONGEST_LATENCY_MS:

@@ -122,6 +122,7 @@ def test_machine_values_are_filled_in_and_kept(default: Config):
     assert (fixed.cluster.threads_per_worker, fixed.cluster.workers) == (4, 2)
     assert fix_machine_values(fixed, cores=64) == fixed
     assert fix_machine_values(default, cores=1).cluster.threads_per_worker == 1
+    assert [fix_machine_values(default, cores=n).cluster.cores_per_worker for n in (8, 1)] == [4.0, 0.5]
     assert default.cluster.threads_per_worker is None
 
 

@@ -49,6 +49,8 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     (["parallelism.combine=parameter_server", "parallelism.servers=0"], "parallelism.servers=0: expected 1 or more"),
     (["cluster.workers=0"], "cluster.workers=0: expected 1 or more, or null"),
     (["cluster.threads_per_worker=0"], "cluster.threads_per_worker=0: expected 1 or more, or null"),
+    (["cluster.cores_per_worker=0"], "cluster.cores_per_worker=0.0: expected a finite number above 0, or null"),
+    (["cluster.cores_per_worker=inf"], "cluster.cores_per_worker=inf: expected a finite number above 0, or null"),
     (["cluster.compression=zip"], "cluster.compression='zip': expected one of none, high16"),
     (
         ["cluster.compression=high16", "precision=float64"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.build import build
-from runner.engine.device import Cluster
+from runner.engine.device import Cluster, Device
 from runner.engine.emulation import Emulation
 from runner.engine.links import Link
 from runner.engine.stragglers import Stragglers
@@ -45,3 +45,10 @@ def test_explain_says_emulated_and_takes_the_described_times() -> None:
     assert len(wires) == 2
     for *_, messages, _, transfer_ms, _ in wires:
         assert float(transfer_ms.replace(",", "")) >= 1000 * int(messages)
+
+
+@pytest.mark.parametrize(("threads", "cores", "worth"), [(1, 0.5, 0.5), (1, 4.0, 1.0), (3, 2.0, 2.0)])
+def test_estimates_know_how_many_cores_a_worker_has(threads: int, cores: float, worth: float) -> None:
+    described = (f"cluster.threads_per_worker={threads}", f"cluster.cores_per_worker={cores}")
+    for device in build(small_config(*TWO_WORKERS, *described)).cluster.devices:
+        assert (device.flops_per_s, device.bytes_per_s) == (worth * Device.flops_per_s, worth * Device.bytes_per_s)

@@ -67,7 +67,8 @@ class DeviceName:
 class Device:
     """A logical device and the rates the cost model assumes for it.
 
-    flops_per_s: floating-point operations a second; bytes_per_s: memory traffic a second.
+    flops_per_s: floating-point operations a second; bytes_per_s: memory traffic a second. The defaults are those of one
+    core that nobody shares.
     """
 
     name: str
@@ -93,8 +94,8 @@ LONGEST_DELAY_S = 60.0
 class Cluster:
     """The devices a graph may be placed on and the links between them.
 
-    latency_s and bytes_per_s hold for every pair of devices. compression: one of :data:`COMPRESSIONS`, for all of
-    them.
+    latency_s and bytes_per_s hold for every ordered pair of devices, each of which has a link of its own. compression:
+    one of :data:`COMPRESSIONS`, for all of them.
     """
 
     devices: tuple[Device, ...]
@@ -146,7 +147,12 @@ def local_cluster(
     compression: str = "none",
     latency_s: float = Cluster.latency_s,
     bytes_per_s: float = Cluster.bytes_per_s,
+    cores: float = 1.0,
 ) -> Cluster:
-    """A cluster of ``workers`` tasks, then ``servers`` parameter-server tasks, with one CPU device each."""
+    """A cluster of ``workers`` tasks, then ``servers`` parameter-server tasks, with one CPU device each.
+
+    cores: that each device computes on, for the estimates; below 1 where devices share one.
+    """
     names = [*(worker_device(k) for k in range(workers)), *(server_device(j) for j in range(servers))]
-    return Cluster(tuple(Device(name) for name in names), latency_s, bytes_per_s, compression)
+    flops, traffic = cores * Device.flops_per_s, cores * Device.bytes_per_s
+    return Cluster(tuple(Device(name, flops, traffic) for name in names), latency_s, bytes_per_s, compression)

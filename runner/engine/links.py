@@ -1,7 +1,9 @@
 """A slow link between two processes, emulated: when a message that is sent now may be taken.
 
 A message leaves when the link is free, occupies it for bytes / bandwidth, and is there one latency later (Hockney
-1994, "The communication challenge for MPP"). Every ordered pair of processes has a link of its own.
+1994, "The communication challenge for MPP"). Every ordered pair of processes has a link of its own, as if each process
+had a cable to each other one: what it sends to one does not delay what it sends to another, or what it receives. One
+network card per process, whose bandwidth all its messages share, would be slower by up to the number of the others.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class Transfer:
 def transfers(compiled: Compiled, cluster: Cluster) -> list[Transfer]:
     """Every transfer of a compiled signature, in the order in which the simulation starts the sends.
 
-    In the simulation all wires are free at all times, and so are these estimates: what is hidden of two transfers may
-    be hidden by the same compute.
+    Seconds are those of a wire that is free; in the simulation it may have to carry other tensors first. What is
+    hidden of two transfers may be hidden by the same compute.
     """
     compute = {device: _Compute(part.graph, compiled.starts, cluster) for device, part in compiled.parts.items()}
     needed = _first_needs(compiled)

@@ -111,14 +111,23 @@ Combine = Callable[[Graph, Sequence[Tensor], Sequence[str], str], list[Tensor]]
 """A collective: (graph, one tensor per worker, devices, name) -> the sum on every worker."""
 
 
+SMALLEST = 8
+"""What part of the limit a run of tensors may always fill."""
+
+
 def in_buckets(nbytes: Sequence[int], limit: int) -> list[range]:
-    """Cut a sequence of tensors into runs of at most ``limit`` bytes together; a larger one is alone."""
+    """Cut a sequence of tensors into runs of at most ``limit`` bytes together; a larger tensor is alone.
+
+    A run also takes no more than half of what is left, unless that is less than ``limit`` / 8: nothing hides the
+    exchange of the last run, so it is small, and those before it grow (Polychronopoulos and Kuck 1987, "Guided
+    self-scheduling").
+    """
     runs: list[range] = []
-    start, filled = 0, 0
+    start, filled, left = 0, 0, sum(nbytes)
     for i, size in enumerate(nbytes):
-        if i > start and filled + size > limit:
+        if i > start and filled + size > min(limit, max(left // 2, limit // SMALLEST)):
             runs.append(range(start, i))
-            start, filled = i, 0
+            start, filled, left = i, 0, left - filled
         filled += size
     if start < len(nbytes):
         runs.append(range(start, len(nbytes)))

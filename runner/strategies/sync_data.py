@@ -12,6 +12,7 @@ from runner.engine.variables import Variable
 from runner.errors import ConfigError
 from runner.strategies.base import Gradients, Replica, Task, ordered_sum, shares
 from runner.strategies.batch_statistics import STATISTICS
+from runner.strategies.blocking import held_back
 from runner.strategies.clients import program
 from runner.strategies.collectives import combine_bucket, in_buckets, ring_all_reduce, sharded_reduce
 from runner.strategies.parameter_server import parameter_server
@@ -33,9 +34,13 @@ class SyncData:
     ``parameter_server``: the variables are kept, and gradients summed in worker order and applied, by ``servers``
     processes of their own (:func:`~runner.strategies.parameter_server.parameter_server`).
     servers: number of parameter servers; null for other combines, 1 where it is left out.
-    bucket_bytes: neighbouring gradients travel together up to so many bytes; the exchange of a bucket starts as soon
-    as its last gradient exists. Statistics travel with the gradients that come last. Parameter
-    servers are sent every gradient by itself.
+    bucket_bytes: neighbouring gradients travel together up to so many bytes, and up to half of what is left to be
+    exchanged (:func:`~runner.strategies.collectives.in_buckets`); the exchange of a bucket starts as soon as its last
+    gradient exists. Statistics travel with the gradients that come last. It does not depend on the network, so that
+    an emulated one, or a faster one, changes no bit of a ring's sums. Parameter servers are sent every gradient by
+    itself.
+    overlap: whether gradients travel while the backward pass goes on. False: none leaves a worker before all exist
+    there. It is the baseline of measurements; results are equal to the bit.
 
     statistics: whose mean and variance batch normalisation takes; replicas stay equal under all. ``shares``: each
     worker's own, and the moving averages advance by the mean of the shares' statistics, weighted by size.
@@ -49,6 +54,7 @@ class SyncData:
     combine: str = "sharded_reduce"
     servers: int | None = None
     bucket_bytes: int = 1 << 20
+    overlap: bool = True
     statistics: str = "shares"
 
     def __post_init__(self) -> None:
@@ -64,12 +70,13 @@ class SyncData:
 
     def build(self, task: Task) -> Program:
         """Return the program: K forward and backward passes, a collective per gradient, K equal updates."""
+        differentiate = STATISTICS[self.statistics] if self.overlap else held_back(STATISTICS[self.statistics])
         if self.servers is not None:
-            return parameter_server(task, self.workers, self.servers, STATISTICS[self.statistics])
+            return parameter_server(task, self.workers, self.servers, differentiate)
         graph = Graph()
         devices = [worker_device(k) for k in range(self.workers)]
         replicas = [Replica(graph, task, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
-        computed = STATISTICS[self.statistics](replicas, shares(task.batch_size, self.workers))
+        computed = differentiate(replicas, shares(task.batch_size, self.workers))
         graph = replicas[0].graph
         # Gradients are exchanged in the order backpropagation yields them: from the last layer to the first.
         # Statistics go with the last of them: they exist earlier, but a message of their own would cost more.

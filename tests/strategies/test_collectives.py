@@ -17,7 +17,7 @@ from runner.engine.graph import Graph
 from runner.engine.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.strategies.base import shares
-from runner.strategies.collectives import Combine, in_buckets, ring_all_reduce, sharded_reduce
+from runner.strategies.collectives import SMALLEST, Combine, in_buckets, ring_all_reduce, sharded_reduce
 from tests.engine.running import client, session
 
 Parts = list[NDArray[np.floating]]
@@ -169,6 +169,13 @@ def test_buckets_hold_neighbours_up_to_the_limit(sizes: list[int], limit: int) -
     buckets = in_buckets(sizes, limit)
     assert [i for bucket in buckets for i in bucket] == list(range(len(sizes)))
     for bucket, following in pairwise(buckets):
-        filled = sum(sizes[i] for i in bucket)
-        assert filled <= limit or len(bucket) == 1
-        assert filled + sizes[following.start] > limit
+        filled, left = sum(sizes[i] for i in bucket), sum(sizes[bucket.start :])
+        room = min(limit, max(left // 2, limit // SMALLEST))
+        assert filled <= room or len(bucket) == 1
+        assert filled + sizes[following.start] > room
+
+
+def test_buckets_grow_smaller_towards_the_end() -> None:
+    assert in_buckets([10] * 32, 160) == [range(16), range(16, 24), range(24, 28), range(28, 30), range(30, 32)]
+    assert in_buckets([10] * 32, 80)[:3] == [range(8), range(8, 16), range(16, 24)]
+    assert in_buckets([10] * 3, 0) == [range(1), range(1, 2), range(2, 3)]

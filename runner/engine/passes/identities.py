@@ -27,7 +27,8 @@ def remove_identities(graph: Graph, roots: Roots) -> Rewrite:
     for old in graph:
         node = result.insert(_shortened(result, rewired(old, moved)))
         source = _SOURCES.get(node.op)
-        tensor = source(result, node) if source else None
+        # Who reads a node that waits for others waits for them too.
+        tensor = source(result, node) if source and not node.control_inputs else None
         if tensor is not None and result.nodes[tensor.node].device == node.device:
             moved[node[0]] = tensor
     return result, moved

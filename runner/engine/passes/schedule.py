@@ -1,10 +1,16 @@
 """The order in which each device runs its nodes: list scheduling on a virtual clock.
 
-All devices are simulated together under the cost model. A device that is free takes, among the nodes whose inputs
-have arrived, the one nearest (in estimated seconds) to its next Send; so a layer's gradient leaves as soon as it
-exists, and what waits for a transfer is run when the transfer is expected, not before. Among equals an update of a
-variable goes first: it needs no memory of its own and is the end of a gradient. Other ties go to graph order. The
-per-device orders are slices of one global topological order, therefore executing them cannot deadlock.
+All devices are simulated together under the cost model, and so are the links between them, each of which carries one
+tensor at a time. A device that is free takes, among the nodes whose inputs have arrived, the one nearest (in estimated
+seconds) to its next Send; so a layer's gradient leaves as soon as it exists. Among equals an update of a variable goes
+first: it needs no memory of its own and is the end of a gradient. Other ties go to graph order.
+
+A Recv is no choice of its own: it stands directly before the first node that reads it, as late as can be, so that no
+device waits for, or keeps, what it does not need yet (TensorFlow whitepaper 2016, section 5.2). A node that reads what
+was received and serves a later Send is put off for a part of the time by which it may be late without making the step
+longer: a tensor that comes later than estimated then keeps nobody waiting, as long as there is something else to do.
+
+The per-device orders are slices of one global topological order, therefore executing them cannot deadlock.
 """
 
 from __future__ import annotations
@@ -12,15 +18,22 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 
 from runner.engine import cost
 from runner.engine.device import Cluster
 from runner.engine.graph import Graph, Node
+from runner.engine.passes.rewriting import needed_by
+
+PATIENCE = 0.5
+"""Part of its slack for which a node that reads what was received is put off: halfway from too early to too late."""
 
 
 def start_times(graph: Graph, cluster: Cluster) -> dict[str, float]:
     """Simulated start of every node of a placed and cut graph, in seconds since the step began, in that order."""
-    return _Simulation(graph, cluster).run()
+    work = _Work(graph, cluster)
+    eager = _Simulation(work, {}).run()
+    return _Simulation(work, _patience(work, eager)).run()
 
 
 def split(graph: Graph, order: list[str]) -> dict[str, Graph]:
@@ -38,21 +51,68 @@ def _with_controls(node: Node, controls: tuple[str, ...]) -> Node:
     return Node(node.name, node.op, node.inputs, node.attributes, node.outputs, node.device, controls, (), node.layer)
 
 
-class _Simulation:
+def _patience(work: _Work, starts: dict[str, float]) -> dict[str, float]:
+    """Seconds by which to put off nodes that read what was received, where a Send waits for them."""
+    latest = _latest_starts(work, starts)
+    return {
+        name: PATIENCE * max(0.0, latest[name] - starts[name])
+        for name, receives in work.receives.items()
+        if receives and work.to_send[name] < math.inf
+    }
+
+
+def _latest_starts(work: _Work, starts: dict[str, float]) -> dict[str, float]:
+    """When each node has to start for the step to end as it does, were devices free at all times.
+
+    Links are not: each carries its tensors in the order in which they were received. starts: in their order.
+    """
+    end = max((start + work.seconds[name] for name, start in starts.items()), default=0.0)
+    latest: dict[str, float] = {}
+    taken: dict[tuple[str, str], float] = defaultdict(lambda: math.inf)
+    for name in reversed(starts):
+        node = work.graph.nodes[name]
+        latest[name] = min((latest[reader] for reader in work.readers[name]), default=end) - work.seconds[name]
+        if node.op == "recv":
+            link = work.link(node)
+            there = min(latest[name] - work.cluster.latency_s, taken[link])
+            latest[name] = taken[link] = there - work.occupied_s(node)
+    return latest
+
+
+class _Work:
+    """What there is to do.
+
+    before, readers: of each node, those it needs and those that need it. receives: of those that it needs, the Recvs.
+    seconds: of each node on its device. to_send: seconds from the start of a node to that of the next Send, on a path
+    with nothing else to do; inf where none follows.
+    """
+
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
         self.graph = graph
         self.cluster = cluster
         self.index = {name: i for i, name in enumerate(graph.nodes)}
         self.seconds = {node.name: cost.node_seconds(graph, node, cluster.device(node.device)) for node in graph}
+        self.before = {node.name: tuple(dict.fromkeys(needed_by(node))) for node in graph}
+        self.receives = {
+            name: [each for each in before if graph.nodes[each].op == "recv"] for name, before in self.before.items()
+        }
         self.readers: dict[str, list[str]] = defaultdict(list)
-        self.missing: dict[str, int] = {}
-        for node in graph:
-            before = dict.fromkeys((*(t.node for t in node.inputs), *node.control_inputs))
-            self.missing[node.name] = len(before)
-            for name in before:
-                self.readers[name].append(node.name)
-        self.to_send = self._seconds_to_next_send()
+        for name, before in self.before.items():
+            for each in before:
+                self.readers[each].append(name)
+        self.to_send: dict[str, float] = {}
+        for name in reversed(self.before):
+            onward = min((self.to_send[reader] for reader in self.readers[name]), default=math.inf)
+            self.to_send[name] = 0.0 if graph.nodes[name].op == "send" else onward + self.seconds[name]
         self.rank = {name: (self.to_send[name], not self._only_updates(name), self.index[name]) for name in graph.nodes}
+
+    def link(self, recv: Node) -> tuple[str, str]:
+        """Devices at the ends of the link that a Recv is the end of."""
+        return recv.attributes["source"], recv.device
+
+    def occupied_s(self, recv: Node) -> float:
+        """Seconds for which the tensor of a Recv occupies its link."""
+        return recv.outputs[0].nbytes / self.cluster.bytes_per_s
 
     def _only_updates(self, name: str) -> bool:
         """Whether a node is an assign, or computes nothing but values that are assigned."""
@@ -61,62 +121,67 @@ class _Simulation:
             bool(readers) and all(self.graph.nodes[reader].op == "assign" for reader in readers)
         )
 
-    def _seconds_to_next_send(self) -> dict[str, float]:
-        distance: dict[str, float] = {}
-        for node in reversed(list(self.graph)):
-            if node.op == "send":
-                distance[node.name] = 0.0
-            else:
-                onward = min((distance[reader] for reader in self.readers[node.name]), default=math.inf)
-                distance[node.name] = onward + self.seconds[node.name]
-        return distance
+
+class _Simulation:
+    """One step on a virtual clock. patience: node -> seconds for which it is not begun although it could be."""
+
+    def __init__(self, work: _Work, patience: Mapping[str, float]) -> None:
+        self.work = work
+        self.patience = patience
+        self.missing = {name: len(before) for name, before in work.before.items()}
+        self.available: dict[str, float] = defaultdict(float)
+        self.arrivals: list[tuple[float, int, str]] = []  # (time inputs are there, graph order, node)
+        self.ready: dict[str, list[tuple[tuple[float, bool, int], str]]] = defaultdict(list)  # device -> (rank, node)
+        self.busy_until: dict[str, float] = defaultdict(float)
+        self.link_free: dict[tuple[str, str], float] = defaultdict(float)
+        self.starts: dict[str, float] = {}
 
     def run(self) -> dict[str, float]:
-        arrivals: list[tuple[float, int, str]] = []  # (time inputs are there, graph order, node)
-        ready: dict[str, list[tuple[tuple[float, bool, int], str]]] = defaultdict(list)  # device -> (rank, node)
-        busy_until: dict[str, float] = defaultdict(float)
-        available: dict[str, float] = defaultdict(float)
-        starts: dict[str, float] = {}
-        for node in self.graph:
-            if self.missing[node.name] == 0:
-                heapq.heappush(arrivals, (0.0, self.index[node.name], node.name))
-        now = 0.0
-        while len(starts) < len(self.graph):
-            while arrivals and arrivals[0][0] <= now:
-                _, _, name = heapq.heappop(arrivals)
-                heapq.heappush(ready[self.graph.nodes[name].device], (self.rank[name], name))
-            for device in sorted(d for d in ready if ready[d] and busy_until[d] <= now):
-                _, name = heapq.heappop(ready[device])
-                starts[name] = now
-                busy_until[device] = now + self.seconds[name]
-                self._release_readers(name, busy_until[device], available, arrivals)
-            now = self._next_event(now, arrivals, ready, busy_until)
-        return starts
+        work, now = self.work, 0.0
+        for name, count in self.missing.items():
+            if count == 0:
+                heapq.heappush(self.arrivals, (0.0, work.index[name], name))
+        while len(self.starts) < len(work.graph):
+            while self.arrivals and self.arrivals[0][0] <= now:
+                _, _, name = heapq.heappop(self.arrivals)
+                heapq.heappush(self.ready[work.graph.nodes[name].device], (work.rank[name], name))
+            for device in sorted(d for d in self.ready if self.ready[d] and self.busy_until[d] <= now):
+                _, name = heapq.heappop(self.ready[device])
+                self.busy_until[device] = now
+                self._begin(device, name)
+            now = self._next_event(now)
+        return dict(sorted(self.starts.items(), key=lambda item: item[1]))
 
-    def _release_readers(
-        self,
-        name: str,
-        finished: float,
-        available: dict[str, float],
-        arrivals: list[tuple[float, int, str]],
-    ) -> None:
-        for reader in self.readers[name]:
-            arrival = finished
-            if self.graph.nodes[reader].op == "recv":
-                arrival += self.cluster.transfer_s(self.graph.nodes[reader].outputs[0].nbytes)
-            available[reader] = max(available[reader], arrival)
+    def _begin(self, device: str, name: str) -> None:
+        """Run a node, and before it what it is the first to read of what was received."""
+        for each in (*self.work.receives[name], name):
+            if each not in self.starts:
+                self.starts[each] = self.busy_until[device]
+                self.busy_until[device] += self.work.seconds[each]
+        self._release_readers(name, self.busy_until[device])
+
+    def _release_readers(self, name: str, finished: float) -> None:
+        for reader in self.work.readers[name]:
+            node = self.work.graph.nodes[reader]
+            arrival = self._arrival(node, finished) if node.op == "recv" else finished
+            self.available[reader] = max(self.available[reader], arrival)
             self.missing[reader] -= 1
-            if self.missing[reader] == 0:
-                heapq.heappush(arrivals, (available[reader], self.index[reader], reader))
+            if self.missing[reader] > 0:
+                continue
+            if node.op == "recv" and self.work.readers[reader]:
+                self._release_readers(reader, self.available[reader])
+            else:
+                time = self.available[reader] + self.patience.get(reader, 0.0)
+                heapq.heappush(self.arrivals, (time, self.work.index[reader], reader))
 
-    @staticmethod
-    def _next_event(
-        now: float,
-        arrivals: list[tuple[float, int, str]],
-        ready: dict[str, list[tuple[tuple[float, bool, int], str]]],
-        busy_until: dict[str, float],
-    ) -> float:
-        times = [busy_until[device] for device, waiting in ready.items() if waiting]
-        if arrivals:
-            times.append(arrivals[0][0])
+    def _arrival(self, recv: Node, sent: float) -> float:
+        """When a tensor is there that is sent now: its link carries one after the other."""
+        link = self.work.link(recv)
+        self.link_free[link] = max(sent, self.link_free[link]) + self.work.occupied_s(recv)
+        return self.link_free[link] + self.work.cluster.latency_s
+
+    def _next_event(self, now: float) -> float:
+        times = [self.busy_until[device] for device, waiting in self.ready.items() if waiting]
+        if self.arrivals:
+            times.append(self.arrivals[0][0])
         return max(now, min(times, default=now))

@@ -55,6 +55,18 @@ DIFFERENT: dict[str, Build] = {
 }
 
 
+def test_what_waits_for_others_is_read_on() -> None:
+    graph = Graph()
+    x = ops.placeholder(graph, SHAPE, "float64", name="x")
+    other = ops.neg(graph, x, name="other")
+    with graph.control_dependencies([other.node]):
+        held = ops.identity(graph, x, name="held")
+    ops.neg(graph, held, name="reader")
+    result, moved = remove_identities(graph, Roots())
+    assert result.nodes["reader"].inputs == (held,)
+    assert not moved
+
+
 def rewritten(build: Build) -> tuple[Graph, Tensor, Tensor, dict[Tensor, Tensor]]:
     """A graph in which a node reads what ``build`` adds over x, after the pass: x, that tensor, and what moved."""
     graph = Graph()

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 
 from runner import nn
-from runner.engine import ops
+from runner.engine import cost, ops
 from runner.engine.compile import compile_signature
 from runner.engine.cost import DISPATCH_S
 from runner.engine.device import Cluster, Device, local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.network import NetworkBuilder, Outputs
 from runner.engine.passes.placement import place
-from runner.engine.passes.schedule import split, start_times
+from runner.engine.passes.rewriting import needed_by
+from runner.engine.passes.schedule import PATIENCE, split, start_times
 from runner.engine.passes.transfers import insert_transfers
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
@@ -108,6 +112,111 @@ def run_waiting(queues: Mapping[str, list[str]], cut: Graph) -> None:
                     sent.add(node.attributes["key"])
                 at[device] += 1
         assert at != before, f"all devices wait, after {at} of {queues}"
+
+
+@given(samples())
+def test_a_receive_stands_directly_before_its_first_reader(sample: Sample) -> None:
+    cut = cut_of(sample)
+    for part in split(cut, order_of(sample)).values():
+        for name in (node.name for node in part if node.op == "recv"):
+            following = list(part.nodes.values())[list(part.nodes).index(name) + 1 :]
+            first = next(node for node in following if node.op != "recv" or name in needed_by(node))
+            assert name in needed_by(first)
+
+
+@given(samples())
+def test_a_send_follows_its_value_with_nothing_but_sends_between(sample: Sample) -> None:
+    cut = cut_of(sample)
+    for part in split(cut, order_of(sample)).values():
+        order = list(part.nodes.values())
+        for position, node in enumerate(order):
+            if node.op == "send":
+                value = list(part.nodes).index(node.inputs[0].node)
+                assert all(between.op == "send" for between in order[value + 1 : position])
+
+
+def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) -> tuple[Graph, Cluster]:
+    """A tensor goes over, is added to another and, perhaps, goes back, beside a chain of products of a second each.
+
+    large: what comes of the products takes as long on the wire as the tensor; otherwise it takes no time.
+    Memory that takes no time, and a wire on which the tensor takes so many seconds.
+    """
+    graph = Graph()
+    with graph.device(HERE):
+        x = ops.placeholder(graph, (1000,), "float32", name="x")
+    with graph.device(THERE):
+        own = ops.placeholder(graph, (1000,), "float32", name="own")
+        a = ops.placeholder(graph, (100, 100), "float32", name="a")
+        product = a
+        for k in range(products):
+            product = ops.matmul(graph, product, a, name=f"product{k}")
+        total = ops.add(graph, x, own, name="total")
+        last = ops.reduce_sum(graph, product, (0, 1), name="last")
+        last = ops.add(graph, own, last) if large else last
+    with graph.device(HERE):
+        if back:
+            ops.neg(graph, total, name="summed")
+        ops.neg(graph, last, name="done")
+    devices = tuple(Device(name, flops_per_s=2e6, bytes_per_s=1e30) for name in (HERE, THERE))
+    return insert_transfers(graph), Cluster(devices, latency_s=0.0, bytes_per_s=4000 / wire_s)
+
+
+def products_before(name: str, graph: Graph, cluster: Cluster) -> int:
+    """How many products are begun before a node."""
+    starts = start_times(graph, cluster)
+    return sum(other.startswith("product") and start < starts[name] for other, start in starts.items())
+
+
+def test_a_sum_that_is_sent_on_is_put_off_for_a_part_of_its_slack() -> None:
+    # There after 1.5 s. Sent on by 18.5 s it comes back no later than the last product is known: a slack of 17 s.
+    assert products_before("total", *sent_over(1.5, 20, back=True)) == math.ceil(1.5 + PATIENCE * 17)
+
+
+def test_a_sum_on_the_critical_path_is_not_put_off() -> None:
+    assert products_before("total", *sent_over(9.5, 12, back=True)) == 10
+
+
+def test_a_sum_is_not_put_off_whose_link_is_needed_afterwards() -> None:
+    # Back from 9.5 to 19 s; only then the link is free for what is known after 12 s.
+    assert products_before("total", *sent_over(9.5, 12, back=True, large=True)) == 10
+    assert products_before("total", *sent_over(3.5, 12, back=True, large=True)) == math.ceil(3.5 + PATIENCE * 5)
+
+
+def test_a_sum_that_stays_waits_until_there_is_nothing_else_to_do() -> None:
+    assert products_before("total", *sent_over(1.5, 12, back=False)) == 12
+
+
+@pytest.mark.parametrize("wire_s", [1.5, 2.0, 4.0])
+def test_a_tensor_that_comes_later_than_estimated_keeps_nobody_waiting(wire_s: float) -> None:
+    graph, estimated = sent_over(1.5, 20, back=True)
+    order = list(start_times(graph, estimated))
+    assert idle_s(graph, order, replace(estimated, bytes_per_s=4000 / wire_s))[THERE] == pytest.approx(0.0)
+
+
+def idle_s(graph: Graph, order: Sequence[str], cluster: Cluster) -> dict[str, float]:
+    """Seconds for which each device waits at receives, where it runs its nodes in an order, whatever comes when."""
+    ends: dict[str, float] = {}
+    now, idle = defaultdict[str, float](float), defaultdict[str, float](float)
+    for node in map(graph.nodes.__getitem__, order):
+        if node.op == "recv":
+            arrival = ends[node.control_inputs[0]] + cluster.transfer_s(node.outputs[0].nbytes)
+            idle[node.device] += max(0.0, arrival - now[node.device])
+            now[node.device] = max(now[node.device], arrival)
+        now[node.device] += cost.node_seconds(graph, node, cluster.device(node.device))
+        ends[node.name] = now[node.device]
+    return idle
+
+
+def test_a_link_carries_one_tensor_after_the_other() -> None:
+    """Two of them, of 4 s each, to one device; a third to another does not wait for them."""
+    graph = Graph()
+    with graph.device(HERE):
+        sent = [ops.placeholder(graph, (2,), "float32", name=f"x{k}") for k in range(3)]
+    for k, device in enumerate((THERE, THERE, worker_device(2))):
+        with graph.device(device):
+            ops.neg(graph, sent[k], name=f"y{k}")
+    starts = start_times(insert_transfers(graph), replace(local_cluster(3), latency_s=1.0, bytes_per_s=2.0))
+    assert [starts[f"y{k}"] for k in range(3)] == pytest.approx([5.0, 9.0, 5.0], abs=1e-3)
 
 
 def training_parts(task: Task, workers: int, registry: Registry) -> list[Graph]:

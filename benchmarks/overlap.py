@@ -1,0 +1,129 @@
+"""How much of the exchange of gradients hides behind compute, on an emulated network.
+
+One case, three ways, alternating: as it is (overlapped), with all gradients held back until the last exists
+(blocking), and overlapped without the waits that emulate the network. All three have the same buckets, and the first
+and the last the very same plans.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.alternate import Contestant, alternate
+from benchmarks.cases import CASES
+from benchmarks.experiments import configuration
+from benchmarks.process import SubjectError
+from benchmarks.results import LOSSES, SubjectResult, subject_result
+from benchmarks.strategies import configured
+from runner.build import build
+
+PREFIX = "overlap/"
+OVERLAP_CASES = {f"{PREFIX}{combine}": combine for combine in ("sharded_reduce", "ring_all_reduce")}
+"""Name on the command line -> ``parallelism.combine``."""
+
+CASE = CASES["resnet20"]
+WORKERS = 4
+TURN = 10
+
+NO_NETWORK, BLOCKING, OVERLAPPED = "no network", "blocking", "overlapped"
+NETWORK = "cluster=slow_network"
+WAYS: Mapping[str, tuple[str, ...]] = {
+    NO_NETWORK: (NETWORK, "cluster.emulate=false"),
+    BLOCKING: (NETWORK, "parallelism.overlap=false"),
+    OVERLAPPED: (NETWORK,),
+}
+
+
+@dataclass(frozen=True)
+class OverlapResult:
+    """Steps of every way. network: what was emulated, in words. turn: steps of a round."""
+
+    combine: str
+    title: str
+    workers: int
+    network: str
+    turn: int
+    ways: tuple[SubjectResult, ...]
+
+    def way(self, name: str) -> SubjectResult:
+        """The result of one way."""
+        return next(way for way in self.ways if way.name == name)
+
+    @property
+    def hidden(self) -> float:
+        """What part of the time that the network costs a blocking exchange is hidden, by medians of all steps."""
+        return _hidden({name: self._seconds(name) for name in WAYS})
+
+    @property
+    def hidden_quartiles(self) -> tuple[float, float]:
+        """First and third quartile over the rounds, each by medians of its own steps."""
+        rounds = [_hidden(each) for each in self._rounds()]
+        if len(rounds) < 2:
+            return rounds[0], rounds[0]
+        low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
+        return low, high
+
+    def _rounds(self) -> Sequence[Mapping[str, Sequence[float]]]:
+        count = len(self._seconds(NO_NETWORK)) // self.turn
+        return [{name: self._seconds(name)[i * self.turn : (i + 1) * self.turn] for name in WAYS} for i in range(count)]
+
+    def _seconds(self, name: str) -> Sequence[float]:
+        return self.way(name).seconds["step"]
+
+
+def _hidden(seconds: Mapping[str, Sequence[float]]) -> float:
+    median = {name: statistics.median(each) for name, each in seconds.items()}
+    exposed = median[BLOCKING] - median[NO_NETWORK]
+    return (median[BLOCKING] - median[OVERLAPPED]) / exposed if exposed > 0 else float("nan")
+
+
+def measure_overlap(name: str, *, rounds: int, turn: int | None) -> OverlapResult:
+    """Time the training step of a case of :data:`OVERLAP_CASES` in every way.
+
+    Raises SubjectError when a way fails, or computes something else than the others.
+    """
+    combine, turn = OVERLAP_CASES[name], turn or TURN
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:
+        contestants = [_started(way, combine, Path(folder), stack) for way in WAYS]
+        alternate(contestants, "step", rounds=rounds, turn=turn)
+    ways = tuple(subject_result(each) for each in contestants)
+    require_same_losses(ways)
+    return OverlapResult(combine, CASE.title, WORKERS, _network(combine), turn, ways)
+
+
+def require_same_losses(ways: Sequence[SubjectResult]) -> None:
+    """Raise SubjectError for a way that failed, or whose losses are not those of the first to the bit."""
+    for way in ways:
+        if way.failure:
+            raise SubjectError(f"{way.name}: {way.failure}")
+        if way.losses != ways[0].losses:
+            raise SubjectError(f"{way.name}: losses {way.losses}, expected those of {ways[0].name}: {ways[0].losses}")
+
+
+def _options(combine: str, way: str) -> tuple[str, ...]:
+    exchange = ("parallelism=sync_data", f"parallelism.workers={WORKERS}", f"parallelism.combine={combine}")
+    return (*exchange, *WAYS[way])
+
+
+def _started(way: str, combine: str, folder: Path, stack: ExitStack) -> Contestant:
+    """Start a way and let it make its first steps, while no other is at work."""
+    name = way.replace(" ", "-")
+    process = configured(name, CASE, _options(combine, way), folder, threads=1, batch=CASE.batch)
+    contestant = Contestant(way, stack.enter_context(process))
+    if started := contestant.ask("start"):
+        contestant.versions = started["versions"]
+    contestant.ask("load")
+    if first := contestant.ask("run", phase="step", times=LOSSES):
+        contestant.losses = tuple(first["losses"])
+    return contestant
+
+
+def _network(combine: str) -> str:
+    """The emulated network in words."""
+    options = CASE.overrides(threads=1, parallelism=_options(combine, OVERLAPPED))
+    return str(build(configuration(options)).emulation)
