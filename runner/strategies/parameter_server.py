@@ -14,7 +14,7 @@ from runner.engine.variables import Declaration, Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import assign_by
 from runner.strategies.base import Gradients, Replica, Task, advance, ordered_sum, shares
-from runner.strategies.batch_statistics import Statistics
+from runner.strategies.batch_statistics import Statistics, compute_gradients
 from runner.strategies.clients import program
 
 
@@ -42,7 +42,7 @@ def parameter_server(task: Task, workers: int, servers: int, statistics: Statist
     kept = [Server(graph, task, j) for j in range(servers)]
     placed = {name: kept[j].device for name, j in shard_by_size(_specs_of(task, workers), servers).items()}
     replicas = [_replica(task, k, served, placed) for k in range(workers)]
-    computed = statistics(replicas, shares(task.batch_size, workers))
+    computed = compute_gradients(replicas, shares(task.batch_size, workers), statistics)
     graph = served.graph = replicas[0].graph
     with graph.device(replicas[0].device), graph.absolute_scope("train/total"):
         # Metrics are summed by the first worker, as by other ways to combine.
