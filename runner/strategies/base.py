@@ -154,12 +154,14 @@ class Replica:
         scope = self._scoped(f"{forward.scope}/gradients")
         with self.within(forward.scope):
             found = gradients(self.graph, [forward.loss], [v.tensor for v in self.variables.trainable], scope=scope)
-        return self.paired(found, forward.scope)
+        return self.paired(self.variables.trainable, found, forward.scope)
 
-    def paired(self, found: Sequence[Tensor | None], scope: str) -> list[tuple[Variable, Tensor]]:
-        """Return each trainable variable with its gradient, zeros where the loss does not depend on it."""
+    def paired(
+        self, variables: Sequence[Variable], found: Sequence[Tensor | None], scope: str
+    ) -> list[tuple[Variable, Tensor]]:
+        """Return each variable with its gradient, zeros where the loss does not depend on it."""
         with self.within(scope):
-            return [(v, self._or_zeros(v, each)) for v, each in zip(self.variables.trainable, found, strict=True)]
+            return [(v, self._or_zeros(v, each)) for v, each in zip(variables, found, strict=True)]
 
     def weighted(self, passed: Pass) -> list[StateUpdate]:
         """Return the statistics of a pass as parts of the mean over the batch."""
@@ -169,10 +171,16 @@ class Replica:
 
     def apply(self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
         """Add the optimizer's update and the moving averages; returns the assign nodes to run."""
+        with self.within("update"):
+            clipped = self.task.optimizer.clipped(self.graph, totals)
+        return self.assign(clipped, state_updates)
+
+    def assign(self, clipped: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
+        """Add the update by gradients that are clipped already, and the moving averages; see :meth:`apply`."""
         graph = self.graph
-        with graph.absolute_scope(self._scoped("update")), graph.device(self.device):
-            targets = self.task.optimizer.update(
-                graph, self.variables, totals, learning_rate=self.learning_rate, step=self.step
+        with self.within("update"):
+            targets = self.task.optimizer.assign(
+                graph, self.variables, clipped, learning_rate=self.learning_rate, step=self.step
             )
             for update in state_updates:
                 targets.append(advance(graph, update))

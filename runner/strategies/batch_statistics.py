@@ -114,17 +114,17 @@ def _nothing(replicas: Sequence[Replica]) -> list[list[StateUpdate]]:
 
 def _together(replicas: Sequence[Replica], passes: Sequence[Forward]) -> list[list[tuple[Variable, Tensor]]]:
     """Differentiate the sum of the losses for the variables of every replica."""
-    wanted = [[variable.tensor for variable in replica.variables.trainable] for replica in replicas]
+    wanted = [replica.variables.trainable for replica in replicas]
     found = iter(
         gradients(
             replicas[0].graph,
             [passed.loss for passed in passes],
-            [each for own in wanted for each in own],
+            [variable.tensor for own in wanted for variable in own],
             scope=f"{_SCOPE}/gradients",
         )
     )
     return [
-        replica.paired([next(found) for _ in own], passed.scope)
+        replica.paired(own, [next(found) for _ in own], passed.scope)
         for replica, own, passed in zip(replicas, wanted, passes, strict=True)
     ]
 
