@@ -176,8 +176,8 @@ class ShardedLayers:
     def _refuse(self, node: Node) -> NoReturn:
         layer = f"layer {node.layer.name!r} ({node.layer.kind})" if node.layer else "a node without a layer"
         raise ConfigError(
-            f"{layer} comes after a dense layer, and its op {node.op!r} cannot be cut by units; expected dense layers, "
-            "element-wise ones, dropout and batch normalisation there; use parallelism=sync_data"
+            f"{layer} stands beside or behind a dense layer, and its op {node.op!r} cannot be cut by units there; "
+            "expected dense layers, element-wise ones, dropout and batch normalisation; use parallelism=sync_data"
         )
 
     def _whole(self, tensor: Tensor, worker: int, reader: LayerStamp | None) -> Tensor:

@@ -28,13 +28,19 @@ class DenseTraining:
     the batch's loss for it.
     """
 
-    def __init__(self, replicas: Sequence[Replica], *, updates: int, lr_factor: float, backward: bool) -> None:
-        """updates: of the dense layers in a step. backward: whether gradients at the boundary are needed."""
+    def __init__(
+        self, replicas: Sequence[Replica], parts_of: PartsOf, *, updates: int, lr_factor: float, backward: bool
+    ) -> None:
+        """Begin a step.
+
+        parts_of: the network in training. lr_factor: of the learning rate. backward: whether gradients at the boundary
+        are needed.
+        """
         self._replicas = replicas
         self._task = replicas[0].task
         self.updates = updates
         self._backward = backward
-        self._parts_of = PartsOf(self._task, training=True)
+        self._parts_of = parts_of
         self._latest = [Latest(replica.variables) for replica in replicas]
         self._rates = [self._rate(replica, lr_factor) for replica in replicas]
         self._scores: list[dict[str, list[Tensor]]] = [{"loss": [], "accuracy": []} for _ in replicas]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from runner.engine.autodiff import gradients
 from runner.engine.device import worker_device
@@ -18,8 +19,8 @@ from runner.strategies.batch_statistics import STATISTICS, Normalised
 from runner.strategies.clients import Scored, program
 from runner.strategies.dense_training import DenseTraining, Pairs
 from runner.strategies.exchange import COMBINES, Totals, exchange
-from runner.strategies.hybrid_layers import Body, add_body, add_dense, rows_of
-from runner.strategies.network_parts import PartsOf
+from runner.strategies.hybrid_layers import Body, Rows, add_body, add_dense, rows_of
+from runner.strategies.network_parts import Parts, PartsOf
 from runner.strategies.passes import SCHEMES, dense_passes, updates_per_batch
 from runner.strategies.settings import require, require_bucket, require_one_of
 
@@ -79,78 +80,56 @@ class Hybrid:
 
         Raises ConfigError where the network or the batch cannot be cut this way.
         """
+        passes = dense_passes(self.scheme, task.batch_size, self.workers, self.fc_batch)
+        parts_of = PartsOf(task, training=True)
+        self._expect_statistics_of_batch(parts_of(task.batch_size), len(passes))
         graph = Graph()
         devices = [worker_device(k) for k in range(self.workers)]
         replicas = [Replica(graph, task, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
-        bodies, normalised = self._add_bodies(task, replicas)
+        bodies, normalised = self._add_bodies(replicas, parts_of)
         below = [replica.variables.trainable for replica in replicas]
-        dense = self._train_dense(task, replicas, bodies, backward=bool(below[0]))
+        dense = self._train_dense(replicas, parts_of, rows_of(replicas, bodies, passes), backward=bool(below[0]))
         losses, accuracies = dense.scores("loss"), dense.scores("accuracy")
         pairs = _differentiate_bodies(replicas, bodies, below, dense.boundary)
+        columns = (losses, accuracies, pairs, normalised.parts, normalised.settled)
+        computed = [Gradients(*own) for own in zip(*columns, strict=True)]
         graph = replicas[0].graph
-        computed = [
-            Gradients(*each)
-            for each in zip(losses, accuracies, pairs, normalised.parts, normalised.settled, strict=True)
-        ]
         totals = exchange(graph, computed, devices, COMBINES[self.combine], self.bucket_bytes)
-        targets = self._update(task, replicas, totals, dense)
+        targets = _update(replicas, totals, dense)
         with graph.device(devices[0]), graph.absolute_scope("train/total"):
             loss, accuracy = ordered_sum(graph, losses, "loss"), ordered_sum(graph, accuracies, "accuracy")
-        scored = _score(task, replicas)
-        return program(graph, replicas, loss=loss, accuracy=accuracy, targets=targets, scored=scored)
+        return program(graph, replicas, loss=loss, accuracy=accuracy, targets=targets, scored=_score(replicas))
 
-    def _add_bodies(self, task: Task, replicas: Sequence[Replica]) -> tuple[list[Body], Normalised]:
-        parts_of = PartsOf(task, training=True)
+    def _add_bodies(self, replicas: Sequence[Replica], parts_of: PartsOf) -> tuple[list[Body], Normalised]:
         bodies = [
-            add_body(replica, parts_of(share[1] - share[0]), "train", share, "train")
-            for replica, share in zip(replicas, shares(task.batch_size, self.workers), strict=True)
+            add_body(replica, parts_of(hi - lo), "train", (lo, hi), "train")
+            for replica, (lo, hi) in zip(replicas, shares(replicas[0].task.batch_size, self.workers), strict=True)
         ]
         normalised = STATISTICS[self.statistics](replicas, bodies)
         moved = normalised.moved
         return [replace(each, boundary=moved.get(each.boundary, each.boundary)) for each in bodies], normalised
 
     def _train_dense(
-        self, task: Task, replicas: Sequence[Replica], bodies: Sequence[Body], *, backward: bool
+        self, replicas: Sequence[Replica], parts_of: PartsOf, passes: Sequence[Rows], *, backward: bool
     ) -> DenseTraining:
         """Add all passes, with updates in between where an update is of fewer examples than the batch."""
-        passes = dense_passes(self.scheme, task.batch_size, self.workers, self.fc_batch)
-        self._expect_statistics_of_batch(task, len(passes))
-        updates = updates_per_batch(self.scheme, task.batch_size, self.fc_batch)
-        dense = DenseTraining(replicas, updates=updates, lr_factor=self.dense_lr_factor, backward=backward)
-        for number, rows in enumerate(rows_of(replicas, bodies, passes)):
+        updates = updates_per_batch(self.scheme, replicas[0].task.batch_size, self.fc_batch)
+        dense = DenseTraining(replicas, parts_of, updates=updates, lr_factor=self.dense_lr_factor, backward=backward)
+        for number, rows in enumerate(passes):
             dense.add(rows, number)
             if updates > 1:
-                dense.update(_clipped(task, replicas, dense.gradients()), number)
+                dense.update(_clipped(replicas, dense.gradients()), number)
         return dense
 
-    def _expect_statistics_of_batch(self, task: Task, passes: int) -> None:
+    def _expect_statistics_of_batch(self, parts: Parts, passes: int) -> None:
         if self.statistics != "pooled" or passes == 1:
             return
-        parts = PartsOf(task, training=True)(task.batch_size)
         layers = [node.layer.name for node in parts.dense if node.op == "batch_norm" and node.layer is not None]
         if layers:
             raise ConfigError(
                 f"parallelism.statistics=pooled with parallelism.scheme={self.scheme}: layer {layers[0]!r}, between "
                 f"dense layers, would have statistics of each of {passes} passes; use scheme=a, or statistics=shares"
             )
-
-    def _update(
-        self, task: Task, replicas: Sequence[Replica], totals: Sequence[Totals], dense: DenseTraining
-    ) -> list[str]:
-        """Add what is assigned at the end of the step; returns the assign nodes to run."""
-        below = [each.gradients for each in totals]
-        dense_pairs: list[Pairs] = []
-        if dense.updates == 1:
-            dense_pairs = dense.gradients()
-            below, dense_pairs = _clipped_together(task, replicas, below, dense_pairs)
-        else:
-            below = [_clipped(task, [replica], [own])[0] for replica, own in zip(replicas, below, strict=True)]
-        targets: list[str] = []
-        for replica, own, each in zip(replicas, below, totals, strict=True):
-            targets += replica.assign(own, each.state_updates)
-        if dense_pairs:
-            dense.update(dense_pairs, 0)
-        return [*targets, *dense.assign()]
 
 
 def _differentiate_bodies(
@@ -174,32 +153,47 @@ def _differentiate_bodies(
     ]
 
 
-def _clipped(
-    task: Task, replicas: Sequence[Replica], pairs: Sequence[Pairs], counted: Sequence[Tensor] | None = None
-) -> list[Pairs]:
-    """Add what ``clip_norm`` asks for, over the gradients of all these replicas; scalars meet on the first."""
-    with replicas[0].within("update"):
-        flat = task.optimizer.clipped(replicas[0].graph, [pair for own in pairs for pair in own], counted)
-    rest = iter(flat)
-    return [[next(rest) for _ in own] for own in pairs]
+def _update(replicas: Sequence[Replica], totals: Sequence[Totals], dense: DenseTraining) -> list[str]:
+    """Add what is assigned at the end of the step; returns the assign nodes to run."""
+    if dense.updates > 1:
+        applied = [
+            replica.apply(own.gradients, own.state_updates) for replica, own in zip(replicas, totals, strict=True)
+        ]
+        return [*chain(*applied), *dense.assign()]
+    below, sharded = _clipped_together(replicas, [own.gradients for own in totals], dense.gradients())
+    assigned = [
+        replica.assign(pairs, own.state_updates) for replica, pairs, own in zip(replicas, below, totals, strict=True)
+    ]
+    dense.update(sharded, 0)
+    return [*chain(*assigned), *dense.assign()]
 
 
 def _clipped_together(
-    task: Task, replicas: Sequence[Replica], below: Sequence[Pairs], dense: Sequence[Pairs]
+    replicas: Sequence[Replica], below: Sequence[Pairs], dense: Sequence[Pairs]
 ) -> tuple[list[Pairs], list[Pairs]]:
     """Clip by the norm of all gradients of the network, of which those below the dense layers are on every worker."""
     once = [gradient for own in (below[0], *dense) for _, gradient in own]
-    clipped = _clipped(task, replicas, [*below, *dense], once)
+    clipped = _clipped(replicas, [*below, *dense], once)
     return clipped[: len(below)], clipped[len(below) :]
 
 
-def _score(task: Task, replicas: Sequence[Replica]) -> list[Scored]:
+def _clipped(
+    replicas: Sequence[Replica], pairs: Sequence[Pairs], counted: Sequence[Tensor] | None = None
+) -> list[Pairs]:
+    """Add what ``clip_norm`` asks for, over the gradients of all workers; scalars meet on the first."""
+    first = replicas[0]
+    with first.within("update"):
+        flat = iter(first.task.optimizer.clipped(first.graph, list(chain(*pairs)), counted))
+    return [[next(flat) for _ in own] for own in pairs]
+
+
+def _score(replicas: Sequence[Replica]) -> list[Scored]:
     """Add the forward pass over an evaluation batch: one pass through the dense layers."""
+    task = replicas[0].task
     parts_of = PartsOf(task, training=False)
-    own = shares(task.eval_batch_size, len(replicas))
     bodies = [
         add_body(replica, parts_of(hi - lo), "test", (lo, hi), "eval")
-        for replica, (lo, hi) in zip(replicas, own, strict=True)
+        for replica, (lo, hi) in zip(replicas, shares(task.eval_batch_size, len(replicas)), strict=True)
     ]
     (rows,) = rows_of(replicas, bodies, dense_passes("a", task.eval_batch_size, len(replicas), None))
     added = add_dense(replicas, [replica.variables for replica in replicas], parts_of, rows, "eval")
