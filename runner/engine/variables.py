@@ -13,12 +13,36 @@ from runner.engine.tensor import Tensor, TensorSpec
 
 
 @dataclass(frozen=True)
+class Part:
+    """A shard of a variable: entries begin..end-1 along ``axis`` of one like ``whole``."""
+
+    whole: TensorSpec
+    axis: int
+    begin: int
+    end: int
+
+    @property
+    def spec(self) -> TensorSpec:
+        """What the shard is."""
+        shape = list(self.whole.shape)
+        shape[self.axis] = self.end - self.begin
+        return TensorSpec(tuple(shape), self.whole.dtype)
+
+    def cut(self, graph: Graph, whole: Tensor) -> Tensor:
+        """Add this part of a value of the whole variable."""
+        begin = [0] * self.whole.rank
+        begin[self.axis] = self.begin
+        return ops.slice(graph, whole, begin=begin, size=self.spec.shape)
+
+
+@dataclass(frozen=True)
 class Variable:
     """State that lives on a device across steps.
 
     name: name in the unsharded network, e.g. "conv1/weights"; checkpoints speak it. tensor: the value at the start
     of the step. initial: name of the node that assigns the initial value. trainable: updated by gradients.
-    decayed: subject to weight decay (weights are, biases and normalisation parameters are not).
+    decayed: subject to weight decay (weights are, biases and normalisation parameters are not). part: which part of
+    the unsharded variable it is; None: all of it.
     """
 
     name: str
@@ -28,6 +52,12 @@ class Variable:
     trainable: bool
     decayed: bool
     layer: LayerStamp | None
+    part: Part | None = None
+
+    @property
+    def whole(self) -> TensorSpec:
+        """Spec of the unsharded variable."""
+        return self.spec if self.part is None else self.part.whole
 
 
 @dataclass(frozen=True)
@@ -40,6 +70,7 @@ class Declaration:
     trainable: bool
     decayed: bool
     layer: LayerStamp | None
+    part: Part | None = None
 
 
 class Variables:
@@ -100,14 +131,8 @@ class Variables:
 
     def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
         """Optimizer state of ``of``'s shape on its device, e.g. "conv1/weights/momentum"."""
-        return self.get(
-            f"{of.name}/{name}",
-            of.spec,
-            Constant(initial),
-            trainable=False,
-            layer=of.layer,
-            device=self.device_of(of),
-        )
+        declared = Declaration(f"{of.name}/{name}", of.spec, Constant(initial), False, False, of.layer, of.part)
+        return self.declare(declared, self.device_of(of))
 
     def device_of(self, variable: Variable) -> str:
         """The device constraint of a variable of the store's graph."""
@@ -118,6 +143,15 @@ class Variables:
         with graph.absolute_scope(self.prefix), graph.device(device), graph.layer(declared.layer):
             tensor = ops.variable(graph, spec.shape, spec.dtype, name=name)
             with graph.name_scope(f"init/{name}"):
-                value = declared.initializer.build(graph, spec, seed=self.seed, key=name)
+                value = _initial(graph, declared, self.seed)
                 initial = ops.assign(graph, tensor, value)
-        return Variable(name, tensor, spec, initial.node, declared.trainable, declared.decayed, declared.layer)
+        attributes = (declared.trainable, declared.decayed, declared.layer, declared.part)
+        return Variable(name, tensor, spec, initial.node, *attributes)
+
+
+def _initial(graph: Graph, declared: Declaration, seed: int) -> Tensor:
+    """The value a variable begins with; a shard begins with its part of the whole's."""
+    if declared.part is None:
+        return declared.initializer.build(graph, declared.spec, seed=seed, key=declared.name)
+    whole = declared.initializer.build(graph, declared.part.whole, seed=seed, key=declared.name)
+    return declared.part.cut(graph, whole)

@@ -55,13 +55,13 @@ def _philox(
     return c0, c1, c2, c3
 
 
-def bits(stream: Key, index: NDArray[np.int64], count: int, step: int = 0) -> NDArray[np.uint32]:
-    """Draw ``count`` words for each entry of ``index`` (shape (S,)); returns (S, count) uint32.
+def bits(stream: Key, index: NDArray[np.int64], count: int, step: int = 0, first: int = 0) -> NDArray[np.uint32]:
+    """Draw ``count`` words for each entry of ``index`` (shape (S,)), from position ``first``; (S, count) uint32.
 
     The counter is (position // 4, low and high half of the index, step): draws of one index do not depend on
-    which other indices are drawn beside it.
+    which other indices are drawn beside it, and a draw not on which others of its index are.
     """
-    return _words(stream, index, 0, count, step)
+    return _words(stream, index, first, first + count, step)
 
 
 def _words(stream: Key, index: NDArray[np.int64], first: int, last: int, step: int) -> NDArray[np.uint32]:
@@ -80,9 +80,9 @@ def _words(stream: Key, index: NDArray[np.int64], first: int, last: int, step: i
     return flat[:, first - 4 * low : last - 4 * low].astype(np.uint32)
 
 
-def uniform(stream: Key, index: NDArray[np.int64], count: int, step: int = 0) -> NDArray[np.float64]:
-    """Draw uniform numbers in [0, 1), shape (S, count) float64 with 32 random bits each."""
-    return bits(stream, index, count, step).astype(np.float64) * 2.0**-32
+def uniform(stream: Key, index: NDArray[np.int64], count: int, step: int = 0, first: int = 0) -> NDArray[np.float64]:
+    """Draw uniform numbers in [0, 1), shape (S, count) float64 with 32 random bits each; see :func:`bits`."""
+    return bits(stream, index, count, step, first).astype(np.float64) * 2.0**-32
 
 
 def normal_parts(stream: Key, count: int) -> Iterator[tuple[slice, NDArray[np.float64]]]:

@@ -66,24 +66,41 @@ class Optimizer(ABC):
         Nodes are stamped with the layer of the variable they update; scope and device are the caller's.
         Raises ShapeError when a gradient is not like its variable.
         """
+        final = self.clipped(graph, gradients)
+        return self.assign(graph, variables, final, learning_rate=learning_rate, step=step)
+
+    def assign(
+        self,
+        graph: Graph,
+        variables: Variables,
+        gradients: Sequence[tuple[Variable, Tensor]],
+        *,
+        learning_rate: Tensor,
+        step: Tensor,
+    ) -> list[str]:
+        """Add the update by gradients that are clipped already; see :meth:`update`."""
         if not gradients:
             return []
-        final = self.clipped(graph, gradients)
         rule = self.rule(graph, variables, learning_rate, step)
-        return [target for variable, gradient in final for target in assign_by(graph, rule, variable, gradient)]
+        return [target for variable, gradient in gradients for target in assign_by(graph, rule, variable, gradient)]
 
-    def clipped(self, graph: Graph, gradients: Sequence[tuple[Variable, Tensor]]) -> list[tuple[Variable, Tensor]]:
+    def clipped(
+        self,
+        graph: Graph,
+        gradients: Sequence[tuple[Variable, Tensor]],
+        counted: Sequence[Tensor] | None = None,
+    ) -> list[tuple[Variable, Tensor]]:
         """Add what ``clip_norm`` asks for and return the variables with the gradients to update by.
 
-        Arguments and errors are those of :meth:`update`. Gradients may be on several devices:
-        see :func:`~runner.optimizers.clipping.clip_by_global_norm`.
+        Arguments and errors are those of :meth:`update`. Gradients may be on several devices, and the norm is that of
+        ``counted`` where some are copies: see :func:`~runner.optimizers.clipping.clip_by_global_norm`.
         """
         for variable, gradient in gradients:
             _expect_alike(graph, variable, gradient)
         if self.clip_norm is None or not gradients:
             return list(gradients)
         with graph.name_scope("clip"):
-            short = clip_by_global_norm(graph, [gradient for _, gradient in gradients], self.clip_norm)
+            short = clip_by_global_norm(graph, [gradient for _, gradient in gradients], self.clip_norm, counted)
         return [(variable, gradient) for (variable, _), gradient in zip(gradients, short, strict=True)]
 
     @abstractmethod

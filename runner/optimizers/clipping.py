@@ -27,13 +27,16 @@ def global_norm(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
     return ops.sqrt(graph, ops.add_n(graph, squares), name="global_norm")
 
 
-def clip_by_global_norm(graph: Graph, tensors: Sequence[Tensor], limit: float) -> list[Tensor]:
+def clip_by_global_norm(
+    graph: Graph, tensors: Sequence[Tensor], limit: float, counted: Sequence[Tensor] | None = None
+) -> list[Tensor]:
     """Add every tensor times min(1, limit / global norm): together they are never longer than ``limit``.
 
-    limit > 0. Tensors that are short enough keep their bits. A norm that is not finite makes all of them
-    NaN, so that a step that failed is seen to have failed.
+    limit > 0. counted: what the norm is taken over where it is not ``tensors``, because some of these are copies.
+    Tensors that are short enough keep their bits. A norm that is not finite makes all of them NaN, so that a step that
+    failed is seen to have failed.
     """
-    norm = global_norm(graph, tensors)
+    norm = global_norm(graph, tensors if counted is None else counted)
     bound = ops.fill(graph, limit, (), graph.spec(norm).dtype)
     # limit / limit is exactly 1, so the maximum needs no case distinction and never divides by zero.
     factor = ops.div(graph, bound, ops.maximum(graph, norm, bound))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -70,18 +70,26 @@ def shares(total: int, parts: int) -> list[Share]:
 
 
 @dataclass(frozen=True)
-class Forward:
-    """The forward pass of one copy over its share of the batch.
+class Pass:
+    """Layers of one copy over its share of the batch.
 
-    loss, accuracy: of the share, already divided by the size of the whole batch. state_updates: statistics of the
-    share as they are. scope: where the nodes stand in the replica.
+    scope: where the nodes stand in the replica. state_updates: statistics of the share as they are.
     """
 
     share: Share
     scope: str
+    state_updates: Sequence[StateUpdate]
+
+
+@dataclass(frozen=True)
+class Forward(Pass):
+    """The forward pass of one copy, from images to loss.
+
+    loss, accuracy: of the share, already divided by the size of the whole batch.
+    """
+
     loss: Tensor
     accuracy: Tensor
-    state_updates: Sequence[StateUpdate]
 
 
 @dataclass(frozen=True)
@@ -132,39 +140,47 @@ class Replica:
 
     def forward(self, share: Share, scope: str) -> Forward:
         """Add the forward pass over examples lo..hi-1 of the training batch."""
-        with self._within(scope):
-            batch, slots = self._inputs("train", share)
-            self.train_inputs += slots
-            net = self._builder(batch, training=True)
+        with self.within(scope):
+            batch = self.inputs("train", share)
+            net = self.builder(batch, training=True)
             outputs = self.task.network(net, batch)
             # A gradient is the sum over examples divided by the whole batch, so shares simply add up.
             loss = self._share_of_mean(outputs.losses, "loss")
             accuracy = self._share_of_mean(outputs.correct, "accuracy")
-        return Forward(share, scope, loss, accuracy, net.state_updates)
+        return Forward(share, scope, net.state_updates, loss, accuracy)
 
     def differentiate(self, forward: Forward) -> list[tuple[Variable, Tensor]]:
         """Add the backward pass of a forward pass: the gradient of its loss for each trainable variable."""
         scope = self._scoped(f"{forward.scope}/gradients")
-        with self._within(forward.scope):
+        with self.within(forward.scope):
             found = gradients(self.graph, [forward.loss], [v.tensor for v in self.variables.trainable], scope=scope)
-        return self.paired(found, forward.scope)
+        return self.paired(self.variables.trainable, found, forward.scope)
 
-    def paired(self, found: Sequence[Tensor | None], scope: str) -> list[tuple[Variable, Tensor]]:
-        """Return each trainable variable with its gradient, zeros where the loss does not depend on it."""
-        with self._within(scope):
-            return [(v, self._or_zeros(v, each)) for v, each in zip(self.variables.trainable, found, strict=True)]
+    def paired(
+        self, variables: Sequence[Variable], found: Sequence[Tensor | None], scope: str
+    ) -> list[tuple[Variable, Tensor]]:
+        """Return each variable with its gradient, zeros where the loss does not depend on it."""
+        with self.within(scope):
+            return [(v, self._or_zeros(v, each)) for v, each in zip(variables, found, strict=True)]
 
-    def weighted(self, forward: Forward) -> list[StateUpdate]:
-        """Return the statistics of a forward pass as parts of the mean over the batch."""
-        with self._within(forward.scope):
-            return [self._weighted(update, forward.share) for update in forward.state_updates]
+    def weighted(self, passed: Pass) -> list[StateUpdate]:
+        """Return the statistics of a pass as parts of the mean over the batch."""
+        weight = (passed.share[1] - passed.share[0]) / self.task.batch_size
+        with self.within(passed.scope):
+            return [weighted(self.graph, update, weight) for update in passed.state_updates]
 
     def apply(self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
         """Add the optimizer's update and the moving averages; returns the assign nodes to run."""
+        with self.within("update"):
+            clipped = self.task.optimizer.clipped(self.graph, totals)
+        return self.assign(clipped, state_updates)
+
+    def assign(self, clipped: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
+        """Add the update by gradients that are clipped already, and the moving averages; see :meth:`apply`."""
         graph = self.graph
-        with graph.absolute_scope(self._scoped("update")), graph.device(self.device):
-            targets = self.task.optimizer.update(
-                graph, self.variables, totals, learning_rate=self.learning_rate, step=self.step
+        with self.within("update"):
+            targets = self.task.optimizer.assign(
+                graph, self.variables, clipped, learning_rate=self.learning_rate, step=self.step
             )
             for update in state_updates:
                 targets.append(advance(graph, update))
@@ -174,19 +190,17 @@ class Replica:
         """Add a forward pass over examples lo..hi-1 of an evaluation batch; returns outputs and inputs."""
         graph = self.graph
         with graph.absolute_scope(self._scoped("eval")), graph.device(self.device):
-            batch, slots = self._inputs("test", share)
-            self.eval_inputs += slots
-            return self.task.network(self._builder(batch, training=False), batch), batch
+            batch = self.inputs("test", share)
+            return self.task.network(self.builder(batch, training=False), batch), batch
 
     @contextmanager
-    def _within(self, scope: str) -> Iterator[None]:
+    def within(self, scope: str) -> Iterator[None]:
+        """Put what is added within on the replica's device, in a scope of its own names."""
         with self.graph.absolute_scope(self._scoped(scope)), self.graph.device(self.device):
             yield
 
-    def _scoped(self, scope: str) -> str:
-        return f"{self.prefix}/{scope}" if self.prefix else scope
-
-    def _builder(self, batch: Mapping[str, Tensor], *, training: bool) -> NetworkBuilder:
+    def builder(self, batch: Mapping[str, Tensor], *, training: bool) -> NetworkBuilder:
+        """What adds layers over a batch to this replica."""
         return NetworkBuilder(
             self.graph,
             self.variables,
@@ -197,45 +211,54 @@ class Replica:
             index=batch["index"],
         )
 
-    def _inputs(self, split: str, share: Share) -> tuple[dict[str, Tensor], list[InputSlot]]:
-        count = share[1] - share[0]
-        dtype = self.task.state_dtype
-        specs = {
-            "x": TensorSpec((count, *self.task.example_shape), dtype),
-            "y": TensorSpec((count,), "int64"),
-            "index": TensorSpec((count,), "int64"),
-            "mask": TensorSpec((count,), dtype),
-        }
-        batch = {
-            field: ops.placeholder(self.graph, specs[field].shape, specs[field].dtype, name=field) for field in FIELDS
-        }
-        slots = [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
-        return {**batch, "x": ops.as_dtype(self.graph, batch["x"], self.task.dtype)}, slots
+    def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
+        """Add what is fed with examples lo..hi-1 of a batch of ``split``, images in the network's dtype."""
+        batch = placeholders(self.graph, self.task, share[1] - share[0])
+        fed = self.train_inputs if split == "train" else self.eval_inputs
+        fed += [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
+        return {**batch, "x": ops.as_dtype(self.graph, batch["x"], self.task.dtype)}
+
+    def _scoped(self, scope: str) -> str:
+        return f"{self.prefix}/{scope}" if self.prefix else scope
 
     def _share_of_mean(self, per_example: Tensor, name: str) -> Tensor:
         total = ops.reduce_sum(self.graph, per_example, axes=(0,))
-        return _scaled(self.graph, total, 1.0 / self.task.batch_size, self.task.state_dtype, name)
+        return scaled(self.graph, total, 1.0 / self.task.batch_size, self.task.state_dtype, name)
 
     def _or_zeros(self, variable: Variable, gradient: Tensor | None) -> Tensor:
         if gradient is not None:
             return gradient
         return ops.fill(self.graph, 0.0, variable.spec.shape, variable.spec.dtype)
 
-    def _weighted(self, update: StateUpdate, share: Share) -> StateUpdate:
-        weight = (share[1] - share[0]) / self.task.batch_size
-        part = _scaled(self.graph, update.batch_value, weight, self.task.state_dtype, "statistic")
-        return StateUpdate(update.variable, part, update.decay)
+
+def placeholders(graph: Graph, task: Task, count: int) -> dict[str, Tensor]:
+    """Add what a batch of ``count`` examples is fed to, one tensor for each field."""
+    dtype = task.state_dtype
+    specs = {
+        "x": TensorSpec((count, *task.example_shape), dtype),
+        "y": TensorSpec((count,), "int64"),
+        "index": TensorSpec((count,), "int64"),
+        "mask": TensorSpec((count,), dtype),
+    }
+    return {field: ops.placeholder(graph, specs[field].shape, specs[field].dtype, name=field) for field in FIELDS}
+
+
+def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
+    """Add a statistic's part of a mean over the batch."""
+    part = scaled(graph, update.batch_value, weight, update.variable.spec.dtype, "statistic")
+    return replace(update, batch_value=part)
 
 
 def advance(graph: Graph, update: StateUpdate) -> str:
     """Add the next value of a moving average; returns the assign node to run."""
     variable = update.variable
-    old = _scaled(graph, variable.tensor, update.decay, variable.spec.dtype, "old")
-    new = _scaled(graph, update.batch_value, 1.0 - update.decay, variable.spec.dtype, "new")
+    old = scaled(graph, variable.tensor, update.decay, variable.spec.dtype, "old")
+    new = scaled(graph, update.batch_value, 1.0 - update.decay, variable.spec.dtype, "new")
     return ops.assign(graph, variable.tensor, ops.add(graph, old, new)).node
 
 
-def _scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -> Tensor:
+def scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -> Tensor:
+    """Add factor * tensor."""
     return ops.mul(graph, tensor, ops.fill(graph, factor, (), dtype), name=name)
 
 

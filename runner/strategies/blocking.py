@@ -7,21 +7,16 @@ from dataclasses import replace
 
 from runner.engine import ops
 from runner.engine.tensor import Tensor
-from runner.strategies.base import Gradients, Replica, Share
-from runner.strategies.batch_statistics import Statistics
+from runner.strategies.base import Gradients, Replica
 
 
-def held_back(statistics: Statistics) -> Statistics:
-    """The same forward and backward passes, with all that is summed over the workers held back by control edges.
+def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> list[Gradients]:
+    """What the replicas computed, with all that is summed over the workers held back by control edges.
 
     What is to travel is read through nodes that wait for every other one of the same worker. No value changes, and no
     byte more is sent; losses, accuracies and statistics that are no parts of a sum travel as before.
     """
-
-    def hold(replicas: Sequence[Replica], shares: Sequence[Share]) -> list[Gradients]:
-        return [_held(*each) for each in zip(replicas, statistics(replicas, shares), strict=True)]
-
-    return hold
+    return [_held(*each) for each in zip(replicas, computed, strict=True)]
 
 
 def _held(replica: Replica, computed: Gradients) -> Gradients:

@@ -1,16 +1,20 @@
-"""The clients of a program whose replicas all compute the whole network: to start, train, score, save and restore."""
+"""The clients of a program: to start, train, score, save and restore."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from runner.engine import ops
 from runner.engine.graph import Graph
+from runner.engine.network import Outputs
 from runner.engine.program import Client, Program
 from runner.engine.tensor import Tensor
-from runner.engine.variables import Variables
+from runner.engine.variables import Variable, Variables
 from runner.strategies.base import Replica, ordered_sum, shares
+
+Scored = tuple[Outputs, Mapping[str, Tensor]]
+"""What a replica answers for its share of an evaluation batch, and that share as it is fed."""
 
 
 class Fed(Protocol):
@@ -29,10 +33,13 @@ def program(
     targets: Sequence[str],
     variables: Variables | None = None,
     servers: Sequence[Fed] = (),
+    scored: Sequence[Scored] | None = None,
 ) -> Program:
-    """Assemble the clients of replicas that all compute the whole network.
+    """Assemble the clients of replicas.
 
-    variables: the one store of them all, kept by ``servers``; None where every replica holds its own.
+    variables: the one store of them all, kept by ``servers``; None where every replica holds its own: all of each
+    variable, or parts in the order of the replicas, of which the first has one. scored: what each replica answers for
+    its share of an evaluation batch; None where all compute the whole network, which is then added.
     """
     stores = [replica.variables for replica in replicas] if variables is None else [variables]
     fed: list[Fed] = [*replicas, *servers]
@@ -40,7 +47,7 @@ def program(
         "step": tuple(each.step for each in fed),
         "learning_rate": tuple(each.learning_rate for each in fed),
     }
-    evaluation = _evaluation(graph, replicas)
+    evaluation = _evaluation(graph, replicas, _scored(replicas) if scored is None else scored)
     clients = [
         Client("init", targets=tuple(v.initial for store in stores for v in store), exact=True),
         Client(
@@ -52,26 +59,29 @@ def program(
             slowed=True,
         ),
         evaluation,
-        Client("save", fetches={variable.name: variable.tensor for variable in stores[0]}, exact=True),
+        Client("save", fetches={each.name: _whole(graph, stores, each) for each in stores[0]}, exact=True),
         _restore(graph, stores),
     ]
     return Program(
         graph,
         {client.name: client for client in clients},
-        {variable.name: variable.spec for variable in stores[0]},
+        {variable.name: variable.whole for variable in stores[0]},
         workers=len(replicas),
         servers=len(servers),
     )
 
 
-def _evaluation(graph: Graph, replicas: Sequence[Replica]) -> Client:
-    """Every replica scores its share; the first gathers: sums of loss and hits over real examples, and predictions."""
-    task = replicas[0].task
+def _scored(replicas: Sequence[Replica]) -> list[Scored]:
+    """Let every replica score its share of an evaluation batch."""
+    own = shares(replicas[0].task.eval_batch_size, len(replicas))
+    return [replica.evaluate(share) for replica, share in zip(replicas, own, strict=True)]
+
+
+def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scored]) -> Client:
+    """Sum, on the first replica, loss and hits over real examples, and gather predictions."""
     gathered: dict[str, list[Tensor]] = {"loss": [], "correct": [], "predictions": [], "labels": [], "mask": []}
-    for replica, share in zip(replicas, shares(task.eval_batch_size, len(replicas)), strict=True):
-        outputs, batch = replica.evaluate(share)
-        scope = f"{replica.prefix}/eval" if replica.prefix else "eval"
-        with graph.absolute_scope(scope), graph.device(replica.device):
+    for replica, (outputs, batch) in zip(replicas, scored, strict=True):
+        with replica.within("eval"):
             for name, values in (("loss", outputs.losses), ("correct", outputs.correct)):
                 masked = ops.mul(graph, values, batch["mask"])
                 gathered[name].append(ops.reduce_sum(graph, masked, axes=(0,)))
@@ -92,6 +102,17 @@ def _evaluation(graph: Graph, replicas: Sequence[Replica]) -> Client:
     )
 
 
+def _whole(graph: Graph, stores: Sequence[Variables], variable: Variable) -> Tensor:
+    """All of a variable of the first store: its tensor, or its parts from all stores, joined beside the first."""
+    if variable.part is None:
+        return variable.tensor
+    parts = [store[variable.name].tensor for store in stores if variable.name in store]
+    if len(parts) == 1:
+        return parts[0]
+    with graph.absolute_scope("save"), graph.device(stores[0].device):
+        return ops.concat(graph, parts, axis=variable.part.axis, name=variable.name)
+
+
 def _restore(graph: Graph, stores: Sequence[Variables]) -> Client:
     feeds: dict[str, tuple[Tensor, ...]] = {}
     targets: list[str] = []
@@ -99,8 +120,9 @@ def _restore(graph: Graph, stores: Sequence[Variables]) -> Client:
         scope = f"{store.prefix}/restore" if store.prefix else "restore"
         for variable in store:
             with graph.absolute_scope(scope), graph.device(store.device_of(variable)):
-                value = ops.placeholder(graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
+                value = ops.placeholder(graph, variable.whole.shape, variable.whole.dtype, name=variable.name)
                 feeds[variable.name] = (*feeds.get(variable.name, ()), value)
                 with graph.name_scope(variable.name):
-                    targets.append(ops.assign(graph, variable.tensor, value).node)
+                    own = value if variable.part is None else variable.part.cut(graph, value)
+                    targets.append(ops.assign(graph, variable.tensor, own).node)
     return Client("restore", targets=tuple(targets), feeds=feeds, exact=True)

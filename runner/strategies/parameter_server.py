@@ -14,11 +14,11 @@ from runner.engine.variables import Declaration, Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import assign_by
 from runner.strategies.base import Gradients, Replica, Task, advance, ordered_sum, shares
-from runner.strategies.batch_statistics import Statistics
+from runner.strategies.batch_statistics import Compute
 from runner.strategies.clients import program
 
 
-def parameter_server(task: Task, workers: int, servers: int, statistics: Statistics) -> Program:
+def parameter_server(task: Task, workers: int, servers: int, compute: Compute) -> Program:
     """Return the program of K workers that read all variables from S servers and send them their gradients.
 
     Whole variables are sharded over the servers by size (:func:`shard_by_size`), slots beside their variable. In each
@@ -42,7 +42,7 @@ def parameter_server(task: Task, workers: int, servers: int, statistics: Statist
     kept = [Server(graph, task, j) for j in range(servers)]
     placed = {name: kept[j].device for name, j in shard_by_size(_specs_of(task, workers), servers).items()}
     replicas = [_replica(task, k, served, placed) for k in range(workers)]
-    computed = statistics(replicas, shares(task.batch_size, workers))
+    computed = compute(replicas, shares(task.batch_size, workers))
     graph = served.graph = replicas[0].graph
     with graph.device(replicas[0].device), graph.absolute_scope("train/total"):
         # Metrics are summed by the first worker, as by other ways to combine.

@@ -5,20 +5,16 @@ from dataclasses import dataclass
 
 from runner.engine.device import worker_device
 from runner.engine.graph import Graph
-from runner.engine.network import StateUpdate
 from runner.engine.program import Program
 from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable
 from runner.errors import ConfigError
-from runner.strategies.base import Gradients, Replica, Task, ordered_sum, shares
-from runner.strategies.batch_statistics import STATISTICS
+from runner.strategies.base import Gradients, Replica, Share, Task, ordered_sum, shares
+from runner.strategies.batch_statistics import STATISTICS, compute_gradients
 from runner.strategies.blocking import held_back
 from runner.strategies.clients import program
-from runner.strategies.collectives import combine_bucket, in_buckets, ring_all_reduce, sharded_reduce
+from runner.strategies.exchange import COMBINES, exchange
 from runner.strategies.parameter_server import parameter_server
-
-COMBINES = {"sharded_reduce": sharded_reduce, "ring_all_reduce": ring_all_reduce}
-"""Collectives; beside them gradients can meet at a ``parameter_server``."""
+from runner.strategies.settings import require_bucket, require_one_of
 
 _PARAMETER_SERVER = "parameter_server"
 
@@ -58,43 +54,24 @@ class SyncData:
     statistics: str = "shares"
 
     def __post_init__(self) -> None:
-        combines = sorted([*COMBINES, _PARAMETER_SERVER])
-        if self.combine not in combines:
-            raise ConfigError(f"parallelism.combine={self.combine!r}: expected one of {', '.join(combines)}")
+        require_one_of("combine", self.combine, [*COMBINES, _PARAMETER_SERVER])
         self._settle_servers()
-        if self.bucket_bytes < 0:
-            raise ConfigError(f"parallelism.bucket_bytes={self.bucket_bytes}: expected a number of bytes, 0 or more")
-        if self.statistics not in STATISTICS:
-            options = ", ".join(sorted(STATISTICS))
-            raise ConfigError(f"parallelism.statistics={self.statistics!r}: expected one of {options}")
+        require_bucket(self.bucket_bytes)
+        require_one_of("statistics", self.statistics, STATISTICS)
 
     def build(self, task: Task) -> Program:
         """Return the program: K forward and backward passes, a collective per gradient, K equal updates."""
-        differentiate = STATISTICS[self.statistics] if self.overlap else held_back(STATISTICS[self.statistics])
         if self.servers is not None:
-            return parameter_server(task, self.workers, self.servers, differentiate)
+            return parameter_server(task, self.workers, self.servers, self._compute)
         graph = Graph()
         devices = [worker_device(k) for k in range(self.workers)]
         replicas = [Replica(graph, task, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
-        computed = differentiate(replicas, shares(task.batch_size, self.workers))
+        computed = self._compute(replicas, shares(task.batch_size, self.workers))
         graph = replicas[0].graph
-        # Gradients are exchanged in the order backpropagation yields them: from the last layer to the first.
-        # Statistics go with the last of them: they exist earlier, but a message of their own would cost more.
-        backward = [list(reversed(each.gradients)) for each in computed]
-        sums = self._combined(
-            graph,
-            [*(variable for variable, _ in backward[0]), *(each.variable for each in computed[0].state_updates)],
-            [
-                [*(gradient for _, gradient in pairs), *(each.batch_value for each in own.state_updates)]
-                for pairs, own in zip(backward, computed, strict=True)
-            ],
-            devices,
-        )
+        totals = exchange(graph, computed, devices, COMBINES[self.combine], self.bucket_bytes)
         targets: list[str] = []
-        for k, replica in enumerate(replicas):
-            gradients, statistics = sums[k][: len(backward[k])], sums[k][len(backward[k]) :]
-            pairs = [(variable, total) for (variable, _), total in zip(backward[k], gradients, strict=True)]
-            targets += replica.apply(pairs[::-1], [*_updates_of(computed[k], statistics), *computed[k].settled])
+        for replica, own in zip(replicas, totals, strict=True):
+            targets += replica.apply(own.gradients, own.state_updates)
         return program(
             graph,
             replicas,
@@ -102,6 +79,10 @@ class SyncData:
             accuracy=_first_sums(graph, devices[0], [c.accuracy for c in computed], "accuracy"),
             targets=targets,
         )
+
+    def _compute(self, replicas: Sequence[Replica], shares: Sequence[Share]) -> list[Gradients]:
+        computed = compute_gradients(replicas, shares, STATISTICS[self.statistics])
+        return computed if self.overlap else held_back(replicas, computed)
 
     def _settle_servers(self) -> None:
         """Fill in one server where gradients meet at servers; raises ConfigError for a number that makes no sense."""
@@ -115,30 +96,6 @@ class SyncData:
         self.servers = 1 if self.servers is None else self.servers
         if self.servers < 1:
             raise ConfigError(f"parallelism.servers={self.servers}: expected 1 or more")
-
-    def _combined(
-        self, graph: Graph, of: Sequence[Variable], parts: Sequence[Sequence[Tensor]], devices: Sequence[str]
-    ) -> list[list[Tensor]]:
-        """Sum tensor i of all workers, parts[k][i], for every i; returns the sums as every worker holds them.
-
-        of: the variable each tensor belongs to; a bucket is called after its first and stamped with its layer.
-        """
-        sums: list[list[Tensor]] = [[] for _ in devices]
-        sizes = [graph.spec(tensor).nbytes for tensor in parts[0]]
-        for bucket in in_buckets(sizes, self.bucket_bytes):
-            first, members = of[bucket.start], [[own[i] for i in bucket] for own in parts]
-            with graph.layer(first.layer):
-                totals = combine_bucket(graph, members, devices, first.name, COMBINES[self.combine])
-            for own, total in zip(sums, totals, strict=True):
-                own += total
-        return sums
-
-
-def _updates_of(computed: Gradients, statistics: Sequence[Tensor]) -> list[StateUpdate]:
-    return [
-        StateUpdate(update.variable, statistic, update.decay)
-        for update, statistic in zip(computed.state_updates, statistics, strict=True)
-    ]
 
 
 def _first_sums(graph: Graph, device: str, parts: Sequence[Tensor], name: str) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from runner.engine.graph import Graph, LayerStamp
 from runner.engine.initializers import Constant, Normal, Uniform, he_normal, lecun_normal
 from runner.engine.op import ShapeError
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.engine.variables import Variable, Variables
+from runner.engine.variables import Declaration, Part, Variable, Variables
 from runner.kernels.registry import Registry
 from tests.engine.running import Array, client, session
 
@@ -120,3 +122,19 @@ def test_initial_values_have_the_variance_of_their_rule(
     graph = Graph()
     (value,) = initial_values(graph, [Variables(graph, seed=1).get("w", MATRIX, initializer)], registry)
     assert value.var() == pytest.approx(variance, rel=0.15, abs=1e-12)
+
+
+@pytest.mark.parametrize(("axis", "begin", "end"), [(0, 0, 2), (0, 2, 5), (1, 1, 4), (1, 0, 6)])
+def test_a_part_begins_with_its_entries_of_the_whole(axis: int, begin: int, end: int, registry: Registry) -> None:
+    graph, spec = Graph(), TensorSpec((5, 6), "float64")
+    part = Part(spec, axis, begin, end)
+    whole = Declaration("w", spec, Normal(1.0), trainable=True, decayed=True, layer=None)
+    stores = [Variables(graph, seed=3, prefix=prefix) for prefix in ("a", "b")]
+    kept = stores[0].declare(whole, "")
+    shard = stores[1].declare(replace(whole, spec=part.spec, part=part), "")
+    slot = stores[1].slot(shard, "velocity")
+    values = initial_values(graph, [kept, shard], registry)
+    entries = np.s_[begin:end] if axis == 0 else np.s_[:, begin:end]
+    np.testing.assert_array_equal(values[1], values[0][entries], strict=True)
+    assert (shard.whole, slot.whole, kept.whole) == (spec, spec, spec)
+    assert (slot.spec, slot.part) == (shard.spec, part)

@@ -15,7 +15,7 @@ STREAM: dict[str, Any] = {"seed": 3, "key": "fc1/dropout"}
 
 
 def _mask(index: list[int], step: int = 0, rate: float = 0.3, width: int = 500, **changes: Any) -> Array:
-    attributes = {"shape": (len(index), width), "dtype": "float64", "rate": rate, **STREAM, **changes}
+    attributes = {"shape": (len(index), width), "dtype": "float64", "rate": rate, "first": 0, **STREAM, **changes}
     mask: Array = dropout_mask(np.asarray(step, np.int64), np.asarray(index, np.int64), **attributes)
     return mask
 
@@ -24,6 +24,11 @@ def test_a_row_of_a_mask_does_not_depend_on_the_rows_beside_it() -> None:
     whole = _mask([10, 11, 12, 13])
     np.testing.assert_array_equal(np.concatenate([_mask([10, 11]), _mask([12, 13])]), whole)
     np.testing.assert_array_equal(_mask([13, 10]), whole[[3, 0]])
+
+
+@pytest.mark.parametrize(("first", "width"), [(0, 7), (5, 8), (13, 1), (499, 1)])
+def test_columns_of_a_mask_are_those_of_the_whole(first: int, width: int) -> None:
+    np.testing.assert_array_equal(_mask([4, 9], first=first, width=width), _mask([4, 9])[:, first : first + width])
 
 
 @pytest.mark.parametrize(

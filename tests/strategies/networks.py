@@ -52,6 +52,15 @@ def dropped_out(net: NetworkBuilder, batch: Batch) -> Outputs:
     return nn.classify(net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch["y"])
 
 
+def hybrid(net: NetworkBuilder, batch: Batch, loss: str = "softmax") -> Outputs:
+    """A convolution below three dense layers, with dropout between them; no number of units divides another."""
+    h = nn.relu(net, nn.conv(net, batch["x"], 2, 3, name="conv1"), name="relu1")
+    h = nn.flatten(net, nn.max_pool(net, h, 2, name="pool1"), name="flat")
+    h = nn.dropout(net, nn.relu(net, nn.dense(net, h, 7, name="fc1"), name="relu2"), 0.4, name="drop")
+    h = nn.relu(net, nn.dense(net, h, 5, name="fc2"), name="relu3")
+    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"], loss)
+
+
 NETWORKS: dict[str, NetworkFunction] = {
     "dense": dense,
     "convolutional": convolutional,

@@ -26,8 +26,9 @@ from runner.optimizers.momentum import Momentum
 from runner.optimizers.sgd import Sgd
 from runner.strategies.base import Task, shares
 from runner.strategies.batch_statistics import STATISTICS
+from runner.strategies.exchange import COMBINES
 from runner.strategies.single import Single
-from runner.strategies.sync_data import COMBINES, SyncData
+from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, batch_normalised, task_of
 from tests.strategies.training import Trainer, Weights, difference, expect_same_bits, opened, trained
 

@@ -19,7 +19,8 @@ from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Task, shares
 from runner.strategies.batch_statistics import STATISTICS
 from runner.strategies.collectives import Combine, ring_all_reduce, sharded_reduce
-from runner.strategies.sync_data import COMBINES, SyncData
+from runner.strategies.exchange import COMBINES
+from runner.strategies.sync_data import SyncData
 from tests.engine.running import client, session
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Trainer, Weights, expect_same_bits, opened

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.device import local_cluster
+from runner.engine.inputs import InputSource
 from runner.engine.program import Client, Program
 from runner.engine.session import LocalSession, scalar
 from runner.kernels.registry import Registry
@@ -50,12 +51,21 @@ class Trainer:
 
 @contextmanager
 def opened(
-    strategy: Strategy, task: Task, registry: Registry, *, compression: str = "none", **more: Client
+    strategy: Strategy,
+    task: Task,
+    registry: Registry,
+    *,
+    compression: str = "none",
+    source: InputSource | None = None,
+    **more: Client,
 ) -> Iterator[Trainer]:
-    """A program of a strategy, not initialised; compression: of transfers; more: clients besides its own."""
+    """A program of a strategy, not initialised.
+
+    compression: of transfers. source: of its examples, if not the endless ones. more: clients besides its own.
+    """
     program = strategy.build(task)
     program = replace(program, clients={**program.clients, **more})
-    source = Examples(task.batch_size, task.example_shape, task.state_dtype)
+    source = source or Examples(task.batch_size, task.example_shape, task.state_dtype)
     cluster = local_cluster(program.workers, program.servers, compression=compression)
     session = LocalSession(program, cluster, registry, source)
     try:

@@ -52,14 +52,16 @@ def dropout_mask(
     rate: float,
     seed: int,
     key: str,
+    first: int = 0,
     name: str | None = None,
 ) -> Tensor:
     """Add a mask that is 0 with probability ``rate`` and 1 / (1 - rate) otherwise (inverted dropout).
 
     step: int64 scalar; index: (N,) int64 global example indices; shape: (N, ...). The draws of a row are a
-    function of (seed, key, step, index of the row), independent of the other rows and of N.
+    function of (seed, key, step, index of the row), independent of the other rows and of N. first: draws of a row to
+    leave out before those of the mask; so a mask (N, U) is columns first..first+U-1 of the mask of a wider layer.
     """
-    attributes = {**_stream(shape, dtype, seed, key), "rate": rate}
+    attributes = {**_stream(shape, dtype, seed, key), "rate": rate, "first": first}
     return graph.add("dropout_mask", [step, index], attributes, name=name)[0]
 
 
@@ -89,6 +91,7 @@ def _infer_mask(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence
         index,
     )
     expect(0.0 <= attributes["rate"] < 1.0, op, "a rate within [0, 1)", attributes["rate"])
+    expect(attributes["first"] >= 0, op, "a first draw from 0", attributes["first"])
     return [mask]
 
 
@@ -97,7 +100,7 @@ _STREAM = {"shape": "ints", "dtype": "dtype", "seed": "int", "key": "str"}
 
 _UNIFORM = {**_STREAM, "low": "float", "high": "float"}
 _NORMAL = {**_STREAM, "mean": "float", "stddev": "float"}
-_MASK = {**_STREAM, "rate": "float"}
+_MASK = {**_STREAM, "rate": "float", "first": "int"}
 
 register(OpDef("random_uniform", _draws("random_uniform"), _A_DRAW, arity=0, attributes=_UNIFORM))
 register(OpDef("random_normal", _draws("random_normal"), _A_DRAW, arity=0, attributes=_NORMAL))

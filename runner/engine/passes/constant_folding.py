@@ -32,8 +32,8 @@ UNIFORM = frozenset(
 )
 """Ops that make equal elements of equal elements, with arithmetic that rounds alike everywhere."""
 
-REARRANGING = frozenset({"broadcast_to", "identity", "reshape", "stop_gradient", "transpose"})
-"""Ops that leave a tensor of equal elements as it is but for its shape."""
+REARRANGING = frozenset({"broadcast_to", "identity", "reshape", "slice", "stop_gradient", "transpose"})
+"""Ops that leave of a tensor of equal elements another such, but for its shape."""
 
 LARGEST_WHOLE = 2**53
 """A ``fill`` holds its number as a float64; whole numbers beyond this may not fit."""

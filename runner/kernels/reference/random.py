@@ -27,7 +27,7 @@ def random_normal(*, shape: tuple[int, ...], dtype: str, seed: int, key: str, me
 
 @reference("dropout_mask")
 def dropout_mask(
-    step: Array, index: Array, *, shape: tuple[int, ...], dtype: str, rate: float, seed: int, key: str
+    step: Array, index: Array, *, shape: tuple[int, ...], dtype: str, rate: float, seed: int, key: str, first: int
 ) -> Array:
-    draws = philox.uniform(philox.key(seed, key), index, math.prod(shape[1:]), int(step))
+    draws = philox.uniform(philox.key(seed, key), index, math.prod(shape[1:]), int(step), first)
     return np.where(draws < rate, 0.0, 1.0 / (1.0 - rate)).astype(dtype).reshape(shape)

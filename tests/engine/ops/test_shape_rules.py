@@ -334,6 +334,20 @@ REFUSALS: dict[str, tuple[Callable[[Sketch], object], str]] = {
         ),
         r"op 'dropout_mask': expected one index per row of float32\[3,3\], came int64\[2\]",
     ),
+    "a mask of draws before the first": (
+        lambda s: ops.dropout_mask(
+            s.graph,
+            s.x(dtype="int64"),
+            s.x(2, dtype="int64"),
+            shape=(2, 3),
+            dtype="float32",
+            rate=0.5,
+            seed=0,
+            key="drop",
+            first=-1,
+        ),
+        r"op 'dropout_mask': expected a first draw from 0, came -1",
+    ),
     "integer draws": (
         lambda s: ops.random_normal(s.graph, (2,), "int32", seed=0, key="w"),
         r"op 'random_normal': expected a float dtype, came int32\[2\]",

@@ -1,0 +1,92 @@
+"""A forward pass in a graph of its own: strategies that cut a network read its stamps there and add it in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.engine import ops
+from runner.engine.graph import Graph, Node
+from runner.engine.network import NetworkBuilder, Outputs, StateUpdate
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Declaration, Variable, Variables
+from runner.strategies.base import Task, placeholders
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """One forward pass over some examples, on no device.
+
+    step: () int64. batch: the inputs by field, images in the network's dtype. declarations: what the tensor of each
+    variable was asked for as.
+    """
+
+    graph: Graph
+    step: Tensor
+    batch: Mapping[str, Tensor]
+    outputs: Outputs
+    state_updates: Sequence[StateUpdate]
+    declarations: Mapping[Tensor, Declaration]
+
+    @classmethod
+    def of(cls, task: Task, examples: int, *, training: bool) -> Blueprint:
+        """Draw the network of a task over a batch of ``examples``."""
+        graph = Graph()
+        variables = _Recorded(graph, seed=task.seed)
+        step = ops.placeholder(graph, (), "int64", name="step")
+        batch = placeholders(graph, task, examples)
+        batch["x"] = ops.as_dtype(graph, batch["x"], task.dtype)
+        net = NetworkBuilder(
+            graph, variables, dtype=task.dtype, seed=task.seed, training=training, step=step, index=batch["index"]
+        )
+        outputs = task.network(net, batch)
+        return cls(graph, step, batch, outputs, net.state_updates, variables.declarations)
+
+    def needed_for(self, tensors: Iterable[Tensor]) -> dict[str, Node]:
+        """Nodes that tensors are computed by, in graph order: without step and batch, and what these are made of."""
+        given = {self.step.node, *(tensor.node for tensor in self.batch.values())}
+        wanted = {tensor.node for tensor in tensors} - given
+        for node in reversed(list(self.graph)):
+            if node.name in wanted:
+                wanted.update({tensor.node for tensor in node.inputs} - given)
+        return {node.name: node for node in self.graph if node.name in wanted}
+
+    def declared_for(self, nodes: Iterable[Node]) -> list[Declaration]:
+        """Variables that nodes read or whose moving averages they advance, in order of creation."""
+        names = {node.name for node in nodes}
+        used = names | {each.variable.tensor.node for each in self.state_updates if each.batch_value.node in names}
+        return [declared for tensor, declared in self.declarations.items() if tensor.node in used]
+
+
+class _Recorded(Variables):
+    """Variables that are remembered with what they were asked for as."""
+
+    def __init__(self, graph: Graph, *, seed: int) -> None:
+        super().__init__(graph, seed=seed)
+        self.declarations: dict[Tensor, Declaration] = {}
+
+    def _create(self, declared: Declaration, device: str) -> Variable:
+        variable = super()._create(declared, device)
+        self.declarations[variable.tensor] = declared
+        return variable
+
+
+def add_copies(
+    blueprint: Blueprint, nodes: Sequence[Node], variables: Variables, given: Mapping[Tensor, Tensor]
+) -> dict[Tensor, Tensor]:
+    """Add nodes of a blueprint to the graph of a store, and what they need to the store.
+
+    nodes: in graph order. given: tensors of the blueprint that the nodes read -> tensors of the graph. Returns those
+    and, for every tensor of the nodes, the one that was added for it. Scope and device are the caller's.
+    """
+    graph, added = variables.graph, dict(given)
+    for declared in blueprint.declared_for(nodes):
+        variables.declare(declared, variables.device)
+    for node in nodes:
+        if node[0] in blueprint.declarations:
+            added[node[0]] = variables[blueprint.declarations[node[0]].name].tensor
+            continue
+        with graph.layer(node.layer):
+            copy = graph.add(node.op, [added[tensor] for tensor in node.inputs], node.attributes, name=node.name)
+        added.update(zip(node.tensors, copy.tensors, strict=True))
+    return added

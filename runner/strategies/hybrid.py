@@ -1,0 +1,200 @@
+"""``hybrid``: data parallelism below the dense layers, model parallelism in them (Krizhevsky 2014, section 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from runner.engine.autodiff import gradients
+from runner.engine.device import worker_device
+from runner.engine.graph import Graph
+from runner.engine.program import Program
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Variable
+from runner.errors import ConfigError
+from runner.strategies.base import Gradients, Replica, Task, ordered_sum, shares
+from runner.strategies.batch_statistics import STATISTICS, Normalised
+from runner.strategies.clients import Scored, program
+from runner.strategies.dense_training import DenseTraining, Pairs
+from runner.strategies.exchange import COMBINES, Totals, exchange
+from runner.strategies.hybrid_layers import Body, Rows, add_body, add_dense, rows_of
+from runner.strategies.network_parts import Parts, PartsOf
+from runner.strategies.passes import SCHEMES, dense_passes, updates_per_batch
+from runner.strategies.settings import require, require_bucket, require_one_of
+
+
+@dataclass
+class Hybrid:
+    """K workers: each computes its share of the batch up to the first dense layer, and its units of the dense layers.
+
+    Weights of dense layers are cut by output units, the j-th shard with its slots on worker j; everything else is on
+    every worker, as in ``sync_data``. Together the workers are one worker with the same batch.
+
+    scheme: how the activations at the boundary go through the dense layers. ``a``: every worker gathers those of the
+    whole batch, then there is one pass. ``b``: K passes, one with the examples of each worker, which sends them to all
+    others. ``c``: K passes, each with a K-th of every worker's examples. In b and c what the next pass needs can travel
+    while this one is computed; in b one worker sends at a time, in c all do.
+    fc_batch: examples of one update of the dense layers; null, or the batch: one update with the sum over all passes.
+    A smaller one divides the batch; there are batch / fc_batch passes then, an update after each, and
+    the next pass is computed with the new weights; layers below are updated once, by the whole batch. Schemes b and c
+    only. dense_lr_factor: multiplies the learning rate of dense layers.
+
+    combine, bucket_bytes, statistics: for the layers below the dense ones, as in ``sync_data``. Batch normalisation
+    between dense layers has the statistics of each pass, of all its examples; its averages advance once a step, by the
+    mean over the passes. ``pooled`` promises those of the batch, so there must be one pass then.
+    The optimizer's ``clip_norm`` is for all gradients of an update: where dense layers are updated several times in a
+    step, for these apart from those below.
+
+    Bytes on the wire in a step, values of b bytes, N examples: across the boundary of F features (K - 1) N F b forward
+    and as many backward, in every scheme, if each worker has units of the first dense layer; between dense layers of U
+    units likewise (K - 1) N U b each way; the logits of C classes N C b less what is where it is needed, each way
+    (:func:`~runner.strategies.hybrid_layers.add_dense`); dropout between dense layers 8 (K - 1) N once, for the
+    indices of examples; P parameters below the dense layers 2 (K - 1) P b, and what their statistics take; loss and
+    accuracy 2 (K - 1) b. With clip_norm and one update in a step, b for each shard of a variable that is not on the
+    first worker, and (K - 1) b. Where nothing below the dense layers is trained, there is no boundary backward: that is
+    model parallelism alone.
+    """
+
+    name: str = "hybrid"
+    workers: int = 2
+    scheme: str = "b"
+    fc_batch: int | None = None
+    dense_lr_factor: float = 1.0
+    combine: str = "sharded_reduce"
+    bucket_bytes: int = 1 << 20
+    statistics: str = "shares"
+
+    def __post_init__(self) -> None:
+        require_one_of("scheme", self.scheme, SCHEMES)
+        require(self.fc_batch is None or self.fc_batch >= 1, "fc_batch", self.fc_batch, "1 or more, or null")
+        positive = 0.0 < self.dense_lr_factor < math.inf
+        require(positive, "dense_lr_factor", self.dense_lr_factor, "a finite number above 0")
+        require_one_of("combine", self.combine, COMBINES)
+        require_bucket(self.bucket_bytes)
+        require_one_of("statistics", self.statistics, STATISTICS)
+
+    def build(self, task: Task) -> Program:
+        """Return the program: K bodies, passes through sharded dense layers, a collective for the bodies' gradients.
+
+        Raises ConfigError where the network or the batch cannot be cut this way.
+        """
+        passes = dense_passes(self.scheme, task.batch_size, self.workers, self.fc_batch)
+        parts_of = PartsOf(task, training=True)
+        self._expect_statistics_of_batch(parts_of(task.batch_size), len(passes))
+        graph = Graph()
+        devices = [worker_device(k) for k in range(self.workers)]
+        replicas = [Replica(graph, task, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
+        bodies, normalised = self._add_bodies(replicas, parts_of)
+        below = [replica.variables.trainable for replica in replicas]
+        dense = self._train_dense(replicas, parts_of, rows_of(replicas, bodies, passes), backward=bool(below[0]))
+        losses, accuracies = dense.scores("loss"), dense.scores("accuracy")
+        pairs = _differentiate_bodies(replicas, bodies, below, dense.boundary)
+        columns = (losses, accuracies, pairs, normalised.parts, normalised.settled)
+        computed = [Gradients(*own) for own in zip(*columns, strict=True)]
+        graph = replicas[0].graph
+        totals = exchange(graph, computed, devices, COMBINES[self.combine], self.bucket_bytes)
+        targets = _update(replicas, totals, dense)
+        with graph.device(devices[0]), graph.absolute_scope("train/total"):
+            loss, accuracy = ordered_sum(graph, losses, "loss"), ordered_sum(graph, accuracies, "accuracy")
+        return program(graph, replicas, loss=loss, accuracy=accuracy, targets=targets, scored=_score(replicas))
+
+    def _add_bodies(self, replicas: Sequence[Replica], parts_of: PartsOf) -> tuple[list[Body], Normalised]:
+        bodies = [
+            add_body(replica, parts_of(hi - lo), "train", (lo, hi), "train")
+            for replica, (lo, hi) in zip(replicas, shares(replicas[0].task.batch_size, self.workers), strict=True)
+        ]
+        normalised = STATISTICS[self.statistics](replicas, bodies)
+        moved = normalised.moved
+        return [replace(each, boundary=moved.get(each.boundary, each.boundary)) for each in bodies], normalised
+
+    def _train_dense(
+        self, replicas: Sequence[Replica], parts_of: PartsOf, passes: Sequence[Rows], *, backward: bool
+    ) -> DenseTraining:
+        """Add all passes, with updates in between where an update is of fewer examples than the batch."""
+        updates = updates_per_batch(self.scheme, replicas[0].task.batch_size, self.fc_batch)
+        dense = DenseTraining(replicas, parts_of, updates=updates, lr_factor=self.dense_lr_factor, backward=backward)
+        for number, rows in enumerate(passes):
+            dense.add(rows, number)
+            if updates > 1:
+                dense.update(_clipped(replicas, dense.gradients()), number)
+        return dense
+
+    def _expect_statistics_of_batch(self, parts: Parts, passes: int) -> None:
+        if self.statistics != "pooled" or passes == 1:
+            return
+        layers = [node.layer.name for node in parts.dense if node.op == "batch_norm" and node.layer is not None]
+        if layers:
+            raise ConfigError(
+                f"parallelism.statistics=pooled with parallelism.scheme={self.scheme}: layer {layers[0]!r}, between "
+                f"dense layers, would have statistics of each of {passes} passes; use scheme=a, or statistics=shares"
+            )
+
+
+def _differentiate_bodies(
+    replicas: Sequence[Replica],
+    bodies: Sequence[Body],
+    below: Sequence[Sequence[Variable]],
+    boundary: Sequence[tuple[Tensor, Tensor]],
+) -> list[Pairs]:
+    """Add the backward pass below the boundary, of all workers in one go; boundary: tensors and their gradients.
+
+    Where batch normalisation has the statistics of all, what one worker puts out depends on the examples of all.
+    """
+    wanted = [variable.tensor for own in below for variable in own]
+    if not wanted:
+        return [[] for _ in replicas]
+    ys, grad_ys = [tensor for tensor, _ in boundary], [gradient for _, gradient in boundary]
+    found = iter(gradients(replicas[0].graph, ys, wanted, grad_ys, scope="train/gradients"))
+    return [
+        replica.paired(own, [next(found) for _ in own], body.scope)
+        for replica, own, body in zip(replicas, below, bodies, strict=True)
+    ]
+
+
+def _update(replicas: Sequence[Replica], totals: Sequence[Totals], dense: DenseTraining) -> list[str]:
+    """Add what is assigned at the end of the step; returns the assign nodes to run."""
+    if dense.updates > 1:
+        applied = [
+            replica.apply(own.gradients, own.state_updates) for replica, own in zip(replicas, totals, strict=True)
+        ]
+        return [*chain(*applied), *dense.assign()]
+    below, sharded = _clipped_together(replicas, [own.gradients for own in totals], dense.gradients())
+    assigned = [
+        replica.assign(pairs, own.state_updates) for replica, pairs, own in zip(replicas, below, totals, strict=True)
+    ]
+    dense.update(sharded, 0)
+    return [*chain(*assigned), *dense.assign()]
+
+
+def _clipped_together(
+    replicas: Sequence[Replica], below: Sequence[Pairs], dense: Sequence[Pairs]
+) -> tuple[list[Pairs], list[Pairs]]:
+    """Clip by the norm of all gradients of the network, of which those below the dense layers are on every worker."""
+    once = [gradient for own in (below[0], *dense) for _, gradient in own]
+    clipped = _clipped(replicas, [*below, *dense], once)
+    return clipped[: len(below)], clipped[len(below) :]
+
+
+def _clipped(
+    replicas: Sequence[Replica], pairs: Sequence[Pairs], counted: Sequence[Tensor] | None = None
+) -> list[Pairs]:
+    """Add what ``clip_norm`` asks for, over the gradients of all workers; scalars meet on the first."""
+    first = replicas[0]
+    with first.within("update"):
+        flat = iter(first.task.optimizer.clipped(first.graph, list(chain(*pairs)), counted))
+    return [[next(flat) for _ in own] for own in pairs]
+
+
+def _score(replicas: Sequence[Replica]) -> list[Scored]:
+    """Add the forward pass over an evaluation batch: one pass through the dense layers."""
+    task = replicas[0].task
+    parts_of = PartsOf(task, training=False)
+    bodies = [
+        add_body(replica, parts_of(hi - lo), "test", (lo, hi), "eval")
+        for replica, (lo, hi) in zip(replicas, shares(task.eval_batch_size, len(replicas)), strict=True)
+    ]
+    (rows,) = rows_of(replicas, bodies, dense_passes("a", task.eval_batch_size, len(replicas), None))
+    added = add_dense(replicas, [replica.variables for replica in replicas], parts_of, rows, "eval")
+    return [(added.outputs[k], body.batch) for k, body in enumerate(bodies)]

@@ -1,0 +1,187 @@
+"""What hybrid parallelism sends, to the byte and by wire, and that passes wait for nothing they do not need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from runner.engine.compile import compile_signature
+from runner.engine.device import DeviceName, local_cluster, worker_device
+from runner.engine.graph import Graph
+from runner.engine.kernel_table import load_kernels
+from runner.engine.program import Program
+from runner.kernels.registry import Registry
+from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Sgd
+from runner.strategies.base import Task, shares
+from runner.strategies.hybrid import Hybrid
+from tests.strategies.networks import CLASSES, NETWORKS, hybrid, task_of
+from tests.strategies.training import opened
+
+BATCH = 13
+FEATURES = 8
+"""Of an example at the boundary: two filters, 2x2 places."""
+UNITS = [7, 5, CLASSES]
+BELOW = 2 * 9 + 2
+"""Parameters of the convolution."""
+SHARDED = 6
+"""Variables of the dense layers."""
+B = 8
+"""Bytes of a float64, and of an index."""
+
+Wires = Counter[tuple[int, int]]
+"""(sender, receiver) -> bytes in a step."""
+
+
+def task_for(batch_size: int = BATCH, clip_norm: float | None = None) -> Task:
+    return task_of(hybrid, Momentum(clip_norm=clip_norm), batch_size=batch_size)
+
+
+def sizes(total: int, workers: int) -> list[int]:
+    return [hi - lo for lo, hi in shares(total, workers)]
+
+
+def wires(program: Program) -> Wires:
+    """What the plans of a training step send."""
+    workers = program.workers
+    number = {worker_device(k): k for k in range(workers)}
+    compiled = compile_signature(
+        program.graph, program.clients["train"].signature, local_cluster(workers), load_kernels()
+    )
+    sent: Wires = Counter()
+    for device, part in compiled.parts.items():
+        for node in part.graph:
+            if node.op == "send":
+                destination = number[node.attributes["destination"]]
+                sent[number[device], destination] += part.graph.spec(node.inputs[0]).nbytes
+    return sent
+
+
+def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) -> Wires:
+    """Parts of ``held`` things by worker, ``each`` bytes one, on every worker with readers; gradients come back."""
+    sent: Wires = Counter()
+    for j, i in permutations(range(len(held)), 2):
+        sent[j, i] += held[j] * each * (readers[i] > 0)
+        sent[j, i] += held[i] * each * (readers[j] > 0) * backward
+    return sent
+
+
+def formula(workers: int, batch: int = BATCH) -> Wires:
+    """Bytes on every wire in a step with one update, in whatever scheme."""
+    examples = sizes(batch, workers)
+    fc1, fc2, fc3 = (sizes(units, workers) for units in UNITS)
+    sent = gathered(examples, fc1, FEATURES * B, backward=True)
+    sent += gathered(examples, fc1, B, backward=False)  # indices, for dropout
+    sent += gathered(fc1, fc2, batch * B, backward=True)
+    sent += gathered(fc2, fc3, batch * B, backward=True)
+    below = sizes(BELOW, workers)
+    for j, i in permutations(range(workers), 2):
+        sent[j, i] += (examples[i] * fc3[j] + examples[j] * fc3[i]) * B  # logits, and gradients of logits
+        sent[j, i] += (below[i] + below[j]) * B  # gradients below: what the other owns, and what is owned
+        sent[j, i] += 2 * B * (i == 0)  # loss and accuracy
+    return sent
+
+
+@pytest.mark.parametrize("scheme", ["a", "b", "c"])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
+def test_every_wire_carries_the_bytes_of_the_formula(workers: int, scheme: str, registry: Registry) -> None:
+    strategy = Hybrid(workers=workers, scheme=scheme)
+    expected = formula(workers)
+    assert wires(strategy.build(task_for())) == +expected
+    with opened(strategy, task_for(), registry) as trainer:
+        trainer.session.run("init")
+        trainer.train(range(2))
+        counted = trainer.session.sent_bytes()
+    by_sender = [sum(count for (j, _), count in expected.items() if j == k) for k in range(workers)]
+    assert counted == [2 * count for count in by_sender]
+
+
+@pytest.mark.parametrize(("scheme", "fc_batch"), [("b", 3), ("b", 4), ("c", 2), ("c", 6)])
+def test_smaller_updates_send_no_byte_more(scheme: str, fc_batch: int) -> None:
+    program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
+    assert wires(program) == formula(3, 12)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_totals_are_those_of_the_description(workers: int) -> None:
+    others = workers - 1
+    examples, classes = sizes(BATCH, workers), sizes(CLASSES, workers)
+    boundary = gathered(examples, sizes(UNITS[0], workers), FEATURES * B, backward=True)
+    assert boundary.total() == 2 * others * BATCH * FEATURES * B
+    between = gathered(sizes(7, workers), sizes(5, workers), BATCH * B, backward=True)
+    assert between.total() == 2 * others * BATCH * UNITS[0] * B
+    logits = sum(n * (CLASSES - own) for n, own in zip(examples, classes, strict=True))
+    last = gathered(sizes(5, workers), classes, BATCH * B, backward=True).total()
+    rest = 8 * others * BATCH + 2 * others * BELOW * B + 2 * others * B
+    assert formula(workers).total() == boundary.total() + between.total() + last + 2 * logits * B + rest
+
+
+def test_clipping_sends_a_scalar_for_each_shard_and_a_factor_to_each_worker() -> None:
+    expected = formula(3)
+    for k in (1, 2):
+        expected[k, 0] += SHARDED * B
+        expected[0, k] += B
+    assert wires(Hybrid(workers=3).build(task_for(clip_norm=0.5))) == expected
+
+
+def test_images_are_sent_forward_only_where_nothing_below_is_trained() -> None:
+    program = Hybrid(workers=2).build(task_of(NETWORKS["dense"], Sgd(), batch_size=4))
+    images, units = gathered([2, 2], [1, 1], 36 * B, backward=False), [8, 6]
+    for width in units:
+        images += gathered(sizes(width, 2), [1, 1], 4 * B, backward=True)
+    images[0, 1] += (2 * 2 + 2 * 1) * B
+    images[1, 0] += (2 * 1 + 2 * 2) * B + 2 * B
+    assert wires(program) == images
+
+
+def test_a_worker_receives_a_tensor_once() -> None:
+    program = Hybrid(workers=3, scheme="c").build(task_for())
+    compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(3), load_kernels())
+    keys = [node.attributes["key"] for part in compiled.parts.values() for node in part.graph if node.op == "send"]
+    assert len(keys) == len(set(keys))
+
+
+def ancestors(graph: Graph, names: set[str]) -> set[str]:
+    found = set(names)
+    for node in reversed(list(graph)):
+        if node.name in found:
+            found.update(tensor.node for tensor in node.inputs)
+            found.update(node.control_inputs)
+    return found
+
+
+def of_pass(graph: Graph, number: int) -> set[str]:
+    return {node.name for node in graph if f"/pass_{number}/" in f"/{node.name}/"}
+
+
+@pytest.mark.parametrize("scheme", ["b", "c"])
+def test_no_pass_waits_for_another_unless_it_is_updated_in_between(scheme: str) -> None:
+    def waits(**changes: Any) -> bool:
+        graph = Hybrid(workers=3, scheme=scheme, **changes).build(task_for(12)).graph
+        return bool(ancestors(graph, of_pass(graph, 1)) & of_pass(graph, 0))
+
+    assert not waits()
+    assert waits(fc_batch=4)
+
+
+@pytest.mark.parametrize("fc_batch", [None, 4])
+@pytest.mark.parametrize("scheme", ["b", "c"])
+def test_activations_leave_before_dense_layers_are_computed(scheme: str, fc_batch: int | None) -> None:
+    """So the transfer of the next pass is under way while the present one is computed."""
+    program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
+    compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(3), load_kernels())
+    for part in compiled.parts.values():
+        layers = [(node.op, node.layer.name if node.layer else "") for node in part.graph]
+        sends = [i for i, (op, layer) in enumerate(layers) if (op, layer) == ("send", "flat")]
+        dense = [i for i, (op, _) in enumerate(layers) if "matmul" in op]
+        assert len(sends) == 2 * (1 if scheme == "b" and fc_batch in (None, 4) else 3)
+        assert max(sends) < min(dense)
+
+
+def test_devices_are_workers() -> None:
+    program = Hybrid(workers=3).build(task_for())
+    assert {DeviceName.parse(node.device).job for node in program.graph if node.device} == {"worker"}
+    assert all(node.device for node in program.graph)
