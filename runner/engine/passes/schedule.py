@@ -13,14 +13,20 @@ import heapq
 import math
 from collections import defaultdict
 
-from runner.engine import cost
+from runner.engine.cost import Seconds, node_seconds
 from runner.engine.device import Cluster
 from runner.engine.graph import Graph, Node
 
 
-def start_times(graph: Graph, cluster: Cluster) -> dict[str, float]:
+def start_times(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> dict[str, float]:
     """Simulated start of every node of a placed and cut graph, in seconds since the step began, in that order."""
-    return _Simulation(graph, cluster).run()
+    return _Simulation(graph, cluster, seconds).run()
+
+
+def end_of(graph: Graph, starts: dict[str, float], cluster: Cluster, seconds: Seconds = node_seconds) -> float:
+    """Seconds until the last node of a simulated step is done."""
+    ends = (starts[node.name] + seconds(graph, node, cluster.device(node.device)) for node in graph)
+    return max(ends, default=0.0)
 
 
 def split(graph: Graph, order: list[str]) -> dict[str, Graph]:
@@ -39,11 +45,11 @@ def _with_controls(node: Node, controls: tuple[str, ...]) -> Node:
 
 
 class _Simulation:
-    def __init__(self, graph: Graph, cluster: Cluster) -> None:
+    def __init__(self, graph: Graph, cluster: Cluster, seconds: Seconds) -> None:
         self.graph = graph
         self.cluster = cluster
         self.index = {name: i for i, name in enumerate(graph.nodes)}
-        self.seconds = {node.name: cost.node_seconds(graph, node, cluster.device(node.device)) for node in graph}
+        self.seconds = {node.name: seconds(graph, node, cluster.device(node.device)) for node in graph}
         self.readers: dict[str, list[str]] = defaultdict(list)
         self.missing: dict[str, int] = {}
         for node in graph:
