@@ -29,11 +29,12 @@ _NS = 1e-9
 class Placement:
     """Where layers are, and why.
 
-    layers: layer -> device, in the order of the network; everything that belongs to a layer is there. found_by: the way
-    it was found. tried_step_s: way -> simulated seconds of a training step.
+    layers: layer -> device, in the order of the network; everything that belongs to a layer is there. idle: devices
+    without a layer. found_by: the way it was found. tried_step_s: way -> simulated seconds of a training step.
     """
 
     layers: Mapping[str, str]
+    idle: tuple[str, ...]
     found_by: str
     tried_step_s: Mapping[str, float]
 
@@ -70,16 +71,20 @@ def settle(strategy: ModelParallel, program: Program, cluster: Cluster) -> Settl
         program = replace(program, graph=colocate_layers(program.graph, stored))
     placed = place_program(program, cluster, load_kernels(), seconds)
     layers = devices_of_layers(placed.program.graph)
-    return Settled(placed.program, Placement(layers, placed.found_by, placed.tried), seconds)
+    idle = tuple(device.name for device in cluster.devices if device.name not in layers.values())
+    return Settled(placed.program, Placement(layers, idle, placed.found_by, placed.tried), seconds)
 
 
 def placement_text(placement: Placement) -> str:
     """A line on how the placement was found and what was tried, and a line for each device with its layers."""
     tried = ", ".join(f"{way} {1e3 * seconds:,.3f} ms" for way, seconds in placement.tried_step_s.items())
-    lines = [f"placement of layers: {placement.found_by} (step as simulated: {tried})"]
-    for device in sorted(set(placement.layers.values())):
-        lines.append(f"  {device}: {', '.join(_on(placement, device))}")
-    return "\n".join(lines)
+    devices = sorted({*placement.layers.values(), *placement.idle})
+    return "\n".join(
+        [
+            f"placement of layers: {placement.found_by} (step as simulated: {tried})",
+            *(f"  {device}: {', '.join(_on(placement, device)) or 'nothing, which is faster'}" for device in devices),
+        ]
+    )
 
 
 def _on(placement: Placement, device: str) -> list[str]:
