@@ -12,6 +12,7 @@ from pathlib import Path
 
 from runner.build import build, open_session
 from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest, weights_sha256
+from runner.comparison import measured_step_s, predicted_step_s, verdict
 from runner.config import dump, to_plain
 from runner.config_schema import Config
 from runner.display import create_display
@@ -21,8 +22,9 @@ from runner.errors import CheckpointError, Interrupted, NonFiniteLossError, Nume
 from runner.experiment import Experiment
 from runner.files import replace_durably
 from runner.graph_picture import draw_graph
+from runner.placement import placement_text
 from runner.record import Record
-from runner.run_directory import RunDirectory
+from runner.run_directory import PLACEMENT_FILE, RunDirectory
 from runner.signals import StopRequest
 from runner.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
 from runner.sweep_place import SweepPlace
@@ -47,7 +49,8 @@ def run(
 
     summary.json is written however the run ends. Raises the RunnerError that ended it, if one did.
     """
-    experiment = build(config)
+    placement = run_dir / PLACEMENT_FILE
+    experiment = build(config, placement if resume and placement.exists() else None)
     experiment.config.data.require_present()
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         replace_durably(directory.config_yaml, dump(config).encode())
@@ -89,6 +92,7 @@ class _Life:
         self._tell_kernels()
         if self.summary.emulated:
             log.info("emulated: %s", self.summary.emulated)
+        self._tell_placement()
         try:
             with (
                 StopRequest() as stop,
@@ -112,6 +116,18 @@ class _Life:
         missing = {library.name: library.missing for library in libraries if library.missing}
         self.summary = dataclasses.replace(self.summary, kernels_missing=missing)
 
+    def _tell_placement(self) -> None:
+        """Say where layers are and how a step compares with those of other strategies: predicted, measured if asked."""
+        settled, parallelism = self._experiment.settled, self._experiment.config.parallelism
+        if settled is None:
+            return
+        log.info("%s", placement_text(settled.placement))
+        log.info("%s", verdict(predicted_step_s(self._experiment), "predicted by the cost model"))
+        if parallelism.compare_steps:
+            measured = measured_step_s(self._experiment, self._directory, parallelism.compare_steps)
+            self.summary = dataclasses.replace(self.summary, compared_step_s=measured)
+            log.info("%s", verdict(measured, f"measured over {parallelism.compare_steps} steps each"))
+
     def _train(self, session: Session, first_step: int, stop: StopRequest) -> None:
         record = self._open_record(first_step)
         meta = CheckpointMeta(self.summary.config_hash, self._directory.run_id, self._directory.epoch, examples=0)
@@ -127,6 +143,7 @@ class _Life:
         )
         for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
             record.artifact(path)
+        self._keep_placement(record)
         status = "failed"
         try:
             trainer.run()
@@ -141,6 +158,14 @@ class _Life:
             record.plots(None if scores is None else scores.confusion, self._experiment.facts.class_names)
             self.summary = self._with_course(session, record, trainer.progress)
             record.close(status)
+
+    def _keep_placement(self, record: Record) -> None:
+        """Write where the layers are, once: a run that goes on leaves them there."""
+        settled, path = self._experiment.settled, self._directory.placement_json
+        if settled is not None:
+            if not path.exists():
+                settled.placement.write(path)
+            record.artifact(path)
 
     def _name_the_node(self, error: NonFiniteLossError) -> None:
         """Repeat the steps since the last checkpoint with every value checked: that raises where it began."""

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from runner.engine import op as op_table
+from runner.engine.cost import Seconds, node_seconds
 from runner.engine.device import Cluster
 from runner.engine.graph import Graph, Node
 from runner.engine.passes.optimize import COMPRESSION, Pass, default_passes, optimize
 from runner.engine.passes.order_writes import order_writes
-from runner.engine.passes.placement import place
+from runner.engine.passes.placement import DeviceTypes, place
 from runner.engine.passes.prune import prune
 from runner.engine.passes.rewriting import Roots
-from runner.engine.passes.schedule import split, start_times
+from runner.engine.passes.schedule import end_of, split, start_times
 from runner.engine.passes.transfers import insert_transfers
 from runner.engine.plan import DevicePlan
 from runner.engine.planner import plan_device
@@ -57,12 +58,13 @@ class Compiled:
     """A signature, cut by device.
 
     location: where and under which name each fetch is found. starts: node name -> seconds into the step at which the
-    simulation that gave the order let it start.
+    simulation that gave the order let it start. step_s: when the last of them was done.
     """
 
     parts: Mapping[str, Part]
     location: Mapping[Tensor, tuple[str, Tensor]]
     starts: Mapping[str, float]
+    step_s: float
 
 
 def compile_signature(
@@ -71,11 +73,13 @@ def compile_signature(
     cluster: Cluster,
     registry: Registry,
     observe: Observer | None = None,
+    seconds: Seconds = node_seconds,
 ) -> Compiled:
     """Place, prune, optimize, cut, schedule and split ``graph`` for one signature.
 
     The whole graph is placed first, whatever is asked of it, so that a variable lives on the same device for every
-    signature. observe: called with the name and the result of every pass; tests verify the graph there.
+    signature. observe: called with the name and the result of every pass; tests verify the graph there. seconds: what
+    a node takes, for placement and order.
     """
 
     def seen(name: str, result: Graph) -> Graph:
@@ -83,14 +87,14 @@ def compile_signature(
             observe(name, result)
         return result
 
-    placed = seen("place", place(graph, cluster, lambda node: _device_types(node, registry)))
+    placed = seen("place", place(graph, cluster, device_types(registry), seconds))
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
     passes = (*default_passes(registry), *_compression(cluster, signature))
     optimized, gone_to = optimize(seen("prune", pruned), roots, passes, observe)
     cut = seen("transfers", insert_transfers(optimized))
     ordered = seen("writes", order_writes(cut))
-    starts = start_times(ordered, cluster)
+    starts = start_times(ordered, cluster, seconds)
     graphs = split(ordered, list(starts))
     for device, part in graphs.items():
         seen(f"split {device}", part)
@@ -107,14 +111,19 @@ def compile_signature(
         )
         for device, part in graphs.items()
     }
-    return Compiled(parts, location, starts)
+    return Compiled(parts, location, starts, end_of(ordered, starts, cluster, seconds))
 
 
 def _compression(cluster: Cluster, signature: Signature) -> tuple[Pass, ...]:
     return (COMPRESSION,) if cluster.compression == "high16" and not signature.exact else ()
 
 
-def _device_types(node: Node, registry: Registry) -> frozenset[str] | None:
-    if op_table.lookup(node.op).executed_by == "executor":
-        return None
-    return registry.device_types(node.op)
+def device_types(registry: Registry) -> DeviceTypes:
+    """Return which device types have a kernel for a node; None, for any, where it needs none."""
+
+    def types_for(node: Node) -> frozenset[str] | None:
+        if op_table.lookup(node.op).executed_by == "executor":
+            return None
+        return registry.device_types(node.op)
+
+    return types_for

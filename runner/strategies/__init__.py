@@ -1,7 +1,8 @@
 """Parallelism strategies: each is a graph rewrite with its clients, selected by ``parallelism=NAME``."""
 
 from runner.strategies.hybrid import Hybrid
+from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 
-STRATEGIES: dict[str, type] = {"single": Single, "sync_data": SyncData, "hybrid": Hybrid}
+STRATEGIES: dict[str, type] = {"single": Single, "sync_data": SyncData, "model": ModelParallel, "hybrid": Hybrid}

@@ -250,11 +250,16 @@ def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
 
 
 def advance(graph: Graph, update: StateUpdate) -> str:
-    """Add the next value of a moving average; returns the assign node to run."""
+    """Let a moving average have its next value; returns the assign node to run."""
+    return ops.assign(graph, update.variable.tensor, advanced(graph, update)).node
+
+
+def advanced(graph: Graph, update: StateUpdate) -> Tensor:
+    """Add the next value of a moving average."""
     variable = update.variable
     old = scaled(graph, variable.tensor, update.decay, variable.spec.dtype, "old")
     new = scaled(graph, update.batch_value, 1.0 - update.decay, variable.spec.dtype, "new")
-    return ops.assign(graph, variable.tensor, ops.add(graph, old, new)).node
+    return ops.add(graph, old, new)
 
 
 def scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -> Tensor:

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 
 from runner.engine.device import worker_device
-from runner.engine.graph import Graph
-from runner.engine.network import StateUpdate
 from runner.engine.program import Program
-from runner.strategies.base import Gradients, Replica, Task, ordered_sum, shares
-from runner.strategies.clients import program
+from runner.strategies.base import Task
+from runner.strategies.microbatches import in_microbatches
 
 
 @dataclass
@@ -23,30 +21,4 @@ class Single:
 
     def build(self, task: Task) -> Program:
         """Return the program: k forward and backward passes, ordered sums, one update."""
-        graph = Graph()
-        replica = Replica(graph, task, device=worker_device(0))
-        computed = [
-            replica.compute_gradients(share, f"train/share_{k}" if task.microbatches > 1 else "train")
-            for k, share in enumerate(shares(task.batch_size, task.microbatches))
-        ]
-        with graph.device(replica.device), graph.absolute_scope("train/total"):
-            loss = ordered_sum(graph, [each.loss for each in computed], "loss")
-            accuracy = ordered_sum(graph, [each.accuracy for each in computed], "accuracy")
-            totals = [
-                (variable, ordered_sum(graph, [each.gradients[i][1] for each in computed]))
-                for i, (variable, _) in enumerate(computed[0].gradients)
-            ]
-            updates = _total_updates(graph, computed)
-        targets = replica.apply(totals, updates)
-        return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
-
-
-def _total_updates(graph: Graph, computed: list[Gradients]) -> list[StateUpdate]:
-    return [
-        StateUpdate(
-            update.variable,
-            ordered_sum(graph, [each.state_updates[i].batch_value for each in computed]),
-            update.decay,
-        )
-        for i, update in enumerate(computed[0].state_updates)
-    ]
+        return in_microbatches(task, worker_device(0))

@@ -2,17 +2,18 @@
 
 Feasible devices of a node are those that satisfy its constraint and have a kernel for its op; nodes that must be
 colocated form groups (union-find) whose feasible sets are intersected; what freedom is left goes to the device
-where a simulated execution finishes the node first, transfers counted.
+where a simulated execution finishes first, transfers counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from runner.engine import cost
+from runner.engine.cost import Seconds, node_seconds
 from runner.engine.device import Cluster, Device, DeviceName
 from runner.engine.graph import Graph, Node
+from runner.engine.passes.earliest_finish import earliest_finish
 
 DeviceTypes = Callable[[Node], Collection[str] | None]
 
@@ -21,22 +22,54 @@ class PlacementError(ValueError):
     """No device satisfies what is asked of a node or of a colocation group."""
 
 
-def place(graph: Graph, cluster: Cluster, device_types: DeviceTypes) -> Graph:
+@dataclass(frozen=True)
+class Groups:
+    """What must be decided together.
+
+    of: node name -> name of its group. feasible: group -> the devices that each of its nodes can run on, in the
+    order of the cluster.
+    """
+
+    of: Mapping[str, str]
+    feasible: Mapping[str, Sequence[str]]
+
+    @property
+    def decided(self) -> dict[str, str]:
+        """The groups that have no choice, with their device."""
+        return {group: devices[0] for group, devices in self.feasible.items() if len(devices) == 1}
+
+
+def place(graph: Graph, cluster: Cluster, device_types: DeviceTypes, seconds: Seconds = node_seconds) -> Graph:
     """Return the graph with a full device name on every node.
 
-    device_types: the device types with a kernel for a node, or None when any will do. Raises PlacementError
-    naming the nodes, their constraints and the devices there are.
+    device_types: the device types with a kernel for a node, or None when any will do. seconds: what a node takes.
+    Raises PlacementError naming the nodes, their constraints and the devices there are.
     """
-    groups = _colocation_groups(graph)
-    feasible = _feasible_sets(graph, cluster, device_types, groups)
-    chosen = _earliest_finish(graph, cluster, groups, feasible)
+    groups = colocation_groups(graph, cluster, device_types)
+    chosen = groups.decided
+    if len(chosen) < len(groups.feasible):
+        chosen = earliest_finish(graph, cluster, groups.of, groups.feasible, seconds)
+    return put(graph, groups, chosen)
+
+
+def put(graph: Graph, groups: Groups, chosen: Mapping[str, str]) -> Graph:
+    """Return the graph with each node on the device of its group.
+
+    Who stands beside whom is settled with that, and named no more: passes may then join and drop nodes.
+    """
     placed = Graph()
     for node in graph:
-        placed.insert(replace(node, device=chosen[groups[node.name]]))
+        placed.insert(replace(node, device=chosen[groups.of[node.name]], colocate_with=()))
     return placed
 
 
-def _colocation_groups(graph: Graph) -> dict[str, str]:
+def colocation_groups(graph: Graph, cluster: Cluster, device_types: DeviceTypes) -> Groups:
+    """Return the colocation groups of a graph with what is feasible for each; raises PlacementError as :func:`place`"""
+    of = _united(graph)
+    return Groups(of, _feasible_sets(graph, cluster, device_types, of))
+
+
+def _united(graph: Graph) -> dict[str, str]:
     """Union-find over colocation: node name -> name of its group's root."""
     parent = {name: name for name in graph.nodes}
 
@@ -84,30 +117,3 @@ def _able(node: Node, matching: Sequence[Device], types: Collection[str] | None,
             f"device types with a kernel: {'any' if types is None else sorted(types)}, devices: {have}"
         )
     return able
-
-
-def _earliest_finish(
-    graph: Graph, cluster: Cluster, groups: dict[str, str], feasible: dict[str, list[str]]
-) -> dict[str, str]:
-    """Greedy simulation in graph order: a group settles where its first node finishes first."""
-    chosen: dict[str, str] = {}
-    devices = {device.name: device for device in cluster.devices}
-    free = dict.fromkeys(devices, 0.0)
-    finished: dict[str, float] = {}
-    for node in graph:
-        group = groups[node.name]
-        candidates = [chosen[group]] if group in chosen else feasible[group]
-
-        def finish_on(name: str, node: Node = node) -> float:
-            start = free[name]
-            for tensor in node.inputs:
-                remote = chosen[groups[tensor.node]] != name
-                wire = cluster.transfer_s(graph.spec(tensor).nbytes) if remote else 0.0
-                start = max(start, finished[tensor.node] + wire)
-            return start + cost.node_seconds(graph, node, devices[name])
-
-        finish = {name: finish_on(name) for name in candidates}
-        best = min(finish, key=finish.__getitem__)
-        finished[node.name] = free[best] = finish[best]
-        chosen[group] = best
-    return chosen

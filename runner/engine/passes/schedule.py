@@ -20,7 +20,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 
-from runner.engine import cost
+from runner.engine.cost import Seconds, node_seconds
 from runner.engine.device import Cluster
 from runner.engine.graph import Graph, Node
 from runner.engine.passes.rewriting import needed_by
@@ -29,11 +29,17 @@ PATIENCE = 0.5
 """Part of its slack for which a node that reads what was received is put off: halfway from too early to too late."""
 
 
-def start_times(graph: Graph, cluster: Cluster) -> dict[str, float]:
+def start_times(graph: Graph, cluster: Cluster, seconds: Seconds = node_seconds) -> dict[str, float]:
     """Simulated start of every node of a placed and cut graph, in seconds since the step began, in that order."""
-    work = _Work(graph, cluster)
+    work = _Work(graph, cluster, seconds)
     eager = _Simulation(work, {}).run()
     return _Simulation(work, _patience(work, eager)).run()
+
+
+def end_of(graph: Graph, starts: dict[str, float], cluster: Cluster, seconds: Seconds = node_seconds) -> float:
+    """Seconds until the last node of a simulated step is done."""
+    ends = (starts[node.name] + seconds(graph, node, cluster.device(node.device)) for node in graph)
+    return max(ends, default=0.0)
 
 
 def split(graph: Graph, order: list[str]) -> dict[str, Graph]:
@@ -87,11 +93,11 @@ class _Work:
     with nothing else to do; inf where none follows.
     """
 
-    def __init__(self, graph: Graph, cluster: Cluster) -> None:
+    def __init__(self, graph: Graph, cluster: Cluster, seconds: Seconds) -> None:
         self.graph = graph
         self.cluster = cluster
         self.index = {name: i for i, name in enumerate(graph.nodes)}
-        self.seconds = {node.name: cost.node_seconds(graph, node, cluster.device(node.device)) for node in graph}
+        self.seconds = {node.name: seconds(graph, node, cluster.device(node.device)) for node in graph}
         self.before = {node.name: tuple(dict.fromkeys(needed_by(node))) for node in graph}
         self.receives = {
             name: [each for each in before if graph.nodes[each].op == "recv"] for name, before in self.before.items()

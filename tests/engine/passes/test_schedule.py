@@ -76,7 +76,7 @@ def test_a_node_starts_when_its_inputs_are_there_and_its_device_is_free() -> Non
     send, recv = (next(name for name in starts if name.startswith(op)) for op in ("send/", "recv/"))
     wire_s, d = 10.0 + 12 / 2.0, DISPATCH_S
     assert starts == pytest.approx(
-        {"x": 0, "w": 0, "y": d, send: 3 + 2 * d, "z": 3 + 3 * d, recv: 3 + wire_s + 3 * d, "late": 3 + wire_s + 4 * d},
+        {"x": 0, "w": 0, "y": 0, send: 3 + d, "z": 3 + 2 * d, recv: 3 + wire_s + 2 * d, "late": 3 + wire_s + 3 * d},
         rel=1e-12,
     )
 

@@ -1,0 +1,58 @@
+"""One copy of a network that computes a batch in parts: forward and backward passes, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.engine.graph import Graph
+from runner.engine.network import StateUpdate
+from runner.engine.program import Program
+from runner.engine.tensor import Tensor
+from runner.strategies.base import Forward, Gradients, Replica, Task, ordered_sum, shares
+from runner.strategies.clients import program
+
+
+def in_microbatches(task: Task, device: str) -> Program:
+    """Return the program of one copy: forward and backward passes of all parts, ordered sums, one update.
+
+    device: full name, or a constraint that leaves the choice open.
+    """
+    graph = Graph()
+    replica = Replica(graph, task, device=device)
+    computed = [
+        replica.compute_gradients(share, part_scope(task, k))
+        for k, share in enumerate(shares(task.batch_size, task.microbatches))
+    ]
+    loss, accuracy = mean_scores(replica, computed)
+    with graph.device(device), graph.absolute_scope("train/total"):
+        totals = [
+            (variable, ordered_sum(graph, [each.gradients[i][1] for each in computed]))
+            for i, (variable, _) in enumerate(computed[0].gradients)
+        ]
+        updates = _total_updates(graph, computed)
+    targets = replica.apply(totals, updates)
+    return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
+
+
+def part_scope(task: Task, part: int) -> str:
+    """Where the nodes of a part stand."""
+    return f"train/share_{part}" if task.microbatches > 1 else "train"
+
+
+def mean_scores(replica: Replica, parts: Sequence[Forward | Gradients]) -> tuple[Tensor, Tensor]:
+    """Add loss and accuracy of the batch, summed over its parts in their order."""
+    graph = replica.graph
+    with graph.device(replica.device), graph.absolute_scope("train/total"):
+        loss = ordered_sum(graph, [each.loss for each in parts], "loss")
+        return loss, ordered_sum(graph, [each.accuracy for each in parts], "accuracy")
+
+
+def _total_updates(graph: Graph, computed: Sequence[Gradients]) -> list[StateUpdate]:
+    return [
+        StateUpdate(
+            update.variable,
+            ordered_sum(graph, [each.state_updates[i].batch_value for each in computed]),
+            update.decay,
+        )
+        for i, update in enumerate(computed[0].state_updates)
+    ]

@@ -1,0 +1,121 @@
+"""``model``: model parallelism. One copy of the network, its layers spread over the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from runner.engine.device import worker_device
+from runner.engine.passes.layer_groups import colocate_layers, home_layers
+from runner.engine.program import Program
+from runner.errors import ConfigError
+from runner.strategies.base import Task
+from runner.strategies.microbatches import in_microbatches
+from runner.strategies.stale_updates import in_stale_parts
+
+PIPELINES = {"same_gradients": in_microbatches, "stale": in_stale_parts}
+"""What becomes of the parts of a batch that go through the devices together."""
+
+ANY_WORKER = "/job:worker"
+
+
+@dataclass
+class ModelParallel:
+    """One copy of the network on K devices (whitepaper 2016, sections 3.2.1, 4.3 and 7).
+
+    The program leaves open on which worker a layer is; :func:`~runner.engine.program_placement.place_program` decides
+    it, once for all clients. The unit is the layer (:mod:`~runner.engine.passes.layer_groups`): its variables, slots,
+    updates, forward and backward passes in all parts and evaluations sit together. The bits of a step do not depend on
+    the placement: it is the arithmetic of ``single train.microbatches=n``.
+
+    concurrent_steps: n parts of the batch that go through the devices as a pipeline (Fig. 9). pipeline:
+    ``same_gradients`` sums their gradients in order for one update; ``stale`` makes an update of each, all computed
+    from the weights at the start of the step (:mod:`~runner.strategies.stale_updates`).
+    constraints: pattern of layer names, as of a shell -> number of the worker for the layers that match; None for none.
+    costs: ``trace_summary.json`` of a traced run of the same network and parts under ``single`` or ``model``: measured
+    seconds of nodes instead of estimates. placement: ``placement.json`` of an earlier run, to be used as it is.
+    compare_steps: so many steps of ``single`` and of ``sync_data`` are measured beside as many of its own before
+    training; 0 for none.
+
+    Bytes on the wire in a step: each tensor that a layer computes and layers on d other devices read is sent d times,
+    once to each, whatever its size in bytes s: the sum over such tensors of d s. These are activations, their
+    gradients, and per device beside the first reader's: the learning rate, what an optimizer computes for all variables
+    (Adam: two corrections), and for dropout the step's number and the global indices of the examples. Clipping by
+    global norm takes one value per gradient to the device of the first, and one from there to each other device.
+    Examples and labels are read where they are needed, and loss and accuracy summed where the loss is.
+    """
+
+    name: str = "model"
+    workers: int = 2
+    concurrent_steps: int = 1
+    pipeline: str = "same_gradients"
+    # A map of text to numbers. OmegaConf would not let the command line put new keys in a map it knows the type of.
+    constraints: Any = None
+    costs: str | None = None
+    placement: str | None = None
+    compare_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if self.concurrent_steps < 1:
+            raise ConfigError(f"parallelism.concurrent_steps={self.concurrent_steps}: expected 1 or more")
+        if self.compare_steps < 0:
+            raise ConfigError(f"parallelism.compare_steps={self.compare_steps}: expected 0 or more")
+        if self.pipeline not in PIPELINES:
+            options = ", ".join(PIPELINES)
+            raise ConfigError(f"parallelism.pipeline={self.pipeline!r}: expected one of {options}")
+        if self.pipeline == "stale" and self.concurrent_steps == 1:
+            raise ConfigError(
+                "parallelism.pipeline=stale with parallelism.concurrent_steps=1: a single part is never stale; use "
+                "2 parts or more, or pipeline=same_gradients"
+            )
+        if not _is_map_of_workers(self.constraints):
+            raise ConfigError(
+                f"parallelism.constraints={self.constraints!r}: expected a map from patterns of layer names to numbers "
+                "of workers, such as {conv*: 0, fc*: 1}, or null"
+            )
+        for key in ("constraints", "costs"):
+            if self.placement is not None and getattr(self, key):
+                raise ConfigError(
+                    f"parallelism.{key} with parallelism.placement={self.placement}: a stored placement is used as it "
+                    f"is; leave out one of the two"
+                )
+
+    def build(self, task: Task) -> Program:
+        """Return the program with its layers colocated and constrained; the rest is free to be placed.
+
+        Raises ConfigError for a constraint that matches no layer or names a worker that is not there.
+        """
+        in_parts = PIPELINES[self.pipeline]
+        program = in_parts(replace(task, microbatches=self.concurrent_steps), ANY_WORKER)
+        layers = list(dict.fromkeys(home_layers(program.graph).values()))
+        return replace(program, graph=colocate_layers(program.graph, self._devices(layers)), workers=self.workers)
+
+    def _devices(self, layers: list[str]) -> Mapping[str, str]:
+        """Device of each layer that a constraint matches."""
+        chosen: dict[str, tuple[str, int]] = {}
+        for pattern, worker in (self.constraints or {}).items():
+            matching = [layer for layer in layers if fnmatchcase(layer, pattern)]
+            where = f"parallelism.constraints: {pattern!r}: {worker}"
+            if not matching:
+                raise ConfigError(f"{where}: no layer has such a name; the layers are {', '.join(layers)}")
+            if not 0 <= worker < self.workers:
+                raise ConfigError(
+                    f"{where}: there is no worker {worker}, expected 0 to {self.workers - 1}; the layers that match "
+                    f"are {', '.join(matching)} of {', '.join(layers)}"
+                )
+            for layer in matching:
+                other, before = chosen.setdefault(layer, (pattern, worker))
+                if before != worker:
+                    raise ConfigError(
+                        f"{where}: layer {layer!r} is on worker {before} by {other!r} already; expected patterns that "
+                        f"agree on each of the layers {', '.join(layers)}"
+                    )
+        return {layer: worker_device(worker) for layer, (_, worker) in chosen.items()}
+
+
+def _is_map_of_workers(value: object) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, Mapping) and all(type(k) is str and type(v) is int for k, v in value.items())

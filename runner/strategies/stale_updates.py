@@ -1,0 +1,128 @@
+"""An update of its own for every part of a batch, all of them from the weights at the start of the step.
+
+The concurrent steps of TensorFlow's Figure 9 (whitepaper 2016, section 7): n small steps are under way at once on the
+same devices, as in asynchronous data parallelism, and none waits for the update of the one before it. Here they begin
+together and their updates are applied in order, so that nothing is left to chance.
+
+What is stale, and by how much: let w_0 be the weights at the start. Part i of n (i = 0..n-1) computes its gradient g_i
+at w_0, and its update makes w_(i+1) = U(w_i, g_i). Between the weights of a gradient and the weights it is applied to
+lie i updates: 0 for the first part, n - 1 for the last, (n - 1) / 2 in the mean. Slots of the optimizer (velocity,
+moments), weight decay and moving averages are never stale: each update goes on from the one before. Nothing of one
+step is applied in another. g_i is the gradient of the mean loss over part i, as if the part were the batch of a step;
+the learning rate is that of the step, and update i of step s has number s n + i. With n = 1 this is ``single``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.engine import ops
+from runner.engine.graph import Graph
+from runner.engine.program import Program
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Declaration, Variable, Variables
+from runner.optimizers.base import NewValues
+from runner.strategies.base import Forward, Replica, Task, advanced, shares
+from runner.strategies.clients import program
+from runner.strategies.microbatches import mean_scores, part_scope
+
+
+def in_stale_parts(task: Task, device: str) -> Program:
+    """Return the program of one copy that updates after each of ``task.microbatches`` parts; see the module.
+
+    device: full name, or a constraint that leaves the choice open. The loss and accuracy of a step are those of the
+    whole batch at the weights of its start.
+    """
+    graph = Graph()
+    replica = Replica(graph, task, device=device)
+    passes, gradients = [], []
+    for k, share in enumerate(shares(task.batch_size, task.microbatches)):
+        passes.append(replica.forward(share, part_scope(task, k)))
+        gradients.append(_of_own_mean(replica, passes[-1]))
+    loss, accuracy = mean_scores(replica, passes)
+    progress = Progress(replica.variables)
+    for k, (passed, pairs) in enumerate(zip(passes, gradients, strict=True)):
+        with graph.absolute_scope(f"update/part_{k}"), graph.device(device):
+            progress.advance(_updated(replica, progress, pairs, _number_of_update(replica, k)))
+            progress.advance(_averaged(graph, progress, passed))
+    with graph.absolute_scope("update"), graph.device(device):
+        targets = progress.commit()
+    return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
+
+
+class Progress(Variables):
+    """The variables of a store, and slots beside them, as they stand after some of the updates of a step."""
+
+    def __init__(self, store: Variables) -> None:
+        super().__init__(store.graph, seed=store.seed, prefix=store.prefix, device=store.device)
+        self._store = store
+        self._values: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Variable:
+        return self._now(self._store[name])
+
+    def declare(self, declared: Declaration, device: str) -> Variable:
+        """Return the variable with its value as of now, creating it in the store the first time."""
+        return self._now(self._store.declare(declared, device))
+
+    def advance(self, values: NewValues) -> None:
+        """Go on from these values."""
+        self._values.update((variable.name, value) for variable, value in values)
+
+    def commit(self) -> list[str]:
+        """Add the assignment of every value that has changed; returns the assign nodes to run."""
+        graph, targets = self.graph, []
+        for name, value in self._values.items():
+            variable = self._store[name]
+            with graph.name_scope(name), graph.layer(variable.layer):
+                targets.append(ops.assign(graph, variable.tensor, value).node)
+        return targets
+
+    def _now(self, variable: Variable) -> Variable:
+        return replace(variable, tensor=self._values.get(variable.name, variable.tensor))
+
+
+def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tensor]]:
+    """The gradient of the mean loss over one part: its part of the batch's gradient, times batch over part."""
+    graph, (lo, hi) = replica.graph, passed.share
+    weighted = replica.differentiate(passed)
+    if hi - lo == replica.task.batch_size:
+        return weighted
+    with graph.absolute_scope(f"{passed.scope}/own_mean"), graph.device(replica.device):
+        return [
+            (variable, ops.scale(graph, gradient, replica.task.batch_size / (hi - lo)))
+            for variable, gradient in weighted
+        ]
+
+
+def _number_of_update(replica: Replica, part: int) -> Tensor:
+    """Add the number of the update of a part: step * parts + part, () int64."""
+    graph, parts = replica.graph, replica.task.microbatches
+    before = ops.mul(graph, replica.step, ops.fill(graph, float(parts), (), "int64"))
+    return ops.add(graph, before, ops.fill(graph, float(part), (), "int64"), name="number")
+
+
+def _updated(
+    replica: Replica, progress: Progress, gradients: Sequence[tuple[Variable, Tensor]], number: Tensor
+) -> NewValues:
+    """Add one update of all variables, from where they stand; returns what they and their slots become."""
+    graph, optimizer = replica.graph, replica.task.optimizer
+    values: NewValues = []
+    now = [(progress[variable.name], gradient) for variable, gradient in gradients]
+    clipped = optimizer.clipped(graph, now)
+    rule = optimizer.rule(graph, progress, replica.learning_rate, number)
+    for variable, gradient in clipped:
+        with graph.name_scope(variable.name), graph.layer(variable.layer):
+            values += rule(variable, gradient)
+    return values
+
+
+def _averaged(graph: Graph, progress: Progress, passed: Forward) -> NewValues:
+    """Add the next value of every moving average, by the statistics of one part."""
+    values: NewValues = []
+    for update in passed.state_updates:
+        now = replace(update, variable=progress[update.variable.name])
+        with graph.name_scope(update.variable.name), graph.layer(update.variable.layer):
+            values.append((now.variable, advanced(graph, now)))
+    return values
