@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.cases import CASES
+from benchmarks.collectives import COLLECTIVE_CASES, measure_collective
 from benchmarks.compare import compare
 from benchmarks.environments import ROOT, install
 from benchmarks.limit import measure_rates
@@ -47,6 +48,10 @@ def _measure(name: str, options: Options, report: Report) -> None:
     elif name in STRATEGY_CASES:
         table = measure_strategies(name, threads=settings.threads, rounds=settings.rounds, turn=settings.turn)
         report.strategies.append(table)
+    elif name in COLLECTIVE_CASES:
+        with_peers = bool(options.peers)
+        result = measure_collective(name, rounds=settings.rounds, turn=settings.turn, with_peers=with_peers)
+        report.collectives.append(result)
     else:
         case = CASES[name]
         for precision in options.precisions or case.precisions:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks import table
+from benchmarks.collectives import ExchangeResult
+from benchmarks.collectives_table import collectives_section
 from benchmarks.limit import Rates
 from benchmarks.results import CaseResult
 from benchmarks.scaling import ScalingResult
@@ -23,6 +25,7 @@ class Report:
     comparisons: list[CaseResult] = field(default_factory=list)
     strategies: list[StrategyTable] = field(default_factory=list)
     scaling: list[ScalingResult] = field(default_factory=list)
+    collectives: list[ExchangeResult] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -30,18 +33,21 @@ class Report:
         """Whether something of ours could not be measured. A peer that is missing or fails is no failure."""
         ours = [result.ours for result in self.comparisons]
         ours += [strategy for each in self.strategies for strategy in each.strategies]
+        ours += [result.subjects[0] for result in self.collectives]
         return bool(self.failed) or any(result.failure for result in ours)
 
     def markdown(self) -> str:
         """Everything as one document."""
         versions = {
             name: version
-            for result in self.comparisons
+            for result in (*self.comparisons, *self.collectives)
             for subject in result.subjects
             for name, version in subject.versions.items()
         }
         facts = {**self.machine, "versions": ", ".join(f"{n} {v}" for n, v in sorted(versions.items())) or "-"}
-        parts = [table.preamble(facts, self.rates)]
+        parts = [table.heading(facts, self.rates)]
+        if self.comparisons or self.scaling or self.strategies:
+            parts.append(table.method())
         if self.comparisons:
             parts.append(f"## Training step\n\n{table.overview(self.comparisons)}")
         parts += [table.case_section(result) for result in self.comparisons]
@@ -49,6 +55,8 @@ class Report:
             parts.append(table.scaling_section(self.scaling))
         if self.strategies:
             parts.append(table.strategies_section(self.strategies))
+        if self.collectives:
+            parts.append(collectives_section(self.collectives))
         if self.failed:
             parts.append("## Not measured\n\n" + "\n".join(f"- {name}: {why}" for name, why in self.failed.items()))
         return "\n\n".join(parts) + "\n"
