@@ -21,8 +21,8 @@ check: $(VENV)/.installed-dev  ## lint, format check and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed-dev  ## measure training steps into benchmarks/RESULTS.md (ARGS="CASE ..." chooses)
-	$(BIN)/python -m benchmarks --output benchmarks/RESULTS.md $(ARGS)
+bench: $(VENV)/.installed-dev  ## measure training steps, or with ARGS=collectives sums over workers, into benchmarks/
+	$(BIN)/python -m benchmarks --output benchmarks/$(if $(filter collectives%,$(ARGS)),COLLECTIVES,RESULTS).md $(ARGS)
 
 bench-peers: $(VENV)/.installed-dev  ## install the frameworks to compare with (ARGS="jax" chooses)
 	$(BIN)/python -m benchmarks peers $(ARGS)

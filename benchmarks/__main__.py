@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.cases import CASES
+from benchmarks.collectives import COLLECTIVE_CASES, measure_collective
 from benchmarks.compare import compare
 from benchmarks.environments import ROOT, install
 from benchmarks.limit import measure_rates
@@ -50,6 +51,10 @@ def _measure(name: str, options: Options, report: Report) -> None:
         report.strategies.append(table)
     elif name in OVERLAP_CASES:
         report.overlaps.append(measure_overlap(name, rounds=settings.rounds, turn=settings.turn))
+    elif name in COLLECTIVE_CASES:
+        with_peers = bool(options.peers)
+        result = measure_collective(name, rounds=settings.rounds, turn=settings.turn, with_peers=with_peers)
+        report.collectives.append(result)
     else:
         case = CASES[name]
         for precision in options.precisions or case.precisions:

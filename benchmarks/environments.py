@@ -1,4 +1,4 @@
-"""The peers' virtual environments, below ``.peers``: each framework in one of its own, at a fixed version."""
+"""The peers' virtual environments, below ``.peers``: each library in one of its own, at a fixed version."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ PEERS = ROOT / ".peers"
 REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch==2.13.0", "numpy==2.4.6"),
     "jax": ("jax==0.10.2", "jaxlib==0.10.2", "numpy==2.4.6"),
+    "mpi": ("mpi4py==4.1.2", "mpich==5.0.2", "numpy==2.4.6"),
     "tensorflow": ("tensorflow-cpu==2.21.0", "numpy==2.4.6"),
 }
 """Environment -> what is installed into it. torch is best taken from an index of builds for processors only."""

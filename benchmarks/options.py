@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cases import CASES
+from benchmarks.collectives import COLLECTIVE_CASES
 from benchmarks.compare import Settings
 from benchmarks.environments import REQUIREMENTS
 from benchmarks.overlap import OVERLAP_CASES
@@ -18,14 +19,15 @@ from benchmarks.strategies import STRATEGY_CASES
 from benchmarks.subjects import PEERS, SubjectSpec
 from runner.cores import usable_cores
 
-NAMES = (*CASES, *SCALING_CASES, *STRATEGY_CASES, *OVERLAP_CASES)
+NAMES = (*CASES, *SCALING_CASES, *STRATEGY_CASES, *COLLECTIVE_CASES, *OVERLAP_CASES)
 
-HIDDEN = ("smoke", "resnet1001", *OVERLAP_CASES)
+HIDDEN = ("smoke", "resnet1001", *COLLECTIVE_CASES, *OVERLAP_CASES)
 """Cases that are measured only when they are named."""
 
 _DESCRIPTION = """Measure runner against other frameworks, and print the tables. CASE is the beginning of names among:
 {cases}. `python -m benchmarks peers [{environments} ...]` installs the other frameworks beforehand, each into an
-environment of its own; one that is missing is said in the table."""
+environment of its own; one that is missing is said in the table. `collectives`, measured only when it is named,
+compares with libraries of its own, all of them unless --subjects is none."""
 
 
 @dataclass(frozen=True)

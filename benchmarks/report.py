@@ -8,8 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks import table
+from benchmarks.collectives import ExchangeResult
+from benchmarks.collectives_table import collectives_section
 from benchmarks.limit import Rates
 from benchmarks.overlap import OverlapResult
+from benchmarks.overlap_table import overlap_section
 from benchmarks.results import CaseResult
 from benchmarks.scaling import ScalingResult
 from benchmarks.strategies import StrategyTable
@@ -25,6 +28,7 @@ class Report:
     strategies: list[StrategyTable] = field(default_factory=list)
     scaling: list[ScalingResult] = field(default_factory=list)
     overlaps: list[OverlapResult] = field(default_factory=list)
+    collectives: list[ExchangeResult] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -32,15 +36,18 @@ class Report:
         """Whether something of ours could not be measured. A peer that is missing or fails is no failure."""
         ours = [result.ours for result in self.comparisons]
         ours += [strategy for each in self.strategies for strategy in each.strategies]
+        ours += [result.subjects[0] for result in self.collectives]
         return bool(self.failed) or any(result.failure for result in ours)
 
     def markdown(self) -> str:
         """Everything as one document."""
-        subjects = [subject for result in self.comparisons for subject in result.subjects]
+        subjects = [s for result in (*self.comparisons, *self.collectives) for s in result.subjects]
         subjects += [way for result in self.overlaps for way in result.ways]
         versions = {name: version for subject in subjects for name, version in subject.versions.items()}
         facts = {**self.machine, "versions": ", ".join(f"{n} {v}" for n, v in sorted(versions.items())) or "-"}
-        parts = [table.preamble(facts, self.rates)]
+        parts = [table.heading(facts, self.rates)]
+        if self.comparisons or self.scaling or self.strategies:
+            parts.append(table.method())
         if self.comparisons:
             parts.append(f"## Training step\n\n{table.overview(self.comparisons)}")
         parts += [table.case_section(result) for result in self.comparisons]
@@ -49,7 +56,9 @@ class Report:
         if self.strategies:
             parts.append(table.strategies_section(self.strategies))
         if self.overlaps:
-            parts.append(table.overlap_section(self.overlaps))
+            parts.append(overlap_section(self.overlaps))
+        if self.collectives:
+            parts.append(collectives_section(self.collectives))
         if self.failed:
             parts.append("## Not measured\n\n" + "\n".join(f"- {name}: {why}" for name, why in self.failed.items()))
         return "\n\n".join(parts) + "\n"

@@ -40,3 +40,11 @@ PEERS = (
     _peer("tensorflow", "xla"),
 )
 """Whom ours is compared with."""
+
+EXCHANGE_OURS = SubjectSpec("runner", "", "benchmarks.exchange")
+
+EXCHANGE_PEERS = (
+    SubjectSpec("mpi", "mpi", "benchmarks.peers.exchange_peer", ("mpi",)),
+    SubjectSpec("gloo", "torch", "benchmarks.peers.exchange_peer", ("gloo",)),
+)
+"""With whom our collectives are compared."""

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.alternate import SETTLING
 from benchmarks.limit import Rates
-from benchmarks.overlap import WAYS, OverlapResult
 from benchmarks.protocol import PHASES
 from benchmarks.results import LOSSES, TOLERANCES, CaseResult, SubjectResult
 from benchmarks.scaling import ScalingResult
 from benchmarks.strategies import StrategyTable
 
-_NOTHING = "-"
+NOTHING = "-"
+"""In a cell of what was not measured."""
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -21,27 +21,31 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def preamble(machine: Mapping[str, str], rates: Mapping[str, Rates]) -> str:
-    """Where and how. machine: what is to be known of it, by name. rates: by precision."""
+def heading(machine: Mapping[str, str], rates: Mapping[str, Rates]) -> str:
+    """Where it was measured. machine: what is to be known of it, by name. rates: by precision."""
     facts = [f"- {name}: {value}" for name, value in machine.items()]
     limits = [f"- best rates, {precision}: {found.sentence()}" for precision, found in rates.items()]
+    return "\n".join(["# Measurements", "", *facts, *limits])
+
+
+def method() -> str:
+    """How networks are measured."""
     tolerances = "; ".join(
         f"{precision}: {tolerance.of_loss:g} of the loss and {tolerance.of_change:g} of its change"
         for precision, tolerance in TOLERANCES.items()
     )
-    manner = [
-        "Every subject is a process of its own, with the same batch, the same initial values and as many threads.",
-        "All are warmed, then take turns; the others wait meanwhile. "
-        f"The first {SETTLING} of a turn's runs does not count.",
-        "A run ends when its loss is in hand. Times are medians, with quartiles, in ms.",
-    ]
-    comparison = [
-        "Phases: the loss alone; the loss and all gradients; the training step, with the update of momentum.",
-        "Limit: multiply-adds over the best rate, and for the step optimizer bytes over bandwidth.",
-        "Memory: largest resident set after the steps, compilation included; in brackets, before the network.",
-        f"Losses: of the first {LOSSES} steps, compared with ours ({tolerances}).",
-    ]
-    return "\n".join(["# Measurements", "", *facts, *limits, "", *manner, *(comparison if rates else [])])
+    return "\n".join(
+        [
+            "Every subject is a process of its own, with the same batch, the same initial values and as many threads.",
+            "All are warmed, then take turns; the others wait meanwhile. "
+            f"The first {SETTLING} of a turn's runs does not count.",
+            "A run ends when its loss is in hand. Times are medians, with quartiles, in ms.",
+            "Phases: the loss alone; the loss and all gradients; the training step, with the update of momentum.",
+            "Limit: multiply-adds over the best rate, and for the step optimizer bytes over bandwidth.",
+            "Memory: largest resident set after the steps, compilation included; in brackets, before the network.",
+            f"Losses: of the first {LOSSES} steps, compared with ours ({tolerances}).",
+        ]
+    )
 
 
 def overview(results: Sequence[CaseResult]) -> str:
@@ -58,16 +62,16 @@ def _overview_row(result: CaseResult, results: Sequence[CaseResult]) -> Sequence
     return (
         result.case,
         result.precision,
-        _ms(ours),
-        best.name if best else _NOTHING,
-        _ms(best.median("step") if best else None),
-        _ratio(ours, best.median("step") if best else None),
-        _ms(limit),
-        _ratio(ours, limit),
-        _NOTHING if result.ours.failure else f"{result.ours.memory_mib[1]:,.0f}",
-        lean.name if lean else _NOTHING,
-        f"{lean.memory_mib[1]:,.0f}" if lean else _NOTHING,
-        _ratio(ours, wide) if result.precision == "bfloat16" else _NOTHING,
+        milliseconds(ours),
+        best.name if best else NOTHING,
+        milliseconds(best.median("step") if best else None),
+        ratio(ours, best.median("step") if best else None),
+        milliseconds(limit),
+        ratio(ours, limit),
+        NOTHING if result.ours.failure else f"{result.ours.memory_mib[1]:,.0f}",
+        lean.name if lean else NOTHING,
+        f"{lean.memory_mib[1]:,.0f}" if lean else NOTHING,
+        ratio(ours, wide) if result.precision == "bfloat16" else NOTHING,
     )
 
 
@@ -80,7 +84,7 @@ def case_section(result: CaseResult) -> str:
     rows = [_subject_row(result, subject) for subject in result.subjects]
     limits = ["physical limit"]
     for phase in PHASES:
-        limits += [_ms(result.limit_s.get(phase)), "", ""]
+        limits += [milliseconds(result.limit_s.get(phase)), "", ""]
     return "\n".join(
         [
             f"## {result.title}, {result.precision}",
@@ -109,12 +113,12 @@ def _subject_row(result: CaseResult, subject: SubjectResult) -> Sequence[str]:
 def _phase_cells(result: CaseResult, subject: SubjectResult, phase: str) -> list[str]:
     median, best = subject.median(phase), result.best_peer(phase)
     if median is None:
-        return [_NOTHING] * 3
+        return [NOTHING] * 3
     low, high = subject.quartiles(phase)
     counts = subject is result.ours or result.same_computation(subject)
-    of_best = _ratio(median, best.median(phase) if best else None) if counts else _NOTHING
-    of_limit = _ratio(median, result.limit_s.get(phase)) if counts else _NOTHING
-    return [f"{_ms(median)} ({_ms(low)}-{_ms(high)})", of_best, of_limit]
+    of_best = ratio(median, best.median(phase) if best else None) if counts else NOTHING
+    of_limit = ratio(median, result.limit_s.get(phase)) if counts else NOTHING
+    return [f"{milliseconds(median)} ({milliseconds(low)}-{milliseconds(high)})", of_best, of_limit]
 
 
 def strategies_section(tables: Sequence[StrategyTable]) -> str:
@@ -129,7 +133,13 @@ def _strategy_row(table: StrategyTable, strategy: SubjectResult) -> Sequence[str
         return (table.title, strategy.name, strategy.failure.replace("|", "/"), "", "")
     low, high = strategy.quartiles("step")
     rate = f"{table.rate(strategy):,.0f}"
-    return (table.title, strategy.name, _ms(strategy.median("step")), f"{_ms(low)}-{_ms(high)}", rate)
+    return (
+        table.title,
+        strategy.name,
+        milliseconds(strategy.median("step")),
+        f"{milliseconds(low)}-{milliseconds(high)}",
+        rate,
+    )
 
 
 def scaling_section(results: Sequence[ScalingResult]) -> str:
@@ -147,47 +157,21 @@ def _scaling_row(result: ScalingResult) -> Sequence[str]:
         str(result.batch),
         f"{connected:,.1f}",
         f"{unconnected:,.1f}",
-        _ratio(connected, unconnected),
+        ratio(connected, unconnected),
         f"{alone:,.1f}",
-        _ratio(connected, alone),
-        _ratio(unconnected, alone),
+        ratio(connected, alone),
+        ratio(unconnected, alone),
     )
 
 
-def overlap_section(results: Sequence[OverlapResult]) -> str:
-    """What part of the exchange of gradients hides behind compute."""
-    first = results[0]
-    header = ("combine", *(f"{way}, ms" for way in WAYS), "hidden", "quartiles of rounds")
-    lines = [
-        "## Overlap of exchange and compute, float32",
-        "",
-        f"sync_data on {first.title}, {first.workers} workers of one thread each, which share the cores.",
-        f"Network between workers, emulated: {first.network}; every ordered pair of workers has a link of its own.",
-        "No network: the same plans without the waits. Blocking: no gradient is sent before all exist on the worker.",
-        "Hidden: (blocking - overlapped) / (blocking - no network), of medians over all steps and by rounds.",
-        f"Losses of the first {LOSSES} steps are equal to the bit in all three.",
-        "",
-        markdown(header, [_overlap_row(result) for result in results]),
-    ]
-    return "\n".join(lines)
-
-
-def _overlap_row(result: OverlapResult) -> Sequence[str]:
-    cells = [result.combine]
-    for name in WAYS:
-        way = result.way(name)
-        low, high = way.quartiles("step")
-        cells.append(f"{_ms(way.median('step'))} ({_ms(low)}-{_ms(high)})")
-    low, high = result.hidden_quartiles
-    return [*cells, f"{result.hidden:.2f}", f"{low:.2f}-{high:.2f}"]
-
-
-def _ms(seconds: float | None) -> str:
+def milliseconds(seconds: float | None) -> str:
+    """Seconds as milliseconds, with as many digits as mean something."""
     if seconds is None:
-        return _NOTHING
-    milliseconds = seconds * 1e3
-    return f"{milliseconds:,.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
+        return NOTHING
+    value = seconds * 1e3
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _ratio(value: float | None, of: float | None) -> str:
-    return _NOTHING if value is None or of is None else f"{value / of:.2f}"
+def ratio(value: float | None, of: float | None) -> str:
+    """One over another, where both are known."""
+    return NOTHING if value is None or of is None else f"{value / of:.2f}"

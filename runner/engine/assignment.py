@@ -10,7 +10,8 @@ from typing import Any
 from runner.engine.compile import Part
 from runner.engine.device import DeviceName
 from runner.engine.inputs import FIELDS, InputSlot
-from runner.engine.plan import DevicePlan
+from runner.engine.passes.transfers import sent_tensor
+from runner.engine.plan import DevicePlan, Instruction
 from runner.engine.serialize import from_document, to_document
 from runner.engine.tensor import Tensor
 from runner.engine.transport.names import MASTER, peer_name
@@ -91,9 +92,12 @@ def feed_sizes(plan: DevicePlan, inputs: Sequence[InputSlot]) -> dict[str, int]:
 
 
 def sent_sizes(plan: DevicePlan) -> dict[str, int]:
-    """Bytes of every value this device sends to others or hands back to the master, by key."""
+    """Bytes of every value this device sends to others or hands back to the master, by the name of its place.
+
+    A tensor that several devices read lies there once.
+    """
     sizes = {
-        instruction.attributes["key"]: plan.slots[instruction.inputs[0]].spec.nbytes
+        sent_tensor(instruction.attributes["key"]): plan.slots[instruction.inputs[0]].spec.nbytes
         for instruction in plan.instructions
         if instruction.op == "send"
     }
@@ -164,8 +168,22 @@ def _check_arenas(assignment: Assignment) -> None:
         raise ValueError(f"no arena of {', '.join(sorted(absent))}, only of {', '.join(sorted(arenas)) or 'nobody'}")
     if arenas[own].sizes != sent_sizes(plan):
         raise ValueError(f"the arena of {own} is not laid out for what the plan sends and fetches")
+    for instruction in plan.instructions:
+        if instruction.op == "recv":
+            _check_source(instruction, arenas[peer_of(instruction.attributes["source"])])
     if not feed_sizes(plan, assignment.inputs).items() <= arenas[MASTER].sizes.items():
         raise ValueError(f"the arena of {MASTER} is not laid out for what the plan is fed")
+
+
+def _check_source(recv: Instruction, arena: ArenaSpec) -> None:
+    """Raise ValueError unless a sender's arena has a place for what is received, of its size."""
+    (wanted,) = recv.arrangement.outputs
+    sent = sent_tensor(recv.attributes["key"])
+    if arena.sizes.get(sent) != wanted.nbytes:
+        raise ValueError(
+            f"the arena of {arena.owner} has {arena.sizes.get(sent, 'no')} bytes for {sent}, which {recv.node} "
+            f"receives: expected {wanted.nbytes}"
+        )
 
 
 def _input_slot(entry: object) -> InputSlot:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.device import DeviceName
-from runner.engine.plan import DevicePlan, Feed, Instruction, Place, Slot
+from runner.engine.plan import DevicePlan, Feed, Instruction, Place, Slot, Wire
 from runner.engine.recording import COMPUTE, RECEIVE, SEND, WAIT, Recorder
 from runner.engine.rendezvous import Rendezvous
 from runner.engine.storage import Arena, VariableStore
@@ -132,7 +132,14 @@ class DeviceExecutor:
         if place.variable is not None:
             memory = self._variables.memory(place.variable, self.plan.variables[place.variable])
             return Operand(slot.spec, slot.layout, memory)
+        if place.wire is not None:
+            return Operand(slot.spec, slot.layout, self._on_wire(place.wire, slot.layout.nbytes))
         return Operand(slot.spec, slot.layout, data[place.offset : place.offset + slot.layout.nbytes])
+
+    def _on_wire(self, wire: Wire, nbytes: int) -> NDArray[np.uint8]:
+        if wire.source is None:
+            return self._rendezvous.outgoing(wire.key, nbytes)
+        return self._rendezvous.incoming(wire.key, wire.source, nbytes)
 
     def _bind_one(self, data: NDArray[np.uint8], instruction: Instruction) -> Bound:
         own: Mapping[str, Callable[[Instruction], Bound]] = {
@@ -191,7 +198,7 @@ class DeviceExecutor:
         return replace(stretch, call=run)
 
     def _timed(self, stretch: _Stretch, recorder: Recorder) -> _Stretch:
-        """Note how long the call of one instruction takes; a receive itself tells waiting from copying."""
+        """Note how long the call of one instruction takes; a receive itself tells waiting from the rest."""
         position = stretch.instructions[0]
         op = self.plan.instructions[position].op
         if op == "recv":
@@ -250,24 +257,23 @@ class DeviceExecutor:
 
     def _bind_recv(self, instruction: Instruction) -> Bound:
         key, source = instruction.attributes["key"], instruction.attributes["source"]
-        operand = self._operands[instruction.outputs[0]]
-        target = operand.array
+        spec = self._operands[instruction.outputs[0]].spec
 
         def receive() -> None:
-            np.copyto(target, as_array(self._rendezvous.receive(self._step, key, source), operand.spec))
+            # It is read where it lies, which is the memory of the slot.
+            as_array(self._rendezvous.receive(self._step, key, source), spec)
 
         return receive
 
     def _recorded_receive(self, position: int, recorder: Recorder) -> Callable[[], None]:
-        """A receive in its two parts: until the tensor is there, and copying it to its place."""
+        """A receive in its two parts: until the tensor is there, and looking at what it is."""
         instruction = self.plan.instructions[position]
         key, source = instruction.attributes["key"], instruction.attributes["source"]
-        operand = self._operands[instruction.outputs[0]]
+        spec = self._operands[instruction.outputs[0]].spec
 
         def receive() -> None:
             step = self._step
             value = recorder.timed(step, position, WAIT, lambda: self._rendezvous.receive(step, key, source))
-            value = as_array(value, operand.spec)
-            recorder.timed(step, position, RECEIVE, lambda: np.copyto(operand.array, value))
+            recorder.timed(step, position, RECEIVE, lambda: as_array(value, spec))
 
         return receive

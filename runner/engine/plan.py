@@ -1,7 +1,8 @@
 """What one device does in one step, decided before the first: plain data that can be printed, compared and tested.
 
 Values live in numbered slots. Every slot has a place: in the device's arena, where values whose lifetimes do not meet
-share memory, or in the memory of a variable.
+share memory, in the memory of a variable, or on a wire: what is sent is computed where its readers look, and what is
+received is read where it lies.
 """
 
 from __future__ import annotations
@@ -24,11 +25,24 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Wire:
+    """Memory of a value that one device writes and others read, in the same step.
+
+    key: the name of what is sent where ``source`` is None and this device writes it; else the key of the transfer
+    from the device ``source``.
+    """
+
+    key: str
+    source: str | None = None
+
+
+@dataclass(frozen=True)
 class Place:
-    """Where a slot's bytes begin: ``offset`` bytes into the arena, or at the start of ``variable``."""
+    """Where a slot's bytes begin: ``offset`` bytes into the arena, or at the start of ``variable`` or of ``wire``."""
 
     offset: int
     variable: str | None = None
+    wire: Wire | None = None
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from runner.engine.transport.schema import Integer, ListOf, Record, Violation
 from runner.errors import ResourceError, SecurityError
 
 INPUT, COMPUTE, SEND, RECEIVE, WAIT = KINDS = ("input", "compute", "send", "receive", "wait")
-"""Reading examples and what the master feeds; a kernel, or an assignment; copying a tensor out, and saying so; copying
-one in that is there; until it is there."""
+"""Reading examples and what the master feeds; a kernel, or an assignment; saying that a tensor is there to be
+read; looking at one that is there; until it is there."""
 
 MAX_SPANS = 2**20
 """Most spans of one device: as many as one document holds with room to spare."""

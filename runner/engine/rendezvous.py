@@ -6,18 +6,34 @@ import threading
 import time
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
+from runner.engine.passes.transfers import sent_tensor
 from runner.errors import ClusterError
+from runner.kernels.registry import allocate
 
 Array = NDArray[Any]
 
 
 class Rendezvous(Protocol):
-    """One step's meeting place as seen by one device."""
+    """One step's meeting place as seen by one device.
+
+    A value lies in one piece of memory, the sender's to write and its receivers' to read. The law that makes its reuse
+    safe: a sender writes it at most once per step and tells its receivers afterwards, and no step begins before every
+    device has finished the one before.
+    """
+
+    def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
+        """The memory in which receivers look for what is sent under a name; the same in every step."""
+        ...
+
+    def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
+        """The memory in which the value of a transfer lies from its :meth:`receive` to the end of the step."""
+        ...
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Hand over a value; returns without waiting for the receiver."""
+        """Hand over a value, copied only where it was not computed in :meth:`outgoing`; waits for no receiver."""
         ...
 
     def receive(self, step: int, key: str, source: str) -> Array:
@@ -32,15 +48,33 @@ class LocalRendezvous:
         self._timeout_s = timeout_s
         self._condition = threading.Condition()
         self._values: dict[tuple[int, str], Array] = {}
+        self._memory: dict[str, NDArray[np.uint8]] = {}
         self.failure: BaseException | None = None
 
+    def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
+        """Memory of this process, made the first time that either side asks; raises ValueError for another size."""
+        with self._condition:
+            if sent not in self._memory:
+                self._memory[sent] = allocate(nbytes)
+            memory = self._memory[sent]
+        if memory.nbytes != nbytes:
+            raise ValueError(f"{sent!r} takes {nbytes} bytes, but its place has {memory.nbytes}")
+        return memory
+
+    def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
+        """The sender's memory itself."""
+        return self.outgoing(sent_tensor(key), nbytes)
+
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Hand over a copy of a value; a second one for the same step and key is an error."""
+        """Hand over a value; a second one for the same step and key is an error."""
+        memory = self.outgoing(sent_tensor(key), value.nbytes)
         with self._condition:
             if (step, key) in self._values:
                 raise ClusterError(f"rendezvous: {key!r} was sent twice in step {step}")
-            # The sender goes on to use the memory for other values.
-            self._values[step, key] = value.copy()
+            place = memory.view(value.dtype).reshape(value.shape)
+            if place.ctypes.data != value.ctypes.data:
+                np.copyto(place, value)
+            self._values[step, key] = place
             self._condition.notify_all()
 
     def receive(self, step: int, key: str, source: str) -> Array:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.environments import REQUIREMENTS, MissingEnvironmentError, python_of
-from benchmarks.subjects import PEERS
+from benchmarks.subjects import EXCHANGE_PEERS, PEERS
 
 
 def made(peers: Path, environment: str, stamp: str) -> None:
@@ -38,5 +38,5 @@ def test_our_own_subject_needs_no_environment(tmp_path: Path) -> None:
 
 
 def test_every_peer_has_an_environment_of_fixed_versions() -> None:
-    assert {peer.environment for peer in PEERS} == set(REQUIREMENTS)
+    assert {peer.environment for peer in (*PEERS, *EXCHANGE_PEERS)} == set(REQUIREMENTS)
     assert all("==" in requirement for each in REQUIREMENTS.values() for requirement in each)

@@ -44,8 +44,8 @@ def test_what_is_not_there_is_refused_with_what_is(
 
 
 def test_peers_are_all_or_those_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse_peers([]) == ("torch", "jax", "tensorflow")
+    assert parse_peers([]) == ("torch", "jax", "mpi", "tensorflow")
     assert parse_peers(["jax"]) == ("jax",)
     with pytest.raises(SystemExit):
         parse_peers(["caffe"])
-    assert "NAME 'caffe': expected some of torch, jax, tensorflow" in capsys.readouterr().err
+    assert "NAME 'caffe': expected some of torch, jax, mpi, tensorflow" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import numpy as np
 from runner.engine.graph import Graph
 from runner.engine.passes.layouts import Arranged, arrange
 from runner.engine.passes.memory import Placed, assign_memory
-from runner.engine.plan import Instruction, Place
+from runner.engine.plan import Instruction, Place, Wire
 from runner.engine.tensor import Tensor
 from runner.kernels.registry import ALIGNMENT, Layout, Registry
 
@@ -32,9 +32,9 @@ def play(
 
 
 def expect_values_where_they_are_read(arranged: Arranged, placed: Placed) -> None:
-    """Require every instruction to find its inputs, and every fetch and assigned variable to hold its value at the end.
+    """Require every instruction to find its inputs, and what is fetched, assigned or on a wire to be there at the end.
 
-    A value is named by the slot that owns it; a cache line, or a variable, holds one value or nothing.
+    A value is named by the slot that owns it; a cache line, a variable or a wire holds one value or nothing.
     """
     memory = _Memory(arranged, placed)
     for instruction in placed.instructions:
@@ -45,6 +45,11 @@ def expect_values_where_they_are_read(arranged: Arranged, placed: Placed) -> Non
     final.update({i.attributes["variable"]: i.inputs[0] for i in arranged.instructions if i.op == "assign"})
     for name, slot in final.items():
         assert memory.variables[name] == arranged.owner[slot], f"variable {name} holds another value at the end"
+    for instruction in placed.instructions:
+        if instruction.op in ("send", "recv"):
+            (slot,) = (*instruction.inputs, *instruction.outputs)
+            assert placed.places[slot].wire is not None
+            memory.expect(slot, f"another device, from {instruction.node},")
 
 
 class _Memory:
@@ -52,6 +57,7 @@ class _Memory:
         self.arranged = arranged
         self.placed = placed
         self.variables = dict(arranged.residents)
+        self.wires: dict[Wire, int] = {}
         assert placed.arena_bytes % ALIGNMENT == 0
         self.lines = np.full(placed.arena_bytes // ALIGNMENT, NOTHING)
         for feed in arranged.feeds:
@@ -89,8 +95,8 @@ class _Memory:
     def meet(self, a: int, b: int) -> bool:
         """Whether two slots have a byte in common."""
         mine, other = self.placed.places[a], self.placed.places[b]
-        if mine.variable is not None or other.variable is not None:
-            return mine.variable == other.variable
+        if (mine.variable, mine.wire) != (None, None) or (other.variable, other.wire) != (None, None):
+            return mine == other
         first, second = self.span(mine, self.nbytes(a)), self.span(other, self.nbytes(b))
         return max(first.start, second.start) < min(first.stop, second.stop)
 
@@ -102,6 +108,8 @@ class _Memory:
         place = self.placed.places[slot]
         if place.variable is not None:
             self.variables[place.variable] = self.arranged.owner[slot]
+        elif place.wire is not None:
+            self.wires[place.wire] = self.arranged.owner[slot]
         else:
             self.lines[self.span(place, self.nbytes(slot))] = self.arranged.owner[slot]
 
@@ -110,6 +118,8 @@ class _Memory:
         place, owner = self.placed.places[slot], self.arranged.owner[slot]
         if place.variable is not None:
             assert self.variables[place.variable] == owner, f"{reader} finds another value in {place.variable}"
+        elif place.wire is not None:
+            assert self.wires.get(place.wire) == owner, f"{reader} finds another value on {place.wire}"
         else:
             found = self.lines[self.span(place, self.nbytes(slot))]
             assert (found == owner).all(), f"{reader} finds {set(found.tolist())} where slot {owner} should be"

@@ -62,8 +62,8 @@ def test_what_moves_where_in_how_many_bytes(assignments: dict[str, Assignment]) 
     assert feed_sizes(first.plan, first.inputs) == {"feed rate:0": 8}
     assert feed_sizes(first.plan, ()) == {"feed rate:0": 8, "feed x:0": 24}
     assert feed_sizes(second.plan, second.inputs) == {}
-    assert sent_sizes(first.plan) == {THERE: 24, "fetch w:0": 24, "fetch back:0": 24}
-    assert sent_sizes(second.plan) == {BACK: 24, "fetch away:0": 24}
+    assert sent_sizes(first.plan) == {"scaled:0": 24, "fetch w:0": 24, "fetch back:0": 24}
+    assert sent_sizes(second.plan) == {"away:0": 24, "fetch away:0": 24}
     assert senders(first.plan) == {BACK: "worker-1"}
     assert senders(second.plan) == {THERE: "worker-0"}
 
@@ -72,8 +72,8 @@ def test_an_arena_has_room_for_what_its_owner_says(assignments: dict[str, Assign
     arenas = assignments["worker-1"].arenas
     assert {owner: set(arena.sizes) for owner, arena in arenas.items()} == {
         "master-0": {"feed rate:0"},
-        "worker-0": {THERE, "fetch w:0", "fetch back:0"},
-        "worker-1": {BACK, "fetch away:0"},
+        "worker-0": {"scaled:0", "fetch w:0", "fetch back:0"},
+        "worker-1": {"away:0", "fetch away:0"},
     }
     assert {owner: arena.owner for owner, arena in arenas.items()} == {owner: owner for owner in arenas}
     assert assignments["worker-0"].inputs == (InputSlot(Tensor("x"), "train", "x", 0, 3),)
@@ -143,7 +143,9 @@ ARENAS = {"master-0": 0, "worker-0": 1, "worker-1": 2}
         (("arenas",), [], "no arena of master-0, worker-0, worker-1, only of nobody"),
         (("arenas", ARENAS["worker-1"], "owner"), "worker-2", "no arena of worker-1, only of master-0, worker-0"),
         (("arenas", ARENAS["worker-1"], "owner"), "worker-0", "arenas: master-0, worker-0, worker-0, expected no"),
-        (("arenas", ARENAS["worker-0"], "sizes", THERE), 16, "the arena of worker-0 is not laid out"),
+        (("arenas", ARENAS["worker-0"], "sizes", "scaled:0"), 16, "the arena of worker-0 is not laid out"),
+        (("arenas", ARENAS["worker-1"], "sizes", "away:0"), 16, "the arena of worker-1 has 16 bytes for away:0, .* 24"),
+        (("arenas", ARENAS["worker-1"], "sizes"), {}, "the arena of worker-1 has no bytes for away:0, which recv/away"),
         (("arenas", ARENAS["worker-0"], "sizes", "more"), 0, "the arena of worker-0 is not laid out"),
         (("arenas", ARENAS["master-0"], "sizes", "feed rate:0"), 4, "the arena of master-0 is not laid out"),
         (("arenas", ARENAS["master-0"], "sizes", "feed rate:0"), -8, "arena refused: .*expected a whole number"),

@@ -230,6 +230,8 @@ def test_a_received_value_is_held_to_its_spec(registry: Registry) -> None:
     graph = Graph()
     ops.recv(graph, key="in", source=CPU_1, shape=(2,), dtype="float64", name="r")
     bench = Bench(graph, registry)
-    bench.rendezvous.send(0, "in", CPU_0, np.ones(3))
-    with pytest.raises(RunnerError, match=r"node 'r' .* came float64\[3\], expected float64\[2\]"):
+    with pytest.raises(ValueError, match="'in' takes 24 bytes, but its place has 16"):
+        bench.rendezvous.send(0, "in", CPU_0, np.ones(3))
+    bench.rendezvous.send(0, "in", CPU_0, np.ones(4, np.float32))
+    with pytest.raises(RunnerError, match=r"node 'r' .* came float32\[4\], expected float64\[2\]"):
         bench.run()

@@ -16,6 +16,7 @@ from typing import Any
 from runner.engine.device import DeviceName
 from runner.engine.graph import Graph, Node
 from runner.engine.op import ShapeError
+from runner.engine.passes.transfers import sent_tensor
 from runner.engine.plan import Feed, Instruction, Slot
 from runner.engine.tensor import Tensor, TensorSpec
 from runner.kernels.registry import Arrangement, Choice, Layout, Registry, plain
@@ -72,6 +73,8 @@ def _seen_through(part: Graph, tensor: Tensor) -> Tensor:
 
 @dataclass
 class _Arranging:
+    """held: slots whose memory is settled: variables, and values on wires. sent: tensor -> its slot on a wire."""
+
     device: str
     registry: Registry
     settled: Mapping[str, Layout]
@@ -86,6 +89,8 @@ class _Arranging:
     assigned: dict[str, str] = field(default_factory=dict)
     kept: set[Tensor] = field(default_factory=set)
     casts: list[int] = field(default_factory=list)
+    held: set[int] = field(default_factory=set)
+    sent: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.device_type = DeviceName.parse(self.device).type or ""
@@ -122,6 +127,7 @@ class _Arranging:
         """Give a variable its slot; its layout stays open until somebody reads it."""
         slot = self.new_slot(node.outputs[0], self.settled.get(node.name))
         self.slot_of[node[0]] = self.residents[node.name] = slot
+        self.held.add(slot)
         if node[0] in self.kept:
             self.slot_of[node[0]] = self.copy(slot, node.name)
 
@@ -152,16 +158,36 @@ class _Arranging:
         self.slot_of[node[0]] = source
 
     def add_send(self, node: Node) -> None:
-        """Send a plain copy."""
+        """Send a plain value, from the one place where all its readers look."""
         source = self.slot_of[node.inputs[0]]
         wanted = plain(self.specs[source])
-        self.emit(node, "", (self.in_layout(source, wanted, node.name),), (), Arrangement((wanted,), ()))
+        sent = sent_tensor(node.attributes["key"])
+        if sent not in self.sent:
+            self.sent[sent] = self.on_a_wire(self.in_layout(source, wanted, node.name), node.name)
+        self.emit(node, "", (self.sent[sent],), (), Arrangement((wanted,), ()))
+
+    def on_a_wire(self, slot: int, reader: str) -> int:
+        """The value of a slot in memory for its readers alone: a copy where the slot is a variable, or on another wire.
+
+        A variable is written while they read, and what has been received or is sent already lies elsewhere.
+        """
+        if self.owner[slot] in self.held:
+            slot = self.copy(slot, reader)
+        self.held.add(self.owner[slot])
+        return slot
 
     def add_recv(self, node: Node) -> None:
-        """Receive a plain value."""
+        """Receive a plain value; floats are read where they lie, all else in a copy.
+
+        The sender could still change what lies there. A float is a float whatever its bits, but an index that was
+        within bounds must not become another one between a kernel's look at it and its use.
+        """
         (spec,) = node.outputs
         slot = self.slot_of[node[0]] = self.new_slot(spec, plain(spec))
+        self.held.add(slot)
         self.emit(node, "", (), (slot,), Arrangement((), (plain(spec),)))
+        if not spec.is_float:
+            self.slot_of[node[0]] = self.copy(slot, node.name)
 
     def add_cast(self, node: Node) -> None:
         """Give a cast's result a slot whose layout stays open; which kernel does it is chosen at the end."""

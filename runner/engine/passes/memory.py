@@ -1,18 +1,21 @@
 """Buffers by lifetime: which values share memory, and where each begins in the device's arena.
 
-Three steps. A value that is assigned to a variable is computed in the variable's own memory, where nobody needs the
-old value any more. An output takes the place of an input that dies with it, where the kernel allows that. What is
-left is put into the arena as it comes to life, in the smallest gap that holds it, and taken out after its last use.
+What is sent lies where its readers look, and what is received lies there already; nobody writes there again before the
+step ends. For the rest, three steps. A value that is assigned to a variable is computed in the variable's own memory,
+where nobody needs the old value any more. An output takes the place of an input that dies with it, where the kernel
+allows that. What is left is put into the arena as it comes to life, in the smallest gap that holds it, and taken out
+after its last use.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.engine.passes.layouts import Arranged
-from runner.engine.plan import Instruction, Place
+from runner.engine.passes.transfers import sent_tensor
+from runner.engine.plan import Instruction, Place, Wire
 from runner.kernels.registry import ALIGNMENT
 
 
@@ -34,7 +37,7 @@ def assign_memory(arranged: Arranged) -> Placed:
 
 
 class _Values:
-    """The memory that slots stand for: a root slot per value, and whose variable it is."""
+    """The memory that slots stand for: a root slot per value, and whose variable it is, or on which wire."""
 
     def __init__(self, arranged: Arranged) -> None:
         self.arranged = arranged
@@ -42,6 +45,7 @@ class _Values:
         self.variable = {slot: name for name, slot in arranged.residents.items()}
         self.fetched = {arranged.owner[slot] for slot in arranged.fetches.values()}
         self.nbytes = [slot.layout.nbytes for slot in arranged.slots]
+        self.wire = {self.of(slot): wire for slot, wire in _wires(arranged.instructions)}
 
     def of(self, slot: int) -> int:
         """The root of a slot, through everything that took over memory of something else."""
@@ -74,7 +78,7 @@ class _Values:
     ) -> bool:
         value = self.of(assign.inputs[0])
         resident = self.arranged.residents[assign.attributes["variable"]]
-        if value not in written:
+        if value not in written or value in self.wire:
             return False
         producer = instructions[written[value]]
         old_value_needed = last_read.get(resident, -1)
@@ -98,6 +102,7 @@ class _Values:
                     and dies.get(source) == position
                     and not {source, result} & self.variable.keys()
                     and source not in self.fetched
+                    and source not in self.wire
                     and self.nbytes[source] == self.nbytes[result]
                     and self._may_share(instruction, source, o)
                 ):
@@ -106,6 +111,8 @@ class _Values:
                     dies[source] = dies[result]
                     if result in self.fetched:
                         self.fetched.add(source)
+                    if result in self.wire:
+                        self.wire[source] = self.wire[result]
 
     def _may_share(self, instruction: Instruction, source: int, output: int) -> bool:
         """Whether every input that lies in ``source`` may share the memory of an output."""
@@ -114,6 +121,15 @@ class _Values:
             for i, slot in enumerate(instruction.inputs)
             if self.of(slot) == source
         )
+
+
+def _wires(instructions: Sequence[Instruction]) -> Iterator[tuple[int, Wire]]:
+    """Every slot that is sent or received, and the wire that it lies on."""
+    for instruction in instructions:
+        if instruction.op == "recv":
+            yield instruction.outputs[0], Wire(instruction.attributes["key"], instruction.attributes["source"])
+        elif instruction.op == "send":
+            yield instruction.inputs[0], Wire(sent_tensor(instruction.attributes["key"]))
 
 
 def _last_uses(values: _Values, instructions: Sequence[Instruction]) -> dict[int, int]:
@@ -128,17 +144,19 @@ def _last_uses(values: _Values, instructions: Sequence[Instruction]) -> dict[int
 def _lay_out(arranged: Arranged, values: _Values, instructions: Sequence[Instruction]) -> Placed:
     arena = _Arena()
     offsets: dict[int, int] = {}
-    kept = {values.of(slot) for slot in arranged.fetches.values()}
+    elsewhere = values.variable.keys() | values.wire.keys()
+    kept = elsewhere | {values.of(slot) for slot in arranged.fetches.values()}
     dying: dict[int, list[int]] = {}
     for root, position in _last_uses(values, instructions).items():
-        if root not in kept and root not in values.variable:
+        if root not in kept:
             dying.setdefault(position, []).append(root)
     for feed in arranged.feeds:
-        offsets[values.of(feed.slot)] = arena.take(values.nbytes[feed.slot])
+        if values.of(feed.slot) not in elsewhere:
+            offsets[values.of(feed.slot)] = arena.take(values.nbytes[feed.slot])
     placed = []
     for position, instruction in enumerate(instructions):
         for root in dict.fromkeys(map(values.of, instruction.outputs)):
-            if root not in offsets and root not in values.variable:
+            if root not in offsets and root not in elsewhere:
                 offsets[root] = arena.take(values.nbytes[root])
         scratch = instruction.arrangement.scratch_bytes
         start = arena.take(scratch)
@@ -152,8 +170,7 @@ def _lay_out(arranged: Arranged, values: _Values, instructions: Sequence[Instruc
 
 def _place(values: _Values, slot: int, offsets: Mapping[int, int]) -> Place:
     root = values.of(slot)
-    variable = values.variable.get(root)
-    return Place(0 if variable is not None else offsets.get(root, 0), variable)
+    return Place(offsets.get(root, 0), values.variable.get(root), values.wire.get(root))
 
 
 class _Arena:

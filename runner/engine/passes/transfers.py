@@ -12,12 +12,18 @@ from runner.engine.device import device_slug
 from runner.engine.graph import Graph, Node
 from runner.engine.tensor import Tensor, TensorSpec
 
+_TO = "->"
 _TOKEN = TensorSpec((0,), "float32")
 
 
 def transfer_key(tensor: Tensor, destination: str) -> str:
     """Name of a transfer in the rendezvous: unique within a step."""
-    return f"{tensor}->{destination}"
+    return f"{tensor}{_TO}{destination}"
+
+
+def sent_tensor(key: str) -> str:
+    """Name of what a transfer carries: a tensor lies in one place, however many devices read it there."""
+    return key.rpartition(_TO)[0] or key
 
 
 def insert_transfers(graph: Graph) -> Graph:

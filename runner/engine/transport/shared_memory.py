@@ -1,14 +1,12 @@
 """Arenas: files in shared memory through which the tensors of one sender reach the other processes of a host.
 
-An arena belongs to one sending process and one plan. The master makes its file, everyone maps it, and the
-master
+An arena belongs to one sending process and one plan. The master makes its file, everyone maps it, and the master
 unlinks it as soon as all have: from then on it has no name, and the kernel frees it with the last process,
-however that one ends. Only a message with a reference (arena, offset, length, epoch) travels over the
-socket.
+however that one ends. Only a message with a reference (arena, offset, length, epoch) travels over the socket.
 
-The law that makes reuse safe: every key has one slot, written at most once per step, and *the master starts
-step s+1 only after every worker has finished step s*. A reader must therefore not keep a view beyond its
-step.
+The law that makes reuse safe: every key has one slot, which its owner does not touch any more in a step once it has
+told a reader of it, and *the master starts step s+1 only after every worker has finished step s*. A reader must
+therefore not keep a view beyond its step.
 """
 
 from __future__ import annotations
@@ -131,8 +129,15 @@ class ArenaWriter:
         self._slots = lay_out(spec.sizes)
         self._memory = np.frombuffer(_map_file(spec, mmap.PROT_READ | mmap.PROT_WRITE), np.uint8)
 
+    def memory(self, key: str) -> NDArray[np.uint8]:
+        """The bytes of a slot, to compute in; raises KeyError for a key the arena was not laid out for."""
+        slot = self._slots[key]
+        return self._memory[slot.offset : slot.offset + slot.nbytes]
+
     def put(self, key: str, array: NDArray[Any]) -> ArenaTensor:
         """Copy ``array``, of any memory order, into its slot and return the reference for the message.
+
+        An array that was computed right there stays as it is.
 
         Raises KeyError for a key the arena was not laid out for, ValueError for a size that is not its
         slot's.
@@ -141,8 +146,9 @@ class ArenaWriter:
         if array.nbytes != slot.nbytes:
             raise ValueError(f"{key!r}: {array.nbytes} bytes, but its slot in {self.spec.name!r} has {slot.nbytes}")
         dtype = dtype_name(array)
-        target = self._memory[slot.offset : slot.offset + slot.nbytes].view(DTYPES[dtype]).reshape(array.shape)
-        np.copyto(target, array)
+        target = self.memory(key).view(DTYPES[dtype]).reshape(array.shape)
+        if not (array.flags.c_contiguous and array.ctypes.data == target.ctypes.data):
+            np.copyto(target, array)
         return ArenaTensor(dtype, array.shape, self.spec.name, slot.offset, slot.nbytes, self.spec.epoch)
 
 
@@ -154,6 +160,14 @@ class ArenaReader:
         self.spec = spec
         self._slots = lay_out(spec.sizes)
         self._memory = memoryview(_map_file(spec, mmap.PROT_READ))
+
+    def memory(self, key: str) -> NDArray[np.uint8]:
+        """The bytes of a slot, read-only; raises KeyError where there is none.
+
+        What they are in a step is only known once the sender's reference to them has been checked.
+        """
+        slot = self._slots[key]
+        return np.frombuffer(self._memory, np.uint8, slot.nbytes, slot.offset)
 
     def view(self, key: str, reference: ArenaTensor) -> NDArray[Any]:
         """Return a read-only view of the tensor under ``key``, valid until this step ends.

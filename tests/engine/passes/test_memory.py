@@ -8,7 +8,6 @@ from runner.engine import ops
 from runner.engine.graph import Graph
 from runner.engine.tensor import Tensor
 from tests.engine.passes.laying import LINE, SIZE, Laid, chain, greedy, placeholder, variable
-from tests.engine.running import CPU_1
 
 
 def test_what_is_read_for_the_last_time_makes_room() -> None:
@@ -154,7 +153,7 @@ def test_neighbours_that_are_free_make_one_gap(order: str) -> None:
     filled = {name: ops.fill(graph, 1.0, (SIZE,), "float64", name=name) for name in "abc"}
     last = ops.fill(graph, 1.0, (SIZE,), "float64", name="last")
     for name in order:
-        ops.send(graph, filled[name], key=name, destination=CPU_1)
+        ops.slice(graph, filled[name], (0,), (0,))  # a reader whose result takes no memory
     laid = Laid(graph, [last, ops.fill(graph, 1.0, (3 * SIZE,), "float64", name="large")])
     assert (laid.at("large").offset, laid.placed.arena_bytes) == (0, 4 * LINE)
 

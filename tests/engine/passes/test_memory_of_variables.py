@@ -9,7 +9,7 @@ import pytest
 
 from runner.engine import ops
 from runner.engine.graph import Graph
-from runner.engine.plan import Place
+from runner.engine.plan import Place, Wire
 from runner.engine.tensor import Tensor
 from tests.engine.fake_kernels import REVERSED, VIA_PLAIN, always, converting, fake_kernel, fake_registry
 from tests.engine.passes.laying import LINE, SIZE, SPEC, Laid, W, assigned, chain, greedy, placeholder, variable
@@ -125,12 +125,12 @@ def test_each_of_several_outputs_is_computed_in_its_variable() -> None:
     assert (laid.ops, laid.at("parts", 0), laid.at("parts", 1)) == (["split"], W, Place(0, "v"))
 
 
-def test_what_is_received_arrives_in_its_variable() -> None:
+def test_what_is_received_is_copied_from_its_wire_into_its_variable() -> None:
     graph = Graph()
     variable(graph)
     assigned(graph, ops.recv(graph, key="k", source=CPU_1, shape=SPEC.shape, dtype=SPEC.dtype, name="r"))
     laid = Laid(graph, [])
-    assert (laid.ops, laid.at("r")) == (["recv"], W)
+    assert (laid.ops, laid.at("r")) == (["recv", "assign"], Place(0, wire=Wire("k", CPU_1)))
 
 
 WAYS_TO_SEE: dict[str, See] = {

@@ -1,0 +1,107 @@
+"""Sums over workers on this machine, ours and other libraries', at every size from one number to many megabytes.
+
+What is compared: one step of runner that adds a vector of each worker up and leaves the sum in its place, and one
+blocking call of another library that does the same in place. A step of runner is timed by its master, from the order
+to the last worker's word that it is done: the round trip through the master, which the others do not need, is part of
+it, as it is of every training step. The row of 4 bytes shows what it costs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.alternate import SETTLING, Contestant
+from benchmarks.environments import MissingEnvironmentError
+from benchmarks.exchange_protocol import ITEM_BYTES, PUSH_PULL, RING, Exchange
+from benchmarks.process import SubjectProcess
+from benchmarks.results import SubjectResult, subject_result
+from benchmarks.subjects import EXCHANGE_OURS, EXCHANGE_PEERS, SubjectSpec
+
+PREFIX = "collectives/"
+COLLECTIVE_CASES = {
+    f"{PREFIX}{RING}-2": Exchange(RING, 2),
+    f"{PREFIX}{RING}-3": Exchange(RING, 3),
+    f"{PREFIX}{RING}-4": Exchange(RING, 4),
+    f"{PREFIX}{PUSH_PULL}-2": Exchange(PUSH_PULL, 2),
+}
+"""Name on the command line -> what is exchanged. They are measured only when they are named: the tables are long."""
+
+SIZES = (ITEM_BYTES, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
+"""Bytes of one worker's vector."""
+
+LARGE = 16 << 20
+"""Bytes from which on bandwidth counts, and no longer the price of a message."""
+
+_TURN_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class ExchangeResult:
+    """One exchange at every size. subjects: ours first; their phases are sizes in bytes, written as text."""
+
+    case: str
+    exchange: Exchange
+    sizes: tuple[int, ...]
+    subjects: tuple[SubjectResult, ...]
+
+    def bandwidth(self, subject: SubjectResult, nbytes: int) -> float | None:
+        """Bytes of one worker's vector per second at the median; None where it was not measured."""
+        seconds = subject.median(str(nbytes))
+        return None if seconds is None else nbytes / seconds
+
+    def of_peer(self, peer: SubjectResult, nbytes: int) -> float | None:
+        """Our bandwidth over a peer's."""
+        ours, theirs = self.bandwidth(self.subjects[0], nbytes), self.bandwidth(peer, nbytes)
+        return None if ours is None or theirs is None else ours / theirs
+
+
+def measure_collective(
+    name: str, *, rounds: int, turn: int | None, with_peers: bool, sizes: Sequence[int] = SIZES
+) -> ExchangeResult:
+    """Alternate all subjects at one size after the other. A subject whose sums are wrong takes no further part."""
+    exchange = COLLECTIVE_CASES[name]
+    specs = (EXCHANGE_OURS, *(EXCHANGE_PEERS if with_peers else ()))
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:
+        contestants = [_started(spec, exchange, Path(folder), stack) for spec in specs]
+        for nbytes in sizes:
+            _alternate(contestants, nbytes, rounds=rounds, turn=turn or steps_in_a_turn(nbytes))
+    return ExchangeResult(name, exchange, tuple(sizes), tuple(subject_result(each) for each in contestants))
+
+
+def steps_in_a_turn(nbytes: int) -> int:
+    """As many as move about the same bytes, within reason."""
+    return max(5, min(50, _TURN_BYTES // nbytes))
+
+
+def _started(spec: SubjectSpec, exchange: Exchange, folder: Path, stack: ExitStack) -> Contestant:
+    """Start a subject; its processes may use whatever cores they find, with one thread each."""
+    asked = SubjectSpec(spec.name, spec.environment, spec.module, (*spec.arguments, *exchange.arguments))
+    try:
+        process = SubjectProcess(asked, threads=1, log=folder / f"{spec.name}.log", pinned=False)
+    except MissingEnvironmentError as missing:
+        return Contestant(spec.name, None, failure=str(missing))
+    contestant = Contestant(spec.name, stack.enter_context(process))
+    if started := contestant.ask("start"):
+        contestant.versions = started["versions"]
+    return contestant
+
+
+def _alternate(contestants: Sequence[Contestant], nbytes: int, *, rounds: int, turn: int) -> None:
+    """Time ``turn`` exchanges per subject and round; every round begins with another subject."""
+    for contestant in contestants:
+        contestant.ask("exchange", nbytes=nbytes, times=SETTLING)
+    for number in range(rounds):
+        first = number % len(contestants)
+        for contestant in (*contestants[first:], *contestants[:first]):
+            answer = contestant.ask("exchange", nbytes=nbytes, times=SETTLING + turn)
+            if answer is None:
+                continue
+            if answer["deviation"] != 0.0:
+                contestant.failure = f"sums of {nbytes} bytes are off by {answer['deviation']:g}"
+                contestant.seconds.clear()
+                continue
+            contestant.seconds.setdefault(str(nbytes), []).extend(answer["seconds"][SETTLING:])

@@ -1,0 +1,68 @@
+"""The tables of :mod:`benchmarks.collectives`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.collectives import LARGE, ExchangeResult
+from benchmarks.exchange_protocol import RING
+from benchmarks.results import SubjectResult
+from benchmarks.table import NOTHING, markdown, milliseconds, ratio
+
+_UNITS = ((1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def collectives_section(results: Sequence[ExchangeResult]) -> str:
+    """How it was measured, and a table for each exchange."""
+    return "\n\n".join([f"## Collectives, float32\n\n{_METHOD}", *map(_one, results)])
+
+
+_METHOD = f"""Every worker has a vector, and afterwards the sum of all in its place; its size is that of one vector. A
+step of runner goes through its master: an order to every process and an answer from each, which the others do not need.
+It is timed with them, as they are part of every training step; the row of 4 B is little else. The others are timed
+around one blocking call after a barrier, on the slowest rank: `MPI_Allreduce` in place, `all_reduce` of
+torch.distributed, or a send and a receive by each worker with a server that adds in between. All have one thread per
+process, and their defaults otherwise; the others' processes wait for their turn without using a core. After every turn
+the sums are compared with what they have to be. Times are medians with quartiles, in ms; bandwidth is size over
+median. From {LARGE >> 20} MiB on it is to be at least 0.9 of theirs."""
+
+
+def size_text(nbytes: int) -> str:
+    """A number of bytes in the largest unit that holds it whole."""
+    for unit, name in _UNITS:
+        if nbytes >= unit and nbytes % unit == 0:
+            return f"{nbytes // unit} {name}"
+    return f"{nbytes} B"
+
+
+def _one(result: ExchangeResult) -> str:
+    ours, *peers = result.subjects
+    workers = result.exchange.workers
+    what = "ring all-reduce" if result.exchange.collective == RING else "push-pull with one server"
+    header = ["size", *_header(ours)]
+    for peer in (each for each in peers if not each.failure):
+        header += [*_header(peer), f"{ours.name} / {peer.name}"]
+    lines = [f"### {what}, {workers} workers", "", markdown(header, [_row(result, nbytes) for nbytes in result.sizes])]
+    missing = [f"- {each.name}: {each.failure}" for each in result.subjects if each.failure]
+    return "\n".join([*lines, *(["", *missing] if missing else [])])
+
+
+def _header(subject: SubjectResult) -> tuple[str, str]:
+    return f"{subject.name}, ms", "GB/s"
+
+
+def _row(result: ExchangeResult, nbytes: int) -> list[str]:
+    ours, *peers = result.subjects
+    cells = [size_text(nbytes), *_cells(result, ours, nbytes)]
+    for peer in (each for each in peers if not each.failure):
+        cells += [*_cells(result, peer, nbytes), ratio(result.of_peer(peer, nbytes), 1.0)]
+    return cells
+
+
+def _cells(result: ExchangeResult, subject: SubjectResult, nbytes: int) -> tuple[str, str]:
+    bandwidth = result.bandwidth(subject, nbytes)
+    if bandwidth is None:
+        return NOTHING, NOTHING
+    low, high = subject.quartiles(str(nbytes))
+    middle = milliseconds(subject.median(str(nbytes)))
+    return f"{middle} ({milliseconds(low)}-{milliseconds(high)})", f"{bandwidth / 1e9:.3g}"

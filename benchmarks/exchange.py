@@ -1,0 +1,117 @@
+"""runner's collectives as a subject: ``python -m benchmarks.exchange COLLECTIVE WORKERS``, on processes of its own."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.exchange_protocol import ITEM_BYTES, RING, Exchange, deviation, given, serve_exchanges
+from runner.engine import ops
+from runner.engine.cluster_session import ClusterSession
+from runner.engine.device import local_cluster, server_device, worker_device
+from runner.engine.graph import Graph
+from runner.engine.kernel_table import load_kernels
+from runner.engine.program import Client, Program
+from runner.engine.session import Session
+from runner.engine.tensor import Tensor
+from runner.strategies.base import ordered_sum
+from runner.strategies.collectives import ring_all_reduce
+from runner.summary import versions
+
+
+def exchange_program(exchange: Exchange, nbytes: int) -> Program:
+    """A program with a float32 variable on every worker, whose client "exchange" puts the sum of all into each.
+
+    "give" feeds them by the name ``worker-K``, and "look" fetches them.
+    """
+    graph, shape = Graph(), (nbytes // ITEM_BYTES,)
+    devices = [worker_device(k) for k in range(exchange.workers)]
+    variables, fed, give = [], {}, []
+    for k, device in enumerate(devices):
+        with graph.device(device), graph.absolute_scope(f"worker_{k}"):
+            variables.append(ops.variable(graph, shape, "float32", name="vector"))
+            fed[f"worker-{k}"] = (ops.placeholder(graph, shape, "float32", name="fed"),)
+            give.append(ops.assign(graph, variables[k], *fed[f"worker-{k}"]).node)
+    combine = ring_all_reduce if exchange.collective == RING else push_pull
+    take = []
+    for k, total in enumerate(combine(graph, variables, devices, "all")):
+        with graph.device(devices[k]), graph.absolute_scope(f"worker_{k}"):
+            take.append(ops.assign(graph, variables[k], total).node)
+    clients = (
+        Client("give", targets=tuple(give), feeds=fed),
+        Client("exchange", targets=tuple(take)),
+        Client("look", {f"worker-{k}": each for k, each in enumerate(variables)}),
+    )
+    servers = exchange.processes - exchange.workers
+    return Program(graph, {each.name: each for each in clients}, {}, exchange.workers, servers)
+
+
+def push_pull(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
+    """Sum one tensor per worker on the first server, in worker order, and let every worker read it there.
+
+    As :func:`~runner.strategies.parameter_server.parameter_server` adds gradients and hands out variables.
+    Bytes on the wire, n elements of b bytes: n b from each worker and n b to each, in total 2 K n b.
+    """
+    with graph.device(server_device(0)), graph.absolute_scope(f"reduce/{name}"):
+        total = ordered_sum(graph, parts)
+    return [total] * len(devices)
+
+
+class Exchanging:
+    """Worker processes that exchange. A session for one size at a time."""
+
+    versions: Mapping[str, str] = {"runner": versions()["runner"]}
+
+    def __init__(self, exchange: Exchange, folder: Path, stack: ExitStack) -> None:
+        """folder: for logs. stack: ends the processes."""
+        self._exchange = exchange
+        self._folder = folder
+        self._opened = stack.enter_context(ExitStack())
+        self._session: Session | None = None
+        self._nbytes = 0
+
+    def exchange(self, nbytes: int, times: int) -> tuple[list[float], float]:
+        """See :class:`~benchmarks.exchange_protocol.ExchangeSubject`. A step is timed from its order to its end."""
+        session = self._session_for(nbytes)
+        values = {f"worker-{k}": given(k, nbytes) for k in range(self._exchange.workers)}
+        session.run("give", feeds=values)
+        seconds = []
+        for step in range(times):
+            begin = time.perf_counter()
+            session.run("exchange", step=step)
+            seconds.append(time.perf_counter() - begin)
+        session.run("give", feeds=values)
+        session.run("exchange", step=times)
+        sums = session.run("look").values()
+        return seconds, max(deviation(total, self._exchange.workers) for total in sums)
+
+    def _session_for(self, nbytes: int) -> Session:
+        if self._session is None or nbytes != self._nbytes:
+            self._session = None
+            self._opened.close()
+            program = exchange_program(self._exchange, nbytes)
+            self._session = self._opened.enter_context(
+                ClusterSession(
+                    program,
+                    local_cluster(program.workers, program.servers),
+                    load_kernels(),
+                    None,
+                    run_id=secrets.token_hex(8),
+                    epoch=1,
+                    logs=self._folder,
+                    threads=1,
+                )
+            )
+            self._nbytes = nbytes
+        return self._session
+
+
+if __name__ == "__main__":
+    with ExitStack() as exit_stack:
+        logs = exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-exchange-"))
+        serve_exchanges(Exchanging(Exchange.of(sys.argv[1:]), Path(logs), exit_stack))

@@ -1,0 +1,82 @@
+"""What the ranks of other libraries share: waiting for requests, timing exchanges, looking at sums."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from benchmarks.exchange_protocol import PUSH_PULL, Exchange, Vector, deviation, given
+
+
+class Library(Protocol):
+    """One rank of a library. The server of a push-pull is the last rank."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Of the library and what it rests on."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        ...
+
+    def all_reduce(self, vector: Vector) -> None:
+        """Add the vectors of all ranks up, in their memory."""
+        ...
+
+    def push_pull(self, vector: Vector) -> None:
+        """As a worker: send the vector to the last rank and receive the sum into its memory."""
+        ...
+
+    def serve(self, received: list[Vector], total: Vector) -> None:
+        """As the last rank: receive every worker's vector, add them up in worker order and send the sum to all."""
+        ...
+
+
+def run_rank(library: Library, exchange: Exchange, folder: str) -> None:
+    """Answer the driver that listens in ``folder`` until it has no more requests."""
+    with socket.socket(socket.AF_UNIX) as driver:
+        driver.connect(str(Path(folder) / "driver"))
+        with driver.makefile("rw", encoding="utf-8") as requests:
+            print(json.dumps(dict(library.versions)), file=requests, flush=True)
+            for line in requests:
+                nbytes, times = json.loads(line)
+                seconds, off = _exchange(library, exchange, nbytes, times)
+                print(json.dumps({"seconds": seconds, "deviation": off}), file=requests, flush=True)
+
+
+def _exchange(library: Library, exchange: Exchange, nbytes: int, times: int) -> tuple[list[float], float]:
+    """Time some exchanges, and look at the sums of one more: each works on what the one before has left."""
+    vector = given(library.rank, nbytes)
+    received = [given(k, nbytes) for k in range(exchange.workers)] if _serves(library, exchange) else []
+    seconds = []
+    for _ in range(times):
+        library.barrier()
+        begin = time.perf_counter()
+        _once(library, exchange, vector, received)
+        seconds.append(time.perf_counter() - begin)
+    vector[:] = given(library.rank, nbytes)
+    _once(library, exchange, vector, received)
+    return seconds, deviation(vector, exchange.workers)
+
+
+def _once(library: Library, exchange: Exchange, vector: Vector, received: list[Vector]) -> None:
+    if exchange.collective != PUSH_PULL:
+        library.all_reduce(vector)
+    elif _serves(library, exchange):
+        library.serve(received, vector)
+    else:
+        library.push_pull(vector)
+
+
+def _serves(library: Library, exchange: Exchange) -> bool:
+    return exchange.collective == PUSH_PULL and library.rank == exchange.workers
