@@ -34,12 +34,15 @@ class Hybrid:
 
     scheme: how the activations at the boundary go through the dense layers. ``a``: every worker gathers those of the
     whole batch, then there is one pass. ``b``: K passes, one with the examples of each worker, which sends them to all
-    others. ``c``: K passes, each with a K-th of every worker's examples. In b and c what the next pass needs can travel
-    while this one is computed; in b one worker sends at a time, in c all do.
+    others. ``c``: K passes, each with a K-th of every worker's examples. In b and c what the next passes need travels
+    while this one is computed; a pass of b waits for what one worker sends, one of c for a part from each.
     fc_batch: examples of one update of the dense layers; null, or the batch: one update with the sum over all passes.
-    A smaller one divides the batch; there are batch / fc_batch passes then, an update after each, and
-    the next pass is computed with the new weights; layers below are updated once, by the whole batch. Schemes b and c
-    only. dense_lr_factor: multiplies the learning rate of dense layers.
+    A smaller one divides the batch; there are batch / fc_batch passes then, an update after each, and the next pass is
+    computed with the new weights; layers below are updated once, by the whole batch. Schemes b and c only.
+    dense_lr_factor: multiplies the learning rate of dense layers and of what is between them.
+
+    A network without dense layers is refused, and one in which a layer reads around them. One that begins with them
+    has nothing below: its images are gathered, no gradients go back, and what is left is model parallelism alone.
 
     combine, bucket_bytes, statistics: for the layers below the dense ones, as in ``sync_data``. Batch normalisation
     between dense layers has the statistics of each pass, of all its examples; its averages advance once a step, by the
@@ -53,8 +56,7 @@ class Hybrid:
     (:func:`~runner.strategies.hybrid_layers.add_dense`); dropout between dense layers 8 (K - 1) N once, for the
     indices of examples; P parameters below the dense layers 2 (K - 1) P b, and what their statistics take; loss and
     accuracy 2 (K - 1) b. With clip_norm and one update in a step, b for each shard of a variable that is not on the
-    first worker, and (K - 1) b. Where nothing below the dense layers is trained, there is no boundary backward: that is
-    model parallelism alone.
+    first worker, and (K - 1) b.
     """
 
     name: str = "hybrid"

@@ -54,8 +54,8 @@ def _in_order(scheme: str, held: Sequence[int]) -> list[int]:
     """The owner of each example, in the order in which examples go through the dense layers."""
     if scheme == "b":
         return [worker for worker, count in enumerate(held) for _ in range(count)]
-    # Example i of n stands at (i + 1/2) / n of its worker's way through the batch.
-    places = [((2 * i + 1) / count, worker) for worker, count in enumerate(held) for i in range(count)]
+    # All workers go through their shares at the same pace: example i of n has i / n of them before it.
+    places = [(i / count, worker) for worker, count in enumerate(held) for i in range(count)]
     return [worker for _, worker in sorted(places)]
 
 

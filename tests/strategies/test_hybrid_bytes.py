@@ -8,18 +8,22 @@ from typing import Any
 
 import pytest
 
+from runner import nn
+from runner.engine import ops
 from runner.engine.compile import compile_signature
 from runner.engine.device import DeviceName, local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.kernel_table import load_kernels
+from runner.engine.network import NetworkBuilder, Outputs
 from runner.engine.program import Program
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.optimizers.sgd import Sgd
 from runner.strategies.base import Task, shares
 from runner.strategies.hybrid import Hybrid
-from tests.strategies.networks import CLASSES, NETWORKS, hybrid, task_of
-from tests.strategies.training import opened
+from runner.strategies.single import Single
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
+from tests.strategies.training import difference, opened, trained
 
 BATCH = 13
 FEATURES = 8
@@ -117,6 +121,21 @@ def test_totals_are_those_of_the_description(workers: int) -> None:
     last = gathered(sizes(5, workers), classes, BATCH * B, backward=True).total()
     rest = 8 * others * BATCH + 2 * others * BELOW * B + 2 * others * B
     assert formula(workers).total() == boundary.total() + between.total() + last + 2 * logits * B + rest
+
+
+def test_what_two_dense_layers_read_is_exchanged_once(registry: Registry) -> None:
+    def forked(net: NetworkBuilder, batch: Batch) -> Outputs:
+        h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
+        sides = [nn.dense(net, h, CLASSES, name=name) for name in ("left", "right")]
+        return nn.classify(net, ops.add(net.graph, *sides), batch["y"])
+
+    task = task_of(forked, Sgd(), batch_size=4)
+    expected = gathered([2, 2], [1, 1], 36 * B, backward=False) + gathered([3, 3], [1, 1], 4 * B, backward=True)
+    for j, i in ((0, 1), (1, 0)):
+        expected[j, i] += 2 * CLASSES * B + 2 * B * (i == 0)
+    assert wires(Hybrid(workers=2, scheme="a").build(task)) == expected
+    (weights, _), (reference, _) = (trained(each, task, registry, 3) for each in (Hybrid(workers=2), Single()))
+    assert difference(weights, reference) <= 1e-10
 
 
 def test_clipping_sends_a_scalar_for_each_shard_and_a_factor_to_each_worker() -> None:
