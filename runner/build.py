@@ -11,6 +11,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from runner.config_schema import Config, LocalCluster
+from runner.data.dataset import Facts
 from runner.data.source import source_from_config
 from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import Cluster, local_cluster
@@ -22,29 +23,26 @@ from runner.engine.session import LocalSession, Session
 from runner.engine.stragglers import Stragglers
 from runner.engine.tensor import state_dtype
 from runner.experiment import Experiment
+from runner.placement import settle
 from runner.processor import require_precision
 from runner.run_directory import RunDirectory
 from runner.strategies.base import Task
+from runner.strategies.model import ModelParallel
 
 
 def build(config: Config) -> Experiment:
-    """Wire a checked configuration; nothing is read, written or started.
+    """Wire a checked configuration; nothing is written or started, and only files that parallelism names are read.
 
     Raises ConfigError when model, data and strategy do not fit each other.
     """
     parts: Any = config
     facts = parts.data.facts()
-    task = Task(
-        network=parts.model.network(facts.classes),
-        optimizer=parts.optimizer,
-        example_shape=facts.shape,
-        dtype=config.precision,
-        seed=config.seed,
-        batch_size=config.train.batch_size,
-        eval_batch_size=config.train.eval_batch_size,
-        microbatches=config.train.microbatches,
-    )
-    program = parts.parallelism.build(task)
+    program = parts.parallelism.build(task_of(config, facts))
+    cluster = _cluster(config.cluster, program)
+    settled = None
+    if isinstance(config.parallelism, ModelParallel):
+        settled = settle(config.parallelism, program, cluster)
+        program = settled.program
     steps_per_epoch = facts.train_examples / config.train.batch_size
     if config.train.steps is not None:
         total_steps = config.train.steps
@@ -54,11 +52,27 @@ def build(config: Config) -> Experiment:
         config=config,
         facts=facts,
         program=program,
-        cluster=_cluster(config.cluster, program),
+        cluster=cluster,
         total_steps=total_steps,
         steps_per_epoch=steps_per_epoch,
         threads_per_worker=config.cluster.threads_per_worker,
         emulation=_emulation(config.cluster, config.seed),
+        settled=settled,
+    )
+
+
+def task_of(config: Config, facts: Facts) -> Task:
+    """What a configuration trains, whatever its strategy. facts: of its data."""
+    parts: Any = config
+    return Task(
+        network=parts.model.network(facts.classes),
+        optimizer=parts.optimizer,
+        example_shape=facts.shape,
+        dtype=config.precision,
+        seed=config.seed,
+        batch_size=config.train.batch_size,
+        eval_batch_size=config.train.eval_batch_size,
+        microbatches=config.train.microbatches,
     )
 
 

@@ -71,7 +71,8 @@ def _shares(config: Config) -> Iterator[str]:
     train, workers = config.train, config.parallelism.workers
     for name in ("batch_size", "eval_batch_size"):
         size = getattr(train, name)
-        if 0 < size < workers:
+        # Where the network is spread over the workers, the examples are not.
+        if 0 < size < workers and config.parallelism.name != "model":
             yield (
                 f"train.{name}={size} is smaller than parallelism.workers={workers}: every worker needs "
                 f"an example of each batch; use a batch of {workers} or more, or fewer workers"
@@ -83,6 +84,22 @@ def _shares(config: Config) -> Iterator[str]:
         )
 
 
+def _pipeline(config: Config) -> Iterator[str]:
+    if config.parallelism.name != "model":
+        return
+    parts, size = config.parallelism.concurrent_steps, config.train.batch_size
+    if parts > size > 0:
+        yield (
+            f"parallelism.concurrent_steps={parts} is larger than train.batch_size={size}: every part needs an "
+            "example; use fewer parts or a larger batch"
+        )
+    if config.train.microbatches > 1:
+        yield (
+            f"train.microbatches={config.train.microbatches} with parallelism=model: its parts are "
+            "parallelism.concurrent_steps; use that, and train.microbatches=1"
+        )
+
+
 def _workers(config: Config) -> Iterator[str]:
     strategy = config.parallelism.name
     asked, present = config.parallelism.workers, config.cluster.workers
@@ -91,7 +108,7 @@ def _workers(config: Config) -> Iterator[str]:
             f"parallelism.workers={asked} with parallelism=single: it has one worker; "
             "choose parallelism=sync_data for more"
         )
-    if strategy != "single" and config.train.microbatches > 1:
+    if strategy not in ("single", "model") and config.train.microbatches > 1:
         yield (
             f"train.microbatches={config.train.microbatches} with parallelism={strategy}: the shares of its "
             "workers are its microbatches; use parallelism=single, or train.microbatches=1"
@@ -144,4 +161,4 @@ def _yaml(value: object) -> object:
     return "null" if value is None else value
 
 
-_RULES = (_single_values, _counts, _length, _shares, _workers, _compression, _emulation, _tracking)
+_RULES = (_single_values, _counts, _length, _shares, _pipeline, _workers, _compression, _emulation, _tracking)

@@ -10,6 +10,7 @@ from runner.data.dataset import Facts
 from runner.engine.device import Cluster
 from runner.engine.emulation import Emulation
 from runner.engine.program import Program
+from runner.placement import Settled
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class Experiment:
 
     total_steps: updates of the whole run. steps_per_epoch: updates in which every example is seen once; not whole
     when the batch does not divide the training split. threads_per_worker: kernel threads of each process.
-    emulation: waits of a slow network that is emulated, None where the network is real.
+    emulation: waits of a slow network that is emulated, None where the network is real. settled: how the program was
+    placed, None where the strategy itself says where everything is.
     """
 
     config: Config
@@ -29,6 +31,7 @@ class Experiment:
     steps_per_epoch: float
     threads_per_worker: int
     emulation: Emulation | None
+    settled: Settled | None = None
 
     def learning_rate(self, step: int) -> float:
         """The rate of update number ``step``, counted from 0."""

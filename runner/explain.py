@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from runner.build import build
+from runner.comparison import predicted_step_s, verdict
 from runner.config_schema import Config
 from runner.engine import ops
 from runner.engine.cost import node_cost
@@ -19,6 +20,7 @@ from runner.engine.tensor import Tensor
 from runner.engine.transfer_times import Transfer, transfers
 from runner.engine.variables import Variables
 from runner.experiment import Experiment
+from runner.placement import placement_text
 
 _MULTIPLYING = ("matmul", "conv2d")
 """Ops whose floating-point operations come in pairs of a multiplication and an addition."""
@@ -59,10 +61,7 @@ def explain(config: Config) -> str:
         f"optimizer {config.optimizer.name}, parallelism {config.parallelism.name} "
         f"with {_processes(experiment)}",
         "",
-        _table(
-            ("layer", "kind", "output (one example)", "parameters", "multiply-adds", "activation bytes"),
-            [(r.name, r.kind, r.output, _n(r.parameters), _n(r.multiply_adds), _n(r.activation_bytes)) for r in rows],
-        ),
+        _layer_table(rows, experiment),
         "",
         f"parameters              {_n(sum(r.parameters for r in rows))}",
         f"multiply-adds/example   {_n(sum(r.multiply_adds for r in rows))} (forward)",
@@ -70,6 +69,7 @@ def explain(config: Config) -> str:
         f"steps                   {_n(experiment.total_steps)} of {train.batch_size} examples, "
         f"{experiment.steps_per_epoch:.1f} steps per epoch",
         *([f"network                 emulated: {experiment.emulation}"] if experiment.emulation else []),
+        *_placed_lines(experiment),
         "",
         _table(
             ("device", "nodes", "planned peak bytes", "variable bytes", "bytes sent per step", "messages"),
@@ -82,6 +82,33 @@ def explain(config: Config) -> str:
         sent_text(transfers(planned.compiled(signature), experiment.cluster)),
     ]
     return "\n".join(lines)
+
+
+def _layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
+    """A row for each layer; with its device where layers were placed."""
+    headers = ("layer", "kind", "output (one example)", "parameters", "multiply-adds", "activation bytes")
+    cells = [(r.name, r.kind, r.output, _n(r.parameters), _n(r.multiply_adds), _n(r.activation_bytes)) for r in rows]
+    if experiment.settled is None:
+        return _table(headers, cells)
+    devices = experiment.settled.placement.layers
+    return _table(
+        (*headers, "device"), [(*cell, devices.get(row.name, "-")) for row, cell in zip(rows, cells, strict=True)]
+    )
+
+
+def _placed_lines(experiment: Experiment) -> list[str]:
+    """How the layers were placed, and the predicted time of a step beside that of other strategies."""
+    if experiment.settled is None:
+        return []
+    predicted = predicted_step_s(experiment)
+    return [
+        "",
+        *placement_text(experiment.settled.placement).splitlines(),
+        "",
+        _table(("strategy", "predicted ms per step"), [(name, f"{1e3 * s:,.3f}") for name, s in predicted.items()]),
+        "",
+        f"{verdict(predicted, 'predicted by the cost model')}.",
+    ]
 
 
 def sent_text(sent: Sequence[Transfer]) -> str:

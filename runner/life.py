@@ -12,6 +12,7 @@ from pathlib import Path
 
 from runner.build import build, open_session
 from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest, weights_sha256
+from runner.comparison import measured_step_s, predicted_step_s, verdict
 from runner.config import dump, to_plain
 from runner.config_schema import Config
 from runner.display import create_display
@@ -21,6 +22,7 @@ from runner.errors import CheckpointError, Interrupted, NonFiniteLossError, Nume
 from runner.experiment import Experiment
 from runner.files import replace_durably
 from runner.graph_picture import draw_graph
+from runner.placement import placement_text
 from runner.record import Record
 from runner.run_directory import RunDirectory
 from runner.signals import StopRequest
@@ -90,12 +92,11 @@ class _Life:
         if self.summary.emulated:
             log.info("emulated: %s", self.summary.emulated)
         try:
-            with (
-                StopRequest() as stop,
-                open_session(self._experiment, self._directory, check_finite) as session,
-            ):
-                begin(session, checkpoint)
-                self._train(session, first_step, stop)
+            with StopRequest() as stop:
+                self._compare()
+                with open_session(self._experiment, self._directory, check_finite) as session:
+                    begin(session, checkpoint)
+                    self._train(session, first_step, stop)
         except NonFiniteLossError as error:
             self._name_the_node(error)
             raise
@@ -112,6 +113,18 @@ class _Life:
         missing = {library.name: library.missing for library in libraries if library.missing}
         self.summary = dataclasses.replace(self.summary, kernels_missing=missing)
 
+    def _compare(self) -> None:
+        """Say where layers were placed and how that compares with other strategies: predicted, and measured if asked"""
+        settled, parallelism = self._experiment.settled, self._experiment.config.parallelism
+        if settled is None:
+            return
+        log.info("%s", placement_text(settled.placement))
+        log.info("%s", verdict(predicted_step_s(self._experiment), "predicted by the cost model"))
+        if parallelism.compare_steps:
+            measured = measured_step_s(self._experiment, self._directory, parallelism.compare_steps)
+            self.summary = dataclasses.replace(self.summary, compared_step_s=measured)
+            log.info("%s", verdict(measured, f"measured over {parallelism.compare_steps} steps each"))
+
     def _train(self, session: Session, first_step: int, stop: StopRequest) -> None:
         record = self._open_record(first_step)
         meta = CheckpointMeta(self.summary.config_hash, self._directory.run_id, self._directory.epoch, examples=0)
@@ -127,6 +140,9 @@ class _Life:
         )
         for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
             record.artifact(path)
+        if self._experiment.settled is not None:
+            self._experiment.settled.placement.write(self._directory.placement_json)
+            record.artifact(self._directory.placement_json)
         status = "failed"
         try:
             trainer.run()

@@ -129,6 +129,11 @@ class RunDirectory:
         return self.path / "trace_summary.json"
 
     @property
+    def placement_json(self) -> Path:
+        """Where the layers of a model-parallel run are."""
+        return self.path / "placement.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints ``step-N``."""
         return self.path / "checkpoints"

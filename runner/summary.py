@@ -75,6 +75,8 @@ class Summary:
       steps              updates made since the run began, earlier processes of a resumed run included
       examples           training examples those updates used
       wall_seconds       time of this process from its start to the end of training
+      compared_step_s    "model", "single", "sync_data" -> median seconds of a step, measured side by side before
+                         training; empty unless parallelism.compare_steps asked for it
       step_time_s        "median", "p10" and "p90" of the seconds a step took in this process
       examples_per_s     training examples per second of step time in this process
       final              metric -> last value, such as "test/accuracy"
@@ -103,6 +105,7 @@ class Summary:
     steps: int = 0
     examples: int = 0
     wall_seconds: float = 0.0
+    compared_step_s: dict[str, float] = field(default_factory=dict)
     step_time_s: dict[str, float] = field(default_factory=dict)
     examples_per_s: float | None = None
     final: dict[str, float] = field(default_factory=dict)

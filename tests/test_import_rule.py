@@ -61,23 +61,25 @@ MAY_IMPORT = {
     "config_check": "config_schema errors",
     "config": "config_schema config_errors config_check safe_yaml errors models optimizers strategies data tracking",
     # Training.
-    "experiment": "config_schema data engine",
+    "placement": "strategies engine engine.kernel_table errors files",
+    "experiment": "config_schema data engine placement",
     "evaluation": "engine",
     "display": "",
     "graph_picture": "engine tracking",
     "train": "experiment evaluation display record run_directory signals"
     " strategies data checkpoint tracking tracing engine errors",
     # The only wiring.
-    "build": "config_schema experiment processor run_directory strategies data engine",
-    "life": "build config config_schema train experiment display graph_picture record run_directory summary"
-    " sweep_place signals files checkpoint tracking engine errors",
+    "build": "config_schema experiment placement processor run_directory strategies data engine",
+    "comparison": "build config_schema experiment run_directory strategies train engine",
+    "life": "build comparison config config_schema train experiment display graph_picture placement record"
+    " run_directory summary sweep_place signals files checkpoint tracking engine errors",
     # Commands.
     "hydra_app": "config config_schema config_errors conf_dir sweep_place errors",
     "resume": "config config_schema config_check errors",
     "results": "summary",
     "sweep_table": "summary",
     "sweep": "config_schema console hydra_app summary sweep_table errors",
-    "explain": "build config_schema experiment engine",
+    "explain": "build comparison config_schema experiment placement engine",
     "help_text": "config_schema",
     "ui": "tracking errors",
     "doctor": "conf_dir cores data engine.kernel_table processor ui errors",

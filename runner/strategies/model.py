@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from runner.engine.device import worker_device
@@ -49,7 +49,7 @@ class ModelParallel:
     workers: int = 2
     concurrent_steps: int = 1
     pipeline: str = "same_gradients"
-    constraints: dict[str, int] = field(default_factory=dict)
+    constraints: dict[str, int] | None = None
     costs: str | None = None
     placement: str | None = None
     compare_steps: int = 0
@@ -87,7 +87,7 @@ class ModelParallel:
     def _devices(self, layers: list[str]) -> Mapping[str, str]:
         """Device of each layer that a constraint matches."""
         chosen: dict[str, tuple[str, int]] = {}
-        for pattern, worker in self.constraints.items():
+        for pattern, worker in (self.constraints or {}).items():
             matching = [layer for layer in layers if fnmatchcase(layer, pattern)]
             where = f"parallelism.constraints: {pattern!r}: {worker}"
             if not matching:

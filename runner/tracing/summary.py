@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from runner.engine.assignment import peer_of
-from runner.engine.recording import KINDS
+from runner.engine.recording import COMPUTE, KINDS
 from runner.engine.timeline import Timeline
 from runner.tracing.critical_path import OTHER, Segment, by_step, critical_path, waits
 
@@ -19,9 +20,19 @@ def trace_summary(timeline: Timeline) -> dict[str, Any]:
 
     Keys: ``steps``, a list of ``step``, ``ns`` (from the first span to the end of the last), ``critical_path_ns``:
     ``by_kind``, ``by_layer`` and ``by_process``, each of which adds up to ``ns``; and ``waited``: a list of ``who``,
-    ``for``, ``times`` and ``ns``, longest first. A process is that of the device's job and task.
+    ``for``, ``times`` and ``ns``, longest first. A process is that of the device's job and task. And ``node_ns``: of
+    every node that computes its median over the steps, which ``parallelism.costs`` reads.
     """
-    return {"steps": [_step(step, spans) for step, spans in by_step(timeline.spans).items()]}
+    steps = [_step(step, spans) for step, spans in by_step(timeline.spans).items()]
+    return {"steps": steps, "node_ns": _node_ns(timeline)}
+
+
+def _node_ns(timeline: Timeline) -> dict[str, int]:
+    taken: dict[str, list[int]] = {}
+    for span in timeline.spans:
+        if span.kind == COMPUTE:
+            taken.setdefault(span.node, []).append(span.ns)
+    return {node: round(median(times)) for node, times in sorted(taken.items())}
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:

@@ -6,7 +6,6 @@ import pytest
 
 from runner.engine import ops
 from runner.engine.compile import Compiled, compile_signature
-from runner.engine.cost import DISPATCH_S
 from runner.engine.device import Cluster, Device, local_cluster, worker_device
 from runner.engine.graph import Graph, LayerStamp
 from runner.engine.program import Client

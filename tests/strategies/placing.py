@@ -1,0 +1,42 @@
+"""Strategies that leave devices open, placed: as a run does it, for tests in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.engine.device import Cluster, local_cluster
+from runner.engine.kernel_table import load_kernels
+from runner.engine.passes.layer_groups import devices_of_layers
+from runner.engine.program import Program
+from runner.engine.program_placement import place_program
+from runner.strategies.base import Task
+from runner.strategies.model import ModelParallel
+
+
+def near(workers: int) -> Cluster:
+    """Devices with wires that cost next to nothing, so that work is spread."""
+    return local_cluster(workers, latency_s=1e-9, bytes_per_s=1e15)
+
+
+@dataclass
+class Placed:
+    """A model-parallel strategy whose program is placed on a cluster, on near devices if None."""
+
+    strategy: ModelParallel
+    cluster: Cluster | None = None
+    name: str = "model"
+
+    @property
+    def workers(self) -> int:
+        """Of the strategy."""
+        return self.strategy.workers
+
+    def build(self, task: Task) -> Program:
+        """Return the placed program."""
+        cluster = self.cluster or near(self.workers)
+        return place_program(self.strategy.build(task), cluster, load_kernels()).program
+
+
+def layers_of(program: Program) -> dict[str, str]:
+    """Layer -> number of its worker."""
+    return {layer: device.split("/")[2].split(":")[1] for layer, device in devices_of_layers(program.graph).items()}

@@ -1,0 +1,244 @@
+"""``model`` computes what ``single`` computes, wherever its layers are, and in n parts what n microbatches do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine.compile import Compiled, Observer, compile_signature
+from runner.engine.cost import node_seconds
+from runner.engine.device import worker_device
+from runner.engine.graph import Graph
+from runner.engine.kernel_table import load_kernels
+from runner.engine.passes.layer_groups import home_layers
+from runner.engine.program import Program
+from runner.engine.transfer_times import transfers
+from runner.errors import ConfigError
+from runner.kernels.registry import Registry
+from runner.optimizers.adam import Adam
+from runner.optimizers.base import Optimizer
+from runner.strategies.base import Task
+from runner.strategies.model import ModelParallel
+from runner.strategies.single import Single
+from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.placing import Placed, layers_of, near
+from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
+
+STEPS = 6
+BATCH = 13
+"""Odd, so that no number of parts divides it but 1."""
+
+LAYERS = {
+    "dense": {"fc1": 0, "fc[23]": 1},
+    "convolutional": {"conv*": 0, "fc": 1},
+    "batch_normalised": {"conv1": 1, "norm1": 0, "fc": 1},
+    "dropped_out": {"fc1": 1, "drop": 0, "fc2": 1},
+}
+"""Constraints for two workers and more; layers that they do not name are free."""
+
+
+def adam() -> Optimizer:
+    """Slots, the number of the step, weight decay and a clipping that acts: all that an update may depend on."""
+    return Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5)
+
+
+def task_for(network: str, microbatches: int = 1, dtype: str = "float64") -> Task:
+    return task_of(NETWORKS[network], adam(), batch_size=BATCH, microbatches=microbatches, dtype=dtype)
+
+
+@cache
+def single(network: str, microbatches: int = 1, dtype: str = "float64") -> tuple[Weights, list[Any]]:
+    return trained(Single(), task_for(network, microbatches, dtype), load_kernels(), STEPS)
+
+
+def model(network: str, strategy: ModelParallel, dtype: str = "float64") -> tuple[Weights, list[Any]]:
+    return trained(Placed(strategy), task_for(network, dtype=dtype), load_kernels(), STEPS)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int, parts: int) -> None:
+    found, history = model(network, ModelParallel(workers=workers, concurrent_steps=parts))
+    expected, reference = single(network, parts)
+    expect_same_bits(found, expected)
+    assert history == reference
+
+
+@pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
+def test_in_parts_too_it_equals_single_with_the_same_batch(network: str) -> None:
+    """Batch normalisation takes the statistics of parts, and so is left out."""
+    found, history = model(network, ModelParallel(workers=3, concurrent_steps=3))
+    expected, reference = single(network)
+    assert 0 < difference(found, expected) <= 1e-10
+    np.testing.assert_allclose(history, reference, rtol=1e-10)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_constrained_layers_compute_the_same_bits(network: str, workers: int, parts: int) -> None:
+    strategy = ModelParallel(workers=workers, concurrent_steps=parts, constraints=LAYERS[network])
+    found, history = model(network, strategy)
+    expected, reference = single(network, parts)
+    expect_same_bits(found, expected)
+    assert history == reference
+
+
+@pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
+def test_float32_on_fast_kernels_differs_by_rounding(network: str) -> None:
+    """Fast kernels may round a node that was joined with its neighbour otherwise than the two apart."""
+    strategy = ModelParallel(workers=2, concurrent_steps=2, constraints=LAYERS[network])
+    found, _ = model(network, strategy, "float32")
+    expected, _ = single(network, 2, "float32")
+    assert found["fc/weights"].dtype == np.float32
+    assert difference(found, expected) <= 1e-4
+
+
+def program_of(network: str, strategy: ModelParallel) -> Program:
+    return Placed(strategy).build(task_for(network))
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_everything_of_a_layer_is_on_its_device(network: str) -> None:
+    program = program_of(network, ModelParallel(workers=3, concurrent_steps=2))
+    homes = home_layers(program.graph)
+    devices: dict[str, set[str]] = {}
+    for name, layer in homes.items():
+        devices.setdefault(layer, set()).add(program.graph.nodes[name].device)
+    assert all(len(own) == 1 for own in devices.values())
+    stamped = {node.layer.name for node in program.graph if node.layer is not None}
+    assert set(devices) == stamped
+    # With parts to compute at once and free wires there is something to win.
+    assert len(set().union(*devices.values())) > 1
+
+
+def test_variables_slots_updates_and_restored_values_are_together() -> None:
+    program = program_of("dense", ModelParallel(workers=2, constraints=LAYERS["dense"]))
+    for node in program.graph:
+        if node.op == "assign":
+            assert node.device == program.graph.nodes[node.inputs[0].node].device
+    for name in program.variables:
+        worker = 0 if name.startswith("fc1") else 1
+        assert program.graph.nodes[name].device == worker_device(worker), name
+
+
+def test_constraints_are_met_and_the_rest_is_free() -> None:
+    layers = layers_of(program_of("convolutional", ModelParallel(workers=3, constraints={"conv*": 2, "fc": 1})))
+    assert (layers["conv1"], layers["conv2"], layers["fc"]) == ("2", "2", "1")
+
+
+NO_LAYER = "parallelism.constraints: 'cnv*': 0: no layer has such a name; the layers are flat, fc1, relu1, fc2, relu2"
+
+
+@pytest.mark.parametrize(
+    ("constraints", "complaint"),
+    [
+        ({"cnv*": 0}, NO_LAYER),
+        (
+            {"fc*": 2},
+            "'fc*': 2: there is no worker 2, expected 0 to 1; the layers that match are fc1, fc2, fc3",
+        ),
+        ({"fc*": -1}, "'fc*': -1: there is no worker -1"),
+        ({"fc*": 0, "fc1": 1}, "'fc1': 1: layer 'fc1' is on worker 0 by 'fc*' already; expected patterns that agree"),
+    ],
+)
+def test_impossible_constraints_are_refused_with_the_layers(constraints: dict[str, int], complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ModelParallel(constraints=constraints).build(task_for("dense"))
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"concurrent_steps": 0}, "parallelism.concurrent_steps=0: expected 1 or more"),
+        ({"compare_steps": -1}, "parallelism.compare_steps=-1: expected 0 or more"),
+        ({"pipeline": "fresh"}, "parallelism.pipeline='fresh': expected one of same_gradients, stale"),
+        ({"pipeline": "stale"}, "pipeline=stale with parallelism.concurrent_steps=1: a single part is never stale"),
+        (
+            {"placement": "p", "costs": "c"},
+            "parallelism.costs with parallelism.placement=p: a stored placement",
+        ),
+        ({"placement": "p", "constraints": {"a": 0}}, "parallelism.constraints with parallelism.placement=p"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ModelParallel(**settings)
+    assert complaint in str(caught.value)
+
+
+def compiled(program: Program, registry: Registry, observe: Observer | None = None) -> Compiled:
+    signature = program.clients["train"].signature
+    return compile_signature(program.graph, signature, near(program.workers), registry, observe)
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+@pytest.mark.parametrize("parts", [1, 2])
+def test_bytes_on_each_wire_are_those_of_cut_tensors_once_per_destination(
+    network: str, parts: int, registry: Registry
+) -> None:
+    strategy = Placed(ModelParallel(workers=3, concurrent_steps=parts, constraints=LAYERS[network]))
+    task = task_for(network)
+    uncut: dict[str, Graph] = {}
+    step = compiled(strategy.build(task), registry, uncut.__setitem__)
+    wires: Counter[tuple[str, str]] = Counter()
+    for each in transfers(step, near(3)):
+        wires[each.source, each.destination] += each.nbytes
+    assert wires == _bytes_cut(uncut["dead code after fusion"])
+    with opened(strategy, task, registry) as trainer:
+        trainer.session.run("init")
+        before = trainer.session.sent_bytes()
+        trainer.train(range(2))
+        counted = np.subtract(trainer.session.sent_bytes(), before)
+    sent = [sum(n for (source, _), n in wires.items() if source == worker_device(k)) for k in range(3)]
+    assert counted.tolist() == [2 * nbytes for nbytes in sent]
+    assert counted.sum() > 0
+
+
+def _bytes_cut(graph: Graph) -> Counter[tuple[str, str]]:
+    """By wire, of a graph that is not cut yet: each tensor once for each device that reads it elsewhere."""
+    wires: Counter[tuple[str, str]] = Counter()
+    for tensor, readers in graph.consumers().items():
+        source = graph.nodes[tensor.node].device
+        for destination in {reader.device for reader in readers} - {source}:
+            wires[source, destination] += graph.spec(tensor).nbytes
+    return wires
+
+
+def test_the_parts_of_a_pipeline_overlap_as_simulated(registry: Registry) -> None:
+    """While the second device computes the first part forward, the first device is at the second part."""
+    constraints = {"fc1": 0, "relu1": 0, "fc2": 1, "relu2": 1, "fc3": 1}
+    program = program_of("dense", ModelParallel(workers=2, concurrent_steps=2, constraints=constraints))
+    step = compiled(program, registry)
+    first, second = (_forward(step, worker_device(0), 1), _forward(step, worker_device(1), 0))
+    assert first[0] < second[1]
+    assert second[0] < first[1]
+
+
+def _forward(step: Compiled, device: str, part: int) -> tuple[float, float]:
+    """When a device begins and ends the forward pass of a part, in simulated seconds."""
+    graph, cluster = step.parts[device].graph, near(2)
+    names = [name for name in graph.nodes if name.startswith(f"train/share_{part}/") and "/gradients/" not in name]
+    nodes = [graph.nodes[name] for name in names]
+    ends = [step.starts[node.name] + node_seconds(graph, node, cluster.device(device)) for node in nodes]
+    return min(step.starts[node.name] for node in nodes), max(ends)
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_evaluation_and_restored_checkpoints_work_on_placed_layers(network: str, registry: Registry) -> None:
+    strategy = Placed(ModelParallel(workers=2, constraints=LAYERS[network]))
+    task = task_for(network)
+    weights, _ = single(network)
+    with opened(strategy, task, registry) as there, opened(Single(), task, registry) as here:
+        for trainer in (there, here):
+            trainer.session.run("restore", feeds=dict(weights))
+        expect_same_bits(there.weights(), weights)
+        found, expected = there.evaluate(), here.evaluate()
+        assert found.keys() == expected.keys()
+        expect_same_bits(found, expected)
