@@ -82,7 +82,7 @@ def placement_text(placement: Placement) -> str:
     return "\n".join(
         [
             f"placement of layers: {placement.found_by} (step as simulated: {tried})",
-            *(f"  {device}: {', '.join(_on(placement, device)) or 'nothing, which is faster'}" for device in devices),
+            *(f"  {device}: {', '.join(_on(placement, device)) or 'no layer'}" for device in devices),
         ]
     )
 

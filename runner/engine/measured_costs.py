@@ -9,9 +9,11 @@ from runner.engine.compile import compile_signature
 from runner.engine.cost import RESIDENT, Seconds, node_seconds
 from runner.engine.device import Cluster, Device
 from runner.engine.graph import Graph, Node
-from runner.engine.passes.layer_groups import home_layers
 from runner.engine.program import Program
 from runner.kernels.registry import Registry
+
+_LEAST_KNOWN = 0.75
+"""A run on several devices joins a few nodes otherwise than one on a single device; another network has other names."""
 
 
 def measured_seconds(measured: Mapping[str, float], program: Program, cluster: Cluster, registry: Registry) -> Seconds:
@@ -19,12 +21,14 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
 
     A record lacks what the passes joined or took out, transfers, and nodes of other strategies. Those cost what the
     formulas say, times the quotient of measured to estimated seconds of all nodes in the record. Raises
-    ValueError naming the layers with variables of which the record knows no node.
+    ValueError where the record lacks more than a quarter of the nodes that one device would compute.
     """
     device = cluster.devices[0]
     graph = _as_on_one_device(program, cluster, registry)
-    known = [node for node in graph if node.name in measured and node.op not in RESIDENT]
-    _expect_all_layers(graph, {node.name for node in known})
+    computed = [node for node in graph if node.op not in RESIDENT]
+    known = [node for node in computed if node.name in measured]
+    if len(known) < _LEAST_KNOWN * len(computed):
+        raise ValueError(f"it knows {len(known)} of {len(computed)} nodes of a step")
     estimated = sum(node_seconds(graph, node, device) for node in known)
     scale = sum(measured[node.name] for node in known) / estimated
 
@@ -42,12 +46,3 @@ def _as_on_one_device(program: Program, cluster: Cluster, registry: Registry) ->
         alone.insert(replace(node, device=cluster.devices[0].name, colocate_with=()))
     compiled = compile_signature(alone, program.clients["train"].signature, cluster, registry)
     return compiled.parts[cluster.devices[0].name].graph
-
-
-def _expect_all_layers(graph: Graph, known: set[str]) -> None:
-    homes = home_layers(graph)
-    variables = {node.name for node in graph if node.op == "variable"}
-    wanted = {homes[node.name] for node in graph for tensor in node.inputs if tensor.node in variables}
-    lacking = wanted - {homes[name] for name in known if name in homes}
-    if lacking:
-        raise ValueError(f"no node of the layers {', '.join(sorted(lacking))} is in the record")

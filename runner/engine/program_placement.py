@@ -69,7 +69,8 @@ def place_program(
 def _ways(graph: Graph, cluster: Cluster, groups: Groups, seconds: Seconds) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield names of placements, and for each the device of every group of the graph."""
     feasible = {group: groups.feasible[group] for group in dict.fromkeys(groups.of[name] for name in graph.nodes)}
-    if all(len(devices) == 1 for devices in feasible.values()):
+    computing = {groups.of[node.name] for node in graph if needed_by(node)}
+    if all(len(feasible[group]) == 1 for group in computing):
         yield GIVEN, {group: devices[0] for group, devices in feasible.items()}
         return
     everywhere = all(len(devices) == len(cluster.devices) for devices in feasible.values())

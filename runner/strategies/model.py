@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from runner.engine.device import worker_device
 from runner.engine.passes.layer_groups import colocate_layers, home_layers
@@ -32,7 +33,7 @@ class ModelParallel:
     concurrent_steps: n parts of the batch that go through the devices as a pipeline (Fig. 9). pipeline:
     ``same_gradients`` sums their gradients in order for one update; ``stale`` makes an update of each, all computed
     from the weights at the start of the step (:mod:`~runner.strategies.stale_updates`).
-    constraints: pattern of layer names, as of a shell -> number of the worker for the layers that match.
+    constraints: pattern of layer names, as of a shell -> number of the worker for the layers that match; None for none.
     costs: ``trace_summary.json`` of a traced run of the same network and parts under ``single`` or ``model``: measured
     seconds of nodes instead of estimates. placement: ``placement.json`` of an earlier run, to be used as it is.
     compare_steps: so many steps of ``single`` and of ``sync_data`` are measured beside as many of its own before
@@ -49,7 +50,8 @@ class ModelParallel:
     workers: int = 2
     concurrent_steps: int = 1
     pipeline: str = "same_gradients"
-    constraints: dict[str, int] | None = None
+    # A map of text to numbers. OmegaConf would not let the command line put new keys in a map it knows the type of.
+    constraints: Any = None
     costs: str | None = None
     placement: str | None = None
     compare_steps: int = 0
@@ -66,6 +68,11 @@ class ModelParallel:
             raise ConfigError(
                 "parallelism.pipeline=stale with parallelism.concurrent_steps=1: a single part is never stale; use "
                 "2 parts or more, or pipeline=same_gradients"
+            )
+        if not _is_map_of_workers(self.constraints):
+            raise ConfigError(
+                f"parallelism.constraints={self.constraints!r}: expected a map from patterns of layer names to numbers "
+                "of workers, such as {conv*: 0, fc*: 1}, or null"
             )
         for key in ("constraints", "costs"):
             if self.placement is not None and getattr(self, key):
@@ -105,3 +112,9 @@ class ModelParallel:
                         f"agree on each of the layers {', '.join(layers)}"
                     )
         return {layer: worker_device(worker) for layer, (_, worker) in chosen.items()}
+
+
+def _is_map_of_workers(value: object) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, Mapping) and all(type(k) is str and type(v) is int for k, v in value.items())

@@ -7,9 +7,9 @@ together and their updates are applied in order, so that nothing is left to chan
 What is stale, and by how much: let w_0 be the weights at the start. Part i of n (i = 0..n-1) computes its gradient g_i
 at w_0, and its update makes w_(i+1) = U(w_i, g_i). Between the weights of a gradient and the weights it is applied to
 lie i updates: 0 for the first part, n - 1 for the last, (n - 1) / 2 in the mean. Slots of the optimizer (velocity,
-moments) and moving averages are never stale: each update goes on from the one before. Nothing of one step is applied
-in another. g_i is the gradient of the mean loss over part i, as if the part were the batch of a step; the learning
-rate is that of the step, and update i of step s has number s n + i. With n = 1 this is ``single``.
+moments), weight decay and moving averages are never stale: each update goes on from the one before. Nothing of one
+step is applied in another. g_i is the gradient of the mean loss over part i, as if the part were the batch of a step;
+the learning rate is that of the step, and update i of step s has number s n + i. With n = 1 this is ``single``.
 """
 
 from __future__ import annotations

@@ -158,6 +158,8 @@ def test_impossible_constraints_are_refused_with_the_layers(constraints: dict[st
     [
         ({"concurrent_steps": 0}, "parallelism.concurrent_steps=0: expected 1 or more"),
         ({"compare_steps": -1}, "parallelism.compare_steps=-1: expected 0 or more"),
+        ({"constraints": ["fc1"]}, "parallelism.constraints=['fc1']: expected a map from patterns of layer names to"),
+        ({"constraints": {"fc1": "1"}}, "parallelism.constraints={'fc1': '1'}: expected a map from patterns"),
         ({"pipeline": "fresh"}, "parallelism.pipeline='fresh': expected one of same_gradients, stale"),
         ({"pipeline": "stale"}, "pipeline=stale with parallelism.concurrent_steps=1: a single part is never stale"),
         (

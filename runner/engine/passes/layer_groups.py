@@ -18,18 +18,17 @@ from runner.engine.passes.rewriting import needed_by
 def home_layers(graph: Graph) -> dict[str, str]:
     """Return node name -> name of the layer it belongs to.
 
-    Nodes belong to the layer that is stamped on them. One without a stamp belongs where its first input does: a
-    gradient that is summed over parts or clipped, a loss that is averaged, an assigned value beside its variable. What
-    reads only sources without a layer belongs to its first reader: fed examples, labels and scalars, constants. Nodes
-    that nobody reads and that read nothing of a layer are left out.
+    Nodes belong to the layer that is stamped on them. One without a stamp belongs where the first of its inputs does
+    that has a layer: a gradient that is summed over parts or clipped, a loss that is averaged, an assigned value beside
+    its variable. What reads nothing of a layer belongs to its first reader: fed examples, labels and scalars,
+    constants. Nodes that neither read nor are read are left out.
     """
     homes: dict[str, str] = {}
     for node in graph:
-        first = node.inputs[0].node if node.inputs else ""
-        if node.layer is not None:
-            homes[node.name] = node.layer.name
-        elif first in homes:
-            homes[node.name] = homes[first]
+        read = (homes[tensor.node] for tensor in node.inputs if tensor.node in homes)
+        home = node.layer.name if node.layer is not None else next(read, None)
+        if home is not None:
+            homes[node.name] = home
     readers: dict[str, str] = {}
     for node in reversed(list(graph)):
         home = homes.get(node.name) or readers.get(node.name)

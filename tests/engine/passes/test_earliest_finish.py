@@ -1,0 +1,106 @@
+"""The greedy heuristic: where groups go whose best place is known."""
+
+from __future__ import annotations
+
+from runner.engine import ops
+from runner.engine.cost import node_seconds
+from runner.engine.device import Cluster, local_cluster, worker_device
+from runner.engine.graph import Graph, LayerStamp
+from runner.engine.passes.earliest_finish import earliest_finish
+from runner.engine.passes.placement import colocation_groups
+from runner.engine.tensor import Tensor
+
+HERE, THERE = worker_device(0), worker_device(1)
+NEAR = local_cluster(2, latency_s=1e-9, bytes_per_s=1e15)
+SIDE = 200
+"""Products of matrices of this side take 80 microseconds; moving one in between takes next to nothing."""
+
+
+def chosen(graph: Graph, cluster: Cluster = NEAR) -> dict[str, str]:
+    """The device of every node."""
+    groups = colocation_groups(graph, cluster, lambda node: None)
+    devices = earliest_finish(graph, cluster, groups.of, groups.feasible, node_seconds)
+    return {name: devices[group] for name, group in groups.of.items()}
+
+
+def layer(graph: Graph, x: Tensor, name: str) -> Tensor:
+    """A product with a variable, and a bias that is reshaped; all of it one group."""
+    with graph.layer(LayerStamp(name, "dense")):
+        w = ops.variable(graph, (SIDE, SIDE), "float64", name=f"{name}/w")
+        b = ops.variable(graph, (SIDE,), "float64", name=f"{name}/b")
+        # Ready from the start, and nobody's reason to be anywhere.
+        row = graph.add("reshape", [b], {"shape": (1, SIDE)}, name=f"{name}/row", colocate_with=[w.node])[0]
+        attributes = {"transpose_a": False, "transpose_b": False}
+        product = graph.add("matmul", [x, w], attributes, name=f"{name}/product", colocate_with=[w.node])[0]
+        return graph.add("add", [product, row], name=f"{name}/y", colocate_with=[w.node])[0]
+
+
+def fed(graph: Graph, name: str = "x") -> Tensor:
+    return ops.placeholder(graph, (SIDE, SIDE), "float64", name=name)
+
+
+def test_branches_go_to_different_devices() -> None:
+    graph = Graph()
+    x = fed(graph)
+    left, right = layer(graph, layer(graph, x, "a"), "b"), layer(graph, layer(graph, x, "c"), "d")
+    ops.add(graph, left, right, name="joint")
+    found = chosen(graph)
+    assert found["a/y"] == found["b/y"] != found["c/y"] == found["d/y"]
+
+
+def test_a_chain_stays_on_one_device() -> None:
+    graph = Graph()
+    y = fed(graph)
+    for name in "abcd":
+        y = layer(graph, y, name)
+    assert len(set(chosen(graph).values())) == 1
+
+
+def test_two_streams_through_a_chain_of_layers_make_a_pipeline() -> None:
+    """Streams share variables, so each layer has one device; while it serves the second stream, the next one begins."""
+    graph = Graph()
+    streams = [fed(graph, "x"), fed(graph, "z")]
+    for name in "ab":
+        w = ops.variable(graph, (SIDE, SIDE), "float64", name=name)
+        attributes = {"transpose_a": False, "transpose_b": False}
+        streams = [
+            graph.add("matmul", [x, w], attributes, name=f"{name}_{k}", colocate_with=[w.node])[0]
+            for k, x in enumerate(streams)
+        ]
+    found = chosen(graph)
+    assert found["a_0"] == found["a_1"] != found["b_0"] == found["b_1"]
+
+
+def test_what_is_read_from_afar_is_brought_once() -> None:
+    """A device that is busy for long is left over a slow wire, which the second and the third reader need no more."""
+    graph = Graph()
+    with graph.device(HERE):
+        x = busy = ops.neg(graph, fed(graph), name="x")
+        for k in range(6):
+            busy = ops.matmul(graph, busy, busy, name=f"busy_{k}")
+    for k in range(3):
+        ops.matmul(graph, x, x, name=f"reader_{k}")
+    slow = local_cluster(2, latency_s=2e-4, bytes_per_s=1e15)
+    found = chosen(graph, slow)
+    assert {found[f"reader_{k}"] for k in range(3)} == {THERE}
+
+
+def test_a_source_goes_with_its_first_reader() -> None:
+    graph = Graph()
+    with graph.device(THERE):
+        pinned = ops.neg(graph, fed(graph, "pinned_input"), name="pinned")
+    labels = fed(graph, "labels")
+    with graph.device(THERE):
+        ops.add(graph, pinned, labels, name="loss")
+    found = chosen(graph)
+    assert found["labels"] == found["pinned_input"] == THERE
+
+
+def test_a_layer_follows_its_input_not_its_variables() -> None:
+    """The reshaped variable is ready first and would find the other device idle; the wire is too slow for the rest."""
+    graph = Graph()
+    with graph.device(HERE):
+        x = ops.neg(graph, fed(graph), name="x")
+    layer(graph, x, "a")
+    slow = local_cluster(2, latency_s=1.0, bytes_per_s=1e6)
+    assert set(chosen(graph, slow).values()) == {HERE}
