@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -30,10 +31,11 @@ from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
 
 
-def build(config: Config) -> Experiment:
+def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     """Wire a checked configuration; nothing is written or started, and only files that parallelism names are read.
 
-    Raises ConfigError when model, data and strategy do not fit each other.
+    kept_placement: where layers are in a run that goes on, so that they stay there. Raises ConfigError when model, data
+    and strategy do not fit each other.
     """
     parts: Any = config
     facts = parts.data.facts()
@@ -41,7 +43,7 @@ def build(config: Config) -> Experiment:
     cluster = _cluster(config.cluster, program)
     settled = None
     if isinstance(config.parallelism, ModelParallel):
-        settled = settle(config.parallelism, program, cluster)
+        settled = settle(config.parallelism, program, cluster, kept_placement)
         program = settled.program
     steps_per_epoch = facts.train_examples / config.train.batch_size
     if config.train.steps is not None:

@@ -24,7 +24,7 @@ from runner.files import replace_durably
 from runner.graph_picture import draw_graph
 from runner.placement import placement_text
 from runner.record import Record
-from runner.run_directory import RunDirectory
+from runner.run_directory import PLACEMENT_FILE, RunDirectory
 from runner.signals import StopRequest
 from runner.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
 from runner.sweep_place import SweepPlace
@@ -49,7 +49,8 @@ def run(
 
     summary.json is written however the run ends. Raises the RunnerError that ended it, if one did.
     """
-    experiment = build(config)
+    placement = run_dir / PLACEMENT_FILE
+    experiment = build(config, placement if resume and placement.exists() else None)
     experiment.config.data.require_present()
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         replace_durably(directory.config_yaml, dump(config).encode())
@@ -93,7 +94,7 @@ class _Life:
             log.info("emulated: %s", self.summary.emulated)
         try:
             with StopRequest() as stop:
-                self._compare()
+                self._tell_placement()
                 with open_session(self._experiment, self._directory, check_finite) as session:
                     begin(session, checkpoint)
                     self._train(session, first_step, stop)
@@ -113,7 +114,7 @@ class _Life:
         missing = {library.name: library.missing for library in libraries if library.missing}
         self.summary = dataclasses.replace(self.summary, kernels_missing=missing)
 
-    def _compare(self) -> None:
+    def _tell_placement(self) -> None:
         """Say where layers were placed and how that compares with other strategies: predicted, and measured if asked"""
         settled, parallelism = self._experiment.settled, self._experiment.config.parallelism
         if settled is None:
@@ -140,9 +141,7 @@ class _Life:
         )
         for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
             record.artifact(path)
-        if self._experiment.settled is not None:
-            self._experiment.settled.placement.write(self._directory.placement_json)
-            record.artifact(self._directory.placement_json)
+        self._keep_placement(record)
         status = "failed"
         try:
             trainer.run()
@@ -157,6 +156,14 @@ class _Life:
             record.plots(None if scores is None else scores.confusion, self._experiment.facts.class_names)
             self.summary = self._with_course(session, record, trainer.progress)
             record.close(status)
+
+    def _keep_placement(self, record: Record) -> None:
+        """Write where the layers are, once: a run that goes on leaves them there."""
+        settled, path = self._experiment.settled, self._directory.placement_json
+        if settled is not None:
+            if not path.exists():
+                settled.placement.write(path)
+            record.artifact(path)
 
     def _name_the_node(self, error: NonFiniteLossError) -> None:
         """Repeat the steps since the last checkpoint with every value checked: that raises where it began."""

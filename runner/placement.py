@@ -58,17 +58,19 @@ class Settled:
     seconds: Seconds
 
 
-def settle(strategy: ModelParallel, program: Program, cluster: Cluster) -> Settled:
+def settle(strategy: ModelParallel, program: Program, cluster: Cluster, kept: Path | None = None) -> Settled:
     """Place a program, or put it where a stored placement says.
 
-    Reads the files that ``parallelism.placement`` and ``parallelism.costs`` name. Raises ConfigError where they are
-    no such files or do not fit.
+    kept: the placement of the run that goes on, before whatever the strategy names. Reads the files that
+    ``parallelism.placement`` and ``parallelism.costs`` name. Raises ConfigError where they are no such files or do
+    not fit.
     """
-    seconds = _seconds_of_nodes(strategy.costs, program, cluster)
-    if strategy.placement is not None:
-        stored = read_layers(Path(strategy.placement))
-        _expect_fit(strategy.placement, stored, program, cluster)
-        program = replace(program, graph=colocate_layers(program.graph, stored))
+    seconds = _seconds_of_nodes(strategy.costs if kept is None else None, program, cluster)
+    stored = kept if kept is not None or strategy.placement is None else Path(strategy.placement)
+    if stored is not None:
+        layers = read_layers(stored)
+        _expect_fit(stored, layers, program, cluster)
+        program = replace(program, graph=colocate_layers(program.graph, layers))
     placed = place_program(program, cluster, load_kernels(), seconds)
     layers = devices_of_layers(placed.program.graph)
     idle = tuple(device.name for device in cluster.devices if device.name not in layers.values())
@@ -118,7 +120,7 @@ def read_layers(path: Path) -> dict[str, str]:
     return layers
 
 
-def _expect_fit(path: str, stored: Mapping[str, str], program: Program, cluster: Cluster) -> None:
+def _expect_fit(path: Path, stored: Mapping[str, str], program: Program, cluster: Cluster) -> None:
     layers = dict.fromkeys(home_layers(program.graph).values())
     devices = [device.name for device in cluster.devices]
     faults = {

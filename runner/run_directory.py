@@ -18,6 +18,9 @@ from typing import Self
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, ResourceError
 from runner.files import create_directory, fsync_directory, read_regular, replace_durably
 
+PLACEMENT_FILE = "placement.json"
+"""Where the layers of a model-parallel run are, in its directory."""
+
 _STATE_FILE = "run.json"
 _STATE_VERSION = 1
 _MAX_STATE_BYTES = 65_536
@@ -131,7 +134,7 @@ class RunDirectory:
     @property
     def placement_json(self) -> Path:
         """Where the layers of a model-parallel run are."""
-        return self.path / "placement.json"
+        return self.path / PLACEMENT_FILE
 
     @property
     def checkpoints(self) -> Path:

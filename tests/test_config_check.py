@@ -43,6 +43,19 @@ FAULTS: list[tuple[Sequence[str], str]] = [
         "train.microbatches=5 is larger than train.batch_size=4",
     ),
     (["train.microbatches=2"], "train.microbatches=2 with parallelism=sync_data: the shares of its workers"),
+    (
+        ["parallelism=model", "train.batch_size=3", "parallelism.concurrent_steps=4"],
+        "parallelism.concurrent_steps=4 is larger than train.batch_size=3: every part needs an example; use fewer",
+    ),
+    (
+        ["parallelism=model", "train.microbatches=2"],
+        "train.microbatches=2 with parallelism=model: its parts are parallelism.concurrent_steps; use that, and",
+    ),
+    (
+        ["parallelism=model", "parallelism.pipeline=stale"],
+        "parallelism.pipeline=stale with parallelism.concurrent_steps",
+    ),
+    (["parallelism=model", "parallelism.constraints=[1]"], "parallelism.constraints=[1]: expected a map from patterns"),
     (["parallelism=single", "parallelism.workers=2"], "parallelism.workers=2 with parallelism=single"),
     (["cluster.workers=3"], "cluster.workers=3 and parallelism.workers=2 differ"),
     (["parallelism.servers=2"], "parallelism.servers=2 with parallelism.combine=sharded_reduce: only combine="),
@@ -118,6 +131,16 @@ def test_one_message_tells_every_fault():
         "seed",
         "checkpoint.keep",
     ]
+
+
+def test_a_batch_may_be_smaller_than_the_workers_that_the_network_is_spread_over():
+    job = hydra_app.compose(["parallelism=model", "parallelism.workers=4", "train.batch_size=1"])
+    assert job.config().train.batch_size == 1
+
+
+def test_constraints_may_come_from_the_command_line():
+    config = hydra_app.compose(["parallelism=model", "parallelism.constraints={conv*: 0, fc?: 1}"]).config()
+    assert config.parallelism.constraints == {"conv*": 0, "fc?": 1}
 
 
 def test_the_smallest_possible_values_are_accepted():

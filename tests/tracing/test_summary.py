@@ -29,6 +29,12 @@ def test_a_step_is_summed_by_kind_layer_and_process() -> None:
     assert second["critical_path_ns"]["by_kind"] == {"input": 1, "compute": 5, "other": 2}
 
 
+def test_every_node_that_computes_has_its_median() -> None:
+    spans = [replace(span("a", "compute", 10 * k, 10 * k + ns), node="y") for k, ns in enumerate((5, 1, 3, 8))]
+    other = [span("b", "send", 0, 9, "k"), span("b", "compute", 1, 3)]
+    assert trace_summary(Timeline((*spans, *other), ()))["node_ns"] == {"1-3": 2, "y": 4}
+
+
 def test_the_table_has_shares_of_all_steps_and_a_line_of_each() -> None:
     lines = summary_table(SUMMARY).splitlines()
     assert lines[0] == "critical path of 2 step(s), ms per step, share"

@@ -21,7 +21,7 @@ def home_layers(graph: Graph) -> dict[str, str]:
     Nodes belong to the layer that is stamped on them. One without a stamp belongs where the first of its inputs does
     that has a layer: a gradient that is summed over parts or clipped, a loss that is averaged, an assigned value beside
     its variable. What reads nothing of a layer belongs to its first reader: fed examples, labels and scalars,
-    constants. Nodes that neither read nor are read are left out.
+    constants. Nodes that neither read nor are read belong to the first layer. Empty for a graph without layers.
     """
     homes: dict[str, str] = {}
     for node in graph:
@@ -36,7 +36,8 @@ def home_layers(graph: Graph) -> dict[str, str]:
             homes[node.name] = home
             # Going back through the graph, the reader that is seen last is the first.
             readers.update(dict.fromkeys(needed_by(node), home))
-    return homes
+    rest = dict.fromkeys(graph.nodes, next(iter(homes.values()))) if homes else {}
+    return homes | {name: home for name, home in rest.items() if name not in homes}
 
 
 def colocate_layers(graph: Graph, constraints: Mapping[str, str]) -> Graph:

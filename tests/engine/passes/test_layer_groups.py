@@ -36,10 +36,17 @@ def trained() -> Graph:
 
 def test_nodes_without_a_stamp_belong_to_what_they_read_or_who_reads_them() -> None:
     homes = home_layers(trained())
-    fc = {"w", "y", "x", "gradient", "mul", "mul_1", "fill_1", "new", "assign", "rate"}
+    fc = {"w", "y", "x", "gradient", "mul", "mul_1", "fill_1", "new", "assign", "rate", "unread"}
     assert {name for name, home in homes.items() if home == "fc"} == fc
     assert {homes[name] for name in ("losses", "total", "labels", "backward", "fill")} == {"loss"}
-    assert "unread" not in homes
+    assert homes.keys() == trained().nodes.keys()
+
+
+def test_a_graph_without_layers_has_no_homes() -> None:
+    graph = Graph()
+    ops.placeholder(graph, (), "float32", name="unread")
+    assert home_layers(graph) == {}
+    assert colocate_layers(graph, {}).nodes == graph.nodes
 
 
 def test_a_layer_is_placed_as_one() -> None:

@@ -1,0 +1,72 @@
+"""Model parallelism on real processes: the bits of ``single``, its placement kept, replayed and gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.command import run_command, summary_of
+
+PARTS = 2
+COMMON = ("model=lenet", "train.batch_size=8", "train.eval_batch_size=64", "cluster.threads_per_worker=1")
+SPLIT = "parallelism.constraints={conv*: 0, fc*: 1}"
+
+
+def train(folder: Path, run: str, *overrides: str, steps: int = 6, tracking: str = "none") -> Path:
+    arguments = (f"hydra.run.dir={run}", f"train.steps={steps}", f"tracking={tracking}", *COMMON)
+    command = run_command(folder, *arguments, *overrides)
+    assert "weights_sha256" in command.output, command.errors
+    return folder / run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a traced run of two workers, in two parts, compared by measurement."""
+    folder = tmp_path_factory.mktemp("model")
+    more = ("trace=true", "trace_skip=1", "trace_steps=3", "parallelism.compare_steps=2")
+    train(folder, "run", "parallelism=model", f"parallelism.concurrent_steps={PARTS}", SPLIT, *more, tracking="mlflow")
+    return folder
+
+
+def test_it_ends_with_the_bits_of_single_in_as_many_microbatches(folder: Path) -> None:
+    single = train(folder, "single", "parallelism=single", f"train.microbatches={PARTS}")
+    assert summary_of(folder / "run").weights_sha256 == summary_of(single).weights_sha256
+    assert min(summary_of(folder / "run").bytes_sent_per_worker) > 0
+
+
+def test_the_placement_is_an_artifact(folder: Path) -> None:
+    own = (folder / "run" / "placement.json").read_bytes()
+    layers = json.loads(own)["layers"]
+    assert layers["conv1"] == layers["conv2"] != layers["fc1"] == layers["fc2"]
+    assert [path.read_bytes() for path in folder.rglob("placement.json") if path.parent.name == "artifacts"] == [own]
+
+
+def test_log_and_summary_tell_how_it_compares(folder: Path) -> None:
+    assert list(summary_of(folder / "run").compared_step_s) == ["model", "single", "sync_data"]
+    text = (folder / "run" / "run.log").read_text()
+    assert "model parallelism loses, as predicted by the cost model: single takes" in text
+    assert "as measured over 2 steps each" in text
+
+
+def test_a_stored_placement_and_recorded_costs_lead_to_the_same_bits(folder: Path) -> None:
+    model = ("parallelism=model", f"parallelism.concurrent_steps={PARTS}")
+    replayed = train(folder, "replayed", *model, "parallelism.placement=run/placement.json")
+    again = json.loads((replayed / "placement.json").read_text())
+    assert again["layers"] == json.loads((folder / "run" / "placement.json").read_text())["layers"]
+    measured = train(folder, "measured", *model, "parallelism.costs=run/trace_summary.json")
+    expected = summary_of(folder / "run")
+    assert summary_of(replayed).weights_sha256 == summary_of(measured).weights_sha256 == expected.weights_sha256
+    assert summary_of(replayed).bytes_sent_per_worker == expected.bytes_sent_per_worker
+
+
+def test_stale_parts_go_on_after_a_resume_where_they_were(folder: Path) -> None:
+    stale = ("parallelism=model", f"parallelism.concurrent_steps={PARTS}", "parallelism.pipeline=stale", SPLIT)
+    whole = train(folder, "whole", *stale, "schedule=constant", steps=4)
+    half = train(folder, "half", *stale, "schedule=constant", steps=2)
+    kept = (half / "placement.json").read_bytes()
+    command = run_command(folder, "resume=half", "train.steps=4")
+    assert "weights_sha256" in command.output, command.errors
+    assert summary_of(half).weights_sha256 == summary_of(whole).weights_sha256
+    assert (half / "placement.json").read_bytes() == kept

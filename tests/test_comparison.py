@@ -1,0 +1,55 @@
+"""A placement beside one device and data parallelism: predicted, measured, and said in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.build import build
+from runner.comparison import measured_step_s, predicted_step_s, verdict
+from runner.explain import explain
+from runner.run_directory import RunDirectory
+from tests.small_runs import small_config
+
+SPLIT = ("parallelism=model", "parallelism.constraints={fc1: 0, fc2: 1}")
+
+
+def test_who_is_faster_is_said_in_a_sentence() -> None:
+    assert verdict({"model": 4e-3, "single": 1e-3, "sync_data": 2e-3}, "measured") == (
+        "model parallelism loses, as measured: single takes 25% of its time for a step "
+        "(model 4.000 ms, single 1.000 ms, sync_data 2.000 ms)"
+    )
+    assert verdict({"model": 1e-3, "single": 1e-3}, "predicted").startswith(
+        "model parallelism is not slower than the others, as predicted (model 1.000 ms"
+    )
+
+
+def test_everything_on_one_device_is_predicted_to_take_what_single_takes() -> None:
+    predicted = predicted_step_s(build(small_config("parallelism=model", "parallelism.constraints={*: 0}")))
+    assert predicted["model"] == pytest.approx(predicted["single"])
+    assert list(predicted) == ["model", "single", "sync_data"]
+
+
+def test_a_forced_split_of_a_small_network_loses_and_is_told() -> None:
+    predicted = predicted_step_s(build(small_config(*SPLIT)))
+    assert predicted["model"] > predicted["single"] + 2 * 5e-4
+    text = explain(small_config(*SPLIT))
+    assert "model parallelism loses, as predicted by the cost model: single takes" in text
+    assert "strategy   predicted ms per step" in text
+    assert any(
+        line.startswith("fc2") and line.endswith("/job:worker/task:1/device:cpu:0") for line in text.splitlines()
+    )
+
+
+def test_data_parallelism_is_left_out_where_a_worker_would_have_no_example() -> None:
+    config = small_config("parallelism=model", "parallelism.workers=4", "train.batch_size=3")
+    assert list(predicted_step_s(build(config))) == ["model", "single"]
+
+
+def test_steps_are_measured_on_sessions_of_all_three(tmp_path: Path) -> None:
+    experiment = build(small_config(*SPLIT))
+    with RunDirectory.open(tmp_path / "run", resume=False) as directory:
+        measured = measured_step_s(experiment, directory, steps=2)
+    assert list(measured) == ["model", "single", "sync_data"]
+    assert all(seconds > 0 for seconds in measured.values())
