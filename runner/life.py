@@ -92,12 +92,14 @@ class _Life:
         self._tell_kernels()
         if self.summary.emulated:
             log.info("emulated: %s", self.summary.emulated)
+        self._tell_placement()
         try:
-            with StopRequest() as stop:
-                self._tell_placement()
-                with open_session(self._experiment, self._directory, check_finite) as session:
-                    begin(session, checkpoint)
-                    self._train(session, first_step, stop)
+            with (
+                StopRequest() as stop,
+                open_session(self._experiment, self._directory, check_finite) as session,
+            ):
+                begin(session, checkpoint)
+                self._train(session, first_step, stop)
         except NonFiniteLossError as error:
             self._name_the_node(error)
             raise
@@ -115,7 +117,7 @@ class _Life:
         self.summary = dataclasses.replace(self.summary, kernels_missing=missing)
 
     def _tell_placement(self) -> None:
-        """Say where layers were placed and how that compares with other strategies: predicted, and measured if asked"""
+        """Say where layers are and how a step compares with those of other strategies: predicted, measured if asked."""
         settled, parallelism = self._experiment.settled, self._experiment.config.parallelism
         if settled is None:
             return

@@ -29,3 +29,8 @@ def node_seconds(graph: Graph, node: Node, device: Device) -> float:
         return 0.0
     cost = node_cost(graph, node)
     return DISPATCH_S + max(cost.flops / device.flops_per_s, cost.nbytes / device.bytes_per_s)
+
+
+def copy_seconds(nbytes: int, device: Device) -> float:
+    """Estimated seconds a device is busy with handing out, or taking in, a tensor of so many bytes."""
+    return DISPATCH_S + nbytes / device.bytes_per_s

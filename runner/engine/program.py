@@ -40,6 +40,8 @@ class Client:
 class Program:
     """A device-annotated training graph and its clients.
 
+    graph: where it leaves devices open, :func:`~runner.engine.program_placement.place_program` decides them for all
+    clients.
     clients: "init" assigns initial values; "train" runs one step and fetches "loss" and "accuracy"; "eval" scores
     one batch; "save" fetches every variable, whole, by unsharded name; "restore" feeds them back.
     variables: unsharded name -> spec of everything a checkpoint holds. workers, servers: number of worker

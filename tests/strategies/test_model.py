@@ -21,6 +21,7 @@ from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
+from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
@@ -201,6 +202,17 @@ def test_bytes_on_each_wire_are_those_of_cut_tensors_once_per_destination(
     sent = [sum(n for (source, _), n in wires.items() if source == worker_device(k)) for k in range(3)]
     assert counted.tolist() == [2 * nbytes for nbytes in sent]
     assert counted.sum() > 0
+
+
+def test_a_cut_between_dense_layers_costs_the_activations_their_gradient_and_the_rate(registry: Registry) -> None:
+    """By hand: fc1 puts out 8 values of 8 bytes for each example; the learning rate is one value."""
+    constraints = {"flat": 0, "fc1": 0, "relu1": 0, "fc[23]": 1, "relu2": 1, "loss": 1}
+    task = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
+    step = compiled(Placed(ModelParallel(constraints=constraints)).build(task), registry)
+    wires = {(each.source[17], each.destination[17]): 0 for each in transfers(step, near(2))}
+    for each in transfers(step, near(2)):
+        wires[each.source[17], each.destination[17]] += each.nbytes
+    assert wires == {("0", "1"): BATCH * 8 * 8 + 8, ("1", "0"): BATCH * 8 * 8}
 
 
 def _bytes_cut(graph: Graph) -> Counter[tuple[str, str]]:

@@ -18,7 +18,7 @@ from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.engine.cost import Seconds
+from runner.engine.cost import Seconds, copy_seconds
 from runner.engine.device import Cluster
 from runner.engine.graph import Graph, Node
 from runner.engine.passes.rewriting import needed_by
@@ -35,7 +35,8 @@ def earliest_finish(
     """Choose a device for every group: group -> device name.
 
     groups: node name -> group. feasible: group -> devices to choose from. A tensor travels to a device once, however
-    many nodes read it there; wires are free at all times. Of devices that finish alike the first is taken.
+    many nodes read it there: its owner is busy with sending it, its reader with receiving it, and wires are free at all
+    times. Of devices that finish alike the first is taken.
     """
     simulation = _Simulation(graph, cluster, groups, feasible, seconds)
     for name in _by_way_to_the_end(graph, cluster, seconds):
@@ -129,9 +130,9 @@ class _Simulation:
     def _run_on(self, device: str, nodes: Iterable[Node], clock: _Clock) -> float:
         """Run nodes one after the other; returns when the last is done."""
         for node in nodes:
-            start = max([clock.free[device], *(self._arrival(clock, tensor, device) for tensor in node.inputs)])
-            start = max([start, *(clock.ends.get(name, 0.0) for name in node.control_inputs)])
-            end = start + self.seconds(self.graph, node, self.devices[device])
+            arrivals = [self._arrival(clock, tensor, device) for tensor in node.inputs]
+            awaited = [clock.ends.get(name, 0.0) for name in node.control_inputs]
+            end = max([clock.free[device], *arrivals, *awaited]) + self.seconds(self.graph, node, self.devices[device])
             clock.free[device] = clock.ends[node.name] = end
         return clock.free[device]
 
@@ -143,5 +144,8 @@ class _Simulation:
             return end
         key = (tensor, device)
         if key not in clock.arrivals:
-            clock.arrivals[key] = end + self.cluster.transfer_s(self.graph.spec(tensor).nbytes)
+            nbytes = self.graph.spec(tensor).nbytes
+            sending, receiving = (copy_seconds(nbytes, self.devices[name]) for name in (owner, device))
+            clock.free[owner] += sending
+            clock.arrivals[key] = end + sending + self.cluster.transfer_s(nbytes) + receiving
         return clock.arrivals[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner.engine import ops
 from runner.engine.cost import node_seconds
-from runner.engine.device import Cluster, local_cluster, worker_device
+from runner.engine.device import Cluster, Device, local_cluster, worker_device
 from runner.engine.graph import Graph, LayerStamp
 from runner.engine.passes.earliest_finish import earliest_finish
 from runner.engine.passes.placement import colocation_groups
@@ -69,6 +69,21 @@ def test_two_streams_through_a_chain_of_layers_make_a_pipeline() -> None:
         ]
     found = chosen(graph)
     assert found["a_0"] == found["a_1"] != found["b_0"] == found["b_1"]
+
+
+def test_a_tensor_is_sent_to_a_device_once_for_all_that_read_it_there() -> None:
+    """Sending x keeps a device busy for 0.8 ms: once, the rest waits; for each of twenty readers, it would leave."""
+    graph = Graph()
+    with graph.device(HERE):
+        x = ops.neg(graph, ops.placeholder(graph, (1000, 1000), "float64", name="large"), name="x")
+        y = ops.neg(graph, fed(graph), name="y")
+    with graph.device(THERE):
+        for k in range(20):
+            ops.neg(graph, x, name=f"reader_{k}")
+    ops.matmul(graph, y, y, name="rest")
+    devices = (Device(HERE, flops_per_s=16e9), Device(THERE, flops_per_s=1e30, bytes_per_s=1e30))
+    found = chosen(graph, Cluster(devices, latency_s=1e-2, bytes_per_s=1e30))
+    assert found["rest"] == HERE
 
 
 def test_what_is_read_from_afar_is_brought_once() -> None:
