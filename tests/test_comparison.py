@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ def test_a_forced_split_of_a_small_network_loses_and_is_told() -> None:
     assert any(
         line.startswith("fc2") and line.endswith("/job:worker/task:1/device:cpu:0") for line in text.splitlines()
     )
+
+
+def test_measured_costs_are_those_of_all_that_is_compared(tmp_path: Path) -> None:
+    everything = ("parallelism=model", "parallelism.constraints={*: 0}")
+    nodes = build(small_config(*everything)).program.graph.nodes
+    path = tmp_path / "trace_summary.json"
+    path.write_text(json.dumps({"node_ns": dict.fromkeys(nodes, 1_000_000)}))
+    predicted = predicted_step_s(build(small_config(*everything, f"parallelism.costs={path}")))
+    assert predicted["model"] == pytest.approx(predicted["single"])
+    assert min(predicted.values()) > 3e-3
 
 
 def test_data_parallelism_is_left_out_where_a_worker_would_have_no_example() -> None:

@@ -18,7 +18,7 @@ from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.engine.cost import Seconds, copy_seconds
+from runner.engine.cost import RESIDENT, Seconds, copy_seconds
 from runner.engine.device import Cluster
 from runner.engine.graph import Graph, Node
 from runner.engine.passes.rewriting import needed_by
@@ -130,6 +130,9 @@ class _Simulation:
     def _run_on(self, device: str, nodes: Iterable[Node], clock: _Clock) -> float:
         """Run nodes one after the other; returns when the last is done."""
         for node in nodes:
+            if node.op in RESIDENT:
+                clock.ends[node.name] = 0.0
+                continue
             arrivals = [self._arrival(clock, tensor, device) for tensor in node.inputs]
             awaited = [clock.ends.get(name, 0.0) for name in node.control_inputs]
             end = max([clock.free[device], *arrivals, *awaited]) + self.seconds(self.graph, node, self.devices[device])

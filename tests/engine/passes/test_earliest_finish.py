@@ -57,16 +57,17 @@ def test_a_chain_stays_on_one_device() -> None:
 
 
 def test_two_streams_through_a_chain_of_layers_make_a_pipeline() -> None:
-    """Streams share variables, so each layer has one device; while it serves the second stream, the next one begins."""
+    """Streams share variables, so each layer has one device; while it serves the second stream, the next one begins.
+
+    The graph has one stream after the other: nodes have to be taken by the way that lies before them.
+    """
     graph = Graph()
-    streams = [fed(graph, "x"), fed(graph, "z")]
-    for name in "ab":
-        w = ops.variable(graph, (SIDE, SIDE), "float64", name=name)
-        attributes = {"transpose_a": False, "transpose_b": False}
-        streams = [
-            graph.add("matmul", [x, w], attributes, name=f"{name}_{k}", colocate_with=[w.node])[0]
-            for k, x in enumerate(streams)
-        ]
+    weights = [ops.variable(graph, (SIDE, SIDE), "float64", name=name) for name in "ab"]
+    for stream in range(2):
+        x = fed(graph, f"x_{stream}")
+        for w in weights:
+            attributes = {"transpose_a": False, "transpose_b": False}
+            x = graph.add("matmul", [x, w], attributes, name=f"{w.node}_{stream}", colocate_with=[w.node])[0]
     found = chosen(graph)
     assert found["a_0"] == found["a_1"] != found["b_0"] == found["b_1"]
 
@@ -76,7 +77,7 @@ def test_a_tensor_is_sent_to_a_device_once_for_all_that_read_it_there() -> None:
     graph = Graph()
     with graph.device(HERE):
         x = ops.neg(graph, ops.placeholder(graph, (1000, 1000), "float64", name="large"), name="x")
-        y = ops.neg(graph, fed(graph), name="y")
+        y = fed(graph, "y")
     with graph.device(THERE):
         for k in range(20):
             ops.neg(graph, x, name=f"reader_{k}")
