@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from benchmarks.alternate import SETTLING
 from benchmarks.overlap import WAYS, OverlapResult
-from benchmarks.protocol import LOSSES
+from benchmarks.results import LOSSES
 from benchmarks.table import markdown, milliseconds
 
 

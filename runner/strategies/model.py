@@ -79,7 +79,7 @@ class ModelParallel:
             if self.placement is not None and getattr(self, key):
                 raise ConfigError(
                     f"parallelism.{key} with parallelism.placement={self.placement}: a stored placement is used as it "
-                    f"is; leave out one of the two"
+                    "is; leave out one of the two"
                 )
 
     def build(self, task: Task) -> Program:

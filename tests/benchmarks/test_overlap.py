@@ -19,9 +19,9 @@ from benchmarks.overlap import (
     OverlapResult,
     require_same_losses,
 )
+from benchmarks.overlap_table import overlap_section
 from benchmarks.process import SubjectError
 from benchmarks.report import Report
-from benchmarks.table import overlap_section
 from runner.build import build
 from tests.benchmarks.made import LOSSES, subject
 
