@@ -129,7 +129,10 @@ class _Work:
 
 
 class _Simulation:
-    """One step on a virtual clock. patience: node -> seconds for which it is not begun although it could be."""
+    """One step on a virtual clock.
+
+    patience: node -> seconds for which it is not begun, though it could be, while its device has something else to do.
+    """
 
     def __init__(self, work: _Work, patience: Mapping[str, float]) -> None:
         self.work = work
@@ -138,6 +141,7 @@ class _Simulation:
         self.available: dict[str, float] = defaultdict(float)
         self.arrivals: list[tuple[float, int, str]] = []  # (time inputs are there, graph order, node)
         self.ready: dict[str, list[tuple[tuple[float, bool, int], str]]] = defaultdict(list)  # device -> (rank, node)
+        self.put_off: dict[str, list[tuple[float, int, str]]] = defaultdict(list)  # device -> (until, index, node)
         self.busy_until: dict[str, float] = defaultdict(float)
         self.link_free: dict[tuple[str, str], float] = defaultdict(float)
         self.starts: dict[str, float] = {}
@@ -149,14 +153,28 @@ class _Simulation:
                 heapq.heappush(self.arrivals, (0.0, work.index[name], name))
         while len(self.starts) < len(work.graph):
             while self.arrivals and self.arrivals[0][0] <= now:
-                _, _, name = heapq.heappop(self.arrivals)
-                heapq.heappush(self.ready[work.graph.nodes[name].device], (work.rank[name], name))
-            for device in sorted(d for d in self.ready if self.ready[d] and self.busy_until[d] <= now):
-                _, name = heapq.heappop(self.ready[device])
-                self.busy_until[device] = now
-                self._begin(device, name)
+                time, index, name = heapq.heappop(self.arrivals)
+                until = time + self.patience.get(name, 0.0)
+                heapq.heappush(self.put_off[work.graph.nodes[name].device], (until, index, name))
+            for device in sorted(self.put_off):
+                begun = self._next_node(device, now)
+                if begun is not None:
+                    self.busy_until[device] = now
+                    self._begin(device, begun)
             now = self._next_event(now)
         return dict(sorted(self.starts.items(), key=lambda item: item[1]))
+
+    def _next_node(self, device: str, now: float) -> str | None:
+        """What a device begins now: of what is not put off the first by rank, else what was to be begun soonest."""
+        if self.busy_until[device] > now:
+            return None
+        put_off, ready = self.put_off[device], self.ready[device]
+        while put_off and put_off[0][0] <= now:
+            _, _, name = heapq.heappop(put_off)
+            heapq.heappush(ready, (self.work.rank[name], name))
+        if ready:
+            return heapq.heappop(ready)[1]
+        return heapq.heappop(put_off)[2] if put_off else None
 
     def _begin(self, device: str, name: str) -> None:
         """Run a node, and before it what it is the first to read of what was received."""
@@ -177,8 +195,7 @@ class _Simulation:
             if node.op == "recv" and self.work.readers[reader]:
                 self._release_readers(reader, self.available[reader])
             else:
-                time = self.available[reader] + self.patience.get(reader, 0.0)
-                heapq.heappush(self.arrivals, (time, self.work.index[reader], reader))
+                heapq.heappush(self.arrivals, (self.available[reader], self.work.index[reader], reader))
 
     def _arrival(self, recv: Node, sent: float) -> float:
         """When a tensor is there that is sent now: its link carries one after the other."""
@@ -187,7 +204,7 @@ class _Simulation:
         return self.link_free[link] + self.work.cluster.latency_s
 
     def _next_event(self, now: float) -> float:
-        times = [self.busy_until[device] for device, waiting in self.ready.items() if waiting]
+        times = [self.busy_until[device] for device in self.put_off if self.ready[device] or self.put_off[device]]
         if self.arrivals:
             times.append(self.arrivals[0][0])
         return max(now, min(times, default=now))
