@@ -229,10 +229,15 @@ class Replica:
 
 def advance(graph: Graph, update: StateUpdate) -> str:
     """Add the next value of a moving average; returns the assign node to run."""
+    return ops.assign(graph, update.variable.tensor, moved(graph, update)).node
+
+
+def moved(graph: Graph, update: StateUpdate) -> Tensor:
+    """Add the next value of a moving average, and leave the average as it is."""
     variable = update.variable
     old = _scaled(graph, variable.tensor, update.decay, variable.spec.dtype, "old")
     new = _scaled(graph, update.batch_value, 1.0 - update.decay, variable.spec.dtype, "new")
-    return ops.assign(graph, variable.tensor, ops.add(graph, old, new)).node
+    return ops.add(graph, old, new)
 
 
 def _scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -> Tensor:

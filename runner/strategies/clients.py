@@ -7,7 +7,7 @@ from typing import Protocol
 
 from runner.engine import ops
 from runner.engine.graph import Graph
-from runner.engine.program import Client, Program
+from runner.engine.program import Client, OneProcess, Program
 from runner.engine.tensor import Tensor
 from runner.engine.variables import Variables
 from runner.strategies.base import Replica, ordered_sum, shares
@@ -29,6 +29,7 @@ def program(
     targets: Sequence[str],
     variables: Variables | None = None,
     servers: Sequence[Fed] = (),
+    one_process: OneProcess | None = None,
 ) -> Program:
     """Assemble the clients of replicas that all compute the whole network.
 
@@ -40,9 +41,8 @@ def program(
         "step": tuple(each.step for each in fed),
         "learning_rate": tuple(each.learning_rate for each in fed),
     }
-    evaluation = _evaluation(graph, replicas)
     clients = [
-        Client("init", targets=tuple(v.initial for store in stores for v in store), exact=True),
+        *standing_clients(graph, replicas, stores),
         Client(
             "train",
             fetches={"loss": loss, "accuracy": accuracy},
@@ -51,9 +51,6 @@ def program(
             feeds=scalars,
             slowed=True,
         ),
-        evaluation,
-        Client("save", fetches={variable.name: variable.tensor for variable in stores[0]}, exact=True),
-        _restore(graph, stores),
     ]
     return Program(
         graph,
@@ -61,7 +58,21 @@ def program(
         {variable.name: variable.spec for variable in stores[0]},
         workers=len(replicas),
         servers=len(servers),
+        one_process=one_process,
     )
+
+
+def standing_clients(graph: Graph, replicas: Sequence[Replica], stores: Sequence[Variables]) -> list[Client]:
+    """Every client but those that train: to start, score, save and restore.
+
+    replicas: who scores evaluation batches, a share each. stores: each holds all variables; the first is saved.
+    """
+    return [
+        Client("init", targets=tuple(v.initial for store in stores for v in store), exact=True),
+        _evaluation(graph, replicas),
+        Client("save", fetches={variable.name: variable.tensor for variable in stores[0]}, exact=True),
+        _restore(graph, stores),
+    ]
 
 
 def _evaluation(graph: Graph, replicas: Sequence[Replica]) -> Client:

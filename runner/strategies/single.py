@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from runner.engine.device import worker_device
 from runner.engine.graph import Graph
 from runner.engine.network import StateUpdate
-from runner.engine.program import Program
+from runner.engine.program import OneProcess, Program
 from runner.strategies.base import Gradients, Replica, Task, ordered_sum, shares
 from runner.strategies.clients import program
 
@@ -38,7 +38,9 @@ class Single:
             ]
             updates = _total_updates(graph, computed)
         targets = replica.apply(totals, updates)
-        return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
+        return program(
+            graph, [replica], loss=loss, accuracy=accuracy, targets=targets, one_process=OneProcess()
+        )
 
 
 def _total_updates(graph: Graph, computed: list[Gradients]) -> list[StateUpdate]:
