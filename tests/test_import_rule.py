@@ -53,7 +53,7 @@ MAY_IMPORT = {
     "tracking": "",
     "run_directory": "errors files",
     "summary": "errors",
-    "record": "tracking run_directory",
+    "record": "files tracking run_directory",
     "tracing": "engine errors files",
     # The configuration is the dataclasses of the rooms it configures.
     "config_schema": "errors engine.device",
@@ -61,14 +61,15 @@ MAY_IMPORT = {
     "config_check": "config_schema errors",
     "config": "config_schema config_errors config_check safe_yaml errors models optimizers strategies data tracking",
     # Training.
+    "outcome": "config_schema",
     "experiment": "config_schema data engine",
     "evaluation": "engine",
     "display": "",
     "graph_picture": "engine tracking",
-    "train": "experiment evaluation display record run_directory signals"
+    "train": "experiment evaluation outcome display record run_directory signals"
     " strategies data checkpoint tracking tracing engine errors",
     # The only wiring.
-    "build": "config_schema experiment processor run_directory strategies data engine",
+    "build": "config_schema experiment outcome processor run_directory strategies data engine errors",
     "life": "build config config_schema train experiment display graph_picture record run_directory summary"
     " sweep_place signals files checkpoint tracking engine errors",
     # Commands.
