@@ -125,8 +125,8 @@ def _require_possible(config: Config, program: Program) -> None:
     strategy = config.parallelism.name
     if config.trace and TRAIN not in program.clients:
         raise ConfigError(
-            f"trace=true with parallelism={strategy}: its clients overlap, and a timeline is recorded of steps that one "
-            "client makes; use trace=false, or another strategy"
+            f"trace=true with parallelism={strategy}: its clients overlap, and a timeline is recorded of steps that "
+            "one client makes; use trace=false, or another strategy"
         )
     if config.cluster.emulate and program.one_process is not None:
         raise ConfigError(

@@ -154,11 +154,11 @@ def _training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, 
 
 def _sent(experiment: Experiment, planned: ProgramPlans) -> list[Transfer]:
     """What every client that trains sends. A part of a deferred one waits for all it receives: nothing hides in it."""
-    sent = []
-    for client in experiment.program.training:
-        for each in transfers(planned.compiled(client.signature), experiment.cluster):
-            sent.append(replace(each, hidden_s=0.0) if client.deferred else each)
-    return sent
+    return [
+        replace(each, hidden_s=0.0) if client.deferred else each
+        for client in experiment.program.training
+        for each in transfers(planned.compiled(client.signature), experiment.cluster)
+    ]
 
 
 def _planned(experiment: Experiment) -> ProgramPlans:

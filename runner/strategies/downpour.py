@@ -164,7 +164,7 @@ class Downpour:
                 self._advance(each)
 
     def _advance(self, replica: _Replica) -> None:
-        """Take a replica as far as it gets: push, fetch, compute. A shard has one fetch and one push of it at a time."""
+        """Take a replica as far as it gets: push, fetch, compute. Of each kind a shard has one of it at a time."""
         waits = not self._rules.overlaps
         if replica.push_due:
             if replica.pushing:

@@ -119,16 +119,19 @@ class ModelReplica:
     def _of(self, shard: Shard) -> list[Variable]:
         return [each for each in self._trained if shard.keeps(self._served[each.name])]
 
+    def _averages_of(self, shard: Shard) -> list[StateUpdate]:
+        return [each for each in self._averages if shard.keeps(self._served[each.variable.name])]
+
     def _statistics(self, shard: Shard) -> list[StateUpdate]:
-        """What the moving averages of a shard see of a push: n updates with decay a are one with a ** n and the mean."""
+        """What a shard's moving averages see of a push: n updates with decay a are one with a ** n and the mean."""
         graph, steps = self._served.graph, self._habits.n_push
         updates = []
-        for own in self._averages:
+        for own in self._averages_of(shard):
             average, value = self._served[own.variable.name], self._held[own.variable.name]
-            if shard.keeps(average):
-                with graph.device(shard.device), graph.layer(average.layer):
-                    mean = value if steps == 1 else ops.scale(graph, value, 1.0 / steps)
-                updates.append(StateUpdate(average, mean, own.decay**steps))
+            scope = f"{self._replica.prefix}/push_{shard.index}"
+            with graph.absolute_scope(scope), graph.device(shard.device), graph.layer(average.layer):
+                mean = value if steps == 1 else ops.scale(graph, value, 1.0 / steps)
+            updates.append(StateUpdate(average, mean, own.decay**steps))
         return updates
 
     def _hold(self, values: Sequence[tuple[Variable, Tensor]]) -> list[str]:
@@ -174,10 +177,9 @@ class ModelReplica:
         """Hold nothing for a shard; needless where the next step puts its own in the place of what is held."""
         if self._habits.n_push == 1:
             return []
-        mine = [self._held[each.name] for each in self._of(shard)]
-        mine += [self._held[each.variable.name] for each in self._averages if shard.keeps(self._served[each.variable.name])]
+        names = [*(each.name for each in self._of(shard)), *(each.variable.name for each in self._averages_of(shard))]
         with self._scope(f"forget_{shard.index}"):
-            return self._emptied(mine, [self._counted[shard.index]])
+            return self._emptied([self._held[name] for name in names], [self._counted[shard.index]])
 
     def _emptied(self, held: Sequence[Tensor], counted: Sequence[Tensor]) -> list[str]:
         graph = self._served.graph

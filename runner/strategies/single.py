@@ -38,9 +38,7 @@ class Single:
             ]
             updates = _total_updates(graph, computed)
         targets = replica.apply(totals, updates)
-        return program(
-            graph, [replica], loss=loss, accuracy=accuracy, targets=targets, one_process=OneProcess()
-        )
+        return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets, one_process=OneProcess())
 
 
 def _total_updates(graph: Graph, computed: list[Gradients]) -> list[StateUpdate]:

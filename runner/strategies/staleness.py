@@ -30,9 +30,7 @@ class Staleness:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise ConfigError(
-                f"parallelism.staleness.policy={self.policy!r}: expected one of {', '.join(POLICIES)}"
-            )
+            raise ConfigError(f"parallelism.staleness.policy={self.policy!r}: expected one of {', '.join(POLICIES)}")
         if self.policy in _LIMITED and (self.limit is None or self.limit < 0):
             came = "null" if self.limit is None else self.limit
             raise ConfigError(
