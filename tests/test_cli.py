@@ -217,7 +217,7 @@ def test_the_completion_script_calls_this_program(capsys: Capture):
     [
         ("runner optimizer=", {f"optimizer={name}" for name in GROUPS["optimizer"]}),
         ("runner train.ep", {"train.epochs="}),
-        ("runner experiment=mnist", {"experiment=mnist_lenet"}),
+        ("runner experiment=mnist", {"experiment=mnist_downpour", "experiment=mnist_lenet"}),
     ],
 )
 def test_completion_offers_options_and_keys(

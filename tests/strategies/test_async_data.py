@@ -186,6 +186,7 @@ def test_bytes_of_every_client_are_those_of_the_formula(
                 if loop == "direct":
                     assert computing[server].sent_bytes == trained_bytes[shard] + 8
                 else:
+                    assert computing.keys() == {worker}
                     fetching = trainer.session.plans(f"fetch_{k}_{shard}")
                     assert {d: p.sent_bytes for d, p in fetching.items()} == {
                         server: trained_bytes[shard] + 8,

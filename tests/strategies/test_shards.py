@@ -83,6 +83,15 @@ def test_a_fetch_after_the_gradient_does_not_make_it_younger(registry: Registry)
         assert int(step(trainer, "push_0_0")["staleness"]) == 1
 
 
+def test_a_gradient_is_as_old_as_the_copy_it_was_computed_on(registry: Registry) -> None:
+    with opened(AsyncData(), task(), registry) as trainer:
+        trainer.session.run("init")
+        trainer.session.run("begin", feeds={"applied": np.int64(0)})
+        for client in ("fetch_0_0", "fetch_1_0", "compute_1", "push_1_0", "compute_0"):
+            step(trainer, client)
+        assert int(step(trainer, "push_0_0")["staleness"]) == 1
+
+
 @pytest.mark.parametrize(("staleness", "kept"), [(2, True), (3, False)])
 def test_a_push_beyond_the_limit_changes_nothing_and_is_not_counted(
     staleness: int, kept: bool, registry: Registry
