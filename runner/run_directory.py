@@ -135,7 +135,7 @@ class RunDirectory:
 
     @property
     def asynchronous_json(self) -> Path:
-        """What was decided on the way, where the configuration does not decide everything."""
+        """What was decided since this start of the run, where the configuration does not decide everything."""
         return self.path / "asynchronous.json"
 
     @property

@@ -11,8 +11,8 @@ import pytest
 
 from runner.engine.conductor import Finished
 from runner.engine.endings import NotingClients, Origin, read_endings
-from runner.engine.interleaving import Ending
-from runner.errors import ConfigError
+from runner.engine.interleaving import Ending, Launched, Recorded
+from runner.errors import ConfigError, RunnerError
 
 DEVICES = ("/job:worker/task:0/device:cpu:0", "/job:ps/task:0/device:cpu:0")
 ORIGIN = Origin("abc", 0, DEVICES)
@@ -122,3 +122,14 @@ def test_a_damaged_line_is_told_by_its_number(path: Path, line: str, expected: s
         file.write(line)
     with pytest.raises(ConfigError, match=rf"^{path}, {expected}"):
         read_endings(path, "abc")
+
+
+def test_a_record_that_contradicts_itself_is_refused() -> None:
+    """Each of two clients is the first on the device that the other's first part comes after."""
+    there, back = DEVICES
+    recorded = Recorded([Ending("go", 0, {there: 0, back: 1}), Ending("come", 0, {there: 1, back: 0})])
+    recorded.launched(Launched("go", 0, {there: {back: 4}, back: {}}))
+    recorded.launched(Launched("come", 0, {back: {there: 4}, there: {}}))
+    expected = rf"^the record contradicts itself: step 0 of 'go' on {there} awaits itself$"
+    with pytest.raises(RunnerError, match=expected):
+        recorded.next()
