@@ -49,7 +49,8 @@ def fixed_batch(experiment: Experiment, x: NDArray[Any], y: NDArray[Any]) -> Fix
     """Images and labels in the dtypes the training step is fed with."""
     program = experiment.program
     values = {"x": x, "y": y, "index": np.arange(len(y)), "mask": np.ones(len(y))}
-    slots = {slot.field: program.graph.spec(slot.tensor) for slot in program.clients["train"].inputs}
+    inputs = [slot for client in program.training for slot in client.inputs]
+    slots = {slot.field: program.graph.spec(slot.tensor) for slot in inputs}
     return FixedBatch({name: np.ascontiguousarray(values[name], spec.dtype) for name, spec in slots.items()})
 
 

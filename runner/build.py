@@ -17,13 +17,17 @@ from runner.data.source import source_from_config
 from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import Cluster, local_cluster
 from runner.engine.emulation import Emulation
+from runner.engine.endings import read_endings
+from runner.engine.interleaving import Interleaving, Recorded
 from runner.engine.kernel_table import load_kernels
 from runner.engine.links import BYTES_PER_S_OF_MBIT, Link
-from runner.engine.program import Program
+from runner.engine.program import TRAIN, OneProcess, Program
 from runner.engine.session import LocalSession, Session
 from runner.engine.stragglers import Stragglers
 from runner.engine.tensor import state_dtype
+from runner.errors import ConfigError
 from runner.experiment import Experiment
+from runner.outcome import outcome_hash
 from runner.placement import settle
 from runner.processor import require_precision
 from runner.run_directory import RunDirectory
@@ -40,6 +44,7 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     parts: Any = config
     facts = parts.data.facts()
     program = parts.parallelism.build(task_of(config, facts))
+    _require_possible(config, program)
     cluster = _cluster(config.cluster, program)
     settled = None
     if isinstance(config.parallelism, ModelParallel):
@@ -80,10 +85,10 @@ def task_of(config: Config, facts: Facts) -> Task:
 
 @contextmanager
 def open_session(experiment: Experiment, directory: RunDirectory, check_finite: bool) -> Iterator[Session]:
-    """Start what runs the experiment: this very process for ``single``, worker processes otherwise.
+    """Start what runs the experiment: this very process if its program wishes that, worker processes otherwise.
 
     check_finite: stop at the first value that is not finite, and name its node. Raises ConfigError where the processor
-    lacks the instructions for the configured precision.
+    lacks the instructions for the configured precision, and for the record of an earlier run that cannot be used.
     """
     config: Any = experiment.config
     require_precision(config.precision)
@@ -96,7 +101,8 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
     }
     # Before the budget of threads is set: it holds for libraries that are loaded.
     registry = load_kernels()
-    if config.parallelism.name == "single":
+    if experiment.program.one_process is not None:
+        interleaving = _interleaving(experiment.program.one_process, config)
         with (
             threadpool_limits(experiment.threads_per_worker),
             source_from_config(**source_document) as source,
@@ -107,6 +113,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
                 registry,
                 source,
                 check_finite=check_finite,
+                interleaving=interleaving,
             )
             try:
                 yield session
@@ -126,6 +133,27 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
             emulation=experiment.emulation,
         ) as cluster_session:
             yield cluster_session
+
+
+def _require_possible(config: Config, program: Program) -> None:
+    """Raise ConfigError for what the program of a strategy cannot do."""
+    strategy = config.parallelism.name
+    if config.trace and TRAIN not in program.clients:
+        raise ConfigError(
+            f"trace=true with parallelism={strategy}: its clients overlap, and a timeline is recorded of steps that "
+            "one client makes; use trace=false, or another strategy"
+        )
+    if config.cluster.emulate and program.one_process is not None:
+        raise ConfigError(
+            f"cluster.emulate=true with parallelism={strategy} in one process: it has no wire to wait for; use "
+            "cluster.emulate=false, or let its workers be processes"
+        )
+
+
+def _interleaving(wish: OneProcess, config: Config) -> Interleaving | None:
+    if wish.replay is not None:
+        return Recorded(read_endings(Path(wish.replay), outcome_hash(config)))
+    return None if wish.interleaving is None else wish.interleaving()
 
 
 def _cluster(config: LocalCluster, program: Program) -> Cluster:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.build import build
 from runner.comparison import predicted_step_s, verdict
@@ -32,6 +32,11 @@ Milliseconds are estimated by the cost model, summed over messages. In the hidde
 between a send and the first node that needs it. Messages may hide behind the same compute."""
 
 
+_OVERLAPPING = (
+    "A step is every client that trains, once; they overlap, and what hides behind another client is not estimated."
+)
+
+
 @dataclass(frozen=True)
 class LayerRow:
     """One layer: what it puts out for one example, holds and multiplies.
@@ -52,8 +57,6 @@ def explain(config: Config) -> str:
     """Describe layers, totals, devices, planned memory and transfers of a training step as text."""
     experiment = build(config)
     planned = _planned(experiment)
-    signature = experiment.program.clients["train"].signature
-    plans = planned.plans(signature)
     rows = layer_rows(experiment)
     train = config.train
     lines = [
@@ -73,13 +76,14 @@ def explain(config: Config) -> str:
         "",
         _table(
             ("device", "nodes", "planned peak bytes", "variable bytes", "bytes sent per step", "messages"),
-            [_device_row(device, plan) for device, plan in sorted(plans.items())],
+            [_device_row(device, plans) for device, plans in sorted(_training_plans(experiment, planned).items())],
         ),
         "",
         "Planned peak: largest sum of activations, gradients and inputs alive at once in a training step; "
         "variables come on top.",
+        *([_OVERLAPPING] if any(client.deferred for client in experiment.program.training) else []),
         "",
-        sent_text(transfers(planned.compiled(signature), experiment.cluster)),
+        sent_text(_sent(experiment, planned)),
     ]
     return "\n".join(lines)
 
@@ -162,9 +166,26 @@ def _processes(experiment: Experiment) -> str:
     return f"{program.workers} worker(s){servers}"
 
 
-def training_plans(experiment: Experiment) -> dict[str, DevicePlan]:
-    """The plan of the training step by device."""
-    return dict(_planned(experiment).plans(experiment.program.clients["train"].signature))
+def training_plans(experiment: Experiment) -> dict[str, list[DevicePlan]]:
+    """The plans of every device in a training step, one for each client that has a part there."""
+    return _training_plans(experiment, _planned(experiment))
+
+
+def _training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, list[DevicePlan]]:
+    plans: dict[str, list[DevicePlan]] = {}
+    for client in experiment.program.training:
+        for device, plan in planned.plans(client.signature).items():
+            plans.setdefault(device, []).append(plan)
+    return plans
+
+
+def _sent(experiment: Experiment, planned: ProgramPlans) -> list[Transfer]:
+    """What every client that trains sends. A part of a deferred one waits for all it receives: nothing hides in it."""
+    return [
+        replace(each, hidden_s=0.0) if client.deferred else each
+        for client in experiment.program.training
+        for each in transfers(planned.compiled(client.signature), experiment.cluster)
+    ]
 
 
 def _planned(experiment: Experiment) -> ProgramPlans:
@@ -194,7 +215,8 @@ def layer_rows(experiment: Experiment) -> list[LayerRow]:
 def _network_of_one_example(experiment: Experiment) -> NetworkBuilder:
     """The network in a graph of its own, fed as the training step is."""
     program, config = experiment.program, experiment.config
-    specs = {slot.field: program.graph.spec(slot.tensor) for slot in program.clients["train"].inputs}
+    inputs = [slot for client in program.training for slot in client.inputs]
+    specs = {slot.field: program.graph.spec(slot.tensor) for slot in inputs}
     graph = Graph()
     batch = {
         field: ops.placeholder(graph, (1, *spec.shape[1:]), spec.dtype, name=field) for field, spec in specs.items()
@@ -227,16 +249,16 @@ def _layer_row(graph: Graph, nodes: Sequence[Node], output: Tensor, parameters: 
     )
 
 
-def _device_row(device: str, plan: DevicePlan) -> tuple[str, ...]:
-    variables = sum(slot.layout.nbytes for slot in plan.variables.values())
-    sends = sum(instruction.op == "send" for instruction in plan.instructions)
+def _device_row(device: str, plans: Sequence[DevicePlan]) -> tuple[str, ...]:
+    variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
+    instructions = [instruction for plan in plans for instruction in plan.instructions]
     return (
         device,
-        _n(len(plan.instructions)),
-        _n(plan.arena_bytes),
-        _n(variables),
-        _n(plan.sent_bytes),
-        _n(sends),
+        _n(len(instructions)),
+        _n(max(plan.arena_bytes for plan in plans)),
+        _n(sum(variables.values())),
+        _n(sum(plan.sent_bytes for plan in plans)),
+        _n(sum(instruction.op == "send" for instruction in instructions)),
     )
 
 

@@ -156,6 +156,7 @@ class _Life:
         finally:
             scores = trainer.progress.scores
             record.plots(None if scores is None else scores.confusion, self._experiment.facts.class_names)
+            record.decided(trainer.decided())
             self.summary = self._with_course(session, record, trainer.progress)
             record.close(status)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.files import replace_durably
 from runner.run_directory import RunDirectory
 from runner.tracking import MetricsLog, RunInfo, Tracker, read_metrics
 from runner.tracking.plots import confusion_matrix, learning_curves
+from runner.tracking.staleness import staleness_histogram
 
 _SMALLER_IS_BETTER = ("loss",)
 # How a run is recorded or continued is no part of what it computes.
 _NO_PARAMETERS = ("tracking", "resume", "trace", "trace_skip", "trace_steps")
+
+
+STALENESS = "staleness"
+"""Of what was decided: for each parameter server how many pushes came with which staleness."""
 
 
 class Record:
@@ -55,6 +62,18 @@ class Record:
     def artifact(self, path: Path) -> None:
         """Record a file of the run directory."""
         self._tracker.log_artifact(path)
+
+    def decided(self, decisions: Mapping[str, Any]) -> None:
+        """Record what was decided on the way, if anything: as a file, the staleness of pushes as picture and table."""
+        if not decisions:
+            return
+        path = self._directory.asynchronous_json
+        replace_durably(path, (json.dumps(decisions, indent=1) + "\n").encode())
+        self._tracker.log_artifact(path)
+        if STALENESS in decisions:
+            plots = self._directory.plots
+            for each in staleness_histogram(decisions[STALENESS], plots / "staleness.png", plots / "staleness.csv"):
+                self._tracker.log_artifact(each, "plots")
 
     def final_and_best(self) -> tuple[dict[str, float], dict[str, float]]:
         """Last and best value of every metric of the whole run; the best loss is the smallest."""

@@ -137,6 +137,16 @@ class RunDirectory:
         return self.path / PLACEMENT_FILE
 
     @property
+    def endings_jsonl(self) -> Path:
+        """In which order launched clients ended since this start of the run."""
+        return self.path / f"endings-{self.epoch}.jsonl"
+
+    @property
+    def asynchronous_json(self) -> Path:
+        """What was decided since this start of the run, where the configuration does not decide everything."""
+        return self.path / "asynchronous.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints ``step-N``."""
         return self.path / "checkpoints"

@@ -16,11 +16,13 @@ from runner.checkpoint import CheckpointMeta
 from runner.checkpoint import save as save_checkpoint
 from runner.display import Display
 from runner.engine.conductor import Conductor
+from runner.engine.endings import NotingClients, Origin
 from runner.engine.session import Session, scalar
 from runner.engine.tensor import state_dtype
 from runner.errors import Interrupted, NonFiniteLossError
 from runner.evaluation import Scores, evaluate
 from runner.experiment import Experiment
+from runner.outcome import outcome_hash
 from runner.record import Record
 from runner.run_directory import RunDirectory
 from runner.signals import StopRequest
@@ -65,7 +67,11 @@ class Trainer:
         self.experiment = experiment
         self.progress = Progress(first_step, first_step)
         self._session = session
-        self._conductor = experiment.program.conduct(session)
+        origin = Origin(
+            outcome_hash(experiment.config), first_step, tuple(device.name for device in experiment.cluster.devices)
+        )
+        self._noting = NotingClients(session, directory.endings_jsonl, origin)
+        self._conductor = experiment.program.conduct(self._noting)
         self._directory = directory
         self._record = record
         self._display = display
@@ -79,23 +85,31 @@ class Trainer:
         total = self.experiment.total_steps
         self._display.start(self.progress.done, total)
         try:
-            while self.progress.done < total:
-                self._step()
-                if self.progress.done % self.experiment.eval_every == 0:
-                    self._evaluate()
-                self._save_if_due()
-                self._stop_if_asked()
-            if self.progress.scores is None or self.progress.done % self.experiment.eval_every:
-                self._evaluate()
-            self._save()
+            with self._noting:
+                self._train_to(total)
         finally:
             self._display.close()
         return self.progress
+
+    def decided(self) -> Mapping[str, Any]:
+        """What was decided so far and no configuration says; empty where there is nothing."""
+        return self._conductor.record()
 
     def variables(self) -> dict[str, NDArray[Any]]:
         """Every variable, whole, by unsharded name."""
         self._conductor.settle()
         return self._session.run("save")
+
+    def _train_to(self, total: int) -> None:
+        while self.progress.done < total:
+            self._step()
+            if self.progress.done % self.experiment.eval_every == 0:
+                self._evaluate()
+            self._save_if_due()
+            self._stop_if_asked()
+        if self.progress.scores is None or self.progress.done % self.experiment.eval_every:
+            self._evaluate()
+        self._save()
 
     def _step(self) -> None:
         step = self.progress.done

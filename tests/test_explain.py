@@ -99,7 +99,7 @@ def test_bytes_sent_are_those_of_the_plans() -> None:
     text = explain(config)
     plans = training_plans(experiment)
     assert len(plans) == 2
-    for plan in plans.values():
+    for (plan,) in plans.values():
         assert plan.sent_bytes > 0
         assert f"{plan.sent_bytes:,}" in text
         assert f"{plan.arena_bytes:,}" in text

@@ -53,7 +53,7 @@ MAY_IMPORT = {
     "tracking": "",
     "run_directory": "errors files",
     "summary": "errors",
-    "record": "tracking run_directory",
+    "record": "files tracking run_directory",
     "tracing": "engine errors files",
     # The configuration is the dataclasses of the rooms it configures.
     "config_schema": "errors engine.device",
@@ -62,14 +62,15 @@ MAY_IMPORT = {
     "config": "config_schema config_errors config_check safe_yaml errors models optimizers strategies data tracking",
     # Training.
     "placement": "strategies engine engine.kernel_table errors files",
+    "outcome": "config_schema",
     "experiment": "config_schema data engine placement",
     "evaluation": "engine",
     "display": "",
     "graph_picture": "engine tracking",
-    "train": "experiment evaluation display record run_directory signals"
+    "train": "experiment evaluation outcome display record run_directory signals"
     " strategies data checkpoint tracking tracing engine errors",
     # The only wiring.
-    "build": "config_schema experiment placement processor run_directory strategies data engine",
+    "build": "config_schema experiment outcome placement processor run_directory strategies data engine errors",
     "comparison": "build config_schema experiment run_directory strategies train engine",
     "life": "build comparison config config_schema train experiment display graph_picture placement record"
     " run_directory summary sweep_place signals files checkpoint tracking engine errors",

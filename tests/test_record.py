@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,24 @@ def test_parameters_are_what_decides_the_outcome_and_the_file_is_whole(directory
     record.close("finished")
     assert tracker.params == {"seed": 1, "model": {"name": "mlp"}}
     assert tracker.artifacts == ["/config.yaml"]
+
+
+def test_what_was_decided_is_a_file_and_the_staleness_of_pushes_a_picture_and_a_table(directory: RunDirectory) -> None:
+    tracker = NotingTracker()
+    record = record_into(directory, tracker)
+    record.decided({"staleness": [{"0": 2}], "dropped_pushes": [0]})
+    record.close("finished")
+    assert tracker.artifacts == ["/asynchronous.json", "plots/staleness.png", "plots/staleness.csv"]
+    assert json.loads(directory.asynchronous_json.read_text()) == {"staleness": [{"0": 2}], "dropped_pushes": [0]}
+
+
+def test_other_decisions_are_a_file_and_none_is_none(directory: RunDirectory) -> None:
+    tracker = NotingTracker()
+    record = record_into(directory, tracker)
+    record.decided({})
+    record.decided({"contributors": [1]})
+    record.close("finished")
+    assert tracker.artifacts == ["/asynchronous.json"]
 
 
 def test_best_is_the_lowest_loss_and_the_highest_accuracy_and_final_the_last_of_all(directory: RunDirectory) -> None:

@@ -75,19 +75,37 @@ def compile_signature(
     observe: Observer | None = None,
     seconds: Seconds = node_seconds,
 ) -> Compiled:
-    """Place, prune, optimize, cut, schedule and split ``graph`` for one signature.
+    """Place ``graph`` and compile it for one signature.
 
-    The whole graph is placed first, whatever is asked of it, so that a variable lives on the same device for every
-    signature. observe: called with the name and the result of every pass; tests verify the graph there. seconds: what
-    a node takes, for placement and order.
+    observe: called with the name and the result of every pass; tests verify the graph there. seconds: what a node
+    takes, for placement and order.
     """
+    placed = placed_graph(graph, cluster, registry, seconds)
+    if observe is not None:
+        observe("place", placed)
+    return compile_placed(placed, signature, cluster, registry, observe, seconds)
+
+
+def placed_graph(graph: Graph, cluster: Cluster, registry: Registry, seconds: Seconds = node_seconds) -> Graph:
+    """Place the whole graph, whatever is asked of it: a variable lives on the same device for every signature."""
+    return place(graph, cluster, device_types(registry), seconds)
+
+
+def compile_placed(
+    placed: Graph,
+    signature: Signature,
+    cluster: Cluster,
+    registry: Registry,
+    observe: Observer | None = None,
+    seconds: Seconds = node_seconds,
+) -> Compiled:
+    """Prune, optimize, cut, schedule and split a placed graph for one signature; see :func:`compile_signature`."""
 
     def seen(name: str, result: Graph) -> Graph:
         if observe is not None:
             observe(name, result)
         return result
 
-    placed = seen("place", place(graph, cluster, device_types(registry), seconds))
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
     passes = (*default_passes(registry), *_compression(cluster, signature))

@@ -163,11 +163,20 @@ class Recorded:
         self._begun -= {(ending.client, ending.step, device) for device in ending.turns}
         return End(ending.client)
 
-    def _foremost(self, ending: Ending, device: str) -> tuple[Ending, str]:
-        """The part to begin so that this one can: what the device has begun before it, and what sends to it."""
+    def _foremost(
+        self, ending: Ending, device: str, awaiting: frozenset[tuple[str, int, str]] = frozenset()
+    ) -> tuple[Ending, str]:
+        """The part to begin so that this one can: what the device has begun before it, and what sends to it.
+
+        awaiting: the parts that can begin when this one has.
+        """
+        own = (ending.client, ending.step, device)
+        if own in awaiting:
+            raise RunnerError(f"the record contradicts itself: step {own[1]} of {own[0]!r} on {device} awaits itself")
+        awaiting |= {own}
         turn = self._turns.get(device, 0)
         if turn != ending.turns[device]:
-            return self._foremost(self._of_turn(device, turn), device)
+            return self._foremost(self._of_turn(device, turn), device, awaiting)
         launched = self._launched.get((ending.client, ending.step))
         if launched is None or launched.received.keys() != ending.turns.keys():
             raise RunnerError(
@@ -176,7 +185,7 @@ class Recorded:
             )
         for source in launched.received[device]:
             if (ending.client, ending.step, source) not in self._begun:
-                return self._foremost(ending, source)
+                return self._foremost(ending, source, awaiting)
         return ending, device
 
     def _of_turn(self, device: str, turn: int) -> Ending:

@@ -10,6 +10,7 @@ from runner.engine.compile import Signature
 from runner.engine.conductor import Clients, Conductor, Synchronous
 from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
+from runner.engine.interleaving import Interleaving
 from runner.engine.tensor import Tensor, TensorSpec
 
 TRAIN = "train"
@@ -44,6 +45,18 @@ class Client:
 
 
 @dataclass(frozen=True)
+class OneProcess:
+    """The wish of a program to be run by one process, with all its devices.
+
+    interleaving: makes what orders the parts of launched clients; None where there are none. replay: the record of an
+    earlier run that orders them instead.
+    """
+
+    interleaving: Callable[[], Interleaving] | None = None
+    replay: str | None = None
+
+
+@dataclass(frozen=True)
 class Program:
     """A device-annotated training graph and its clients.
 
@@ -53,7 +66,8 @@ class Program:
     one batch; "save" fetches every variable, whole, by unsharded name; "restore" feeds them back. Instead of "train"
     there may be deferred clients, which ``conduct`` makes updates of.
     variables: unsharded name -> spec of everything a checkpoint holds. workers, servers: number of worker
-    tasks and of parameter-server tasks used. conduct: makes what runs the clients of each update.
+    tasks and of parameter-server tasks used. conduct: makes what runs the clients of each update. one_process:
+    None where every task is a process of its own.
     """
 
     graph: Graph
@@ -62,6 +76,7 @@ class Program:
     workers: int
     servers: int = 0
     conduct: Callable[[Clients], Conductor] = Synchronous
+    one_process: OneProcess | None = None
 
     @property
     def training(self) -> tuple[Client, ...]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
-from runner.engine.compile import Compiled, Signature, compile_signature
+from runner.engine.compile import Compiled, Signature, compile_placed, placed_graph
 from runner.engine.deferred import require_one_way
 from runner.engine.device import Cluster
+from runner.engine.graph import Graph
 from runner.engine.plan import DevicePlan
 from runner.engine.program import Client, Program
 from runner.errors import RunnerError
@@ -37,8 +39,12 @@ class ProgramPlans:
     def compiled(self, signature: Signature) -> Compiled:
         """A signature, cut by device."""
         if signature not in self._compiled:
-            self._compiled[signature] = compile_signature(self._program.graph, signature, self._cluster, self._registry)
+            self._compiled[signature] = compile_placed(self._placed, signature, self._cluster, self._registry)
         return self._compiled[signature]
+
+    @cached_property
+    def _placed(self) -> Graph:
+        return placed_graph(self._program.graph, self._cluster, self._registry)
 
     def plans(self, signature: Signature) -> Mapping[str, DevicePlan]:
         """The plan of each device that takes part."""

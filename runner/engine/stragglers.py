@@ -43,12 +43,11 @@ class Stragglers:
             return 0.0
         delay = self.median_s
         if self.distribution == "lognormal":
-            delay *= math.exp(self.sigma * _standard_normal(self.seed, worker, step))
+            delay *= math.exp(self.sigma * standard_normal(self.seed, f"straggler/{worker}", step))
         return min(delay, LONGEST_DELAY_S)
 
 
-def _standard_normal(seed: int, worker: int, step: int) -> float:
-    """One draw, by Box and Muller's method."""
-    stream = philox.key(seed, f"straggler/{worker}")
-    first, second = philox.uniform(stream, np.zeros(1, np.int64), 2, step)[0]
+def standard_normal(seed: int, stream: str, step: int) -> float:
+    """Draw number ``step`` of a stream, by Box and Muller's method."""
+    first, second = philox.uniform(philox.key(seed, stream), np.zeros(1, np.int64), 2, step)[0]
     return math.sqrt(-2.0 * math.log1p(-first)) * math.cos(2.0 * math.pi * second)

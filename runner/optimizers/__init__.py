@@ -1,5 +1,6 @@
 """Optimizers by the name that the configuration uses. To add one: write its class and list it here."""
 
+from runner.optimizers.adagrad import Adagrad
 from runner.optimizers.adam import Adam
 from runner.optimizers.adamw import AdamW
 from runner.optimizers.base import Optimizer
@@ -11,8 +12,9 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "sgd": Sgd,
     "momentum": Momentum,
     "heavy_ball": HeavyBall,
+    "adagrad": Adagrad,
     "adam": Adam,
     "adamw": AdamW,
 }
 
-__all__ = ["OPTIMIZERS", "Adam", "AdamW", "HeavyBall", "Momentum", "Optimizer", "Sgd"]
+__all__ = ["OPTIMIZERS", "Adagrad", "Adam", "AdamW", "HeavyBall", "Momentum", "Optimizer", "Sgd"]

@@ -1,8 +1,15 @@
 """Parallelism strategies: each is a graph rewrite with its clients, selected by ``parallelism=NAME``."""
 
+from runner.strategies.async_data import AsyncData
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 
-STRATEGIES: dict[str, type] = {"single": Single, "sync_data": SyncData, "model": ModelParallel, "hybrid": Hybrid}
+STRATEGIES: dict[str, type] = {
+    "single": Single,
+    "sync_data": SyncData,
+    "async_data": AsyncData,
+    "model": ModelParallel,
+    "hybrid": Hybrid,
+}

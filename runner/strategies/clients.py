@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from runner.engine import ops
@@ -47,21 +48,15 @@ def program(
         "step": tuple(each.step for each in fed),
         "learning_rate": tuple(each.learning_rate for each in fed),
     }
-    evaluation = _evaluation(graph, replicas, _scored(replicas) if scored is None else scored)
-    clients = [
-        Client("init", targets=tuple(v.initial for store in stores for v in store), exact=True),
-        Client(
-            "train",
-            fetches={"loss": loss, "accuracy": accuracy},
-            targets=tuple(targets),
-            inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
-            feeds=scalars,
-            slowed=True,
-        ),
-        evaluation,
-        Client("save", fetches={each.name: _whole(graph, stores, each) for each in stores[0]}, exact=True),
-        _restore(graph, stores),
-    ]
+    train = Client(
+        "train",
+        fetches={"loss": loss, "accuracy": accuracy},
+        targets=tuple(targets),
+        inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
+        feeds=scalars,
+        slowed=True,
+    )
+    clients = [train, *standing_clients(graph, replicas, stores, scored=scored)]
     return Program(
         graph,
         {client.name: client for client in clients},
@@ -69,6 +64,29 @@ def program(
         workers=len(replicas),
         servers=len(servers),
     )
+
+
+def standing_clients(
+    graph: Graph,
+    replicas: Sequence[Replica],
+    stores: Sequence[Variables],
+    *,
+    scored: Sequence[Scored] | None = None,
+    scratch: Sequence[Variables] = (),
+) -> list[Client]:
+    """What every program has, however it trains: "init", "eval", "save" and "restore".
+
+    stores, scored: as of :func:`program`; the first store is saved. scratch: variables that are set to their initial
+    values both to start and to continue, and are in no checkpoint.
+    """
+    reset = tuple(v.initial for store in scratch for v in store)
+    restore = _restore(graph, stores)
+    return [
+        Client("init", targets=(*(v.initial for store in stores for v in store), *reset), exact=True),
+        _evaluation(graph, replicas, _scored(replicas) if scored is None else scored),
+        Client("save", fetches={each.name: _whole(graph, stores, each) for each in stores[0]}, exact=True),
+        replace(restore, targets=(*restore.targets, *reset)),
+    ]
 
 
 def _scored(replicas: Sequence[Replica]) -> list[Scored]:

@@ -1,9 +1,9 @@
 """``single``: one device does everything. The oracle every other strategy is compared with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.engine.device import worker_device
-from runner.engine.program import Program
+from runner.engine.program import OneProcess, Program
 from runner.strategies.base import Task
 from runner.strategies.microbatches import in_microbatches
 
@@ -21,4 +21,4 @@ class Single:
 
     def build(self, task: Task) -> Program:
         """Return the program: k forward and backward passes, ordered sums, one update."""
-        return in_microbatches(task, worker_device(0))
+        return replace(in_microbatches(task, worker_device(0)), one_process=OneProcess())

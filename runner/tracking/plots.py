@@ -31,7 +31,7 @@ def learning_curves(metrics_path: Path, out_path: Path) -> Path:
     Raises ValueError when the file is no metrics.jsonl.
     """
     records = list(read_metrics(metrics_path))
-    figure = _figure(10, 4)
+    figure = new_figure(10, 4)
     for place, quantity in enumerate(_QUANTITIES, start=1):
         axes = figure.add_subplot(1, len(_QUANTITIES), place)
         for split in _SPLITS:
@@ -40,7 +40,7 @@ def learning_curves(metrics_path: Path, out_path: Path) -> Path:
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend()
-    return _save(figure, out_path)
+    return save_figure(figure, out_path)
 
 
 def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_path: Path) -> Path:
@@ -54,7 +54,7 @@ def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_pa
         expected = (len(classes), len(classes))
         raise ValueError(f"confusion matrix of shape {counts.shape}: expected {expected}, one name per class")
     side = min(12.0, max(5.0, 2.5 + 0.4 * len(classes)))
-    figure = _figure(side, side)
+    figure = new_figure(side, side)
     axes = figure.add_subplot()
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
@@ -65,7 +65,7 @@ def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_pa
         axes.set_yticks(range(len(classes)), classes)
     if len(classes) <= _MOST_NUMBERED:
         _number_cells(axes, counts, shares)
-    return _save(figure, out_path)
+    return save_figure(figure, out_path)
 
 
 def _draw_curve(axes: Axes, records: Iterable[Metrics], key: str, label: str) -> None:
@@ -86,14 +86,16 @@ def _number_cells(axes: Axes, counts: NDArray[np.integer], shares: NDArray[np.fl
             axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=8)
 
 
-def _figure(width_inches: float, height_inches: float) -> Figure:
+def new_figure(width_inches: float, height_inches: float) -> Figure:
+    """An empty picture."""
     # A figure made this way draws with Agg and leaves pyplot's global state, and any display, alone.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_inches, height_inches), dpi=_DPI, layout="constrained")
 
 
-def _save(figure: Figure, out_path: Path) -> Path:
+def save_figure(figure: Figure, out_path: Path) -> Path:
+    """Write a picture as PNG and return ``out_path``; folders are made."""
     out_path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out_path, format="png")
     return out_path

@@ -28,6 +28,7 @@ class Trainer:
     def __init__(self, program: Program, session: LocalSession, dtype: str) -> None:
         self.program = program
         self.session = session
+        self.conductor = program.conduct(session)
         self._dtype = dtype
 
     def train(self, steps: Iterable[int]) -> list[tuple[float, float]]:
@@ -35,9 +36,7 @@ class Trainer:
         fetched = []
         for step in steps:
             rate = scalar(0.1 / (1 + step), self._dtype)
-            fetched.append(
-                self.session.run("train", step=step, feeds={"step": scalar(step, "int64"), "learning_rate": rate})
-            )
+            fetched.append(self.conductor.update(step, {"step": scalar(step, "int64"), "learning_rate": rate}))
         return [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
 
     def evaluate(self, batch: int = 0) -> Weights:
@@ -46,6 +45,7 @@ class Trainer:
 
     def weights(self) -> Weights:
         """Every variable by unsharded name."""
+        self.conductor.settle()
         return self.session.run("save")
 
 
@@ -67,7 +67,9 @@ def opened(
     program = replace(program, clients={**program.clients, **more})
     source = source or Examples(task.batch_size, task.example_shape, task.state_dtype)
     cluster = local_cluster(program.workers, program.servers, compression=compression)
-    session = LocalSession(program, cluster, registry, source)
+    wish = program.one_process
+    interleaving = None if wish is None or wish.interleaving is None else wish.interleaving()
+    session = LocalSession(program, cluster, registry, source, interleaving=interleaving)
     try:
         yield Trainer(program, session, task.state_dtype)
     finally:

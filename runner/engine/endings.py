@@ -1,0 +1,142 @@
+"""The file of endings: which launched client ended when, and in which turn its parts ran; a run is repeated from it.
+
+One JSON document a line: first what run it is, then ``[client, step, {device: turn}]`` for every ending, devices by
+their number in the first line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from numpy.typing import NDArray
+
+from runner.engine.conductor import Clients, Finished
+from runner.engine.interleaving import Ending
+from runner.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+Array = NDArray[Any]
+
+_VERSION = 1
+_FIRST = {"version", "outcome", "first_step", "devices"}
+
+MOST_ENDINGS = 1_000_000
+"""Of which a record holds the first ones: some 50 MB."""
+
+_LONGEST_LINE = 65_536
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What run a record is of. outcome: tells runs apart that come to other values. first_step: its first update."""
+
+    outcome: str
+    first_step: int
+    devices: tuple[str, ...]
+
+
+class NotingClients:
+    """Clients that are run as they were, with every ending noted in a file, which the first one creates.
+
+    A context manager; leaving closes the file.
+    """
+
+    def __init__(self, clients: Clients, path: Path, origin: Origin, *, most: int = MOST_ENDINGS) -> None:
+        """most: endings noted; what follows is not."""
+        self._clients = clients
+        self._path = path
+        self._origin = origin
+        self._numbers = {device: str(number) for number, device in enumerate(origin.devices)}
+        self._most = most
+        self._noted = 0
+        self._file: TextIO | None = None
+
+    def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
+        """As the clients do; see :class:`~runner.engine.conductor.Clients`."""
+        return self._clients.run(client, step=step, feeds=feeds)
+
+    def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
+        """As the clients do; see :class:`~runner.engine.conductor.Clients`."""
+        self._clients.launch(client, step=step, feeds=feeds)
+
+    def finished(self) -> Finished:
+        """As the clients do, and note it; see :class:`~runner.engine.conductor.Clients`."""
+        ended = self._clients.finished()
+        if self._noted < self._most:
+            self._write([ended.client, ended.step, {self._numbers[d]: turn for d, turn in ended.turns.items()}])
+        elif self._noted == self._most:
+            log.warning("%s ends after %d endings: the run cannot be repeated beyond them", self._path, self._most)
+        self._noted += 1
+        return ended
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, ending: list[Any]) -> None:
+        if self._file is None:
+            self._file = self._path.open("w", encoding="utf-8")
+            self._file.write(json.dumps({"version": _VERSION, **asdict(self._origin)}) + "\n")
+        self._file.write(json.dumps(ending, separators=(",", ":")) + "\n")
+
+
+def read_endings(path: Path, outcome: str) -> list[Ending]:
+    """Read what :class:`NotingClients` noted.
+
+    Raises ConfigError where the file cannot be read, is no such record, or is of a run with another ``outcome``.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            return _endings(path, _documents(path, file), outcome)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: the record of a run cannot be read: {error}") from error
+
+
+def _endings(path: Path, documents: Iterator[Any], outcome: str) -> list[Ending]:
+    first = next(documents, None)
+    if not isinstance(first, dict) or first.keys() != _FIRST or first["version"] != _VERSION:
+        raise ConfigError(f"{path}: expected a record of endings of version {_VERSION}, as endings-1.jsonl of a run is")
+    if first["outcome"] != outcome:
+        raise ConfigError(
+            f"{path} is the record of a run with another configuration: repeat it with that run's config.yaml"
+        )
+    if first["first_step"] != 0:
+        raise ConfigError(
+            f"{path} begins at step {first['first_step']} of a run that was resumed: only what began at step 0 can be "
+            "repeated"
+        )
+    devices = {str(number): device for number, device in enumerate(first["devices"])}
+    return [_ending(path, number, document, devices) for number, document in zip(count(2), documents, strict=False)]
+
+
+def _ending(path: Path, number: int, document: Any, devices: Mapping[str, str]) -> Ending:
+    match document:
+        case [str(client), int(step), dict(turns)] if turns.keys() <= devices.keys() and all(
+            type(turn) is int for turn in turns.values()
+        ):
+            return Ending(client, step, {devices[device]: turn for device, turn in turns.items()})
+    raise ConfigError(f"{path}, line {number}: expected [client, step, {{device: turn}}]; the record is damaged")
+
+
+def _documents(path: Path, file: TextIO) -> Iterator[Any]:
+    for number in range(1, MOST_ENDINGS + 2):
+        line = file.readline(_LONGEST_LINE)
+        if not line:
+            return
+        try:
+            yield json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}, line {number}: expected JSON; the record is damaged") from error

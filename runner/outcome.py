@@ -1,0 +1,26 @@
+"""What of a configuration decides the values a run comes to, given the order of what overlaps in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+
+from runner.config_schema import Config
+
+_SECTIONS = ("seed", "precision", "model", "data", "optimizer", "schedule", "parallelism", "train", "checkpoint")
+_ORDERS = ("virtual_time", "replay")
+"""Keys of a strategy that say where the order comes from."""
+
+
+def outcome_hash(config: Config) -> str:
+    """SHA-256, in hex: equal for configurations that differ only in how a run is ordered, watched or recorded.
+
+    Of the cluster the compression and the thread budget count. When a run evaluates and saves counts too: what is
+    under way comes to its end then.
+    """
+    plain = dataclasses.asdict(config)
+    decisive = {section: plain[section] for section in _SECTIONS}
+    decisive["parallelism"] = {key: value for key, value in plain["parallelism"].items() if key not in _ORDERS}
+    decisive["cluster"] = {key: plain["cluster"][key] for key in ("compression", "threads_per_worker")}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,171 @@
+"""``async_data``: asynchronous data parallelism, Downpour SGD (Dean et al. 2012, section 4.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from runner.engine.device import worker_device
+from runner.engine.graph import Graph
+from runner.engine.interleaving import VirtualTime
+from runner.engine.program import Client, OneProcess, Program
+from runner.engine.stragglers import standard_normal
+from runner.engine.variables import Variables
+from runner.errors import ConfigError
+from runner.strategies.base import Replica, Task, shares
+from runner.strategies.clients import standing_clients
+from runner.strategies.downpour import Downpour, Rules
+from runner.strategies.model_replica import Habits, ModelReplica
+from runner.strategies.parameter_server import Reads, shard_by_size, specs_of
+from runner.strategies.shards import Shard
+from runner.strategies.staleness import Staleness
+
+LOOPS = ("overlapped", "sequential", "direct")
+
+_TRANSFER_S = 0.1
+_PART_S = {"compute": 1.0, "fetch": 0.05, "push": 0.1}
+"""Medians of virtual time by what is done."""
+_SPREAD = 0.5
+"""Standard deviation of their natural logarithm."""
+
+
+@dataclass
+class AsyncData:
+    """Model replicas that train at their own pace, and parameter servers that apply what comes.
+
+    Whole variables are sharded over ``servers`` by size, with their slots. Replica k takes, as its step t, its share of
+    batch t, B / workers examples: that is its shard of the data. One update of the loop is ``workers`` finished replica
+    steps, whoever made them. Its gradient is the mean over those examples, clipped by itself if the optimizer
+    clips, before it is held for the next push; a shard never clips. A push is an update of the optimizer on its shard,
+    with the learning rate of the loop at the time of the push, and independent of all other shards.
+
+    loop: what a replica does at a time. ``overlapped``, as DistBelief: every ``n_fetch`` steps it begins to fetch,
+    computes on with the copy it has, whose parameters move by -lr * gradient, and every ``n_push`` steps pushes
+    the sum of its gradients; it waits only for a fetch or push that is not over when the next is due. ``sequential``:
+    the same, one after the other, so that its own writes are visible to its next fetch. ``direct``, as in the
+    TensorFlow whitepaper: no copy; it reads the servers' variables, computes, and pushes.
+    With one worker, ``sequential`` and ``direct`` with n_fetch = n_push = 1 equal ``single``.
+
+    Moving averages of batch normalisation are kept by the shards. A push brings the mean of the statistics of its
+    ``n_push`` steps, and an average with decay a advances by it with decay a ** n_push.
+
+    warmstart_steps: so many updates are made by the first replica alone.
+    staleness: see :class:`~runner.strategies.staleness.Staleness`.
+    virtual_time: the run goes in one process, on a clock of its own that the seed decides; it repeats itself bit by
+    bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, which is then repeated in one process.
+
+    Bytes on the wire, values of b bytes, P_j of them trained and M_j statistics on shard j of S: a fetch takes
+    P_j b + 8 from shard j, a push (P_j + M_j) b + 8 to it; a direct step takes P b + 8 S from all shards instead of
+    the fetch. So a step takes, on average, (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
+
+    A checkpoint holds the shards' variables when nothing is under way. After a resume replicas fetch anew, every one
+    goes on with its share of the batch of the next update, and shards count, for the optimizer and for staleness, from
+    updates * workers / n_push. Gradients that were held for a push that did not come are lost. Two runs
+    of one configuration differ; what each decided is in its record.
+
+    Raises ConfigError for settings that contradict each other, and where there are more servers than variables.
+    """
+
+    name: str = "async_data"
+    workers: int = 2
+    servers: int = 1
+    loop: str = "overlapped"
+    n_fetch: int = 1
+    n_push: int = 1
+    warmstart_steps: int = 0
+    staleness: Staleness = field(default_factory=Staleness)
+    virtual_time: bool = False
+    replay: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.loop not in LOOPS:
+            raise ConfigError(f"parallelism.loop={self.loop!r}: expected one of {', '.join(LOOPS)}")
+        for key, least in {"servers": 1, "n_fetch": 1, "n_push": 1, "warmstart_steps": 0}.items():
+            if getattr(self, key) < least:
+                raise ConfigError(f"parallelism.{key}={getattr(self, key)}: expected {least} or more")
+        if self.loop == "direct" and (self.n_fetch, self.n_push) != (1, 1):
+            raise ConfigError(
+                f"parallelism.n_fetch={self.n_fetch} and n_push={self.n_push} with loop=direct: a replica without a "
+                "copy reads and pushes in every step; set both to 1, or choose another loop"
+            )
+        if self.virtual_time and self.replay is not None:
+            raise ConfigError(
+                f"parallelism.virtual_time=true with replay={self.replay}: a replay takes the order of its record; "
+                "set virtual_time to false, or replay to null"
+            )
+
+    def build(self, task: Task) -> Program:
+        """Return the program: for each replica a client that computes and, for each shard, one that fetches and one
+        that pushes."""
+        graph = Graph()
+        served = Variables(graph, seed=task.seed)
+        shards = [Shard(graph, served, j, task, self.staleness) for j in range(self.servers)]
+        assigned = shard_by_size(specs_of(task, self.workers), self.servers)
+        placed = {name: shards[j].device for name, j in assigned.items()}
+        replicas = [
+            ModelReplica(task, k, share, served, placed, shards, self._habits)
+            for k, share in enumerate(shares(task.batch_size, self.workers))
+        ]
+        scorers = []
+        for k in range(self.workers):
+            reads = Reads(served, placed, prefix=f"scorer_{k}", device=worker_device(k))
+            scorers.append(Replica(graph, task, device=reads.device, prefix=reads.prefix, variables=reads))
+        training = [client for each in replicas for client in self._training(each, shards)]
+        clients = [*training, _begin(shards, replicas), *standing_clients(graph, scorers, [served])]
+        return Program(
+            graph,
+            {client.name: client for client in clients},
+            {variable.name: variable.spec for variable in served},
+            workers=self.workers,
+            servers=self.servers,
+            conduct=partial(Downpour, rules=self._rules),
+            one_process=self._one_process(task.seed),
+        )
+
+    @property
+    def _habits(self) -> Habits:
+        """Of each replica; a copy that is fetched before every step need not move by itself."""
+        copies = self.loop != "direct"
+        return Habits(copies, self.n_push, descends=copies and (self.loop == "overlapped" or self.n_fetch > 1))
+
+    @property
+    def _rules(self) -> Rules:
+        return Rules(
+            replicas=self.workers,
+            shards=self.servers,
+            fetches=self.loop != "direct",
+            overlaps=self.loop == "overlapped",
+            n_fetch=self.n_fetch,
+            n_push=self.n_push,
+            warmstart_steps=self.warmstart_steps,
+            most_ahead=self.staleness.most_ahead,
+            most_stale=self.staleness.most_stale,
+        )
+
+    def _training(self, replica: ModelReplica, shards: Sequence[Shard]) -> list[Client]:
+        fetches = [replica.fetch(shard) for shard in shards] if self.loop != "direct" else []
+        return [replica.compute, *fetches, *(replica.push(shard) for shard in shards)]
+
+    def _one_process(self, seed: int) -> OneProcess | None:
+        if self.replay is not None:
+            return OneProcess(replay=self.replay)
+        return OneProcess(partial(_virtual_time, seed)) if self.virtual_time else None
+
+
+def _begin(shards: Sequence[Shard], replicas: Sequence[ModelReplica]) -> Client:
+    targets = [*(shard.begin for shard in shards), *(target for each in replicas for target in each.begin)]
+    return Client(
+        "begin", targets=tuple(targets), feeds={"applied": tuple(shard.begun_with for shard in shards)}, exact=True
+    )
+
+
+def _virtual_time(seed: int) -> VirtualTime:
+    """A clock on which parts take lognormal times: pure functions of the seed, the client, the device and the step."""
+
+    def part_s(client: str, device: str, step: int) -> float:
+        median = _PART_S[client.split("_")[0]]
+        return median * math.exp(_SPREAD * standard_normal(seed, f"virtual_time/{client}/{device}", step))
+
+    return VirtualTime(part_s, lambda nbytes: _TRANSFER_S)

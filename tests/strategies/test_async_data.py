@@ -1,0 +1,341 @@
+"""``async_data``: with one worker it is ``single``; with several a seed decides one interleaving to the bit."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine.kernel_table import load_kernels
+from runner.errors import ConfigError
+from runner.kernels.registry import Registry
+from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd
+from runner.strategies.async_data import AsyncData
+from runner.strategies.base import Task
+from runner.strategies.single import Single
+from runner.strategies.staleness import Staleness
+from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.training import Trainer, Weights, difference, opened, trained
+
+STEPS = 6
+BATCH = 13
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": Sgd(weight_decay=1e-3),
+    "momentum": Momentum(clip_norm=0.5),
+    "adam": Adam(),
+    "adagrad": Adagrad(),
+}
+
+Run = tuple[Weights, list[Any]]
+
+
+def task_for(network: str, optimizer: str = "momentum", dtype: str = "float64", seed: int = 7) -> Task:
+    return task_of(NETWORKS[network], OPTIMIZERS[optimizer], batch_size=BATCH, dtype=dtype, seed=seed)
+
+
+def expect_equal_bits(found: Weights, expected: Weights) -> None:
+    """Equal to the bit, in whatever order variables were created."""
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)
+
+
+@pytest.mark.parametrize("loop", ["sequential", "direct"])
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_one_worker_that_sees_its_own_writes_is_single_bit_for_bit(
+    network: str, optimizer: str, loop: str, registry: Registry
+) -> None:
+    task = task_for(network, optimizer)
+    weights, history = trained(AsyncData(workers=1, servers=2, loop=loop), task, registry, STEPS)
+    expected, reference = trained(Single(), task, registry, STEPS)
+    expect_equal_bits(weights, expected)
+    assert history == reference
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_other_precisions_too_are_single_bit_for_bit(dtype: str, registry: Registry) -> None:
+    task = task_for("convolutional", "adagrad", dtype)
+    weights, history = trained(AsyncData(workers=1, loop="sequential"), task, registry, STEPS)
+    expected, reference = trained(Single(), task, registry, STEPS)
+    expect_equal_bits(weights, expected)
+    assert history == reference
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize(
+    "policy", [{"policy": "drop", "limit": 0}, {"policy": "scale"}, {"policy": "bounded", "limit": 0}]
+)
+def test_no_policy_touches_gradients_that_are_not_stale(
+    policy: dict[str, Any], servers: int, registry: Registry
+) -> None:
+    task = task_for("batch_normalised", "adam")
+    strategy = AsyncData(workers=1, servers=servers, loop="sequential", staleness=Staleness(**policy))
+    weights, _ = trained(strategy, task, registry, STEPS)
+    expected, _ = trained(Single(), task, registry, STEPS)
+    expect_equal_bits(weights, expected)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "overlapped": {},
+    "sequential": {"loop": "sequential"},
+    "direct": {"loop": "direct"},
+    "rare": {"n_fetch": 3, "n_push": 2},
+    "warm": {"warmstart_steps": 2},
+    "bounded": {"staleness": Staleness("bounded", 1)},
+    "drop": {"loop": "sequential", "staleness": Staleness("drop", 2)},
+    "scale": {"loop": "sequential", "staleness": Staleness("scale")},
+}
+
+
+def virtual(workers: int, variant: str, **more: Any) -> AsyncData:
+    return AsyncData(workers=workers, servers=2, virtual_time=True, **VARIANTS[variant], **more)
+
+
+@cache
+def run_of(workers: int, variant: str, seed: int, again: int = 0) -> tuple[Weights, list[Any], Any]:
+    """again: another run of the same."""
+    with opened(
+        virtual(workers, variant), task_for("batch_normalised", "adagrad", seed=seed), load_kernels()
+    ) as trainer:
+        trainer.session.run("init")
+        history = trainer.train(range(STEPS))
+        return trainer.weights(), history, trainer.conductor.record()
+
+
+@pytest.mark.parametrize(
+    ("workers", "variant"), [*product([1, 2, 4], ["overlapped", "sequential"]), *((3, each) for each in VARIANTS)]
+)
+def test_a_run_in_virtual_time_repeats_itself_to_the_bit(workers: int, variant: str) -> None:
+    weights, history, record = run_of(workers, variant, 7)
+    again, history_again, record_again = run_of(workers, variant, 7, again=1)
+    expect_equal_bits(weights, again)
+    assert (history, record) == (history_again, record_again)
+    assert sum(record["replica_steps"]) >= workers * STEPS
+
+
+def turns_of(seed: int, variant: str = "overlapped") -> list[tuple[str, int]]:
+    """Clients and their steps in the order in which they end."""
+    with opened(virtual(3, variant), task_for("dense", seed=seed), load_kernels()) as trainer:
+        ended: list[tuple[str, int]] = []
+        finished = trainer.session.finished
+
+        def noted() -> Any:
+            each = finished()
+            ended.append((each.client, each.step))
+            return each
+
+        trainer.session.finished = noted  # type: ignore[method-assign]
+        trainer.session.run("init")
+        trainer.train(range(STEPS))
+        return ended
+
+
+def test_seeds_differ_in_the_interleaving() -> None:
+    assert turns_of(1) == turns_of(1)
+    assert turns_of(1) != turns_of(2)
+
+
+def test_several_workers_come_to_other_weights_than_single(registry: Registry) -> None:
+    weights, _, record = run_of(3, "overlapped", 7)
+    expected, _ = trained(Single(), task_for("batch_normalised", "adagrad"), registry, STEPS)
+    assert difference(weights, {name: expected[name] for name in weights}) > 1e-3
+    assert max(int(staleness) for shard in record["staleness"] for staleness in shard) >= 2
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_it_learns(variant: str, registry: Registry) -> None:
+    with opened(virtual(3, variant), task_for("dense", "adagrad"), registry) as trainer:
+        trainer.session.run("init")
+        rate = np.float64(0.1)
+        losses = [
+            float(trainer.conductor.update(step, {"step": np.int64(step), "learning_rate": rate})["loss"])
+            for step in range(80)
+        ]
+    assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:5])
+
+
+def bytes_of(trainer: Trainer, *, statistics: bool) -> list[int]:
+    """What shards keep of the network, in bytes: parameters, or all that a push brings."""
+    kept = {node.name: node.device for node in trainer.program.graph if node.op == "variable"}
+    network = {name: spec.nbytes for name, spec in trainer.program.variables.items() if "/squares" not in name}
+    sums = [0] * trainer.program.servers
+    for name, nbytes in network.items():
+        if statistics or "moving" not in name:
+            sums[int(kept[name].split("task:")[1].split("/")[0])] += nbytes
+    return sums
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("loop", ["overlapped", "sequential", "direct"])
+@pytest.mark.parametrize("network", ["dense", "batch_normalised"])
+def test_bytes_of_every_client_are_those_of_the_formula(
+    network: str, loop: str, servers: int, registry: Registry
+) -> None:
+    strategy = AsyncData(workers=2, servers=servers, loop=loop)
+    with opened(strategy, task_for(network, "adagrad"), registry) as trainer:
+        trained_bytes, pushed_bytes = (bytes_of(trainer, statistics=each) for each in (False, True))
+        for k in range(2):
+            computing = trainer.session.plans(f"compute_{k}")
+            for shard in range(servers):
+                server, worker = f"/job:ps/task:{shard}/device:cpu:0", f"/job:worker/task:{k}/device:cpu:0"
+                if loop == "direct":
+                    assert computing[server].sent_bytes == trained_bytes[shard] + 8
+                else:
+                    assert computing.keys() == {worker}
+                    fetching = trainer.session.plans(f"fetch_{k}_{shard}")
+                    assert {d: p.sent_bytes for d, p in fetching.items()} == {
+                        server: trained_bytes[shard] + 8,
+                        worker: 0,
+                    }
+                pushing = trainer.session.plans(f"push_{k}_{shard}")
+                assert {d: p.sent_bytes for d, p in pushing.items()} == {worker: pushed_bytes[shard] + 8, server: 0}
+
+
+def test_bytes_of_a_run_are_counted_by_fetch_and_push(registry: Registry) -> None:
+    strategy = AsyncData(workers=1, servers=2, n_fetch=2, n_push=3, loop="sequential")
+    with opened(strategy, task_for("batch_normalised", "adagrad"), registry) as trainer:
+        trainer.session.run("init")
+        trainer.train(range(6))
+        trainer.conductor.settle()
+        counted = trainer.session.sent_bytes()
+        trained_bytes, pushed_bytes = (bytes_of(trainer, statistics=each) for each in (False, True))
+    assert counted == [2 * (sum(pushed_bytes) + 16), *(3 * (nbytes + 8) for nbytes in trained_bytes)]
+
+
+def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Registry) -> None:
+    """Two steps on a copy that moves by itself, then one push: against the gradients that single takes."""
+    task = task_of(NETWORKS["dense"], Sgd(), batch_size=BATCH)
+    strategy = AsyncData(workers=1, n_fetch=2, n_push=2, loop="sequential")
+    with opened(strategy, task, registry) as trainer:
+        trainer.session.run("init")
+        start = trainer.weights()
+        trainer.train(range(2))
+        weights = trainer.weights()
+    with opened(Single(), task, registry) as trainer:
+        trainer.session.run("init")
+        trainer.train(range(1))
+        after_one = trainer.weights()
+        trainer.train(range(1, 2))
+        after_two = trainer.weights()
+    for name, value in start.items():
+        gradients = [(value - after_one[name]) / 0.1, (after_one[name] - after_two[name]) / 0.05]
+        np.testing.assert_allclose(weights[name], value - 0.05 * sum(gradients), rtol=0, atol=1e-12)
+
+
+def test_moving_averages_advance_once_a_push_by_the_mean(registry: Registry) -> None:
+    """The parameters stand still, so that both steps see the same convolution."""
+    still = Sgd(lr=1e-9)
+    task = task_of(NETWORKS["batch_normalised"], still, batch_size=BATCH)
+    feeds = [{"step": np.int64(step), "learning_rate": np.float64(0.0)} for step in range(2)]
+    averages = []
+    for n_push in (1, 2):
+        with opened(AsyncData(workers=1, n_push=n_push, loop="sequential"), task, registry) as trainer:
+            trainer.session.run("init")
+            before = trainer.weights()["norm1/moving_mean"]
+            seen = [before]
+            for step in range(2):
+                trainer.conductor.update(step, feeds[step])
+                seen.append(trainer.weights()["norm1/moving_mean"])
+            averages.append(seen)
+    one_by_one, at_once = averages
+    np.testing.assert_array_equal(at_once[1], at_once[0])
+    decay = 0.9
+    statistics = [(one_by_one[i + 1] - decay * one_by_one[i]) / (1 - decay) for i in range(2)]
+    expected = decay**2 * at_once[0] + (1 - decay**2) * (statistics[0] + statistics[1]) / 2
+    np.testing.assert_allclose(at_once[2], expected, rtol=1e-9)
+
+
+def test_a_run_goes_on_from_a_checkpoint_as_if_never_interrupted_with_one_worker(registry: Registry) -> None:
+    """Adam's corrections need the number of updates, which no checkpoint holds."""
+    task, strategy = task_for("dropped_out", "adam"), AsyncData(workers=1, servers=2, loop="sequential")
+    undisturbed, _ = trained(strategy, task, registry, 6)
+    with opened(strategy, task, registry) as trainer:
+        trainer.session.run("init")
+        trainer.train(range(3))
+        saved = trainer.weights()
+    with opened(strategy, task, registry) as trainer:
+        trainer.session.run("restore", feeds=saved)
+        trainer.train(range(3, 6))
+        expect_equal_bits(trainer.weights(), undisturbed)
+
+
+def test_checkpoints_hold_what_those_of_single_do() -> None:
+    task = task_for("batch_normalised", "adam")
+    assert dict(AsyncData(workers=3, servers=2).build(task).variables) == dict(Single().build(task).variables)
+
+
+def test_evaluation_scores_the_servers_variables(registry: Registry) -> None:
+    task = task_for("batch_normalised")
+    with opened(AsyncData(workers=3, servers=2, virtual_time=True), task, registry) as trainer:
+        trainer.session.run("init")
+        trainer.train(range(4))
+        saved, scored = trainer.weights(), trainer.evaluate()
+    with opened(Single(), task, registry) as trainer:
+        trainer.session.run("restore", feeds=saved)
+        expected = trainer.evaluate()
+    for name, value in expected.items():
+        np.testing.assert_allclose(scored[name], value, rtol=1e-12)
+
+
+def test_compression_takes_what_is_fetched_and_pushed(registry: Registry) -> None:
+    """A power of two keeps its value in 16 bits; other weights lose some."""
+    task = task_for("dense", "sgd", "float32")
+    strategy = AsyncData(workers=1, loop="sequential")
+    with opened(strategy, task, registry, compression="high16") as trainer:
+        trainer.session.run("init")
+        halves = [trainer.session.plans(name)[d].sent_bytes for name, d in SENDERS]
+        history = trainer.train(range(3))
+        lossy = trainer.weights()
+    with opened(strategy, task, registry) as trainer:
+        wholes = [trainer.session.plans(name)[d].sent_bytes for name, d in SENDERS]
+    assert [2 * half - 8 for half in halves] == wholes
+    exact, reference = trained(strategy, task, registry, 3)
+    assert 0 < difference(lossy, exact) < 0.02
+    np.testing.assert_allclose(history, reference, rtol=0.05)
+
+
+SENDERS = [("fetch_0_0", "/job:ps/task:0/device:cpu:0"), ("push_0_0", "/job:worker/task:0/device:cpu:0")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loop": "threads"}, r"parallelism\.loop='threads': expected one of overlapped, sequential, direct"),
+        ({"servers": 0}, r"parallelism\.servers=0: expected 1 or more"),
+        ({"n_fetch": 0}, r"parallelism\.n_fetch=0: expected 1 or more"),
+        ({"n_push": 0}, r"parallelism\.n_push=0: expected 1 or more"),
+        ({"warmstart_steps": -1}, r"parallelism\.warmstart_steps=-1: expected 0 or more"),
+        ({"loop": "direct", "n_push": 2}, r"parallelism\.n_fetch=1 and n_push=2 with loop=direct: a replica without a"),
+        ({"virtual_time": True, "replay": "x"}, r"parallelism\.virtual_time=true with replay=x: a replay takes"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        AsyncData(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"policy": "late"}, r"parallelism\.staleness\.policy='late': expected one of none, bounded, drop, scale"),
+        ({"policy": "drop"}, r"parallelism\.staleness\.limit=null with policy=drop: expected a number, 0 or more"),
+        (
+            {"policy": "bounded", "limit": -1},
+            r"parallelism\.staleness\.limit=-1 with policy=bounded: expected a number",
+        ),
+        ({"policy": "scale", "limit": 2}, r"parallelism\.staleness\.limit=2 with policy=scale: only bounded and drop"),
+    ],
+)
+def test_a_staleness_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        Staleness(**settings)
+
+
+def test_more_servers_than_variables_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parallelism\.servers=7: the network has 6 variables"):
+        AsyncData(servers=7).build(task_for("dense"))
