@@ -28,7 +28,7 @@ from runner.strategies.base import Task
 
 
 def build(config: Config) -> Experiment:
-    """Wire a checked configuration; nothing is read, written or started.
+    """Wire a checked configuration; nothing is written or started, and nothing read but ``parallelism.replay``.
 
     Raises ConfigError when model, data and strategy do not fit each other.
     """
@@ -45,7 +45,7 @@ def build(config: Config) -> Experiment:
         microbatches=config.train.microbatches,
     )
     program = parts.parallelism.build(task)
-    steps_per_epoch = facts.train_examples / config.train.batch_size
+    steps_per_epoch = facts.train_examples / program.examples
     if config.train.steps is not None:
         total_steps = config.train.steps
     else:
@@ -74,7 +74,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
     source_document = {
         "config": dataclasses.asdict(config.data),
         "seed": config.seed,
-        "batch_size": config.train.batch_size,
+        "batch_size": experiment.program.examples,
         "eval_batch_size": config.train.eval_batch_size,
         "dtype": state_dtype(config.precision),
     }

@@ -16,8 +16,9 @@ from runner.engine.program import Program
 class Experiment:
     """What a configuration amounts to.
 
-    total_steps: updates of the whole run. steps_per_epoch: updates in which every example is seen once; not whole
-    when the batch does not divide the training split. threads_per_worker: kernel threads of each process.
+    total_steps: updates of the whole run. steps_per_epoch: updates in which every example is given out once; not
+    whole when what is given out in an update does not divide the training split. threads_per_worker: kernel threads of
+    each process.
     emulation: waits of a slow network that is emulated, None where the network is real.
     """
 

@@ -14,6 +14,7 @@ from runner.build import build, open_session
 from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest, weights_sha256
 from runner.config import dump, to_plain
 from runner.config_schema import Config
+from runner.decisions import dropped_by_worker
 from runner.display import create_display
 from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
@@ -199,6 +200,7 @@ class _Life:
     def _with_course(self, session: Session, record: Record, progress: Progress) -> Summary:
         """The summary with what was done so far."""
         final, best = record.final_and_best()
+        dropped_shares, dropped_examples = dropped_by_worker(self._directory.contributors_jsonl)
         batch_size = self._experiment.config.train.batch_size
         busy = sum(progress.step_seconds)
         return dataclasses.replace(
@@ -213,6 +215,8 @@ class _Life:
             best=best,
             bytes_sent_per_worker=session.sent_bytes(),
             peak_memory_bytes=session.peak_memory_bytes(),
+            dropped_shares=dropped_shares,
+            dropped_examples=dropped_examples,
         )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from runner.checkpoint import CheckpointMeta
 from runner.checkpoint import save as save_checkpoint
+from runner.decisions import Decisions
 from runner.display import Display
 from runner.engine.conductor import Conductor
 from runner.engine.session import Session, scalar
@@ -66,6 +67,7 @@ class Trainer:
         self.progress = Progress(first_step, first_step)
         self._session = session
         self._conductor = experiment.program.conduct(session)
+        self._decisions = Decisions(directory.path, first_step)
         self._directory = directory
         self._record = record
         self._display = display
@@ -90,6 +92,8 @@ class Trainer:
             self._save()
         finally:
             self._display.close()
+            for path in self._decisions.write(self._conductor.record()):
+                self._record.artifact(path)
         return self.progress
 
     def variables(self) -> dict[str, NDArray[Any]]:
@@ -162,8 +166,9 @@ class Trainer:
             return
         variables = self.variables()
         _refuse_non_finite(variables, self.progress.done)
-        # First the metrics: no checkpoint may outlive the curve that led to it.
+        # First the metrics and what was decided: no checkpoint may outlive what led to it.
         self._record.sync()
+        self._decisions.write(self._conductor.record())
         examples = self.progress.done * self.experiment.config.train.batch_size
         path = save_checkpoint(
             self._directory.checkpoints,

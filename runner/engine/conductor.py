@@ -73,7 +73,10 @@ class Conductor(Protocol):
         ...
 
     def record(self) -> Mapping[str, Any]:
-        """What was decided so far and no configuration says, as plain data; empty where there is nothing."""
+        """What was decided so far and no configuration says: name -> lines of plain data, each with its "step".
+
+        Empty where there is nothing. A name gets a file of its own in the run directory.
+        """
         ...
 
 

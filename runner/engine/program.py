@@ -62,6 +62,12 @@ class Program:
     conduct: Callable[[Clients], Conductor] = Synchronous
 
     @property
+    def examples(self) -> int:
+        """Training examples that are given out in an update; more than count where shares may come too late."""
+        slots = (slot for client in self.training for slot in client.inputs)
+        return max((slot.hi for slot in slots if slot.split == "train"), default=0)
+
+    @property
     def training(self) -> tuple[Client, ...]:
         """The clients that updates are made of: ``train``, or those that are launched."""
         return tuple(each for each in self.clients.values() if each.name == TRAIN or each.deferred)

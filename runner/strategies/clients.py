@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from runner.engine import ops
+from runner.engine.conductor import Clients, Conductor, Synchronous
 from runner.engine.graph import Graph
 from runner.engine.program import Client, Program
 from runner.engine.tensor import Tensor
@@ -34,33 +36,55 @@ def program(
 
     variables: the one store of them all, kept by ``servers``; None where every replica holds its own.
     """
-    stores = [replica.variables for replica in replicas] if variables is None else [variables]
     fed: list[Fed] = [*replicas, *servers]
     scalars = {
         "step": tuple(each.step for each in fed),
         "learning_rate": tuple(each.learning_rate for each in fed),
     }
+    train = Client(
+        "train",
+        fetches={"loss": loss, "accuracy": accuracy},
+        targets=tuple(targets),
+        inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
+        feeds=scalars,
+        slowed=True,
+    )
+    return program_of(graph, replicas, [train], variables=variables, servers=len(servers))
+
+
+def program_of(
+    graph: Graph,
+    replicas: Sequence[Replica],
+    training: Sequence[Client],
+    *,
+    variables: Variables | None = None,
+    servers: int = 0,
+    scratch: Sequence[Variables] = (),
+    conduct: Callable[[Clients], Conductor] = Synchronous,
+) -> Program:
+    """Assemble the clients around those that train; replicas score.
+
+    variables: the one store of all replicas; None where every replica holds its own. scratch: what is set to its
+    initial values both to start and to continue, and is in no checkpoint. conduct: see :class:`Program`.
+    """
+    stores = [replica.variables for replica in replicas] if variables is None else [variables]
+    reset = tuple(v.initial for store in scratch for v in store)
     evaluation = _evaluation(graph, replicas)
+    restore = _restore(graph, stores)
     clients = [
-        Client("init", targets=tuple(v.initial for store in stores for v in store), exact=True),
-        Client(
-            "train",
-            fetches={"loss": loss, "accuracy": accuracy},
-            targets=tuple(targets),
-            inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
-            feeds=scalars,
-            slowed=True,
-        ),
+        Client("init", targets=(*(v.initial for store in stores for v in store), *reset), exact=True),
+        *training,
         evaluation,
         Client("save", fetches={variable.name: variable.tensor for variable in stores[0]}, exact=True),
-        _restore(graph, stores),
+        replace(restore, targets=(*restore.targets, *reset)),
     ]
     return Program(
         graph,
         {client.name: client for client in clients},
         {variable.name: variable.spec for variable in stores[0]},
         workers=len(replicas),
-        servers=len(servers),
+        servers=servers,
+        conduct=conduct,
     )
 
 
