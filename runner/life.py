@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from runner.build import build, open_session
 from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest, weights_sha256
@@ -148,12 +149,22 @@ class _Life:
         checkpoint = self._checkpoint()
         first_step = 0 if checkpoint is None else checkpoint.step
         log.error("%s; repeating steps %d to %d to find its origin", error, first_step, error.step)
-        with open_session(self._experiment, self._directory, check_finite=True) as session:
+        experiment = self._as_it_went()
+        with open_session(experiment, self._directory, check_finite=True) as session:
             begin(session, checkpoint)
             try:
-                replay(session, self._experiment, first_step, error.step)
+                replay(session, experiment, first_step, error.step)
             except NumericError as origin:
                 raise NumericError(f"{error}. {origin}") from origin
+
+    def _as_it_went(self) -> Experiment:
+        """The experiment with what was decided on the way, so that its steps can be repeated."""
+        decided = self._directory.contributors_jsonl
+        if not decided.exists():
+            return self._experiment
+        config = self._experiment.config
+        strategy: Any = dataclasses.replace(config.parallelism, replay=str(decided))
+        return build(dataclasses.replace(config, parallelism=strategy))
 
     def _checkpoint(self) -> Checkpoint | None:
         """The newest usable checkpoint of this run, None when it has none."""
@@ -237,7 +248,7 @@ def _draft(experiment: Experiment, directory: RunDirectory, overrides: Sequence[
         config_hash=config_hash(to_plain(config)),
         output_dir=str(directory.path),
         strategy=config.parallelism.name,
-        workers=config.parallelism.workers,
+        workers=experiment.program.workers,
         versions=versions(),
         platform=platform.platform(),
         processor=processor(),

@@ -66,7 +66,7 @@ class Summary:
       platform           operating system and its version
       processor          model of the processor
       strategy           name of the parallelism, such as "sync_data"
-      workers            number of workers whose shares count; backup workers are in the configuration
+      workers            number of worker processes, backup workers too
       emulated           the slow network that was emulated, "" for a real one
 
     Course of the run; empty, 0 or null for one that ended before it:

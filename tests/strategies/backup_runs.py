@@ -27,9 +27,7 @@ Line = Mapping[str, Any]
 
 def backed(workers: int, backups: int, servers: int = 1, replay: str | None = None) -> SyncData:
     """A strategy with backup workers."""
-    return SyncData(
-        workers=workers, combine="parameter_server", servers=servers, backup_workers=backups, replay=replay
-    )
+    return SyncData(workers=workers, combine="parameter_server", servers=servers, backup_workers=backups, replay=replay)
 
 
 def drawn_time(seed: int) -> VirtualTime:
@@ -74,14 +72,23 @@ class Run:
 
 
 @contextmanager
-def running(strategy: SyncData, task: Task, registry: Registry, clock: VirtualTime) -> Iterator[Run]:
-    """A program of a strategy with backup workers, initialised."""
+def running(
+    strategy: SyncData,
+    task: Task,
+    registry: Registry,
+    clock: VirtualTime,
+    source: Examples | None = None,
+    *,
+    initialised: bool = True,
+) -> Iterator[Run]:
+    """A program of a strategy at work; source: of other examples than there usually are."""
     made = strategy.build(task)
-    source = Examples(made.examples, task.example_shape, task.state_dtype)
+    source = source or Examples(made.examples, task.example_shape, task.state_dtype)
     cluster = local_cluster(made.workers, made.servers)
     session = LocalSession(made, cluster, registry, source, interleaving=clock)
     try:
-        session.run("init")
+        if initialised:
+            session.run("init")
         yield Run(made, session, task.state_dtype)
     finally:
         session.close()
