@@ -24,7 +24,8 @@ HIDDEN = ("smoke", "resnet1001")
 
 _DESCRIPTION = """Measure runner against other frameworks, and print the tables. CASE is the beginning of names among:
 {cases}. `python -m benchmarks peers [{environments} ...]` installs the other frameworks beforehand, each into an
-environment of its own; one that is missing is said in the table."""
+environment of its own; one that is missing is said in the table.
+`python -m benchmarks backup --output FILE` measures what a backup worker is good for."""
 
 
 @dataclass(frozen=True)

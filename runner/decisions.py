@@ -58,7 +58,7 @@ class Decisions:
 
 
 def dropped_by_worker(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Shares and examples that came too late in a run, by worker; empty where ``path`` is not there."""
+    """Shares that were dropped in a run, and their examples, by worker; empty where ``path`` is not there."""
     shares: Counter[str] = Counter()
     examples: Counter[str] = Counter()
     for line in read_decisions(path) if path.exists() else ():

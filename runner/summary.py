@@ -81,7 +81,7 @@ class Summary:
       best               metric -> best value (largest accuracy, smallest loss)
       bytes_sent_per_worker  bytes each worker sent, by worker number, then each parameter server by its own
       peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set
-      dropped_shares     "worker-0", ... -> shares of it that came too late to count, where there were backup workers
+      dropped_shares     "worker-0", ... -> shares it began and that came too late, where there were backup workers
       dropped_examples   the same, counted in training examples
       weights_sha256     SHA-256 over all variables sorted by unsharded name, in plain layout
     """

@@ -66,7 +66,10 @@ def backup_workers(
     counts = CountedShares(task.batch_size, workers, tuple(hi - lo for lo, hi in cut), task.state_dtype)
     training = [
         *(_share(each, inbox) for each, inbox in zip(copying, inboxes, strict=True)),
-        *(Client(read_client(k), targets=tuple(each.reads()), deferred=True) for k, each in enumerate(copying)),
+        *(
+            Client(read_client(k), targets=tuple(each.reads()), deferred=True, slowed=True)
+            for k, each in enumerate(copying)
+        ),
         *_update(graph, task, served, kept, sent, counts),
     ]
     return program_of(
@@ -196,7 +199,6 @@ def _share(each: _Copying, inbox: _Inbox) -> Client:
         inputs=tuple(each.replica.train_inputs),
         feeds={"step": (each.replica.step,)},
         deferred=True,
-        slowed=True,
     )
 
 

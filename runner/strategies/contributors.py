@@ -11,8 +11,8 @@ from runner.errors import ConfigError
 CONTRIBUTORS = "contributors"
 """Name of the record: a line for each update, {"step", "contributors", "dropped": [{"worker", "examples"}, ...]}.
 
-contributors: the workers whose shares were summed, in that order. dropped: workers whose share of the step came too
-late; workers in neither list were still at an earlier share and computed none of this step.
+contributors: the workers whose shares were summed, in that order. dropped: workers that had begun with the step, and
+whose share came, or would have come, after it was over; those in neither list were still at an earlier step.
 """
 
 Contributors = tuple[int, ...]

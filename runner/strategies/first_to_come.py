@@ -55,8 +55,9 @@ class CountedShares:
 class FirstToCome:
     """Makes an update of the first shares that come; those that come later are dropped by the step they are of.
 
-    A worker that is still at an earlier share is let go on: its result is dropped, and it takes part in the step that
-    is open then. A conductor; see :class:`~runner.engine.conductor.Conductor`.
+    A worker that is late is let go on with what it is at; that is dropped, and it takes part in the step that is open
+    then. One that has only read the variables when its step is over does not compute its share. A conductor; see
+    :class:`~runner.engine.conductor.Conductor`.
     """
 
     def __init__(
@@ -101,18 +102,18 @@ class FirstToCome:
         return self._run(APPLY, step, {**feeds, **chosen, **short})
 
     def settle(self) -> None:
-        """Wait for the shares that are still under way, and drop them."""
+        """Wait for what late workers are at, and drop it."""
         while self._under_way:
             self._take(self._finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Shares that came too late, their examples, and examples given out in steps that they did not count in."""
+        """Shares that were begun and dropped, their examples, and examples given out that are in no update."""
         since = dict(self._since)
         self._since = dict.fromkeys(since, 0)
         return since
 
     def record(self) -> Mapping[str, Any]:
-        """Of every update whose shares counted and whose came too late; see :mod:`~runner.strategies.contributors`."""
+        """Of every update whose shares counted and whose were dropped; see :mod:`~runner.strategies.contributors`."""
         examples = self._shares.examples
         return {
             CONTRIBUTORS: [
@@ -134,7 +135,7 @@ class FirstToCome:
                 self._launch(read_client(worker), step)
 
     def _take(self, ended: Finished) -> None:
-        """Go on after a reading or a share: with the next thing its worker can do for the step that is open."""
+        """Go on after a reading or a share: with what its worker can do next for the step that is open."""
         worker, is_share = self._worker(ended.client), ended.client in self._computes
         if ended.step == self._open:
             if is_share:
@@ -142,8 +143,7 @@ class FirstToCome:
             else:
                 self._launch(share_client(worker), ended.step, {"step": self._feeds["step"]})
             return
-        if is_share:
-            self._drop(ended.step, worker)
+        self._drop(ended.step, worker)
         if self._open is not None and worker in self._wanted:
             self._launch(read_client(worker), self._open)
 

@@ -219,7 +219,7 @@ def test_every_part_of_every_client_is_where_it_belongs() -> None:
     program = backed(2, 1, 2).build(task_for("batch_normalised"))
     assert (program.workers, program.servers, program.examples) == (3, 2, 20)
     slowed = {client.name for client in program.clients.values() if client.slowed}
-    assert slowed == {"share_0", "share_1", "share_2"}
+    assert slowed == {"read_0", "read_1", "read_2"}
     assert [client.name for client in program.training][-2:] == ["norm", "apply"]
     assert all("inbox" not in name and "copy" not in name for name in program.variables)
 
