@@ -35,11 +35,12 @@ def task_for(network: str, batch_size: int = 13, optimizer: Optimizer | None = N
     return task_of(NETWORKS[network], chosen, batch_size=batch_size)
 
 
-def late(worker: int, steps: Mapping[int, float]) -> VirtualTime:
-    """A clock on which every part takes a second, but the shares of one worker so long in some steps."""
+def late(worker: int, steps: Mapping[int, float], client: str = "share") -> VirtualTime:
+    """A clock on which every part takes a second, but a client's on one worker so long in some steps."""
+    slow = f"{client}_{worker}"
 
     def seconds(client: str, device: str, step: int) -> float:
-        computes = client == f"share_{worker}" and device.startswith("/job:worker")
+        computes = client == slow and device.startswith("/job:worker")
         return steps.get(step, 1.0) if computes else 1.0
 
     return VirtualTime(seconds, lambda nbytes: 0.0)
@@ -86,7 +87,7 @@ def test_without_backup_workers_nothing_changes(registry: Registry) -> None:
 
 
 def test_a_late_share_is_dropped_by_its_step_and_its_worker_goes_on_with_the_open_one(registry: Registry) -> None:
-    with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 15.0})) as run:
+    with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 16.0})) as run:
         run.train(range(6))
         run.conductor.settle()
         lines = run.lines()
@@ -99,8 +100,19 @@ def test_a_late_share_is_dropped_by_its_step_and_its_worker_goes_on_with_the_ope
     assert dropped[0] == dropped[4] == dropped[5] == [{"worker": 2, "examples": 6}]
 
 
+def test_a_worker_that_has_only_read_when_its_step_is_over_computes_nothing_of_it(registry: Registry) -> None:
+    with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 18.0}, "read")) as run:
+        run.train(range(7))
+        run.conductor.settle()
+        lines, (slow, other, *_) = run.lines(), run.session.sent_bytes()
+    assert [line["step"] for line in lines if 0 in line["contributors"]] == [0, 4, 5, 6]
+    assert lines[1]["dropped"] == [{"worker": 0, "examples": 6}]
+    assert (lines[2]["dropped"], lines[3]["dropped"]) == ([], [])
+    assert slow / 4 == other / 7
+
+
 def test_what_was_dropped_is_counted_once(registry: Registry) -> None:
-    with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 15.0})) as run:
+    with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 16.0})) as run:
         run.train(range(6))
         run.conductor.settle()
         first, second = run.conductor.metrics(), run.conductor.metrics()
