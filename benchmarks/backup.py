@@ -93,7 +93,7 @@ def measure(rounds: int, steps: int) -> list[Subject]:
     return subjects
 
 
-def document(subjects: Sequence[Subject]) -> str:
+def document(subjects: Sequence[Subject], command: str) -> str:
     """The tables, and how they came about."""
     slow = next(subject for subject in subjects if subject.record)
     parts = [
@@ -104,6 +104,7 @@ def document(subjects: Sequence[Subject]) -> str:
                 f"- commit: {git_commit(ROOT) or '-'}",
                 f"- date: {datetime.datetime.now(tz=datetime.UTC).date()}",
                 f"- emulated: {slow.emulated}",
+                f"- command: `{command}`",
             ]
         ),
         f"{CASE.name} on batches of {BATCH} that count, float32, one thread in each process, one parameter server, "
@@ -124,7 +125,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, default=15, help="steps in a turn")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the tables there")
     given = parser.parse_args(arguments)
-    text = document(measure(given.rounds, given.steps))
+    command = f"python -m benchmarks backup --rounds {given.rounds} --steps {given.steps}"
+    text = document(measure(given.rounds, given.steps), command)
     if given.output is not None:
         given.output.write_text(text)
     print(text, end="")

@@ -19,8 +19,8 @@ def test_steps_and_shares_are_counted_by_subject_and_worker() -> None:
     times = ([0.1, 0.1, 0.4], [1.0, 1.0, 2.5], [0.5, 0.5, 0.5])
     records = ((), (), RECORD)
     subjects = [Subject(*each) for each in zip(SUBJECTS, times, records, ["slow"] * 3, strict=True)]
-    text = document(subjects)
-    assert "- emulated: slow" in text
+    text = document(subjects, "x y")
+    assert "- emulated: slow\n- command: `x y`\n" in text
     assert "| 4 workers | 3 | 1000 | 1000-2200 | 1500 | 21 | 1.00 |" in text
     assert "| 4 workers and 1 backup worker | 3 | 500 | 500-500 | 500 | 64 | 0.50 |" in text
     assert "## Shares of 3 steps" in text

@@ -53,6 +53,13 @@ def test_a_resumed_run_with_slow_workers_is_replayed_to_the_bit(tmp_path: Path) 
     assert contributors == [line["contributors"] for line in lines]
 
 
+def test_a_loss_that_is_not_finite_is_traced_to_its_node_over_the_same_shares(tmp_path: Path) -> None:
+    command = run_command(tmp_path, *BACKED, *STRAGGLERS, f"train.steps={STEPS}", "optimizer.lr=1e30")
+    assert command.finish() == 5
+    assert "repeating steps 0 to" in (tmp_path / "run" / "run.log").read_text()
+    assert "it is the first node that produced any" in command.errors
+
+
 def test_the_death_of_a_backup_worker_ends_the_run_with_its_name(tmp_path: Path) -> None:
     command = Command(tmp_path, *BACKED, "train.steps=100000", "checkpoint.every_steps=5")
     try:

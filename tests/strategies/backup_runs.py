@@ -12,9 +12,10 @@ import numpy as np
 from runner.engine import ops
 from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph
+from runner.engine.inputs import InputSource
 from runner.engine.interleaving import VirtualTime
 from runner.engine.program import Program
-from runner.engine.session import LocalSession, scalar
+from runner.engine.session import LocalSession, Session, scalar
 from runner.kernels.registry import Registry
 from runner.strategies.base import Replica, Task, ordered_sum, shares
 from runner.strategies.clients import program
@@ -50,7 +51,8 @@ class Run:
     """A program with backup workers at work."""
 
     program: Program
-    session: LocalSession
+    session: Session
+    source: InputSource
     dtype: str
 
     def __post_init__(self) -> None:
@@ -89,7 +91,7 @@ def running(
     try:
         if initialised:
             session.run("init")
-        yield Run(made, session, task.state_dtype)
+        yield Run(made, session, source, task.state_dtype)
     finally:
         session.close()
 
@@ -124,10 +126,9 @@ def single_over(task: Task, contributors: Sequence[int], backups: int) -> Progra
 
 
 def expected_of(
-    task: Task, lines: Sequence[Line], backups: int, registry: Registry, examples: int
+    task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource
 ) -> tuple[Weights, list[tuple[float, float]]]:
     """Weights and history of ``single`` over the recorded shares, a program for every set of them."""
-    source = Examples(examples, task.example_shape, task.state_dtype)
     sessions: dict[tuple[int, ...], LocalSession] = {}
     weights: Weights | None = None
     history = []

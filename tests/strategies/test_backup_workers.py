@@ -59,7 +59,7 @@ def test_every_step_equals_single_over_the_shares_that_counted(
     task = task_for(network)
     with running(backed(workers, backups, servers), task, registry, drawn_time(1)) as run:
         history, weights, lines = run.train(range(STEPS)), run.weights(), run.lines()
-        expected, reference = expected_of(task, lines, backups, registry, run.program.examples)
+        expected, reference = expected_of(task, lines, backups, registry, run.source)
     assert len({tuple(line["contributors"]) for line in lines}) > 1
     assert any(line["dropped"] for line in lines)
     expect_same_bits(weights, expected)
@@ -72,7 +72,7 @@ def test_shares_of_a_batch_that_divides_are_summed_as_they_are(registry: Registr
         assert run.program.examples == 16
         assert "scale" not in run.program.clients["apply"].feeds
         history, weights = run.train(range(STEPS)), run.weights()
-        expected, reference = expected_of(task, run.lines(), 1, registry, 16)
+        expected, reference = expected_of(task, run.lines(), 1, registry, run.source)
     expect_same_bits(weights, expected)
     assert history == reference
 
