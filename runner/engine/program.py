@@ -23,8 +23,8 @@ class Client:
     feeds: name -> tensors that all receive the value the caller gives under that name (one per replica). exact: no bit
     may be lost on a wire, whatever the cluster's compression: for what carries or judges the state of a run. deferred:
     it is launched beside others, and its run on a device begins when all that the device receives is there; then no
-    device may receive what depends on something that it sends itself. slowed: emulated slow workers wait before it, from
-    when they are told to run it.
+    device may receive what depends on something that it sends itself. slowed: emulated slow workers wait before it,
+    from when they are told to run it.
     """
 
     name: str

@@ -217,11 +217,9 @@ def _update(
     with graph.absolute_scope("update"), graph.device(servers[0].device):
         factor = task.optimizer.clip_factor(graph, sums)
         gradients = sums if factor is None else task.optimizer.shortened(graph, sums, factor)
-    feeds = {counted(i): tuple(each.workers[i] for each in choices.values()) for i in range(counts.counted)}
-    if not counts.even:
-        feeds["scale"] = tuple(each.scale for each in choices.values() if each.scale is not None)
+    chosen = _fed_choice([*choices.values()], counts)
     fed = {
-        **feeds,
+        **chosen,
         "step": tuple(each.step for each in servers),
         "learning_rate": tuple(each.learning_rate for each in servers),
     }
@@ -241,8 +239,16 @@ def _update(
     if factor is None or len(servers) == 1:
         return [apply]
     # The norm needs squares of all servers, and all servers need the norm: one client for each way.
-    norm = Client(NORM, fetches={"clip_factor": factor}, feeds=feeds, deferred=True)
+    norm = Client(NORM, fetches={"clip_factor": factor}, feeds=chosen, deferred=True)
     return [norm, replace(apply, feeds={**fed, "clip_factor": (factor,)})]
+
+
+def _fed_choice(choices: Sequence[_Choice], counts: CountedShares) -> dict[str, tuple[Tensor, ...]]:
+    """What every server is told of the shares that count, by the name it is fed under."""
+    fed = {counted(i): tuple(each.workers[i] for each in choices) for i in range(counts.counted)}
+    if not counts.even:
+        fed["scale"] = tuple(each.scale for each in choices if each.scale is not None)
+    return fed
 
 
 def _sums(
