@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Sequence
 
+from benchmarks import backup
 from benchmarks.cases import CASES
 from benchmarks.collectives import COLLECTIVE_CASES, measure_collective
 from benchmarks.compare import compare
@@ -29,6 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["peers"]:
         install(parse_peers(arguments[1:]))
         return 0
+    if arguments[:1] == ["backup"]:
+        return backup.main(arguments[1:])
     options = parse(arguments)
     report = Report(_machine(options.settings.threads))
     for name in options.cases:

@@ -27,7 +27,8 @@ HIDDEN = ("smoke", "resnet1001", *COLLECTIVE_CASES, *OVERLAP_CASES)
 _DESCRIPTION = """Measure runner against other frameworks, and print the tables. CASE is the beginning of names among:
 {cases}. `python -m benchmarks peers [{environments} ...]` installs the other frameworks beforehand, each into an
 environment of its own; one that is missing is said in the table. `collectives`, measured only when it is named,
-compares with libraries of its own, all of them unless --subjects is none."""
+compares with libraries of its own, all of them unless --subjects is none.
+`python -m benchmarks backup --output FILE` measures what a backup worker is good for."""
 
 
 @dataclass(frozen=True)

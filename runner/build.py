@@ -50,7 +50,7 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     if isinstance(config.parallelism, ModelParallel):
         settled = settle(config.parallelism, program, cluster, kept_placement)
         program = settled.program
-    steps_per_epoch = facts.train_examples / config.train.batch_size
+    steps_per_epoch = facts.train_examples / program.examples
     if config.train.steps is not None:
         total_steps = config.train.steps
     else:
@@ -95,7 +95,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
     source_document = {
         "config": dataclasses.asdict(config.data),
         "seed": config.seed,
-        "batch_size": config.train.batch_size,
+        "batch_size": experiment.program.examples,
         "eval_batch_size": config.train.eval_batch_size,
         "dtype": state_dtype(config.precision),
     }

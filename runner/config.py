@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner import safe_yaml
 from runner.config_check import check
 from runner.config_errors import describe
-from runner.config_schema import CLUSTERS, Config
+from runner.config_schema import CLUSTERS, Config, worker_processes
 from runner.data import DATASETS
 from runner.errors import ConfigError
 from runner.models import MODELS
@@ -116,7 +116,7 @@ def fix_machine_values(config: Config, cores: int) -> Config:
 
     The result is what a run stores: continued with the same thread budget, it comes to the same bits.
     """
-    workers = config.parallelism.workers
+    workers = worker_processes(config)
     threads = config.cluster.threads_per_worker or max(1, cores // workers)
     share = config.cluster.cores_per_worker or cores / workers
     cluster = dataclasses.replace(config.cluster, threads_per_worker=threads, cores_per_worker=share, workers=workers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from runner.config_schema import Config
+from runner.config_schema import Config, worker_processes
 from runner.errors import ConfigError
 
 PRECISIONS = ("float32", "float64", "bfloat16")
@@ -68,13 +68,18 @@ def _length(config: Config) -> Iterator[str]:
 
 
 def _shares(config: Config) -> Iterator[str]:
-    train, workers = config.train, config.parallelism.workers
-    for name in ("batch_size", "eval_batch_size"):
-        size = getattr(train, name)
-        # Where the network is spread over the workers, the examples are not.
-        if 0 < size < workers and config.parallelism.name != "model":
+    train = config.train
+    counted, processes = config.parallelism.workers, worker_processes(config)
+    if config.parallelism.name == "model":
+        # The network is spread over the workers, and the examples are not.
+        counted = processes = 1
+    for name, size, workers, asked in (
+        ("batch_size", train.batch_size, counted, f"parallelism.workers={counted}"),
+        ("eval_batch_size", train.eval_batch_size, processes, _asked(config)),
+    ):
+        if 0 < size < workers:
             yield (
-                f"train.{name}={size} is smaller than parallelism.workers={workers}: every worker needs "
+                f"train.{name}={size} is smaller than {asked}: every worker needs "
                 f"an example of each batch; use a batch of {workers} or more, or fewer workers"
             )
     if train.microbatches > train.batch_size > 0:
@@ -103,6 +108,7 @@ def _pipeline(config: Config) -> Iterator[str]:
 def _workers(config: Config) -> Iterator[str]:
     strategy = config.parallelism.name
     asked, present = config.parallelism.workers, config.cluster.workers
+    processes = worker_processes(config)
     if strategy == "single" and asked > 1:
         yield (
             f"parallelism.workers={asked} with parallelism=single: it has one worker; "
@@ -113,10 +119,10 @@ def _workers(config: Config) -> Iterator[str]:
             f"train.microbatches={config.train.microbatches} with parallelism={strategy}: the shares of its "
             "workers are its microbatches; use parallelism=single, or train.microbatches=1"
         )
-    if present is not None and present != asked:
+    if present is not None and present != processes:
         yield (
-            f"cluster.workers={present} and parallelism.workers={asked} differ: set cluster.workers to "
-            f"{asked}, or to null to follow the strategy"
+            f"cluster.workers={present} and {_asked(config)} differ: set cluster.workers to "
+            f"{processes}, or to null to follow the strategy"
         )
 
 
@@ -129,7 +135,7 @@ def _compression(config: Config) -> Iterator[str]:
 
 
 def _emulation(config: Config) -> Iterator[str]:
-    cluster, workers = config.cluster, config.parallelism.workers
+    cluster, workers = config.cluster, worker_processes(config)
     stragglers = cluster.stragglers
     if cluster.emulate and config.parallelism.name == "single":
         yield (
@@ -145,7 +151,7 @@ def _emulation(config: Config) -> Iterator[str]:
     absent = [worker for worker in stragglers.workers or () if worker >= workers]
     if absent:
         yield (
-            f"cluster.stragglers.workers={stragglers.workers} with parallelism.workers={workers}: there is no worker "
+            f"cluster.stragglers.workers={stragglers.workers} with {_asked(config)}: there is no worker "
             f"{', '.join(map(str, absent))}; expected numbers up to {workers - 1}"
         )
 
@@ -155,6 +161,13 @@ def _tracking(config: Config) -> Iterator[str]:
         config.tracking.check()
     except ValueError as error:
         yield str(error)
+
+
+def _asked(config: Config) -> str:
+    """What says how many worker processes there are."""
+    asked = f"parallelism.workers={config.parallelism.workers}"
+    backups = worker_processes(config) - config.parallelism.workers
+    return f"{asked} with parallelism.backup_workers={backups}" if backups else asked
 
 
 def _yaml(value: object) -> object:

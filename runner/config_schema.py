@@ -84,7 +84,9 @@ class LocalCluster:
     name: str = "local"
     threads_per_worker: int | None = key(None, "kernel threads of a worker or parameter server; null: cores // workers")
     cores_per_worker: float | None = key(None, "cores that a worker has, for estimates; null: cores / workers")
-    workers: int | None = key(None, "workers this cluster has; null: as many as parallelism asks for")
+    workers: int | None = key(
+        None, "worker processes it has, backup workers too; null: as many as parallelism asks for"
+    )
     compression: str = key("none", "of tensors between devices: none, or high16, the upper 16 bits of float32")
     bandwidth_mbit: float | None = key(None, "of every link, megabit per second; null: as it is")
     latency_ms: float | None = key(None, "of every link, milliseconds; null: as it is")
@@ -134,6 +136,11 @@ class Config:
     trace_skip: int = key(10, "training steps of this process before the recorded ones; fewer if the run is short")
     trace_steps: int = key(5, "recorded training steps, at most 100")
     resume: str | None = key(None, "a run directory to continue: `runner resume=DIR`")
+
+
+def worker_processes(config: Config) -> int:
+    """Worker processes of a run: those whose shares count, and as many backup workers as its strategy has."""
+    return int(config.parallelism.workers) + getattr(config.parallelism, "backup_workers", 0)
 
 
 def key_help(schema: type) -> dict[str, str]:

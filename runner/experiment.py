@@ -17,10 +17,10 @@ from runner.placement import Settled
 class Experiment:
     """What a configuration amounts to.
 
-    total_steps: updates of the whole run. steps_per_epoch: updates in which every example is seen once; not whole
-    when the batch does not divide the training split. threads_per_worker: kernel threads of each process.
-    emulation: waits of a slow network that is emulated, None where the network is real. settled: how the program was
-    placed, None where the strategy itself says where everything is.
+    total_steps: updates of the whole run. steps_per_epoch: updates in which every example is given out once; not
+    whole when what is given out in an update does not divide the training split. threads_per_worker: kernel threads of
+    each process. emulation: waits of a slow network that is emulated, None where the network is real. settled: how the
+    program was placed, None where the strategy itself says where everything is.
     """
 
     config: Config

@@ -9,12 +9,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from runner.build import build, open_session
 from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest, weights_sha256
 from runner.comparison import measured_step_s, predicted_step_s, verdict
 from runner.config import dump, to_plain
 from runner.config_schema import Config
+from runner.decisions import dropped_by_worker
 from runner.display import create_display
 from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
@@ -173,12 +175,22 @@ class _Life:
         checkpoint = self._checkpoint()
         first_step = 0 if checkpoint is None else checkpoint.step
         log.error("%s; repeating steps %d to %d to find its origin", error, first_step, error.step)
-        with open_session(self._experiment, self._directory, check_finite=True) as session:
+        experiment = self._as_it_went()
+        with open_session(experiment, self._directory, check_finite=True) as session:
             begin(session, checkpoint)
             try:
-                replay(session, self._experiment, first_step, error.step)
+                replay(session, experiment, first_step, error.step)
             except NumericError as origin:
                 raise NumericError(f"{error}. {origin}") from origin
+
+    def _as_it_went(self) -> Experiment:
+        """The experiment with what was decided on the way, so that its steps can be repeated."""
+        decided = self._directory.contributors_jsonl
+        if not decided.exists():
+            return self._experiment
+        config = self._experiment.config
+        strategy: Any = dataclasses.replace(config.parallelism, replay=str(decided))
+        return build(dataclasses.replace(config, parallelism=strategy))
 
     def _checkpoint(self) -> Checkpoint | None:
         """The newest usable checkpoint of this run, None when it has none."""
@@ -225,6 +237,7 @@ class _Life:
     def _with_course(self, session: Session, record: Record, progress: Progress) -> Summary:
         """The summary with what was done so far."""
         final, best = record.final_and_best()
+        dropped_shares, dropped_examples = dropped_by_worker(self._directory.contributors_jsonl)
         batch_size = self._experiment.config.train.batch_size
         busy = sum(progress.step_seconds)
         return dataclasses.replace(
@@ -239,6 +252,8 @@ class _Life:
             best=best,
             bytes_sent_per_worker=session.sent_bytes(),
             peak_memory_bytes=session.peak_memory_bytes(),
+            dropped_shares=dropped_shares,
+            dropped_examples=dropped_examples,
         )
 
 
@@ -259,7 +274,7 @@ def _draft(experiment: Experiment, directory: RunDirectory, overrides: Sequence[
         config_hash=config_hash(to_plain(config)),
         output_dir=str(directory.path),
         strategy=config.parallelism.name,
-        workers=config.parallelism.workers,
+        workers=experiment.program.workers,
         versions=versions(),
         platform=platform.platform(),
         processor=processor(),

@@ -147,6 +147,11 @@ class RunDirectory:
         return self.path / "asynchronous.json"
 
     @property
+    def contributors_jsonl(self) -> Path:
+        """Whose shares counted in every update, where there were backup workers."""
+        return self.path / "contributors.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints ``step-N``."""
         return self.path / "checkpoints"

@@ -66,7 +66,7 @@ class Summary:
       platform           operating system and its version
       processor          model of the processor
       strategy           name of the parallelism, such as "sync_data"
-      workers            number of workers
+      workers            number of worker processes, backup workers too
       emulated           the slow network that was emulated, "" for a real one
 
     Course of the run; empty, 0 or null for one that ended before it:
@@ -83,6 +83,8 @@ class Summary:
       best               metric -> best value (largest accuracy, smallest loss)
       bytes_sent_per_worker  bytes each worker sent, by worker number, then each parameter server by its own
       peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set
+      dropped_shares     "worker-0", ... -> shares it began and that came too late, where there were backup workers
+      dropped_examples   the same, counted in training examples
       weights_sha256     SHA-256 over all variables sorted by unsharded name, in plain layout
     """
 
@@ -112,6 +114,8 @@ class Summary:
     best: dict[str, float] = field(default_factory=dict)
     bytes_sent_per_worker: list[int] = field(default_factory=list)
     peak_memory_bytes: dict[str, int] = field(default_factory=dict)
+    dropped_shares: dict[str, int] = field(default_factory=dict)
+    dropped_examples: dict[str, int] = field(default_factory=dict)
     weights_sha256: str | None = None
 
     def __post_init__(self) -> None:

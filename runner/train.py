@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from runner.checkpoint import CheckpointMeta
 from runner.checkpoint import save as save_checkpoint
+from runner.decisions import Decisions
 from runner.display import Display
 from runner.engine.conductor import Conductor
 from runner.engine.endings import NotingClients, Origin
@@ -72,6 +73,7 @@ class Trainer:
         )
         self._noting = NotingClients(session, directory.endings_jsonl, origin)
         self._conductor = experiment.program.conduct(self._noting)
+        self._decisions = Decisions(directory.path, first_step)
         self._directory = directory
         self._record = record
         self._display = display
@@ -89,6 +91,8 @@ class Trainer:
                 self._train_to(total)
         finally:
             self._display.close()
+            for path in self._decisions.write(self._conductor.decisions()):
+                self._record.artifact(path)
         return self.progress
 
     def decided(self) -> Mapping[str, Any]:
@@ -176,8 +180,9 @@ class Trainer:
             return
         variables = self.variables()
         _refuse_non_finite(variables, self.progress.done)
-        # First the metrics: no checkpoint may outlive the curve that led to it.
+        # First the metrics and what was decided: no checkpoint may outlive what led to it.
         self._record.sync()
+        self._decisions.write(self._conductor.decisions())
         examples = self.progress.done * self.experiment.config.train.batch_size
         path = save_checkpoint(
             self._directory.checkpoints,

@@ -10,6 +10,7 @@ from runner import hydra_app
 from runner.errors import ConfigError
 
 STRAGGLERS = "cluster.stragglers"
+BACKED = ("parallelism.combine=parameter_server", "parallelism.backup_workers=1")
 
 FAULTS: list[tuple[Sequence[str], str]] = [
     (["precision=float16"], "precision='float16': expected one of float32, float64, bfloat16"),
@@ -60,6 +61,22 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     (["cluster.workers=3"], "cluster.workers=3 and parallelism.workers=2 differ"),
     (["parallelism.servers=2"], "parallelism.servers=2 with parallelism.combine=sharded_reduce: only combine="),
     (["parallelism.combine=parameter_server", "parallelism.servers=0"], "parallelism.servers=0: expected 1 or more"),
+    (
+        [*BACKED, "cluster.workers=2"],
+        "cluster.workers=2 and parallelism.workers=2 with parallelism.backup_workers=1 differ: set cluster."
+        "workers to 3",
+    ),
+    (
+        [*BACKED, "train.eval_batch_size=2"],
+        "train.eval_batch_size=2 is smaller than parallelism.workers=2 with parallelism.backup_workers=1: every worker "
+        "needs an example of each batch; use a batch of 3 or more",
+    ),
+    (
+        [*BACKED, f"{STRAGGLERS}.distribution=constant", f"{STRAGGLERS}.median_ms=1", f"{STRAGGLERS}.workers=[3]"],
+        "cluster.stragglers.workers=[3] with parallelism.workers=2 with parallelism.backup_workers=1: there is no "
+        "worker 3; expected numbers up to 2",
+    ),
+    (["parallelism.backup_workers=1"], "parallelism.backup_workers=1 with parallelism.combine=sharded_reduce: a coll"),
     (["cluster.workers=0"], "cluster.workers=0: expected 1 or more, or null"),
     (["cluster.threads_per_worker=0"], "cluster.threads_per_worker=0: expected 1 or more, or null"),
     (["cluster.cores_per_worker=0"], "cluster.cores_per_worker=0.0: expected a finite number above 0, or null"),

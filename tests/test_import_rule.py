@@ -46,13 +46,14 @@ MAY_IMPORT = {
     "nn": "engine errors",
     "models": "nn engine errors",
     "optimizers": "engine errors",
-    "strategies": "optimizers engine errors",
+    "strategies": "optimizers engine errors decisions",
     # What feeds and what keeps.
     "data": "errors kernels.philox",
     "checkpoint": "errors files",
     "tracking": "",
     "run_directory": "errors files",
     "summary": "errors",
+    "decisions": "files",
     "record": "files tracking run_directory",
     "tracing": "engine errors files",
     # The configuration is the dataclasses of the rooms it configures.
@@ -68,12 +69,12 @@ MAY_IMPORT = {
     "display": "",
     "graph_picture": "engine tracking",
     "train": "experiment evaluation outcome display record run_directory signals"
-    " strategies data checkpoint tracking tracing engine errors",
+    " strategies data checkpoint tracking tracing decisions engine errors",
     # The only wiring.
     "build": "config_schema experiment outcome placement processor run_directory strategies data engine errors",
     "comparison": "build config_schema experiment run_directory strategies train engine",
     "life": "build comparison config config_schema train experiment display graph_picture placement record"
-    " run_directory summary sweep_place signals files checkpoint tracking engine errors",
+    " run_directory summary sweep_place signals files decisions checkpoint tracking engine errors",
     # Commands.
     "hydra_app": "config config_schema config_errors conf_dir sweep_place errors",
     "resume": "config config_schema config_check errors",

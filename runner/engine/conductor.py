@@ -6,7 +6,8 @@ session does not tell. So the same order of endings leads to the same decisions,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -54,30 +55,37 @@ class Clients(Protocol):
         ...
 
 
-class Conductor(Protocol):
+class Conductor(ABC):
     """Makes the updates of one program on one session, in order."""
 
+    @abstractmethod
     def update(self, step: int, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
         """Make update number ``step`` and return its "loss" and "accuracy", both ().
 
         feeds: "step", () int64, and "learning_rate", () in the dtype of the variables.
         """
-        ...
 
+    @abstractmethod
     def settle(self) -> None:
         """Let all that is under way come to its end: variables may be scored, saved and restored then."""
-        ...
 
     def metrics(self) -> Mapping[str, float]:
         """What there is to log beside loss and accuracy, by name of the metric; of the updates since the last call."""
-        ...
+        return {}
+
+    def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """What was decided so far and no configuration says: name -> lines of plain data, each with its "step".
+
+        A name gets a file of its own in the run directory.
+        """
+        return {}
 
     def record(self) -> Mapping[str, Any]:
-        """What was decided so far and no configuration says, as plain data; empty where there is nothing."""
-        ...
+        """What came of the race so far, as plain data of any form; empty where there is none."""
+        return {}
 
 
-class Synchronous:
+class Synchronous(Conductor):
     """Every update is one step of the client ``train``."""
 
     def __init__(self, clients: Clients) -> None:
@@ -89,11 +97,3 @@ class Synchronous:
 
     def settle(self) -> None:
         """Nothing is ever under way."""
-
-    def metrics(self) -> Mapping[str, float]:
-        """Nothing beside loss and accuracy."""
-        return {}
-
-    def record(self) -> Mapping[str, Any]:
-        """Nothing that the configuration does not say."""
-        return {}

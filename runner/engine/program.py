@@ -24,7 +24,8 @@ class Client:
     feeds: name -> tensors that all receive the value the caller gives under that name (one per replica). exact: no bit
     may be lost on a wire, whatever the cluster's compression: for what carries or judges the state of a run. deferred:
     it is launched beside others, and its run on a device begins when all that the device receives is there; then no
-    device may receive what depends on something that it sends itself. slowed: emulated slow workers wait before it.
+    device may receive what depends on something that it sends itself. slowed: emulated slow workers wait before it,
+    from when they are told to run it.
     """
 
     name: str
@@ -77,6 +78,12 @@ class Program:
     servers: int = 0
     conduct: Callable[[Clients], Conductor] = Synchronous
     one_process: OneProcess | None = None
+
+    @property
+    def examples(self) -> int:
+        """Training examples that are given out in an update; more than count where shares may come too late."""
+        slots = (slot for client in self.training for slot in client.inputs)
+        return max((slot.hi for slot in slots if slot.split == "train"), default=0)
 
     @property
     def training(self) -> tuple[Client, ...]:

@@ -150,7 +150,7 @@ class Worker:
         self._links: Links | None = None
         self._plans: dict[str, _LoadedPlan] = {}
         self._recorders: dict[str, Recorder] = {}
-        self._launched: list[Launch] = []
+        self._launched: list[_Launched] = []
         self._begun = 0
 
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
@@ -190,7 +190,7 @@ class Worker:
                 self._run(plan, step, delay_s, {})
             case Launch() as launched:
                 self._plan(launched.plan, launched.step)
-                self._launched.append(launched)
+                self._launched.append(_Launched(launched, self._mailbox.clock() + launched.delay_s))
             case StartTrace(plan=plan):
                 self._start_trace(plan)
             case StopTrace(plan=plan):
@@ -247,7 +247,7 @@ class Worker:
         self._endpoint.send(MASTER, Loaded(plan))
         self._progress.enter(IDLE, 0)
 
-    def _first_launched(self) -> tuple[Launch | None, float]:
+    def _first_launched(self) -> tuple[_Launched | None, float]:
         """Of the launched steps that have all they receive the one that can begin first, and seconds until it can.
 
         Of several that can begin already the one launched first.
@@ -255,15 +255,18 @@ class Worker:
         now = self._mailbox.clock()
         first, wait_s = None, WAIT_S
         for launched in self._launched:
-            due = self._mailbox.due(launched.plan, self._plans[launched.plan].received)
+            plan = launched.message.plan
+            due = self._mailbox.due(plan, self._plans[plan].received)
             if due is not None and max(0.0, due - now) < wait_s:
                 first, wait_s = launched, max(0.0, due - now)
         return first, wait_s
 
-    def _begin(self, launched: Launch) -> None:
+    def _begin(self, launched: _Launched) -> None:
         self._launched.remove(launched)
+        # As for a Run: a slow worker is slow from when it is told, and what it receives may come meanwhile.
+        delay_s = max(0.0, launched.awake_at - self._mailbox.clock())
         turn, self._begun = self._begun, self._begun + 1
-        self._run(launched.plan, launched.step, launched.delay_s, {TURN: float(turn)})
+        self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
 
     def _plan(self, plan: str, step: int) -> _LoadedPlan:
         if plan not in self._plans:
@@ -306,6 +309,14 @@ class Worker:
         recorded = self._recorders.pop(plan).noted
         self._endpoint.send(MASTER, Traced(plan), [encode_document(to_document(recorded))])
         self._progress.enter(IDLE, 0)
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """A launched step that has not begun. awake_at: when a slow worker is ready for it, on the mailbox's clock."""
+
+    message: Launch
+    awake_at: float
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from runner.engine.op import ShapeError
 from runner.engine.tensor import Tensor
 from runner.engine.variables import Variable, Variables
 from runner.errors import ConfigError
-from runner.optimizers.clipping import clip_by_global_norm
+from runner.optimizers.clipping import clip_factor, shortened
 
 NewValues = list[tuple[Variable, Tensor]]
 """Variables and slots, each with its value after the step."""
@@ -92,15 +92,36 @@ class Optimizer(ABC):
     ) -> list[tuple[Variable, Tensor]]:
         """Add what ``clip_norm`` asks for and return the variables with the gradients to update by.
 
+        Arguments and errors are those of :meth:`clip_factor`.
+        """
+        factor = self.clip_factor(graph, gradients, counted)
+        return list(gradients) if factor is None else self.shortened(graph, gradients, factor)
+
+    def clip_factor(
+        self,
+        graph: Graph,
+        gradients: Sequence[tuple[Variable, Tensor]],
+        counted: Sequence[Tensor] | None = None,
+    ) -> Tensor | None:
+        """Add what ``clip_norm`` multiplies all gradients by, () in their dtype; None where nothing is clipped.
+
         Arguments and errors are those of :meth:`update`. Gradients may be on several devices, and the norm is that of
-        ``counted`` where some are copies: see :func:`~runner.optimizers.clipping.clip_by_global_norm`.
+        ``counted`` where some are copies: see :func:`~runner.optimizers.clipping.clip_factor`.
         """
         for variable, gradient in gradients:
             _expect_alike(graph, variable, gradient)
         if self.clip_norm is None or not gradients:
-            return list(gradients)
+            return None
+        tensors = [gradient for _, gradient in gradients] if counted is None else counted
         with graph.name_scope("clip"):
-            short = clip_by_global_norm(graph, [gradient for _, gradient in gradients], self.clip_norm, counted)
+            return clip_factor(graph, tensors, self.clip_norm)
+
+    def shortened(
+        self, graph: Graph, gradients: Sequence[tuple[Variable, Tensor]], factor: Tensor
+    ) -> list[tuple[Variable, Tensor]]:
+        """Add the gradients times ``factor``, and return them with their variables."""
+        with graph.name_scope("clip"):
+            short = shortened(graph, [gradient for _, gradient in gradients], factor)
         return [(variable, gradient) for (variable, _), gradient in zip(gradients, short, strict=True)]
 
     @abstractmethod

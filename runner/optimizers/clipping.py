@@ -27,22 +27,23 @@ def global_norm(graph: Graph, tensors: Sequence[Tensor]) -> Tensor:
     return ops.sqrt(graph, ops.add_n(graph, squares), name="global_norm")
 
 
-def clip_by_global_norm(
-    graph: Graph, tensors: Sequence[Tensor], limit: float, counted: Sequence[Tensor] | None = None
-) -> list[Tensor]:
-    """Add every tensor times min(1, limit / global norm): together they are never longer than ``limit``.
+def clip_factor(graph: Graph, tensors: Sequence[Tensor], limit: float) -> Tensor:
+    """Add min(1, limit / global norm), () in the dtype of the tensors, which then are no longer than ``limit`` > 0.
 
-    limit > 0. counted: what the norm is taken over where it is not ``tensors``, because some of these are copies.
-    Tensors that are short enough keep their bits. A norm that is not finite makes all of them NaN, so that a step that
-    failed is seen to have failed.
+    Exactly 1 for tensors that are short enough. NaN for a norm that is not finite, so that a step that failed is seen
+    to have failed.
     """
-    norm = global_norm(graph, tensors if counted is None else counted)
+    norm = global_norm(graph, tensors)
     bound = ops.fill(graph, limit, (), graph.spec(norm).dtype)
     # limit / limit is exactly 1, so the maximum needs no case distinction and never divides by zero.
     factor = ops.div(graph, bound, ops.maximum(graph, norm, bound))
     # 0 for a finite norm; without it an infinite one would turn every finite gradient into an innocent 0.
     failed = ops.sub(graph, norm, norm)
-    factor = ops.add(graph, factor, failed)
+    return ops.add(graph, factor, failed)
+
+
+def shortened(graph: Graph, tensors: Sequence[Tensor], factor: Tensor) -> list[Tensor]:
+    """Add every tensor times a factor (), each where it is."""
     clipped = []
     for tensor in tensors:
         with _beside(graph, tensor):

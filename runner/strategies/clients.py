@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from runner.engine import ops
+from runner.engine.conductor import Clients, Conductor, Synchronous
 from runner.engine.graph import Graph
 from runner.engine.network import Outputs
 from runner.engine.program import Client, Program
@@ -42,7 +43,6 @@ def program(
     variable, or parts in the order of the replicas, of which the first has one. scored: what each replica answers for
     its share of an evaluation batch; None where all compute the whole network, which is then added.
     """
-    stores = [replica.variables for replica in replicas] if variables is None else [variables]
     fed: list[Fed] = [*replicas, *servers]
     scalars = {
         "step": tuple(each.step for each in fed),
@@ -56,13 +56,33 @@ def program(
         feeds=scalars,
         slowed=True,
     )
-    clients = [train, *standing_clients(graph, replicas, stores, scored=scored)]
+    return program_of(graph, replicas, [train], variables=variables, servers=len(servers), scored=scored)
+
+
+def program_of(
+    graph: Graph,
+    replicas: Sequence[Replica],
+    training: Sequence[Client],
+    *,
+    variables: Variables | None = None,
+    servers: int = 0,
+    scored: Sequence[Scored] | None = None,
+    scratch: Sequence[Variables] = (),
+    conduct: Callable[[Clients], Conductor] = Synchronous,
+) -> Program:
+    """Assemble the clients around those that train; replicas score.
+
+    variables, scored: as of :func:`program`. scratch: as of :func:`standing_clients`. conduct: see :class:`Program`.
+    """
+    stores = [replica.variables for replica in replicas] if variables is None else [variables]
+    clients = [*training, *standing_clients(graph, replicas, stores, scored=scored, scratch=scratch)]
     return Program(
         graph,
         {client.name: client for client in clients},
         {variable.name: variable.whole for variable in stores[0]},
         workers=len(replicas),
-        servers=len(servers),
+        servers=servers,
+        conduct=conduct,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.conductor import Clients, Finished
+from runner.engine.conductor import Clients, Conductor, Finished
 from runner.strategies.model_replica import compute_name, fetch_name, push_name
 
 Array = NDArray[Any]
@@ -53,7 +53,7 @@ class _Replica:
     computing: bool = False
 
 
-class Downpour:
+class Downpour(Conductor):
     """A conductor: an update is as many finished replica steps as there are replicas, whoever made them.
 
     What is under way when an update is complete goes on; replicas never wait for each other there. So up to one

@@ -8,12 +8,13 @@ from dataclasses import replace
 from runner.engine import ops
 from runner.engine.device import server_device, worker_device
 from runner.engine.graph import Graph
+from runner.engine.network import StateUpdate
 from runner.engine.program import Program
 from runner.engine.tensor import Tensor, TensorSpec
 from runner.engine.variables import Declaration, Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import assign_by
-from runner.strategies.base import Gradients, Replica, Task, advance, ordered_sum, shares
+from runner.strategies.base import Gradients, Replica, Share, Task, advance, ordered_sum, shares
 from runner.strategies.batch_statistics import Compute
 from runner.strategies.clients import program
 
@@ -40,17 +41,21 @@ def parameter_server(task: Task, workers: int, servers: int, compute: Compute) -
     graph = Graph()
     served = Variables(graph, seed=task.seed)
     kept = [Server(graph, task, j) for j in range(servers)]
-    placed = {name: kept[j].device for name, j in shard_by_size(specs_of(task, workers), servers).items()}
-    replicas = [_replica(task, k, served, placed) for k in range(workers)]
-    computed = compute(replicas, shares(task.batch_size, workers))
+    cut = shares(task.batch_size, workers)
+    placed = {name: kept[j].device for name, j in shard_by_size(specs_of(task, cut[0]), servers).items()}
+    replicas = [reading_replica(task, k, served, placed) for k in range(workers)]
+    computed = compute(replicas, cut)
     graph = served.graph = replicas[0].graph
     with graph.device(replicas[0].device), graph.absolute_scope("train/total"):
         # Metrics are summed by the first worker, as by other ways to combine.
         loss = ordered_sum(graph, [each.loss for each in computed], "loss")
         accuracy = ordered_sum(graph, [each.accuracy for each in computed], "accuracy")
+    sums = _sums_of_gradients(graph, served, computed)
+    with graph.absolute_scope("update"), graph.device(kept[0].device):
+        gradients = task.optimizer.clipped(graph, sums)
     targets = [
-        *_update(graph, task, served, kept, _sums_of_gradients(graph, served, computed)),
-        *_advance(graph, served, computed),
+        *update_served(graph, task, served, kept, gradients),
+        *advance_served(graph, served, _total_statistics(graph, served, computed)),
     ]
     return program(graph, replicas, loss=loss, accuracy=accuracy, targets=targets, variables=served, servers=kept)
 
@@ -107,16 +112,19 @@ class Reads(Variables):
             return replace(variable, tensor=ops.identity(graph, variable.tensor, name=name))
 
 
-def _replica(task: Task, index: int, served: Variables, placed: Mapping[str, str]) -> Replica:
-    device, prefix = worker_device(index), f"replica_{index}"
+def reading_replica(
+    task: Task, index: int, served: Variables, placed: Mapping[str, str], kind: str = "replica"
+) -> Replica:
+    """Return a copy of the network on a worker that reads the served variables. kind: how its scope is called."""
+    device, prefix = worker_device(index), f"{kind}_{index}"
     reads = Reads(served, placed, prefix=prefix, device=device)
     return Replica(served.graph, task, device=device, prefix=prefix, variables=reads)
 
 
-def specs_of(task: Task, workers: int) -> dict[str, TensorSpec]:
+def specs_of(task: Task, share: Share) -> dict[str, TensorSpec]:
     """Every variable of the network in order of creation, from a forward pass in a graph of its own."""
     scratch = Replica(Graph(), task, device="")
-    scratch.forward(shares(task.batch_size, workers)[0], "train")
+    scratch.forward(share, "train")
     return {variable.name: variable.spec for variable in scratch.variables}
 
 
@@ -137,17 +145,14 @@ def _summed_beside(graph: Graph, served: Variables, variable: Variable, parts: S
         return ops.identity(graph, ordered_sum(graph, parts), name="total")
 
 
-def _update(
-    graph: Graph, task: Task, served: Variables, servers: Sequence[Server], sums: Sequence[tuple[Variable, Tensor]]
+def update_served(
+    graph: Graph, task: Task, served: Variables, servers: Sequence[Server], gradients: Sequence[tuple[Variable, Tensor]]
 ) -> list[str]:
     """Add the optimizer's update of every variable on its server; returns the assign nodes to run."""
-    optimizer = task.optimizer
-    with graph.absolute_scope("update"), graph.device(servers[0].device):
-        gradients = optimizer.clipped(graph, sums)
     rules = {}
     for server in servers:
         with graph.absolute_scope(f"{server.scope}/update"), graph.device(server.device):
-            rules[server.device] = optimizer.rule(graph, served, server.learning_rate, server.step)
+            rules[server.device] = task.optimizer.rule(graph, served, server.learning_rate, server.step)
     targets: list[str] = []
     for variable, gradient in gradients:
         device = served.device_of(variable)
@@ -156,8 +161,8 @@ def _update(
     return targets
 
 
-def _advance(graph: Graph, served: Variables, computed: Sequence[Gradients]) -> list[str]:
-    """Add the next value of every moving average on its server; returns the assign nodes to run."""
+def _total_statistics(graph: Graph, served: Variables, computed: Sequence[Gradients]) -> list[StateUpdate]:
+    """What moving averages advance by: what the workers' parts sum up to, each sum on the server of its average."""
     first = computed[0]
     # What needs no sum is the same on all workers; the first sends it.
     updates = list(first.settled)
@@ -165,6 +170,11 @@ def _advance(graph: Graph, served: Variables, computed: Sequence[Gradients]) -> 
         parts = [own.state_updates[i].batch_value for own in computed]
         total = _summed_beside(graph, served, served[update.variable.name], parts)
         updates.append(replace(update, batch_value=total))
+    return updates
+
+
+def advance_served(graph: Graph, served: Variables, updates: Sequence[StateUpdate]) -> list[str]:
+    """Add the next value of every moving average on its server; returns the assign nodes to run."""
     targets = []
     for update in updates:
         # Workers have views of the averages; what advances is the average itself.

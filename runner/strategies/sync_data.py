@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from runner.engine.device import worker_device
 from runner.engine.graph import Graph
 from runner.engine.program import Program
 from runner.engine.tensor import Tensor
 from runner.errors import ConfigError
+from runner.strategies.backup_workers import backup_workers
 from runner.strategies.base import Gradients, Replica, Share, Task, ordered_sum, shares
 from runner.strategies.batch_statistics import STATISTICS, compute_gradients
 from runner.strategies.blocking import held_back
 from runner.strategies.clients import program
+from runner.strategies.contributors import contributors_of
 from runner.strategies.exchange import COMBINES, exchange
 from runner.strategies.parameter_server import parameter_server
 from runner.strategies.settings import require_bucket, require_one_of
@@ -43,6 +46,14 @@ class SyncData:
     ``first_worker``: each worker's own, and the moving averages advance by the first's alone, with the decay raised to
     the power of the number of workers (Inception v3 guide). ``pooled``: those of the whole batch, exchanged in the
     middle of the forward and of the backward pass; only so a network with batch normalisation equals ``single``.
+
+    backup_workers: processes beside ``workers``. In every step the first ``workers`` shares that come count and the
+    others are dropped (:func:`~runner.strategies.backup_workers.backup_workers`), so that a slow worker is not waited
+    for; for ``combine=parameter_server``. A step then gives out batch_size (workers + backup_workers) / workers
+    examples, and a pass over the data is as many steps as give out every example once: those of dropped shares are not
+    seen in it.
+    replay: file ``contributors.jsonl`` of an earlier run of the same configuration, to count the same shares in every
+    step and so come to the same bits.
     """
 
     name: str = "sync_data"
@@ -52,15 +63,26 @@ class SyncData:
     bucket_bytes: int = 1 << 20
     overlap: bool = True
     statistics: str = "shares"
+    backup_workers: int = 0
+    replay: str | None = None
 
     def __post_init__(self) -> None:
         require_one_of("combine", self.combine, [*COMBINES, _PARAMETER_SERVER])
         self._settle_servers()
         require_bucket(self.bucket_bytes)
         require_one_of("statistics", self.statistics, STATISTICS)
+        self._check_backups()
 
     def build(self, task: Task) -> Program:
-        """Return the program: K forward and backward passes, a collective per gradient, K equal updates."""
+        """Return the program: K forward and backward passes, a collective per gradient, K equal updates.
+
+        Reads the file ``replay`` names; raises ConfigError where it is not what it should be.
+        """
+        if self.servers is not None and self.backup_workers:
+            replayed = None
+            if self.replay is not None:
+                replayed = contributors_of(Path(self.replay), self.workers, self.backup_workers)
+            return backup_workers(task, self.workers, self.backup_workers, self.servers, replayed)
         if self.servers is not None:
             return parameter_server(task, self.workers, self.servers, self._compute)
         graph = Graph()
@@ -96,6 +118,27 @@ class SyncData:
         self.servers = 1 if self.servers is None else self.servers
         if self.servers < 1:
             raise ConfigError(f"parallelism.servers={self.servers}: expected 1 or more")
+
+    def _check_backups(self) -> None:
+        """Raise ConfigError for settings that backup workers make no sense with, or that make none without them."""
+        asked = f"parallelism.backup_workers={self.backup_workers}"
+        if self.backup_workers < 0:
+            raise ConfigError(f"{asked}: expected 0 or more")
+        if self.backup_workers and self.combine != _PARAMETER_SERVER:
+            raise ConfigError(
+                f"{asked} with parallelism.combine={self.combine}: a collective waits for all workers, so none can be "
+                f"left out; choose combine={_PARAMETER_SERVER}, or backup_workers=0"
+            )
+        if self.backup_workers and self.statistics != "shares":
+            raise ConfigError(
+                f"{asked} with parallelism.statistics={self.statistics}: they are waited for in every step, and any "
+                "worker may be left out; choose statistics=shares, or backup_workers=0"
+            )
+        if self.replay is not None and not self.backup_workers:
+            raise ConfigError(
+                f"parallelism.replay={self.replay} with {asked}: without backup workers all shares count, and the same "
+                "configuration comes to the same bits; set replay to null, or use as many backup workers as that run"
+            )
 
 
 def _first_sums(graph: Graph, device: str, parts: Sequence[Tensor], name: str) -> Tensor:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from runner.engine import ops
 from runner.engine.graph import Graph
 from runner.optimizers import Momentum, Sgd
-from runner.optimizers.clipping import clip_by_global_norm, global_norm
+from runner.optimizers.clipping import clip_factor, global_norm, shortened
 from tests.optimizers.support import RATES, START, Trainer, gradient_steps
 from tests.oracles import evaluate
 
@@ -24,7 +24,7 @@ def clipped(tensors: list[Array], limit: float) -> tuple[float, list[Array]]:
     """The global norm and the clipped tensors."""
     graph = Graph()
     fed = [ops.placeholder(graph, t.shape, t.dtype.name) for t in tensors]
-    outputs = [global_norm(graph, fed), *clip_by_global_norm(graph, fed, limit)]
+    outputs = [global_norm(graph, fed), *shortened(graph, fed, clip_factor(graph, fed, limit))]
     with np.errstate(invalid="ignore", over="ignore"):
         norm, *rest = evaluate(graph, outputs, dict(zip(fed, tensors, strict=True)))
     return float(norm), rest
@@ -56,7 +56,7 @@ def test_gradients_stay_where_they_are_and_only_scalars_move() -> None:
         with graph.device(f"/task:{task}"):
             tensors.append(ops.placeholder(graph, (3,), "float64"))
     with graph.device("/task:0"):
-        after = clip_by_global_norm(graph, tensors, 1.0)
+        after = shortened(graph, tensors, clip_factor(graph, tensors, 1.0))
     assert [graph.nodes[tensor.node].device for tensor in after] == ["/task:1", "/task:2"]
     moved = [t for node in graph for t in node.inputs if graph.nodes[t.node].device != node.device]
     assert moved

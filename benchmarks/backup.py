@@ -1,0 +1,164 @@
+"""What a backup worker is good for: steps of ``sync_data`` on an emulated network with slow workers, alternating.
+
+``python -m benchmarks backup``: see its ``--help``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.alternate import SETTLING
+from benchmarks.cases import CASES
+from benchmarks.environments import ROOT
+from benchmarks.experiments import configuration
+from benchmarks.table import markdown
+from runner.build import build, open_session
+from runner.cores import usable_cores
+from runner.run_directory import RunDirectory
+from runner.summary import git_commit, processor, step_time
+from runner.train import train_step
+
+CASE = CASES["resnet20"]
+BATCH, WORKERS = 32, 4
+SERVERS = ("parallelism=sync_data", f"parallelism.workers={WORKERS}", "parallelism.combine=parameter_server")
+NETWORK = ("cluster=slow_network", "train.log_every=1000000")
+STRAGGLERS = (
+    "cluster.stragglers.distribution=lognormal",
+    "cluster.stragglers.median_ms=200",
+    "cluster.stragglers.sigma=1",
+)
+
+SUBJECTS: Mapping[str, tuple[str, ...]] = {
+    "4 workers, none of them slow": (*SERVERS, *NETWORK),
+    "4 workers": (*SERVERS, *NETWORK, *STRAGGLERS),
+    "4 workers and 1 backup worker": (*SERVERS, *NETWORK, *STRAGGLERS, "parallelism.backup_workers=1"),
+}
+"""Name -> overrides of what is compared."""
+
+
+@dataclass
+class Subject:
+    """One configuration at work. seconds: of the steps that count. record: of whose shares counted, if any were left
+    out. emulated: what its network is said to be.
+    """
+
+    name: str
+    seconds: list[float] = field(default_factory=list)
+    record: Sequence[Mapping[str, Any]] = ()
+    emulated: str = ""
+
+    def start(self, overrides: Sequence[str], stack: ExitStack) -> None:
+        """Start its processes; they end with ``stack``."""
+        self._experiment = build(configuration(overrides))
+        self.emulated = str(self._experiment.emulation)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-run-"))
+        directory = stack.enter_context(RunDirectory.open(Path(folder) / "run", resume=False))
+        session = stack.enter_context(open_session(self._experiment, directory, check_finite=False))
+        session.run("init")
+        self._conductor = self._experiment.program.conduct(session)
+        self._step = 0
+
+    def take_turn(self, steps: int) -> None:
+        """Time some steps; the first of a turn do not count. Nothing is left under way."""
+        for number in range(SETTLING + steps):
+            started = time.perf_counter()
+            train_step(self._conductor, self._experiment, self._step)
+            if number >= SETTLING:
+                self.seconds.append(time.perf_counter() - started)
+            self._step += 1
+        self._conductor.settle()
+        self.record = self._conductor.record().get("contributors", ())
+
+
+def measure(rounds: int, steps: int) -> list[Subject]:
+    """Let all subjects take turns; the others wait meanwhile, and every round begins with another one."""
+    with ExitStack() as stack:
+        subjects = [Subject(name) for name in SUBJECTS]
+        for subject in subjects:
+            case = CASE.overrides(threads=1, parallelism=SUBJECTS[subject.name], batch=BATCH, batches=16)
+            subject.start(case, stack)
+        for number in range(rounds):
+            first = number % len(subjects)
+            for subject in (*subjects[first:], *subjects[:first]):
+                subject.take_turn(steps)
+    return subjects
+
+
+def document(subjects: Sequence[Subject], command: str) -> str:
+    """The tables, and how they came about."""
+    slow = next(subject for subject in subjects if subject.record)
+    parts = [
+        "# Backup workers",
+        "\n".join(
+            [
+                f"- processor: {processor()}, {usable_cores()} cores",
+                f"- commit: {git_commit(ROOT) or '-'}",
+                f"- date: {datetime.datetime.now(tz=datetime.UTC).date()}",
+                f"- emulated: {slow.emulated}",
+                f"- command: `{command}`",
+            ]
+        ),
+        f"{CASE.name} on batches of {BATCH} that count, float32, one thread in each process, one parameter server, "
+        f"all on this machine.\nThe subjects took turns; the first {SETTLING} of a turn's steps does not count.\n"
+        "Workers are slow by the same draws, of seed, worker and step, in all subjects that have slow ones.",
+        f"## Step\n\n{_steps(subjects)}",
+        f"## Shares of {len(slow.record)} steps\n\n{_shares(slow.record)}",
+        "Counted: in an update. Dropped: begun, but the step was over before the share came. Not begun: the worker was "
+        "still at an\nearlier step.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print the document, and write it where asked."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks backup", description="Measure a backup worker.")
+    parser.add_argument("--rounds", type=int, default=6, help="turns that every subject has")
+    parser.add_argument("--steps", type=int, default=15, help="steps in a turn")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the tables there")
+    given = parser.parse_args(arguments)
+    command = f"python -m benchmarks backup --rounds {given.rounds} --steps {given.steps}"
+    text = document(measure(given.rounds, given.steps), command)
+    if given.output is not None:
+        given.output.write_text(text)
+    print(text, end="")
+    return 0
+
+
+def _steps(subjects: Sequence[Subject]) -> str:
+    header = ("subject", "steps", "median, ms", "10 % to 90 %, ms", "mean, ms", "examples/s", "of 4 slow workers")
+    base = statistics.median(subjects[1].seconds)
+    rows = []
+    for subject in subjects:
+        spread = step_time(subject.seconds)
+        mean = statistics.mean(subject.seconds)
+        rows.append(
+            (
+                subject.name,
+                str(len(subject.seconds)),
+                f"{spread['median'] * 1e3:.0f}",
+                f"{spread['p10'] * 1e3:.0f}-{spread['p90'] * 1e3:.0f}",
+                f"{mean * 1e3:.0f}",
+                f"{BATCH / mean:.0f}",
+                f"{spread['median'] / base:.2f}",
+            )
+        )
+    return markdown(header, rows)
+
+
+def _shares(record: Sequence[Mapping[str, Any]]) -> str:
+    header = ("worker", "counted", "dropped", "examples dropped", "not begun")
+    rows = []
+    for worker in range(WORKERS + 1):
+        counted = sum(worker in line["contributors"] for line in record)
+        late = [each["examples"] for line in record for each in line["dropped"] if each["worker"] == worker]
+        rows.append((str(worker), str(counted), str(len(late)), str(sum(late)), str(len(record) - counted - len(late))))
+    return markdown(header, rows)

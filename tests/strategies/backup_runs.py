@@ -1,0 +1,146 @@
+"""Training with backup workers on a virtual clock, and what it must be equal to: ``single`` on the same shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runner.engine import ops
+from runner.engine.device import local_cluster, worker_device
+from runner.engine.graph import Graph
+from runner.engine.inputs import InputSource
+from runner.engine.interleaving import VirtualTime
+from runner.engine.program import Program
+from runner.engine.session import LocalSession, Session, scalar
+from runner.kernels.registry import Registry
+from runner.strategies.base import Replica, Task, ordered_sum, shares
+from runner.strategies.clients import program
+from runner.strategies.sync_data import SyncData
+from tests.strategies.networks import Examples
+from tests.strategies.training import Weights
+
+Line = Mapping[str, Any]
+
+
+def backed(workers: int, backups: int, servers: int = 1, replay: str | None = None) -> SyncData:
+    """A strategy with backup workers."""
+    return SyncData(workers=workers, combine="parameter_server", servers=servers, backup_workers=backups, replay=replay)
+
+
+def drawn_time(seed: int) -> VirtualTime:
+    """A clock on which every part takes a time of its own, now and then a very long one."""
+
+    def seconds(client: str, device: str, step: int) -> float:
+        rng = np.random.default_rng([seed, step, *f"{client} {device}".encode()])
+        return float(rng.lognormal(0.0, 2.0 if client.startswith("share") else 0.1))
+
+    return VirtualTime(seconds, lambda nbytes: 1e-3 * nbytes)
+
+
+def feeds_of(step: int, dtype: str) -> dict[str, Any]:
+    """What an update is fed: a falling learning rate."""
+    return {"step": scalar(step, "int64"), "learning_rate": scalar(0.1 / (1 + step), dtype)}
+
+
+@dataclass
+class Run:
+    """A program with backup workers at work."""
+
+    program: Program
+    session: Session
+    source: InputSource
+    dtype: str
+
+    def __post_init__(self) -> None:
+        self.conductor = self.program.conduct(self.session)
+
+    def train(self, steps: Iterable[int]) -> list[tuple[float, float]]:
+        """Make updates; returns loss and accuracy of each."""
+        fetched = [self.conductor.update(step, feeds_of(step, self.dtype)) for step in steps]
+        return [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
+
+    def lines(self) -> Sequence[Line]:
+        """The record so far."""
+        return list(self.conductor.decisions()["contributors"])
+
+    def weights(self) -> Weights:
+        """Every variable by unsharded name."""
+        self.conductor.settle()
+        return self.session.run("save")
+
+
+@contextmanager
+def running(
+    strategy: SyncData,
+    task: Task,
+    registry: Registry,
+    clock: VirtualTime,
+    source: Examples | None = None,
+    *,
+    initialised: bool = True,
+) -> Iterator[Run]:
+    """A program of a strategy at work; source: of other examples than there usually are."""
+    made = strategy.build(task)
+    source = source or Examples(made.examples, task.example_shape, task.state_dtype)
+    cluster = local_cluster(made.workers, made.servers)
+    session = LocalSession(made, cluster, registry, source, interleaving=clock)
+    try:
+        if initialised:
+            session.run("init")
+        yield Run(made, session, source, task.state_dtype)
+    finally:
+        session.close()
+
+
+def single_over(task: Task, contributors: Sequence[int], backups: int) -> Program:
+    """A program on one device that trains on some shares of what a step gives out, one after the other."""
+    workers = len(contributors)
+    given_out = -(-task.batch_size * (workers + backups) // workers)
+    cut = shares(given_out, workers + backups)
+    held = sum(cut[k][1] - cut[k][0] for k in contributors)
+    graph = Graph()
+    replica = Replica(graph, task, device=worker_device(0))
+    computed = [replica.compute_gradients(cut[k], f"train/share_{k}") for k in contributors]
+
+    def total(parts: Sequence[Any]) -> Any:
+        scale = ops.fill(graph, task.batch_size / held, (), task.state_dtype)
+        summed = ordered_sum(graph, parts)
+        return summed if held == task.batch_size else ops.mul(graph, summed, scale)
+
+    with graph.device(replica.device), graph.absolute_scope("train/total"):
+        gradients = [
+            (variable, total([own.gradients[i][1] for own in computed]))
+            for i, (variable, _) in enumerate(computed[0].gradients)
+        ]
+        updates = [
+            type(each)(each.variable, total([own.state_updates[i].batch_value for own in computed]), each.decay)
+            for i, each in enumerate(computed[0].state_updates)
+        ]
+        loss, accuracy = total([each.loss for each in computed]), total([each.accuracy for each in computed])
+    targets = replica.apply(gradients, updates)
+    return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
+
+
+def expected_of(
+    task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource
+) -> tuple[Weights, list[tuple[float, float]]]:
+    """Weights and history of ``single`` over the recorded shares, a program for every set of them."""
+    sessions: dict[tuple[int, ...], LocalSession] = {}
+    weights: Weights | None = None
+    history = []
+    for line in lines:
+        contributors = tuple(line["contributors"])
+        if contributors not in sessions:
+            made = single_over(task, contributors, backups)
+            sessions[contributors] = LocalSession(made, local_cluster(1), registry, source)
+        session = sessions[contributors]
+        session.run("init") if weights is None else session.run("restore", feeds=dict(weights))
+        fetched = session.run("train", step=line["step"], feeds=feeds_of(line["step"], task.state_dtype))
+        history.append((float(fetched["loss"]), float(fetched["accuracy"])))
+        weights = session.run("save")
+    assert weights is not None
+    return weights, history
