@@ -37,16 +37,17 @@ class AsyncData:
 
     Whole variables are sharded over ``servers`` by size, with their slots. Replica k takes, as its step t, its share of
     batch t, B / workers examples: that is its shard of the data. One update of the loop is ``workers`` finished replica
-    steps, whoever made them. Its gradient is the mean over those examples, clipped by itself if the optimizer
-    clips, before it is held for the next push; a shard never clips. A push is an update of the optimizer on its shard,
-    with the learning rate of the loop at the time of the push, and independent of all other shards.
+    steps, whoever made them; those that are under way when the run evaluates, saves or ends are finished and pushed
+    too, up to one of each replica. The gradient of a step is the mean over its examples. If the optimizer clips, each
+    is clipped by its own norm before it is held for the next push; a shard never clips. A push is an update of the
+    optimizer on its shard, with the learning rate of the loop at the time of the push, and independent of all others.
 
     loop: what a replica does at a time. ``overlapped``, as DistBelief: every ``n_fetch`` steps it begins to fetch,
     computes on with the copy it has, whose parameters move by -lr * gradient, and every ``n_push`` steps pushes
     the sum of its gradients; it waits only for a fetch or push that is not over when the next is due. ``sequential``:
     the same, one after the other, so that its own writes are visible to its next fetch. ``direct``, as in the
     TensorFlow whitepaper: no copy; it reads the servers' variables, computes, and pushes.
-    With one worker, ``sequential`` and ``direct`` with n_fetch = n_push = 1 equal ``single``.
+    With one worker, ``sequential`` and ``direct`` with n_fetch = n_push = 1 equal ``single`` to the bit.
 
     Moving averages of batch normalisation are kept by the shards. A push brings the mean of the statistics of its
     ``n_push`` steps, and an average with decay a advances by it with decay a ** n_push.
