@@ -4,6 +4,7 @@ from runner.optimizers.adam import Adam
 from runner.optimizers.adamw import AdamW
 from runner.optimizers.base import Optimizer
 from runner.optimizers.heavy_ball import HeavyBall
+from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.momentum import Momentum
 from runner.optimizers.sgd import Sgd
 
@@ -13,6 +14,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "heavy_ball": HeavyBall,
     "adam": Adam,
     "adamw": AdamW,
+    "lbfgs": Lbfgs,
 }
 
-__all__ = ["OPTIMIZERS", "Adam", "AdamW", "HeavyBall", "Momentum", "Optimizer", "Sgd"]
+__all__ = ["OPTIMIZERS", "Adam", "AdamW", "HeavyBall", "Lbfgs", "Momentum", "Optimizer", "Sgd"]

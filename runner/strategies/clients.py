@@ -40,21 +40,15 @@ def program(
         "step": tuple(each.step for each in fed),
         "learning_rate": tuple(each.learning_rate for each in fed),
     }
-    evaluation = _evaluation(graph, replicas)
-    clients = [
-        Client("init", targets=tuple(v.initial for store in stores for v in store), exact=True),
-        Client(
-            "train",
-            fetches={"loss": loss, "accuracy": accuracy},
-            targets=tuple(targets),
-            inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
-            feeds=scalars,
-            slowed=True,
-        ),
-        evaluation,
-        Client("save", fetches={variable.name: variable.tensor for variable in stores[0]}, exact=True),
-        _restore(graph, stores),
-    ]
+    train = Client(
+        "train",
+        fetches={"loss": loss, "accuracy": accuracy},
+        targets=tuple(targets),
+        inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
+        feeds=scalars,
+        slowed=True,
+    )
+    clients = [train, *standing_clients(graph, replicas, stores)]
     return Program(
         graph,
         {client.name: client for client in clients},
@@ -62,6 +56,19 @@ def program(
         workers=len(replicas),
         servers=len(servers),
     )
+
+
+def standing_clients(graph: Graph, replicas: Sequence[Replica], stores: Sequence[Variables]) -> list[Client]:
+    """What every program has, however it trains: "init", "eval", "save" and "restore".
+
+    replicas: score a share of each evaluation batch. stores: of the variables; each holds all of them.
+    """
+    return [
+        Client("init", targets=tuple(v.initial for store in stores for v in store), exact=True),
+        _evaluation(graph, replicas),
+        Client("save", fetches={variable.name: variable.tensor for variable in stores[0]}, exact=True),
+        _restore(graph, stores),
+    ]
 
 
 def _evaluation(graph: Graph, replicas: Sequence[Replica]) -> Client:

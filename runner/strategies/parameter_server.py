@@ -40,7 +40,7 @@ def parameter_server(task: Task, workers: int, servers: int, statistics: Statist
     graph = Graph()
     served = Variables(graph, seed=task.seed)
     kept = [Server(graph, task, j) for j in range(servers)]
-    placed = {name: kept[j].device for name, j in shard_by_size(_specs_of(task, workers), servers).items()}
+    placed = {name: kept[j].device for name, j in shard_by_size(specs_of(task), servers).items()}
     replicas = [_replica(task, k, served, placed) for k in range(workers)]
     computed = statistics(replicas, shares(task.batch_size, workers))
     graph = served.graph = replicas[0].graph
@@ -113,10 +113,10 @@ def _replica(task: Task, index: int, served: Variables, placed: Mapping[str, str
     return Replica(served.graph, task, device=device, prefix=prefix, variables=reads)
 
 
-def _specs_of(task: Task, workers: int) -> dict[str, TensorSpec]:
+def specs_of(task: Task) -> dict[str, TensorSpec]:
     """Every variable of the network in order of creation, from a forward pass in a graph of its own."""
     scratch = Replica(Graph(), task, device="")
-    scratch.forward(shares(task.batch_size, workers)[0], "train")
+    scratch.forward((0, 1), "train")
     return {variable.name: variable.spec for variable in scratch.variables}
 
 

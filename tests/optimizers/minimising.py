@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.optimizers.quasi_newton import GRADIENT, X, History, Iteration, iterate
+from runner.optimizers.quasi_newton import GRADIENT, History, Iteration, X, iterate
 from runner.optimizers.vector_machine import Add, Command, Dot, Scale
 
 Vector = NDArray[np.float64]

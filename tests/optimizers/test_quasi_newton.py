@@ -11,8 +11,8 @@ from scipy.optimize import minimize
 from runner.errors import NumericError
 from runner.optimizers.quasi_newton import (
     DIRECTION,
-    X,
     History,
+    X,
     change_name,
     commands,
     iterate,
