@@ -1,6 +1,7 @@
 """Parallelism strategies: each is a graph rewrite with its clients, selected by ``parallelism=NAME``."""
 
+from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 
-STRATEGIES: dict[str, type] = {"single": Single, "sync_data": SyncData}
+STRATEGIES: dict[str, type] = {"single": Single, "sync_data": SyncData, "sandblaster": Sandblaster}
