@@ -72,18 +72,36 @@ def compile_signature(
     registry: Registry,
     observe: Observer | None = None,
 ) -> Compiled:
-    """Place, prune, optimize, cut, schedule and split ``graph`` for one signature.
+    """Place ``graph`` and compile it for one signature.
 
     The whole graph is placed first, whatever is asked of it, so that a variable lives on the same device for every
     signature. observe: called with the name and the result of every pass; tests verify the graph there.
     """
+    placed = placed_graph(graph, cluster, registry)
+    if observe is not None:
+        observe("place", placed)
+    return compile_placed(placed, signature, cluster, registry, observe)
+
+
+def placed_graph(graph: Graph, cluster: Cluster, registry: Registry) -> Graph:
+    """The graph with a device for every node; the same for all signatures."""
+    return place(graph, cluster, lambda node: _device_types(node, registry))
+
+
+def compile_placed(
+    placed: Graph,
+    signature: Signature,
+    cluster: Cluster,
+    registry: Registry,
+    observe: Observer | None = None,
+) -> Compiled:
+    """Prune, optimize, cut, schedule and split a graph that is placed; see :func:`compile_signature`."""
 
     def seen(name: str, result: Graph) -> Graph:
         if observe is not None:
             observe(name, result)
         return result
 
-    placed = seen("place", place(graph, cluster, lambda node: _device_types(node, registry)))
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
     passes = (*default_passes(registry), *_compression(cluster, signature))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
-from runner.engine.compile import Compiled, Signature, compile_signature
+from runner.engine.compile import Compiled, Signature, compile_placed, placed_graph
 from runner.engine.deferred import require_one_way
 from runner.engine.device import Cluster
+from runner.engine.graph import Graph
 from runner.engine.plan import DevicePlan
 from runner.engine.program import Client, Program
 from runner.errors import RunnerError
@@ -27,6 +29,11 @@ class ProgramPlans:
         self._compiled: dict[Signature, Compiled] = {}
         self._plans: dict[Signature, Mapping[str, DevicePlan]] = {}
         self._layouts: dict[str, dict[str, Layout]] = {}
+        self._training_is_planned = False
+
+    @cached_property
+    def _placed(self) -> Graph:
+        return placed_graph(self._program.graph, self._cluster, self._registry)
 
     def client(self, name: str) -> Client:
         """The client called ``name``; raises RunnerError listing the clients there are."""
@@ -37,15 +44,17 @@ class ProgramPlans:
     def compiled(self, signature: Signature) -> Compiled:
         """A signature, cut by device."""
         if signature not in self._compiled:
-            self._compiled[signature] = compile_signature(self._program.graph, signature, self._cluster, self._registry)
+            self._compiled[signature] = compile_placed(self._placed, signature, self._cluster, self._registry)
         return self._compiled[signature]
 
     def plans(self, signature: Signature) -> Mapping[str, DevicePlan]:
         """The plan of each device that takes part."""
-        for client in self._program.training:
-            training = self._plan(client.signature)
-            if client.deferred:
-                require_one_way(client.name, training)
+        if not self._training_is_planned:
+            for client in self._program.training:
+                training = self._plan(client.signature)
+                if client.deferred:
+                    require_one_way(client.name, training)
+            self._training_is_planned = True
         return self._plan(signature)
 
     def layouts(self, device: str) -> Mapping[str, Layout]:

@@ -89,10 +89,10 @@ class LbfgsConductor:
         if not done:
             return {}
         return {
-            "lbfgs/objective": done[-1].objective,
-            "lbfgs/step": done[-1].step,
-            "lbfgs/evaluations": float(sum(each.evaluations for each in done)),
-            "lbfgs/pairs_kept": float(sum(each.kept for each in done)),
+            "train/objective": done[-1].objective,
+            "train/step_length": done[-1].step,
+            "train/evaluations": float(sum(each.evaluations for each in done)),
+            "train/pairs_kept": float(sum(each.kept for each in done)),
             **self._evaluator.metrics(),
         }
 

@@ -126,7 +126,7 @@ class Replicas:
     def metrics(self) -> Mapping[str, float]:
         """Portions given out twice and computed by both since the last call."""
         news, self._told = self._evaluations[self._told :], len(self._evaluations)
-        return {"sandblaster/duplicated_portions": float(sum(each["duplicated"] for each in news))}
+        return {"perf/duplicated_portions": float(sum(each["duplicated"] for each in news))}
 
     def record(self) -> Mapping[str, Any]:
         """Of every evaluation its step, who was the first to finish each portion, and how many were computed twice."""

@@ -105,13 +105,13 @@ def test_the_training_step_leaves_open_what_it_does_not_touch() -> None:
 
 def test_a_signature_is_compiled_and_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Signature] = []
-    compile_signature: Callable[..., Any] = program_plans.compile_signature
+    compile_placed: Callable[..., Any] = program_plans.compile_placed
 
     def counting(graph: Graph, signature: Signature, *rest: Any) -> Any:
         compiled.append(signature)
-        return compile_signature(graph, signature, *rest)
+        return compile_placed(graph, signature, *rest)
 
-    monkeypatch.setattr(program_plans, "compile_signature", counting)
+    monkeypatch.setattr(program_plans, "compile_placed", counting)
     plans = planned(strange(), **CLIENTS)
     for name in ("save", "train", "save", "train"):
         signature = CLIENTS[name].signature

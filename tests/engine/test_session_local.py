@@ -95,13 +95,13 @@ def test_one_device_runs_in_the_caller_s_thread(registry: Registry) -> None:
 
 def test_plans_are_made_once_per_signature(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[object] = []
-    compile_signature = program_plans.compile_signature
+    compile_placed = program_plans.compile_placed
 
     def counting(graph: Graph, signature: Any, *rest: Any) -> Any:
         compiled.append(signature)
-        return compile_signature(graph, signature, *rest)
+        return compile_placed(graph, signature, *rest)
 
-    monkeypatch.setattr(program_plans, "compile_signature", counting)
+    monkeypatch.setattr(program_plans, "compile_placed", counting)
     same = client("again", [BACK], feeds=[X])
     other = client("other", [Tensor("away")], feeds=[X])
     with session(there_and_back(), registry, CLIENT, same, other, cluster=TWO) as opened:
