@@ -107,8 +107,8 @@ def _lbfgs(config: Config) -> Iterator[str]:
     optimizer, strategy, schedule = config.optimizer.name, config.parallelism.name, config.schedule
     if strategy == "sandblaster" and optimizer != "lbfgs":
         yield (
-            f"optimizer={optimizer} with parallelism=sandblaster: its coordinator commands L-BFGS; use optimizer=lbfgs, "
-            "or another strategy"
+            f"optimizer={optimizer} with parallelism=sandblaster: its coordinator commands L-BFGS; "
+            "use optimizer=lbfgs, or another strategy"
         )
     if optimizer != "lbfgs":
         return

@@ -53,11 +53,16 @@ class Cut:
 
 @dataclass
 class _Batch:
-    """One evaluation of a batch. scores: loss and accuracy, by: who was first, of the portions that are finished."""
+    """One evaluation of a batch.
+
+    scores: loss and accuracy, by: who was first; of the portions that are finished. fetches, computed: how often
+    replicas fetched the parameters, and computed a portion.
+    """
 
     portions: Portions
     scores: dict[int, tuple[Array, Array]] = field(default_factory=dict)
     by: dict[int, int] = field(default_factory=dict)
+    fetches: int = 0
     computed: int = 0
 
 
@@ -129,7 +134,8 @@ class Replicas:
         return {"perf/duplicated_portions": float(sum(each["duplicated"] for each in news))}
 
     def record(self) -> Mapping[str, Any]:
-        """Of every evaluation its step, who was the first to finish each portion, and how many were computed twice."""
+        """Of every evaluation its step, how many replicas fetched the parameters, who finished each portion first, and
+        how many portions were computed twice."""
         return {"evaluations": list(self._evaluations)}
 
     def _employ(self, worker: int, batch: _Batch) -> None:
@@ -142,6 +148,7 @@ class Replicas:
         if self._fetched.get(worker) is batch:
             self._compute(worker, batch, portion)
         else:
+            batch.fetches += 1
             self._busy[worker] = _Busy(batch, portion, computes=False)
             self._clients.launch(fetch_name(worker), step=self._step)
 
@@ -175,4 +182,5 @@ class Replicas:
     def _note(self, batch: _Batch) -> None:
         """Record an evaluation that has ended."""
         by = [batch.by[portion] for portion in sorted(batch.by)]
-        self._evaluations.append({"step": self._step, "by": by, "duplicated": batch.computed - len(by)})
+        counts = {"fetches": batch.fetches, "duplicated": batch.computed - len(by)}
+        self._evaluations.append({"step": self._step, "by": by, **counts})
