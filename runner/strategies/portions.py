@@ -20,7 +20,7 @@ class Portions:
 
     def __init__(self, count: int, workers: int) -> None:
         self._waiting = [deque(range(*share)) for share in shares(count, workers)]
-        self._busy: dict[int, list[int]] = {}
+        self._busy: dict[int, int] = {}
         self._left = set(range(count))
 
     @property
@@ -36,9 +36,9 @@ class Portions:
         """The next portion for a worker that is free; None where it could help nobody."""
         portion = self._first_time(worker)
         if portion is None:
-            portion = self._again(worker)
+            portion = self._again()
         if portion is not None:
-            self._busy.setdefault(portion, []).append(worker)
+            self._busy[portion] = self._busy.get(portion, 0) + 1
         return portion
 
     def finish(self, portion: int) -> bool:
@@ -55,8 +55,6 @@ class Portions:
         fullest = max(self._waiting, key=len)
         return fullest.pop() if fullest else None
 
-    def _again(self, worker: int) -> int | None:
-        for portion, workers in self._busy.items():
-            if len(workers) < COPIES and worker not in workers:
-                return portion
-        return None
+    def _again(self) -> int | None:
+        """The first of those outstanding; who asks is free, so somebody else is busy with it."""
+        return next((portion for portion, copies in self._busy.items() if copies < COPIES), None)

@@ -89,6 +89,14 @@ def test_where_evaluations_end_in_a_bracket_its_lowest_point_is_found() -> None:
     assert found.step > 2.0
 
 
+def test_a_point_above_the_one_before_closes_a_bracket() -> None:
+    """Though it is low enough beside the start, and steep still."""
+    along, _ = noted(lambda t: {1.0: (-1.0, -1.0), 2.0: (-0.9, -1.0)}.get(t, (-1.05, 0.0)))
+    found = search(along, Point(0.0, 0.0, -1.0), 1.0, 9)
+    assert found is not None
+    assert 1.0 < found.step < 2.0
+
+
 @given(*[st.floats(-10, 10)] * 4, st.floats(-5, 5), st.sampled_from([1e-6, 1.0, -1.0, 1e6]))
 def test_a_new_step_is_well_inside_the_bracket(a: float, b: float, c: float, d: float, at: float, width: float) -> None:
     step = between(Point(at, a, b), Point(at + width, c, d))

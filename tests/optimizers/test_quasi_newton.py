@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from runner.errors import NumericError
 from runner.optimizers.quasi_newton import (
     DIRECTION,
+    GRADIENT,
     History,
     X,
     change_name,
@@ -98,6 +99,17 @@ def test_no_other_commands_are_given_than_those_announced_and_all_that_can_occur
     announced = commands(3)
     assert len(announced) == len(set(announced))
     assert set(machine.commands) | set(uphill.commands) == set(announced)
+
+
+def test_where_evaluations_run_out_point_and_gradient_are_those_of_the_best() -> None:
+    def shelf(x: Vector) -> tuple[float, Vector]:
+        return (-float(x[0]), np.array([-1.0])) if x[0] < 1.5 else (10.0, np.array([1.0]))
+
+    machine, history = NumpyMachine(shelf, np.zeros(1)), History(3)
+    did = iterate(machine, history, longest=None, most=2)
+    assert machine.values == [0.0, -1.0, 10.0, -1.0]
+    assert (did.step, did.evaluations) == (1.0, 4)
+    assert (machine.vectors[X], machine.vectors[GRADIENT]) == (1.0, -1.0)
 
 
 def test_the_first_step_tried_is_no_longer_than_asked() -> None:
