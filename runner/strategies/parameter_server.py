@@ -101,10 +101,14 @@ class Reads(Variables):
 
     def _create(self, declared: Declaration, device: str) -> Variable:
         variable = self._served.declare(declared, self._placed[declared.name])
-        graph, name = self.graph, declared.name
+        graph = self.graph
         with graph.absolute_scope(f"{self.prefix}/read"), graph.device(device), graph.layer(declared.layer):
             # Gradients are taken for this node: with the worker's own, what it adds up stays with it.
-            return replace(variable, tensor=ops.identity(graph, variable.tensor, name=name))
+            return replace(variable, tensor=self._at_hand(variable))
+
+    def _at_hand(self, variable: Variable) -> Tensor:
+        """Add what the worker has of a served variable."""
+        return ops.identity(self.graph, variable.tensor, name=variable.name)
 
 
 def _replica(task: Task, index: int, served: Variables, placed: Mapping[str, str]) -> Replica:

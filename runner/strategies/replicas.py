@@ -83,8 +83,9 @@ class Replicas:
     nor on when it came. A replica that is late goes on beside what follows until it is done, and what it has sent is
     not kept.
 
-    What a replica sent last stands on the servers until it is kept: its next portion is launched behind the order to
-    keep it, and a server begins what waits for nothing in the order of the launches.
+    Servers begin what waits for nothing in the order of its launches. So what a replica sent last stands there until it
+    is kept, because its next portion is launched behind the order to keep it; and all that has to be kept has been when
+    :data:`GATHER` adds it up.
     """
 
     def __init__(self, clients: Clients, cut: Cut, penalties: Sequence[str]) -> None:
@@ -134,8 +135,7 @@ class Replicas:
         return {"perf/duplicated_portions": float(sum(each["duplicated"] for each in news))}
 
     def record(self) -> Mapping[str, Any]:
-        """Of every evaluation its step, how many replicas fetched the parameters, who finished each portion first, and
-        how many portions were computed twice."""
+        """Of every evaluation: its step, who finished each portion first, fetches, and portions computed twice."""
         return {"evaluations": list(self._evaluations)}
 
     def _employ(self, worker: int, batch: _Batch) -> None:

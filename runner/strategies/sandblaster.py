@@ -12,7 +12,7 @@ from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
 from runner.engine.program import Client, Program
 from runner.engine.tensor import Tensor
-from runner.engine.variables import Declaration, Variable, Variables
+from runner.engine.variables import Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Replica, Share, Task, ordered_sum, shares
@@ -75,20 +75,11 @@ class Sandblaster:
         return _Building(task, task.optimizer, self.workers, self.servers, count).program()
 
 
-class _Copies(Variables):
-    """The served variables as one replica holds them: copies, which it has fetched."""
+class _Copies(Reads):
+    """The served variables as one replica has them between fetches: copies on its own device."""
 
-    def __init__(self, served: Variables, placed: Mapping[str, str], *, prefix: str, device: str) -> None:
-        """placed: name of a variable -> device of its server. prefix, device: of the replica."""
-        super().__init__(served.graph, seed=served.seed, prefix=prefix, device=device)
-        self._served = served
-        self._placed = placed
-
-    def _create(self, declared: Declaration, device: str) -> Variable:
-        variable = self._served.declare(declared, self._placed[declared.name])
-        graph, spec = self.graph, declared.spec
-        with graph.absolute_scope(f"{self.prefix}/copy"), graph.device(device), graph.layer(declared.layer):
-            return replace(variable, tensor=ops.variable(graph, spec.shape, spec.dtype, name=declared.name))
+    def _at_hand(self, variable: Variable) -> Tensor:
+        return ops.variable(self.graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
 
 
 @dataclass(frozen=True)
@@ -141,7 +132,7 @@ class _Building:
             conduct=self._conduct(vectors, list(gather.fetches)),
         )
 
-    def _replica(self, kind: type[_Copies] | type[Reads], placed: Mapping[str, str], role: str, index: int) -> Replica:
+    def _replica(self, kind: type[Reads], placed: Mapping[str, str], role: str, index: int) -> Replica:
         prefix, device = f"{role}_{index}", worker_device(index)
         variables = kind(self._served, placed, prefix=prefix, device=device)
         return Replica(self._graph, self._task, device=device, prefix=prefix, variables=variables)

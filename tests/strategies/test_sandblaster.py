@@ -60,10 +60,10 @@ def expect_same(found: Course, expected: Course) -> None:
     expect_same_bits(found.weights, expected.weights)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("network", PER_EXAMPLE)
 def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int) -> None:
-    expect_same(blasted(network, workers, servers=2), single(network, 8))
+    expect_same(blasted(network, workers, servers=2, portions=12), single(network, 12))
 
 
 @pytest.mark.parametrize("servers", [1, 3])
