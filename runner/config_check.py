@@ -126,6 +126,27 @@ def _workers(config: Config) -> Iterator[str]:
         )
 
 
+def _lbfgs(config: Config) -> Iterator[str]:
+    optimizer, strategy, schedule = config.optimizer.name, config.parallelism.name, config.schedule
+    if strategy == "sandblaster" and optimizer != "lbfgs":
+        yield (
+            f"optimizer={optimizer} with parallelism=sandblaster: its coordinator commands L-BFGS; "
+            "use optimizer=lbfgs, or another strategy"
+        )
+    if optimizer != "lbfgs":
+        return
+    if strategy not in ("single", "sandblaster"):
+        yield (
+            f"optimizer=lbfgs with parallelism={strategy}: only single and sandblaster evaluate a batch along a line; "
+            "use one of them, or another optimizer"
+        )
+    if schedule.name != "constant" or schedule.warmup_steps:
+        yield (
+            f"schedule={schedule.name} with schedule.warmup_steps={schedule.warmup_steps} and optimizer=lbfgs: the "
+            "line search finds the length of every step; use schedule=constant without a warm-up"
+        )
+
+
 def _compression(config: Config) -> Iterator[str]:
     if config.cluster.compression != "none" and config.precision == "float64":
         yield (
@@ -174,4 +195,15 @@ def _yaml(value: object) -> object:
     return "null" if value is None else value
 
 
-_RULES = (_single_values, _counts, _length, _shares, _pipeline, _workers, _compression, _emulation, _tracking)
+_RULES = (
+    _single_values,
+    _counts,
+    _length,
+    _shares,
+    _pipeline,
+    _workers,
+    _lbfgs,
+    _compression,
+    _emulation,
+    _tracking,
+)

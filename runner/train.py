@@ -242,4 +242,4 @@ def replay(session: Session, experiment: Experiment, first_step: int, last_step:
 
 def restore(session: Session, variables: dict[str, NDArray[Any]]) -> None:
     """Put values back into every replica; ``variables`` by unsharded name."""
-    session.run("restore", feeds={name: np.ascontiguousarray(value) for name, value in variables.items()})
+    session.run("restore", feeds={name: np.asarray(value, order="C") for name, value in variables.items()})

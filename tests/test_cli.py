@@ -35,7 +35,7 @@ def test_help_names_every_verb_group_option_and_key(capsys: Capture):
     for group, table in GROUPS.items():
         (line,) = [line for line in groups if line.startswith(f"  {group} ")]
         assert {name.rstrip("*,") for name in line.split()[1:]} >= set(table)
-    assert "optimizer    adagrad, adam, adamw, heavy_ball, momentum*, sgd" in text
+    assert "optimizer    adagrad, adam, adamw, heavy_ball, lbfgs, momentum*, sgd" in text
     assert "digits_equivalence" in text
     assert "  train.epochs             30 " in text
     assert "  checkpoint.keep          3 " in text
@@ -217,7 +217,10 @@ def test_the_completion_script_calls_this_program(capsys: Capture):
     [
         ("runner optimizer=", {f"optimizer={name}" for name in GROUPS["optimizer"]}),
         ("runner train.ep", {"train.epochs="}),
-        ("runner experiment=mnist", {"experiment=mnist_downpour", "experiment=mnist_lenet"}),
+        (
+            "runner experiment=mnist",
+            {"experiment=mnist_downpour", "experiment=mnist_lenet", "experiment=mnist_sandblaster"},
+        ),
     ],
 )
 def test_completion_offers_options_and_keys(

@@ -67,9 +67,16 @@ def test_a_table_lists_plain_dataclasses_by_their_own_names(group: str, name: st
     assert (first.name, first.default) == ("name", name)
 
 
+NEEDS = {
+    "lbfgs": ["parallelism=single", "schedule=constant"],
+    "sandblaster": ["optimizer=lbfgs", "schedule=constant"],
+}
+"""Option -> what it does not go without."""
+
+
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_option_composes_to_its_dataclass_and_survives_storage(group: str, name: str, tmp_path: Path):
-    config = composed(f"{group}={name}")
+    config = composed(f"{group}={name}", *NEEDS.get(name, ()))
     chosen = getattr(config, group)
     assert type(chosen) is GROUPS[group][name]
     assert chosen.name == name

@@ -128,6 +128,25 @@ FAULTS: list[tuple[Sequence[str], str]] = [
         "cluster.stragglers, or use cluster=slow_network",
     ),
     (
+        ["optimizer=lbfgs", "schedule=constant"],
+        "optimizer=lbfgs with parallelism=sync_data: only single and sandblaster evaluate a batch along a line; use "
+        "one of them, or another optimizer",
+    ),
+    (
+        ["optimizer=lbfgs", "parallelism=single"],
+        "schedule=cosine with schedule.warmup_steps=0 and optimizer=lbfgs: the line search finds the length of every "
+        "step; use schedule=constant without a warm-up",
+    ),
+    (
+        ["optimizer=lbfgs", "parallelism=single", "schedule=constant", "schedule.warmup_steps=3"],
+        "schedule=constant with schedule.warmup_steps=3 and optimizer=lbfgs: the line search",
+    ),
+    (
+        ["parallelism=sandblaster"],
+        "optimizer=momentum with parallelism=sandblaster: its coordinator commands L-BFGS; use optimizer=lbfgs, or "
+        "another strategy",
+    ),
+    (
         ["tracking.uri=ftp://x"],
         "tracking store 'ftp://x': expected an address that starts with one of sqlite",
     ),

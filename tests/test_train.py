@@ -88,6 +88,17 @@ def test_resume_with_more_steps_continues_the_curve(tmp_path: Path) -> None:
     assert steps_of(tmp_path, "train/loss") == [1, 2, 3, 4, 5, 6]
 
 
+def test_iterations_of_lbfgs_resume_as_if_they_had_not_stopped(tmp_path: Path) -> None:
+    """Their history has variables without dimensions, and a trace sees their evaluations."""
+    settings = ("optimizer=lbfgs", "schedule=constant", "train.batch_size=100", "train.log_every=1")
+    whole = train(tmp_path / "whole", *settings, "train.steps=5")
+    train(tmp_path / "stopped", *settings, "train.steps=3", "trace=true", "trace_skip=0", "trace_steps=1")
+    resumed = train(tmp_path / "stopped", *settings, "train.steps=5", resume=True)
+    assert resumed.weights_sha256 == whole.weights_sha256
+    assert steps_of(tmp_path / "stopped", "train/objective") == steps_of(tmp_path / "whole", "train/objective")
+    assert (tmp_path / "stopped" / "run" / "trace.json").exists()
+
+
 def test_resume_of_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     first = train(tmp_path)
     again = train(tmp_path, resume=True)

@@ -46,7 +46,7 @@ class Assignment:
             "graph": to_document(self.part.graph),
             "fetches": [str(tensor) for tensor in self.part.fetches],
             "feeds": [[str(fed), str(carrier)] for fed, carrier in self.part.feeds.items()],
-            "inputs": [[str(s.tensor), s.split, s.field, s.lo, s.hi] for s in self.inputs],
+            "inputs": [[str(s.tensor), s.split, s.field, s.lo, s.hi, s.parts] for s in self.inputs],
             "arenas": [arena.to_plain() for arena in self.arenas.values()],
             "layouts": [[name, layout.tag, layout.nbytes] for name, layout in self.layouts.items()],
         }
@@ -187,10 +187,11 @@ def _check_source(recv: Instruction, arena: ArenaSpec) -> None:
 
 
 def _input_slot(entry: object) -> InputSlot:
-    text, split, field, lo, hi = _items(entry, "inputs", 5)
-    if field not in FIELDS or type(lo) is not int or type(hi) is not int or not 0 <= lo <= hi:
-        raise ValueError(f"input {entry!r:.80}: expected [tensor, split, one of {', '.join(FIELDS)}, lo, hi]")
-    return InputSlot(_tensor(text), _text(split), field, lo, hi)
+    text, split, field, lo, hi, parts = _items(entry, "inputs", 6)
+    numbers = all(type(each) is int for each in (lo, hi, parts))
+    if field not in FIELDS or not numbers or not 0 <= lo <= hi or parts < 1:
+        raise ValueError(f"input {entry!r:.80}: expected [tensor, split, one of {', '.join(FIELDS)}, lo, hi, parts]")
+    return InputSlot(_tensor(text), _text(split), field, lo, hi, parts)
 
 
 def _tensor(text: object) -> Tensor:

@@ -78,6 +78,7 @@ class ClusterSession:
         self._libraries: set[str] = set()
         self._plans: dict[Signature, RemotePlan] = {}
         self._under_way: dict[str, _UnderWay] = {}
+        self._training_is_loaded = False
         self._trace: _Trace | None = None
         self._stack = ExitStack()
         self._started: WorkerGroup | None = None
@@ -127,10 +128,11 @@ class ClusterSession:
         asked = self._planned.client(client)
         require_launchable(asked, self._under_way.keys())
         fed = expand_feeds(asked, feeds or {})
-        if not self._under_way:
+        if not self._under_way and not self._training_is_loaded:
             # Loading waits for answers; none may come then of steps that are under way.
             for each in self._program.training:
                 self._load(each)
+            self._training_is_loaded = True
         plan = self._load(asked)
         plan.feed(fed)
         self._under_way[client] = _UnderWay(asked, plan, step)

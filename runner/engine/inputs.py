@@ -27,10 +27,21 @@ class InputSource(Protocol):
 
 @dataclass(frozen=True)
 class InputSlot:
-    """Feed ``tensor`` with field ``field`` of examples lo..hi-1 of the step's batch of ``split``."""
+    """Feed ``tensor`` with field ``field`` of examples lo..hi-1 of the step's batch of ``split``.
+
+    parts: steps that share a batch, by examples of one number each: step s reads batch s // parts, and there the
+    examples that lie (s % parts) * (hi - lo) further on.
+    """
 
     tensor: Tensor
     split: str
     field: str
     lo: int
     hi: int
+    parts: int = 1
+
+    def place(self, step: int) -> tuple[str, int, int, int]:
+        """What a step reads: split, number of the batch, first example and the one behind the last."""
+        batch, part = divmod(step, self.parts)
+        offset = part * (self.hi - self.lo)
+        return self.split, batch, self.lo + offset, self.hi + offset

@@ -29,6 +29,7 @@ class ProgramPlans:
         self._compiled: dict[Signature, Compiled] = {}
         self._plans: dict[Signature, Mapping[str, DevicePlan]] = {}
         self._layouts: dict[str, dict[str, Layout]] = {}
+        self._training_is_planned = False
 
     def client(self, name: str) -> Client:
         """The client called ``name``; raises RunnerError listing the clients there are."""
@@ -48,10 +49,12 @@ class ProgramPlans:
 
     def plans(self, signature: Signature) -> Mapping[str, DevicePlan]:
         """The plan of each device that takes part."""
-        for client in self._program.training:
-            training = self._plan(client.signature)
-            if client.deferred:
-                require_one_way(client.name, training)
+        if not self._training_is_planned:
+            for client in self._program.training:
+                training = self._plan(client.signature)
+                if client.deferred:
+                    require_one_way(client.name, training)
+            self._training_is_planned = True
         return self._plan(signature)
 
     def layouts(self, device: str) -> Mapping[str, Layout]:

@@ -76,14 +76,14 @@ def read_inputs(
 ) -> dict[Tensor, Array]:
     """Read the fields that ``wanted`` tensors need, one read per share."""
     fed: dict[Tensor, Array] = {}
-    by_share: dict[tuple[str, int, int], list[InputSlot]] = {}
+    by_place: dict[tuple[str, int, int, int], list[InputSlot]] = {}
     for slot in slots:
         if slot.tensor in wanted:
-            by_share.setdefault((slot.split, slot.lo, slot.hi), []).append(slot)
-    for (split, lo, hi), group in by_share.items():
+            by_place.setdefault(slot.place(step), []).append(slot)
+    for (split, batch, lo, hi), group in by_place.items():
         if source is None:
             raise RunnerError(f"step {step} reads {split!r} examples {lo}..{hi}, but the session has no input source")
-        fields = source.read(split, step, lo, hi)
+        fields = source.read(split, batch, lo, hi)
         fed.update({slot.tensor: fields[slot.field] for slot in group})
     return fed
 

@@ -5,6 +5,7 @@ from runner.optimizers.adam import Adam
 from runner.optimizers.adamw import AdamW
 from runner.optimizers.base import Optimizer
 from runner.optimizers.heavy_ball import HeavyBall
+from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.momentum import Momentum
 from runner.optimizers.sgd import Sgd
 
@@ -15,6 +16,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adagrad": Adagrad,
     "adam": Adam,
     "adamw": AdamW,
+    "lbfgs": Lbfgs,
 }
 
-__all__ = ["OPTIMIZERS", "Adagrad", "Adam", "AdamW", "HeavyBall", "Momentum", "Optimizer", "Sgd"]
+__all__ = ["OPTIMIZERS", "Adagrad", "Adam", "AdamW", "HeavyBall", "Lbfgs", "Momentum", "Optimizer", "Sgd"]

@@ -3,6 +3,7 @@
 from runner.strategies.async_data import AsyncData
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.model import ModelParallel
+from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 
@@ -12,4 +13,5 @@ STRATEGIES: dict[str, type] = {
     "async_data": AsyncData,
     "model": ModelParallel,
     "hybrid": Hybrid,
+    "sandblaster": Sandblaster,
 }

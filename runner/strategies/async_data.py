@@ -103,7 +103,7 @@ class AsyncData:
         graph = Graph()
         served = Variables(graph, seed=task.seed)
         shards = [Shard(graph, served, j, task, self.staleness) for j in range(self.servers)]
-        assigned = shard_by_size(specs_of(task, shares(task.batch_size, self.workers)[0]), self.servers)
+        assigned = shard_by_size(specs_of(task), self.servers)
         placed = {name: shards[j].device for name, j in assigned.items()}
         replicas = [
             ModelReplica(task, k, share, served, placed, shards, self._habits)

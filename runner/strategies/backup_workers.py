@@ -56,7 +56,7 @@ def backup_workers(
     kept = [Server(graph, task, j) for j in range(servers)]
     given_out = -(-task.batch_size * (workers + backups) // workers)
     cut = shares(given_out, workers + backups)
-    placed = {name: kept[j].device for name, j in shard_by_size(specs_of(task, cut[0]), servers).items()}
+    placed = {name: kept[j].device for name, j in shard_by_size(specs_of(task), servers).items()}
     copying = [_Copying(task, k, served, placed) for k in range(len(cut))]
     inboxes = [_Inbox(task, k, served, kept[0].device) for k in range(len(cut))]
     sent = [

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from runner.engine.graph import Graph
 from runner.engine.network import StateUpdate
 from runner.engine.program import Program
 from runner.engine.tensor import Tensor
+from runner.engine.variables import Variable
 from runner.strategies.base import Forward, Gradients, Replica, Task, ordered_sum, shares
 from runner.strategies.clients import program
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What one copy computed on a batch: loss and accuracy, gradients and statistics, all summed over its parts."""
+
+    replica: Replica
+    loss: Tensor
+    accuracy: Tensor
+    totals: Sequence[tuple[Variable, Tensor]]
+    updates: Sequence[StateUpdate]
 
 
 def in_microbatches(task: Task, device: str) -> Program:
@@ -17,6 +30,18 @@ def in_microbatches(task: Task, device: str) -> Program:
 
     device: full name, or a constraint that leaves the choice open.
     """
+    return updating(computed_in_parts(task, device))
+
+
+def updating(computed: Computed) -> Program:
+    """Return the program that updates by what was computed."""
+    replica = computed.replica
+    targets = replica.apply(computed.totals, computed.updates)
+    return program(replica.graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=targets)
+
+
+def computed_in_parts(task: Task, device: str) -> Computed:
+    """Add forward and backward passes of all parts in a graph of their own, and ordered sums."""
     graph = Graph()
     replica = Replica(graph, task, device=device)
     computed = [
@@ -30,8 +55,7 @@ def in_microbatches(task: Task, device: str) -> Program:
             for i, (variable, _) in enumerate(computed[0].gradients)
         ]
         updates = _total_updates(graph, computed)
-    targets = replica.apply(totals, updates)
-    return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
+    return Computed(replica, loss, accuracy, totals, updates)
 
 
 def part_scope(task: Task, part: int) -> str:

@@ -14,7 +14,7 @@ from runner.engine.tensor import Tensor, TensorSpec
 from runner.engine.variables import Declaration, Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.base import assign_by
-from runner.strategies.base import Gradients, Replica, Share, Task, advance, ordered_sum, shares
+from runner.strategies.base import Gradients, Replica, Task, advance, ordered_sum, shares
 from runner.strategies.batch_statistics import Compute
 from runner.strategies.clients import program
 
@@ -41,10 +41,9 @@ def parameter_server(task: Task, workers: int, servers: int, compute: Compute) -
     graph = Graph()
     served = Variables(graph, seed=task.seed)
     kept = [Server(graph, task, j) for j in range(servers)]
-    cut = shares(task.batch_size, workers)
-    placed = {name: kept[j].device for name, j in shard_by_size(specs_of(task, cut[0]), servers).items()}
+    placed = {name: kept[j].device for name, j in shard_by_size(specs_of(task), servers).items()}
     replicas = [reading_replica(task, k, served, placed) for k in range(workers)]
-    computed = compute(replicas, cut)
+    computed = compute(replicas, shares(task.batch_size, workers))
     graph = served.graph = replicas[0].graph
     with graph.device(replicas[0].device), graph.absolute_scope("train/total"):
         # Metrics are summed by the first worker, as by other ways to combine.
@@ -106,10 +105,14 @@ class Reads(Variables):
 
     def _create(self, declared: Declaration, device: str) -> Variable:
         variable = self._served.declare(declared, self._placed[declared.name])
-        graph, name = self.graph, declared.name
+        graph = self.graph
         with graph.absolute_scope(f"{self.prefix}/read"), graph.device(device), graph.layer(declared.layer):
             # Gradients are taken for this node: with the worker's own, what it adds up stays with it.
-            return replace(variable, tensor=ops.identity(graph, variable.tensor, name=name))
+            return replace(variable, tensor=self._at_hand(variable))
+
+    def _at_hand(self, variable: Variable) -> Tensor:
+        """Add what the worker has of a served variable."""
+        return ops.identity(self.graph, variable.tensor, name=variable.name)
 
 
 def reading_replica(
@@ -121,10 +124,10 @@ def reading_replica(
     return Replica(served.graph, task, device=device, prefix=prefix, variables=reads)
 
 
-def specs_of(task: Task, share: Share) -> dict[str, TensorSpec]:
+def specs_of(task: Task) -> dict[str, TensorSpec]:
     """Every variable of the network in order of creation, from a forward pass in a graph of its own."""
     scratch = Replica(Graph(), task, device="")
-    scratch.forward(share, "train")
+    scratch.forward((0, 1), "train")
     return {variable.name: variable.spec for variable in scratch.variables}
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -9,8 +10,11 @@ from omegaconf import OmegaConf
 from runner.engine import ops
 from runner.engine.op import ShapeError
 from runner.errors import ConfigError
-from runner.optimizers import OPTIMIZERS, Adam, Sgd
+from runner.optimizers import OPTIMIZERS, Adam, Lbfgs, Sgd
 from tests.optimizers.support import START, Trainer
+
+RULES = sorted(set(OPTIMIZERS) - {"lbfgs"})
+"""Optimizers whose update follows from a gradient."""
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -26,7 +30,7 @@ def test_every_optimizer_is_a_schema(name: str) -> None:
     assert OmegaConf.to_object(OmegaConf.structured(schema)) == schema()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", RULES)
 def test_every_state_is_assigned_once_beside_its_variable(name: str) -> None:
     trainer = Trainer(OPTIMIZERS[name](weight_decay=0.1, clip_norm=1.0))
     assigns = [trainer.graph.nodes[target] for target in trainer.targets]
@@ -35,7 +39,7 @@ def test_every_state_is_assigned_once_beside_its_variable(name: str) -> None:
     assert all(node.name.startswith("update/fc1/") and node.layer is not None for node in assigns)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", RULES)
 def test_gradient_may_be_any_tensor_of_the_graph(name: str) -> None:
     """As strategies hand in sums from other devices, or the variable itself."""
     trainer = Trainer(OPTIMIZERS[name]())
@@ -50,6 +54,24 @@ def test_gradient_may_be_any_tensor_of_the_graph(name: str) -> None:
     )
     assert len(targets) == len(trainer.targets)
     assert set(targets).isdisjoint(trainer.targets)
+
+
+def test_lbfgs_has_no_rule() -> None:
+    with pytest.raises(ConfigError, match="optimizer=lbfgs: no gradient alone says where its step ends"):
+        Trainer(Lbfgs())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": 0.5}, r"optimizer\.lr=0\.5: expected 1\.0; the line search finds the length of a step"),
+        ({"history": 0}, r"optimizer\.history=0: expected 1 pair or more"),
+        ({"max_evaluations": 0}, r"optimizer\.max_evaluations=0: expected 1 or more"),
+    ],
+)
+def test_impossible_settings_of_lbfgs(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        Lbfgs(**settings)
 
 
 def test_no_gradients_no_update() -> None:

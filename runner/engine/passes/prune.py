@@ -30,35 +30,37 @@ def prune(
         if target not in graph:
             raise ShapeError(f"target {target!r} is not in the graph")
     moved = {tensor: Tensor(feed_node_name(tensor)) for tensor in feeds}
-    rewired = {node.name: _rewired(graph, node, moved) for node in graph}
-    needed = _needed(rewired, {t.node for t in fetches if t not in moved} | set(targets))
+    needed = _needed(graph, moved, {t.node for t in fetches if t not in moved} | set(targets))
     pruned = Graph()
     for tensor in feeds:
         owner, spec = graph.nodes[tensor.node], graph.spec(tensor)
         attributes = {"shape": spec.shape, "dtype": spec.dtype}
         name = feed_node_name(tensor)
         pruned.insert(Node(name, "placeholder", (), attributes, (spec,), owner.device, layer=owner.layer))
-    for name, node in rewired.items():
+    for name in graph.nodes:
         if name in needed:
             # A colocation partner is no reason to run a node; it is dropped where nothing else needs it.
-            kept = tuple(partner for partner in node.colocate_with if partner in needed)
-            pruned.insert(replace(node, colocate_with=kept))
+            kept = tuple(partner for partner in needed[name].colocate_with if partner in needed)
+            pruned.insert(replace(needed[name], colocate_with=kept))
     return pruned, moved
 
 
-def _needed(rewired: Mapping[str, Node], start: set[str]) -> set[str]:
-    needed, stack = set(start), sorted(start)
+def _needed(graph: Graph, moved: Mapping[Tensor, Tensor], start: set[str]) -> dict[str, Node]:
+    """The nodes that have to run, by name, rewired; only they are looked at, however large the graph is."""
+    needed: dict[str, Node] = {}
+    seen, stack = set(start), sorted(start)
     while stack:
-        node = rewired[stack.pop()]
+        name = stack.pop()
+        node = needed[name] = _rewired(graph, graph.nodes[name], moved)
         if node.op == "placeholder":
             raise ShapeError(
                 f"placeholder {node.name!r} is needed but not fed; feed it or a tensor between it and the fetches"
             )
-        for name in (*(t.node for t in node.inputs), *node.control_inputs):
+        for before in (*(t.node for t in node.inputs), *node.control_inputs):
             # What carries a fed value is not among the graph's own nodes.
-            if name in rewired and name not in needed:
-                needed.add(name)
-                stack.append(name)
+            if before in graph and before not in seen:
+                seen.add(before)
+                stack.append(before)
     return needed
 
 

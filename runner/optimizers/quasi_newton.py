@@ -1,0 +1,187 @@
+"""L-BFGS (Nocedal 1980; Nocedal and Wright 2006, algorithms 7.4 and 7.5) by commands to a machine that holds vectors.
+
+The objective may change between iterations, as another batch does: an iteration begins with an evaluation of its own
+objective, and both gradients of the pair that it keeps are of that one (Schraudolph, Yu and Guenter 2007, section
+3.2.1), so that y is the change by the step and not that by the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from runner.errors import NumericError
+from runner.optimizers.line_search import Point, search
+from runner.optimizers.vector_machine import Add, Command, Dot, Scale, VectorMachine
+
+X, GRADIENT, DIRECTION = "x", "gradient", "direction"
+START, START_GRADIENT = "start", "start_gradient"
+"""Where a line search began; when it is over, the step s and the change y of the gradient."""
+
+CURVATURE = 1e-4
+"""A pair is kept where s'y > CURVATURE * |s'g|, the slope at the start: a test of the form that L-BFGS-B has (Zhu et
+al. 1997), which asks for more than rounding. Under the strong Wolfe conditions s'y >= 0.1 |s'g|."""
+
+
+def step_name(place: int) -> str:
+    """The vector s of a pair."""
+    return f"step_{place}"
+
+
+def change_name(place: int) -> str:
+    """The vector y of a pair."""
+    return f"change_{place}"
+
+
+@dataclass
+class History:
+    """The numbers of the newest pairs (s, y); their vectors are the machine's, in places that are taken in turn.
+
+    pairs: kept since the history was empty. curvatures, squares: s'y and y'y of the pair at each place.
+    """
+
+    size: int
+    pairs: int = 0
+    curvatures: list[float] = field(default_factory=list)
+    squares: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for numbers in (self.curvatures, self.squares):
+            numbers += [0.0] * (self.size - len(numbers))
+
+    def newest_first(self) -> list[int]:
+        """The places that hold a pair."""
+        return [number % self.size for number in reversed(range(max(0, self.pairs - self.size), self.pairs))]
+
+    def keep(self, curvature: float, square: float) -> int:
+        """Take in a pair instead of the oldest; return its place."""
+        place = self.pairs % self.size
+        self.curvatures[place], self.squares[place] = curvature, square
+        self.pairs += 1
+        return place
+
+    def forget(self) -> None:
+        """Drop all pairs."""
+        self.pairs = 0
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one iteration did.
+
+    objective: where it began. step: by which the direction was multiplied, 0 where no point was lower. evaluations:
+    of the objective. kept: whether its pair went into the history.
+    """
+
+    objective: float
+    step: float
+    evaluations: int
+    kept: bool
+
+
+def commands(history: int) -> list[Command]:
+    """Everything that :func:`iterate` may command beside evaluations, with ``history`` pairs."""
+    found: list[Command] = [
+        Dot(GRADIENT, GRADIENT),
+        Dot(GRADIENT, DIRECTION),
+        Dot(START, START_GRADIENT),
+        Dot(START_GRADIENT, START_GRADIENT),
+        Scale(DIRECTION, GRADIENT),
+        Scale(DIRECTION, DIRECTION),
+        Scale(START, X),
+        Scale(START_GRADIENT, GRADIENT),
+        Scale(X, START),
+        Add(X, START, DIRECTION),
+        Add(START, X, START),
+        Add(START_GRADIENT, GRADIENT, START_GRADIENT),
+    ]
+    for place in range(history):
+        s, y = step_name(place), change_name(place)
+        found += [Dot(s, DIRECTION), Dot(y, DIRECTION), Add(DIRECTION, DIRECTION, s), Add(DIRECTION, DIRECTION, y)]
+        found += [Scale(s, START), Scale(y, START_GRADIENT)]
+    return found
+
+
+def iterate(machine: VectorMachine, history: History, *, longest: float | None, most: int) -> Iteration:
+    """Move "x" by one step along the direction of the history, and keep the pair that the step gives.
+
+    longest: the length of the first step tried where the history is empty and the direction is -g; None for that of
+    the gradient itself. most: evaluations of a line search. Where that finds no lower point, "x" stays and the history
+    is dropped. An objective that is not finite is returned as it is. Raises NumericError where only the gradient is
+    not finite.
+    """
+    objective = machine.evaluate()
+    if not math.isfinite(objective):
+        return Iteration(objective, 0.0, 1, kept=False)
+    square = machine.dot(GRADIENT, GRADIENT)
+    if not math.isfinite(square):
+        raise NumericError(f"the objective is {objective:g}, but its gradient has the squared length {square}")
+    if square == 0.0:
+        return Iteration(objective, 0.0, 1, kept=False)
+    slope = _find_direction(machine, history, square)
+    first = 1.0 if history.pairs or longest is None else min(1.0, longest / math.sqrt(square))
+    found, evaluations = _search(machine, Point(0.0, objective, slope), first, most)
+    if found is None:
+        machine.scale(X, 1.0, START)
+        history.forget()
+        return Iteration(objective, 0.0, 1 + evaluations, kept=False)
+    kept = _remember(machine, history, -CURVATURE * found.step * slope)
+    return Iteration(objective, found.step, 1 + evaluations, kept)
+
+
+def _find_direction(machine: VectorMachine, history: History, square: float) -> float:
+    """Let "direction" be that of the history, -g where it leads uphill; return the slope along it."""
+    _apply_inverse(machine, history)
+    slope = machine.dot(GRADIENT, DIRECTION)
+    if slope < 0.0:
+        return slope
+    history.forget()
+    machine.scale(DIRECTION, -1.0, GRADIENT)
+    return -square
+
+
+def _apply_inverse(machine: VectorMachine, history: History) -> None:
+    """direction <- -H g: the two loops of algorithm 7.4, with H0 = s'y / y'y of the newest pair (equation 7.20)."""
+    machine.scale(DIRECTION, -1.0, GRADIENT)
+    places = history.newest_first()
+    projections = {}
+    for place in places:
+        projections[place] = machine.dot(step_name(place), DIRECTION) / history.curvatures[place]
+        machine.add(DIRECTION, DIRECTION, -projections[place], change_name(place))
+    if places:
+        machine.scale(DIRECTION, history.curvatures[places[0]] / history.squares[places[0]], DIRECTION)
+    for place in reversed(places):
+        correction = machine.dot(change_name(place), DIRECTION) / history.curvatures[place]
+        machine.add(DIRECTION, DIRECTION, projections[place] - correction, step_name(place))
+
+
+def _search(machine: VectorMachine, start: Point, first: float, most: int) -> tuple[Point | None, int]:
+    """Search along "direction"; leaves "x" and "gradient" where it ended. Returns the point and the evaluations."""
+    machine.scale(START, 1.0, X)
+    machine.scale(START_GRADIENT, 1.0, GRADIENT)
+    seen = []
+
+    def along(step: float) -> Point:
+        machine.add(X, START, step, DIRECTION)
+        value = machine.evaluate()
+        slope = machine.dot(GRADIENT, DIRECTION)
+        seen.append(Point(step, value, slope))
+        return seen[-1]
+
+    found = search(along, start, first, most)
+    if found is not None and found is not seen[-1]:
+        along(found.step)
+    return found, len(seen)
+
+
+def _remember(machine: VectorMachine, history: History, least: float) -> bool:
+    """Keep the pair of a step that is over, unless the slope has hardly risen; say whether it was kept."""
+    machine.add(START, X, -1.0, START)
+    machine.add(START_GRADIENT, GRADIENT, -1.0, START_GRADIENT)
+    curvature = machine.dot(START, START_GRADIENT)
+    if not curvature > least:
+        return False
+    place = history.keep(curvature, machine.dot(START_GRADIENT, START_GRADIENT))
+    machine.scale(step_name(place), 1.0, START)
+    machine.scale(change_name(place), 1.0, START_GRADIENT)
+    return True

@@ -1,0 +1,202 @@
+"""``sandblaster``: L-BFGS with the batch cut into portions for replicas and the vectors cut into shards on servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from runner.engine import ops
+from runner.engine.conductor import Clients, Conductor
+from runner.engine.device import server_device, worker_device
+from runner.engine.graph import Graph
+from runner.engine.inputs import InputSlot
+from runner.engine.program import Client, Program
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Variable, Variables
+from runner.errors import ConfigError
+from runner.optimizers.lbfgs import Lbfgs
+from runner.strategies.base import Replica, Share, Task, ordered_sum, shares
+from runner.strategies.clients import standing_clients
+from runner.strategies.minimising import LbfgsConductor
+from runner.strategies.parameter_server import Reads, shard_by_size, specs_of
+from runner.strategies.replicas import GATHER, Cut, Replicas, compute_name, fetch_name, keep_name
+from runner.strategies.vectors import Vectors, require_no_averages
+
+
+@dataclass
+class Sandblaster:
+    """Sandblaster L-BFGS (Dean et al. 2012, section 4.2): N replicas, S parameter servers and a coordinator.
+
+    The coordinator, in the master, never touches parameters: it orders the servers to compute dot products, multiples
+    and sums of vectors, of which each keeps the pieces of its variables (:func:`shard_by_size`), and the replicas to
+    compute portions of the batch, N * portions_per_worker of them and as even as possible. A free replica gets the
+    next portion; at the end those outstanding are given out once more, and the first to finish counts.
+    See :class:`~runner.strategies.replicas.Replicas`.
+
+    Whoever computes what, an update is that of ``single`` with ``optimizer=lbfgs`` and as many microbatches, bit for
+    bit where kernels have one layout and one order of sums, as those of float64 have.
+
+    Bytes on wires, P trained values of b bytes: an evaluation sends each replica that takes part the parameters, P b,
+    and the servers a gradient, P b, for every portion that is computed: with D portions computed twice
+    (N + N portions_per_worker + D) P b at most. An iteration makes one evaluation and one for each point of its line
+    search. Evaluations of the test split read all variables for each batch, P b for each worker. Orders and answers are
+    numbers. Beside P values and the vectors of :class:`~runner.strategies.vectors.Vectors` servers keep a gradient of
+    each portion and one of each replica: N (portions_per_worker + 1) P.
+    """
+
+    name: str = "sandblaster"
+    workers: int = 2
+    servers: int = 1
+    portions_per_worker: int = 8
+
+    def __post_init__(self) -> None:
+        for key in ("servers", "portions_per_worker"):
+            value = getattr(self, key)
+            if value < 1:
+                raise ConfigError(f"parallelism.{key}={value}: expected 1 or more")
+
+    def build(self, task: Task) -> Program:
+        """Return the program of replicas and servers; its conductor is the coordinator.
+
+        Raises ConfigError for another optimizer than ``lbfgs``, for a network with batch normalisation, a batch with
+        fewer examples than there are portions, or more servers than variables.
+        """
+        count = self.workers * self.portions_per_worker
+        if not isinstance(task.optimizer, Lbfgs):
+            raise ConfigError(
+                f"parallelism=sandblaster with optimizer={task.optimizer.name}: its coordinator commands L-BFGS; "
+                "use optimizer=lbfgs, or another strategy"
+            )
+        if task.batch_size < count:
+            raise ConfigError(
+                f"train.batch_size={task.batch_size} with {count} portions (parallelism.workers={self.workers} times "
+                f"parallelism.portions_per_worker={self.portions_per_worker}): every portion needs an example"
+            )
+        return _Building(task, task.optimizer, self.workers, self.servers, count).program()
+
+
+class _Copies(Reads):
+    """The served variables as one replica has them between fetches: copies on its own device."""
+
+    def _at_hand(self, variable: Variable) -> Tensor:
+        return ops.variable(self.graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
+
+
+@dataclass(frozen=True)
+class _Computation:
+    """Forward and backward pass of a replica over a portion of some size."""
+
+    size: int
+    inputs: tuple[InputSlot, ...]
+    loss: Tensor
+    accuracy: Tensor
+    gradients: Sequence[Tensor]
+
+
+class _Building:
+    """One program while it is built."""
+
+    def __init__(self, task: Task, optimizer: Lbfgs, workers: int, servers: int, count: int) -> None:
+        """count: portions of the batch."""
+        self._task = task
+        self._optimizer = optimizer
+        self._servers = servers
+        self._portions = shares(task.batch_size, count)
+        self._graph = Graph()
+        self._served = Variables(self._graph, seed=task.seed)
+        placed = {name: server_device(j) for name, j in shard_by_size(specs_of(task), servers).items()}
+        self._replicas = [self._replica(_Copies, placed, "replica", k) for k in range(workers)]
+        self._scorers = [self._replica(Reads, placed, "scorer", k) for k in range(workers)]
+
+    def program(self) -> Program:
+        """Add everything and assemble it."""
+        computations = [self._computations(replica) for replica in self._replicas]
+        vectors = Vectors(self._graph, self._served, self._optimizer.history)
+        inboxes = [self._gradient(vectors, f"inbox_{k}") for k in range(len(self._replicas))]
+        slots = [self._gradient(vectors, f"portion_{p}") for p in range(len(self._portions))]
+        gather = self._gather(vectors, slots)
+        clients = [
+            *(self._compute(k, each, inboxes[k]) for k, own in enumerate(computations) for each in own),
+            *(self._fetch(k) for k in range(len(self._replicas))),
+            *(self._keep(k, p, inbox, slot) for k, inbox in enumerate(inboxes) for p, slot in enumerate(slots)),
+            gather,
+            *vectors.clients(deferred=True),
+            *standing_clients(self._graph, self._scorers, [self._served]),
+        ]
+        return Program(
+            self._graph,
+            {client.name: client for client in clients},
+            {variable.name: variable.spec for variable in self._served},
+            workers=len(self._replicas),
+            servers=self._servers,
+            conduct=self._conduct(vectors, list(gather.fetches)),
+        )
+
+    def _replica(self, kind: type[Reads], placed: Mapping[str, str], role: str, index: int) -> Replica:
+        prefix, device = f"{role}_{index}", worker_device(index)
+        variables = kind(self._served, placed, prefix=prefix, device=device)
+        return Replica(self._graph, self._task, device=device, prefix=prefix, variables=variables)
+
+    def _computations(self, replica: Replica) -> list[_Computation]:
+        """Add what a replica computes, once for every size of a portion."""
+        # The first example that portion 0 would have if all before a portion were of its size.
+        begins = {hi - lo: lo - p * (hi - lo) for p, (lo, hi) in enumerate(self._portions)}
+        return [self._computation(replica, (begin, begin + size)) for size, begin in begins.items()]
+
+    def _computation(self, replica: Replica, share: Share) -> _Computation:
+        size = share[1] - share[0]
+        known = len(replica.train_inputs)
+        found = replica.compute_gradients(share, f"portion_of_{size}")
+        require_no_averages(found.state_updates)
+        inputs = tuple(replace(slot, parts=len(self._portions)) for slot in replica.train_inputs[known:])
+        return _Computation(size, inputs, found.loss, found.accuracy, [gradient for _, gradient in found.gradients])
+
+    def _gradient(self, vectors: Vectors, scope: str) -> list[Tensor]:
+        """Room for a gradient, on the servers."""
+        return [vectors.beside(variable, scope) for variable in vectors.trained]
+
+    def _compute(self, worker: int, computation: _Computation, inbox: Sequence[Tensor]) -> Client:
+        return Client(
+            compute_name(worker, computation.size),
+            fetches={"loss": computation.loss, "accuracy": computation.accuracy},
+            targets=self._assigned(f"{compute_name(worker, computation.size)}", inbox, computation.gradients),
+            inputs=computation.inputs,
+            feeds={"step": (self._replicas[worker].step,)},
+            deferred=True,
+            slowed=True,
+        )
+
+    def _fetch(self, worker: int) -> Client:
+        copies = self._replicas[worker].variables
+        values = [self._served[copy.name].tensor for copy in copies]
+        name = fetch_name(worker)
+        return Client(name, targets=self._assigned(name, [copy.tensor for copy in copies], values), deferred=True)
+
+    def _keep(self, worker: int, portion: int, inbox: Sequence[Tensor], slot: Sequence[Tensor]) -> Client:
+        name = keep_name(worker, portion)
+        return Client(name, targets=self._assigned(name, slot, inbox), deferred=True)
+
+    def _gather(self, vectors: Vectors, slots: Sequence[Sequence[Tensor]]) -> Client:
+        """Add the gradients of all portions up in their order, and let that be the objective's."""
+        totals = []
+        for variable, *parts in zip(vectors.trained, *slots, strict=True):
+            device = self._served.device_of(variable)
+            with self._graph.absolute_scope(f"{GATHER}/{variable.name}"), self._graph.device(device):
+                totals.append(ordered_sum(self._graph, parts))
+        objective = vectors.objective(self._optimizer, totals)
+        return Client(GATHER, fetches=objective.penalties, targets=objective.targets, deferred=True)
+
+    def _assigned(self, client: str, targets: Sequence[Tensor], values: Sequence[Tensor]) -> tuple[str, ...]:
+        with self._graph.absolute_scope(client.replace(" ", "_")):
+            pairs = zip(targets, values, strict=True)
+            return tuple(ops.assign(self._graph, target, value).node for target, value in pairs)
+
+    def _conduct(self, vectors: Vectors, penalties: Sequence[str]) -> Callable[[Clients], Conductor]:
+        cut = Cut(len(self._replicas), [hi - lo for lo, hi in self._portions])
+        trained = [variable.name for variable in vectors.trained]
+
+        def conduct(clients: Clients) -> Conductor:
+            replicas = Replicas(clients, cut, penalties)
+            return LbfgsConductor(replicas, self._optimizer, trained, self._task.state_dtype)
+
+        return conduct

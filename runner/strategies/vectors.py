@@ -1,0 +1,173 @@
+"""Vectors over all trained variables, held piece by piece beside each variable, and the clients that compute with them.
+
+With them a coordinator minimises without ever touching a parameter (Dean et al. 2012, section 4.2): it commands, the
+devices that hold the pieces compute and store, and only numbers come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from runner.engine import ops
+from runner.engine.graph import Graph
+from runner.engine.initializers import Constant
+from runner.engine.network import StateUpdate
+from runner.engine.program import Client
+from runner.engine.tensor import Tensor, TensorSpec
+from runner.engine.variables import Variable, Variables
+from runner.errors import ConfigError
+from runner.optimizers.base import Optimizer
+from runner.optimizers.quasi_newton import (
+    DIRECTION,
+    GRADIENT,
+    START,
+    START_GRADIENT,
+    X,
+    change_name,
+    commands,
+    step_name,
+)
+from runner.optimizers.vector_machine import Add, Command, Dot, Scale
+
+RECALL, REMEMBER = "recall", "remember"
+"""Clients that read and write the numbers of the history."""
+
+FACTOR, PAIRS, PRODUCTS = "factor", "lbfgs/pairs", "lbfgs/products"
+"""Names of what is fed and fetched; the latter two are variables."""
+
+
+def require_no_averages(updates: Sequence[StateUpdate]) -> None:
+    """Raise ConfigError where a network keeps moving averages: each point of a line search would advance them."""
+    if updates:
+        raise ConfigError(
+            f"optimizer=lbfgs: the network keeps moving averages such as {updates[0].variable.name!r}, which would "
+            "advance at points that a line search only tries; use a network without batch normalisation, or another "
+            "optimizer"
+        )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """How the objective's gradient is stored. targets: do so. penalties: numbers that add up to what it has of them."""
+
+    targets: tuple[str, ...]
+    penalties: Mapping[str, Tensor]
+
+
+class Vectors:
+    """The vectors of L-BFGS over the trained variables of a store, in a graph.
+
+    The pairs of the history are variables of the store, as slots are, and so in checkpoints; so are their numbers:
+    "lbfgs/pairs" () int64 and "lbfgs/products" (2, history) float64, s'y and y'y. With P trained values these are
+    2 * history * P values beside the variables, and there are 4 P more that no iteration needs from the one before.
+    """
+
+    def __init__(self, graph: Graph, variables: Variables, history: int) -> None:
+        self._graph = graph
+        self._variables = variables
+        self._history = history
+        self.trained = variables.trainable
+        self._pieces = {X: [variable.tensor for variable in self.trained]}
+        for name in (GRADIENT, DIRECTION, START, START_GRADIENT):
+            self._pieces[name] = [self.beside(variable, f"lbfgs/{name}") for variable in self.trained]
+        for place in range(history):
+            for name in (step_name(place), change_name(place)):
+                self._pieces[name] = [variables.slot(variable, name).tensor for variable in self.trained]
+        devices = dict.fromkeys(map(variables.device_of, self.trained))
+        self._factors = {device: self._factor(device) for device in devices}
+
+    def beside(self, variable: Variable, scope: str) -> Tensor:
+        """Add a tensor like a variable, on its device, that is state of the program but in no checkpoint."""
+        with self._graph.absolute_scope(scope), self._at(variable):
+            return ops.variable(self._graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
+
+    def objective(self, optimizer: Optimizer, totals: Sequence[Tensor]) -> Objective:
+        """Add the gradient of the objective, from that of the loss for each variable in their order.
+
+        The objective is the loss plus weight_decay / 2 * w'w over decayed variables.
+        """
+        graph, targets, penalties = self._graph, [], {}
+        for variable, total, gradient in zip(self.trained, totals, self._pieces[GRADIENT], strict=True):
+            with graph.absolute_scope(f"lbfgs/objective/{variable.name}"), self._at(variable):
+                targets.append(ops.assign(graph, gradient, optimizer.with_decay(graph, variable, total)).node)
+                if optimizer.weight_decay and variable.decayed:
+                    square = ops.reduce_sum(graph, ops.square(graph, variable.tensor))
+                    penalties[f"penalty {variable.name}"] = ops.scale(graph, square, 0.5 * optimizer.weight_decay)
+        return Objective(tuple(targets), penalties)
+
+    def clients(self, *, deferred: bool) -> list[Client]:
+        """A client for every command, called as the command is written, and :data:`RECALL` and :data:`REMEMBER`.
+
+        A product is fetched as one number for each variable: their sum does not depend on who holds which.
+        """
+        return [*(self._client(each, deferred) for each in commands(self._history)), *self._numbers(deferred)]
+
+    def _client(self, command: Command, deferred: bool) -> Client:
+        name = str(command)
+        with self._graph.absolute_scope(f"lbfgs/commands/{name.replace(' ', '/')}"):
+            match command:
+                case Dot(a, b):
+                    return Client(name, fetches=self._products(a, b), deferred=deferred)
+                case Scale(into, a):
+                    targets = self._stored(into, self._multiples(a))
+                case Add(into, a, b):
+                    targets = self._stored(into, self._sums(a, self._multiples(b)))
+        return Client(name, targets=targets, feeds={FACTOR: tuple(self._factors.values())}, deferred=deferred)
+
+    def _products(self, a: str, b: str) -> dict[str, Tensor]:
+        products = {}
+        for variable, left, right in zip(self.trained, self._pieces[a], self._pieces[b], strict=True):
+            with self._at(variable):
+                products[variable.name] = ops.reduce_sum(self._graph, ops.mul(self._graph, left, right))
+        return products
+
+    def _multiples(self, name: str) -> list[Tensor]:
+        """A vector times the factor that is fed."""
+        multiples = []
+        for variable, piece in zip(self.trained, self._pieces[name], strict=True):
+            with self._at(variable):
+                factor = self._factors[self._variables.device_of(variable)]
+                multiples.append(ops.mul(self._graph, piece, factor))
+        return multiples
+
+    def _sums(self, name: str, others: Sequence[Tensor]) -> list[Tensor]:
+        sums = []
+        for variable, piece, other in zip(self.trained, self._pieces[name], others, strict=True):
+            with self._at(variable):
+                sums.append(ops.add(self._graph, piece, other))
+        return sums
+
+    def _stored(self, into: str, values: Sequence[Tensor]) -> tuple[str, ...]:
+        pieces = zip(self._pieces[into], values, strict=True)
+        return tuple(ops.assign(self._graph, piece, value).node for piece, value in pieces)
+
+    def _numbers(self, deferred: bool) -> list[Client]:
+        """Read and write what is known of the pairs beside their vectors."""
+        graph, device = self._graph, next(iter(self._factors))
+        specs = {PAIRS: TensorSpec((), "int64"), PRODUCTS: TensorSpec((2, self._history), "float64")}
+        kept = {
+            name: self._variables.get(name, spec, Constant(), trainable=False, device=device)
+            for name, spec in specs.items()
+        }
+        fed, targets = {}, []
+        with graph.absolute_scope("lbfgs/remember"), graph.device(device):
+            for name, variable in kept.items():
+                fed[name] = (ops.placeholder(graph, variable.spec.shape, variable.spec.dtype),)
+                targets.append(ops.assign(graph, variable.tensor, fed[name][0]).node)
+        recalled = {name: variable.tensor for name, variable in kept.items()}
+        return [
+            Client(RECALL, fetches=recalled, deferred=deferred),
+            Client(REMEMBER, targets=tuple(targets), feeds=fed, deferred=deferred),
+        ]
+
+    def _factor(self, device: str) -> Tensor:
+        with self._graph.absolute_scope("lbfgs"), self._graph.device(device):
+            return ops.placeholder(self._graph, (), self.trained[0].spec.dtype, name=FACTOR)
+
+    @contextmanager
+    def _at(self, variable: Variable) -> Iterator[None]:
+        """Put what is added within on the device of a variable, in its layer."""
+        with self._graph.device(self._variables.device_of(variable)), self._graph.layer(variable.layer):
+            yield

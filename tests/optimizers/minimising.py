@@ -1,0 +1,92 @@
+"""Vectors in NumPy, and problems of known solution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.optimizers.quasi_newton import GRADIENT, History, Iteration, X, iterate
+from runner.optimizers.vector_machine import Add, Command, Dot, Scale
+
+Vector = NDArray[np.float64]
+Objective = Callable[[Vector], tuple[float, Vector]]
+
+
+class NumpyMachine:
+    """A vector machine in this process that notes its commands."""
+
+    def __init__(self, objective: Objective, x: Vector) -> None:
+        self.objective = objective
+        self.vectors: dict[str, Vector] = {X: x.copy()}
+        self.commands: list[Command] = []
+        self.values: list[float] = []
+
+    def dot(self, a: str, b: str) -> float:
+        self.commands.append(Dot(a, b))
+        return float(self.vectors[a] @ self.vectors[b])
+
+    def scale(self, into: str, factor: float, a: str) -> None:
+        self.commands.append(Scale(into, a))
+        self.vectors[into] = factor * self.vectors[a]
+
+    def add(self, into: str, a: str, factor: float, b: str) -> None:
+        self.commands.append(Add(into, a, b))
+        self.vectors[into] = self.vectors[a] + factor * self.vectors[b]
+
+    def evaluate(self) -> float:
+        value, self.vectors[GRADIENT] = self.objective(self.vectors[X])
+        self.values.append(value)
+        return value
+
+
+def minimised(
+    machine: NumpyMachine, history: History, *, iterations: int = 200, tolerance: float = 1e-7, most: int = 20
+) -> list[Iteration]:
+    """Iterate until the gradient is short."""
+    done = []
+    while len(done) < iterations:
+        done.append(iterate(machine, history, longest=1.0, most=most))
+        if np.abs(machine.vectors[GRADIENT]).max() < tolerance:
+            break
+    return done
+
+
+def rosenbrock(x: Vector) -> tuple[float, Vector]:
+    """The chained valley; its minimum is 0 at ones."""
+    ahead, behind = x[1:], x[:-1]
+    gradient = np.zeros_like(x)
+    gradient[:-1] = -400.0 * behind * (ahead - behind**2) - 2.0 * (1.0 - behind)
+    gradient[1:] += 200.0 * (ahead - behind**2)
+    return float((100.0 * (ahead - behind**2) ** 2 + (1.0 - behind) ** 2).sum()), gradient
+
+
+def beale(x: Vector) -> tuple[float, Vector]:
+    """Least at (3, 0.5), 0."""
+    a, b = x
+    powers = np.array([b, b**2, b**3])
+    rest = np.array([1.5, 2.25, 2.625]) - a + a * powers
+    by_b = a * np.array([1.0, 2.0 * b, 3.0 * b**2])
+    return float(rest @ rest), np.array([2.0 * rest @ (powers - 1.0), 2.0 * rest @ by_b])
+
+
+def booth(x: Vector) -> tuple[float, Vector]:
+    """Least at (1, 3), 0."""
+    matrix = np.array([[1.0, 2.0], [2.0, 1.0]])
+    rest = matrix @ x - np.array([7.0, 5.0])
+    return float(rest @ rest), 2.0 * matrix.T @ rest
+
+
+class Quadratic:
+    """x'Ax / 2 - b'x with a drawn A of some condition number; ``solution`` is where it is least."""
+
+    def __init__(self, size: int, condition: float, seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        axes, _ = np.linalg.qr(generator.standard_normal((size, size)))
+        self.matrix = axes @ np.diag(np.geomspace(1.0, condition, size)) @ axes.T
+        self.b = generator.standard_normal(size)
+        self.solution = np.linalg.solve(self.matrix, self.b)
+
+    def __call__(self, x: Vector) -> tuple[float, Vector]:
+        return float(0.5 * x @ self.matrix @ x - self.b @ x), self.matrix @ x - self.b

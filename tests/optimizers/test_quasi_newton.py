@@ -1,0 +1,181 @@
+"""L-BFGS on problems whose minimum is known, beside SciPy's, and what it commands."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from runner.errors import NumericError
+from runner.optimizers.quasi_newton import (
+    DIRECTION,
+    GRADIENT,
+    History,
+    X,
+    change_name,
+    commands,
+    iterate,
+    step_name,
+)
+from tests.optimizers.minimising import NumpyMachine, Objective, Quadratic, Vector, beale, booth, minimised, rosenbrock
+
+QUADRATIC = Quadratic(size=20, condition=100.0, seed=1)
+
+PROBLEMS: dict[str, tuple[Objective, Vector, Vector]] = {
+    "rosenbrock": (rosenbrock, np.array([-1.2, 1.0]), np.ones(2)),
+    "rosenbrock of 10": (rosenbrock, np.tile([-1.2, 1.0], 5), np.ones(10)),
+    "beale": (beale, np.array([1.0, 1.0]), np.array([3.0, 0.5])),
+    "booth": (booth, np.array([-5.0, 8.0]), np.array([1.0, 3.0])),
+    "quadratic": (QUADRATIC, np.zeros(20), QUADRATIC.solution),
+}
+"""Name -> objective, start, where it is least."""
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_it_finds_the_minimum(name: str) -> None:
+    objective, start, solution = PROBLEMS[name]
+    machine = NumpyMachine(objective, start)
+    minimised(machine, History(10))
+    np.testing.assert_allclose(machine.vectors[X], solution, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_it_finds_what_scipy_finds_with_about_as_many_evaluations(name: str) -> None:
+    objective, start, _ = PROBLEMS[name]
+    machine = NumpyMachine(objective, start)
+    done = minimised(machine, History(10), tolerance=1e-6)
+    settings = {"maxcor": 10, "gtol": 1e-6, "ftol": 0.0}
+    reference = minimize(objective, start, jac=True, method="L-BFGS-B", options=settings)
+    np.testing.assert_allclose(machine.vectors[X], reference.x, atol=1e-5)
+    # A new objective may begin with every iteration, so each begins with an evaluation of its own.
+    assert len(machine.values) - len(done) <= 1.5 * reference.nfev + 5
+
+
+def inverse_by_formula(pairs: list[tuple[Vector, Vector]], size: int) -> Vector:
+    """H by equation 7.17 of Nocedal and Wright, from the oldest pair on, all in dense matrices."""
+    s, y = pairs[-1]
+    inverse = np.eye(size) * (s @ y) / (y @ y)
+    for s, y in pairs:
+        rho = 1.0 / (y @ s)
+        left = np.eye(size) - rho * np.outer(s, y)
+        inverse = left @ inverse @ left.T + rho * np.outer(s, s)
+    return inverse
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_the_direction_is_that_of_the_formula(size: int) -> None:
+    machine, history = NumpyMachine(rosenbrock, np.tile([-1.2, 1.0], 4)), History(size)
+    for _ in range(8):
+        iterate(machine, history, longest=1.0, most=20)
+        # Those of the ring, oldest first, before this iteration changes them.
+        places = history.newest_first()[::-1]
+        pairs = [(machine.vectors[step_name(i)], machine.vectors[change_name(i)]) for i in places]
+        gradient = rosenbrock(machine.vectors[X])[1]
+        iterate(machine, history, longest=1.0, most=20)
+        expected = -inverse_by_formula(pairs, 8) @ gradient
+        np.testing.assert_allclose(machine.vectors[DIRECTION], expected, rtol=1e-9, atol=1e-12)
+    assert len(history.newest_first()) == size
+
+
+def test_pairs_are_the_step_and_the_change_of_the_gradient() -> None:
+    machine, history = NumpyMachine(booth, np.array([-5.0, 8.0])), History(2)
+    before = machine.vectors[X]
+    iterate(machine, history, longest=None, most=20)
+    after = machine.vectors[X]
+    s, y = machine.vectors["step_0"], machine.vectors["change_0"]
+    np.testing.assert_array_equal(s, after - before)
+    np.testing.assert_allclose(y, booth(after)[1] - booth(before)[1], rtol=1e-12)
+    assert history.curvatures[0] == pytest.approx(s @ y)
+    assert history.squares[0] == pytest.approx(y @ y)
+
+
+def test_no_other_commands_are_given_than_those_announced_and_all_that_can_occur_are() -> None:
+    machine = NumpyMachine(rosenbrock, np.tile([-1.2, 1.0], 4))
+    minimised(machine, History(3))
+    uphill = NumpyMachine(lambda x: (float(x @ x), -2.0 * x), np.ones(8))
+    iterate(uphill, History(3), longest=1.0, most=3)
+    announced = commands(3)
+    assert len(announced) == len(set(announced))
+    assert set(machine.commands) | set(uphill.commands) == set(announced)
+
+
+def test_where_evaluations_run_out_point_and_gradient_are_those_of_the_best() -> None:
+    def shelf(x: Vector) -> tuple[float, Vector]:
+        return (-float(x[0]), np.array([-1.0])) if x[0] < 1.5 else (10.0, np.array([1.0]))
+
+    machine, history = NumpyMachine(shelf, np.zeros(1)), History(3)
+    did = iterate(machine, history, longest=None, most=2)
+    assert machine.values == [0.0, -1.0, 10.0, -1.0]
+    assert (did.step, did.evaluations) == (1.0, 4)
+    assert (machine.vectors[X], machine.vectors[GRADIENT]) == (1.0, -1.0)
+
+
+def test_the_first_step_tried_is_no_longer_than_asked() -> None:
+    tried = []
+
+    def objective(x: Vector) -> tuple[float, Vector]:
+        tried.append(x.copy())
+        return booth(x)
+
+    start = np.array([-5.0, 8.0])
+    iterate(NumpyMachine(objective, start), History(2), longest=0.25, most=20)
+    assert np.linalg.norm(tried[1] - start) == pytest.approx(0.25)
+    tried.clear()
+    iterate(NumpyMachine(objective, start), History(2), longest=None, most=20)
+    np.testing.assert_allclose(start - tried[1], booth(start)[1])
+
+
+def test_a_gradient_that_points_uphill_leaves_the_point_and_drops_the_history() -> None:
+    machine, history = NumpyMachine(booth, np.array([-5.0, 8.0])), History(4)
+    iterate(machine, history, longest=1.0, most=20)
+    machine.objective = lambda x: (float(x @ x), -2.0 * x)
+    before = machine.vectors[X].copy()
+    did = iterate(machine, history, longest=1.0, most=6)
+    assert (did.step, did.evaluations, did.kept, history.newest_first()) == (0.0, 7, False, [])
+    np.testing.assert_array_equal(machine.vectors[X], before)
+
+
+def test_a_history_that_points_uphill_is_dropped() -> None:
+    machine, history = NumpyMachine(booth, np.array([-5.0, 8.0])), History(4)
+    iterate(machine, history, longest=1.0, most=20)
+    history.curvatures[0] *= -1.0
+    iterate(machine, history, longest=1.0, most=20)
+    assert history.pairs == 1
+
+
+def test_a_pair_without_curvature_is_not_kept() -> None:
+    """On a slope that is the same everywhere the gradient does not change."""
+    machine, history = NumpyMachine(lambda x: (float(x.sum()), np.ones(2)), np.zeros(2)), History(4)
+    did = iterate(machine, history, longest=1.0, most=5)
+    assert did.step > 0.0
+    assert (did.kept, history.pairs) == (False, 0)
+
+
+def test_at_the_minimum_nothing_moves() -> None:
+    machine, history = NumpyMachine(booth, np.array([1.0, 3.0])), History(4)
+    did = iterate(machine, history, longest=1.0, most=20)
+    assert (did.objective, did.step, did.evaluations) == (0.0, 0.0, 1)
+
+
+def test_an_objective_that_is_not_finite_is_told() -> None:
+    machine = NumpyMachine(lambda x: (math.nan, x), np.ones(2))
+    assert math.isnan(iterate(machine, History(4), longest=1.0, most=20).objective)
+
+
+def test_a_gradient_that_is_not_finite_is_refused() -> None:
+    machine = NumpyMachine(lambda x: (1.0, np.array([np.nan, 1.0])), np.ones(2))
+    with pytest.raises(NumericError, match="the objective is 1, but its gradient has the squared length nan"):
+        iterate(machine, History(4), longest=1.0, most=20)
+
+
+def test_two_gradients_of_a_pair_are_of_one_objective() -> None:
+    """With another batch in each iteration y is the change by the step alone."""
+    machine, history = NumpyMachine(booth, np.array([-5.0, 8.0])), History(4)
+    iterate(machine, history, longest=1.0, most=20)
+    machine.objective = lambda x: (booth(x)[0] + 1000.0 * x[0], booth(x)[1] + np.array([1000.0, 0.0]))
+    iterate(machine, history, longest=1.0, most=20)
+    s, y = machine.vectors["step_1"], machine.vectors["change_1"]
+    hessian = np.array([[10.0, 8.0], [8.0, 10.0]])
+    np.testing.assert_allclose(y, hessian @ s, rtol=1e-6)

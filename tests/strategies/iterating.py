@@ -1,0 +1,102 @@
+"""Iterations of L-BFGS under a strategy, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from runner.engine.device import local_cluster
+from runner.engine.interleaving import Interleaving, VirtualTime
+from runner.engine.program import Program
+from runner.engine.session import LocalSession, scalar
+from runner.kernels.registry import Registry
+from runner.strategies.base import Strategy, Task
+from tests.strategies.networks import Examples
+from tests.strategies.training import Weights
+
+COMMAND_S, WIRE_S = 0.01, 0.1
+
+
+@dataclass
+class Course:
+    """What a run of iterations came to. told: loss, accuracy and objective of each. sent: bytes by device."""
+
+    weights: Weights
+    told: list[tuple[float, float, float]]
+    metrics: list[Mapping[str, float]]
+    record: Mapping[str, Any]
+    sent: list[int]
+    program: Program = field(repr=False)
+
+    @property
+    def evaluations(self) -> int:
+        """Of a batch, in all."""
+        return int(sum(each["train/evaluations"] for each in self.metrics))
+
+    @property
+    def duplicated(self) -> int:
+        """Portions that were computed twice."""
+        return sum(each["duplicated"] for each in self.record["evaluations"])
+
+
+def speeds(*seconds: float) -> VirtualTime:
+    """Workers that take so many seconds for a portion; commands and fetches are quick."""
+
+    def part_s(client: str, device: str, step: int) -> float:
+        return seconds[int(client.split()[1])] if client.startswith("compute") else COMMAND_S
+
+    return VirtualTime(part_s, lambda nbytes: WIRE_S)
+
+
+def drawn_speeds(seed: int) -> VirtualTime:
+    """Portions and commands whose seconds are drawn with heavy tails."""
+    generator = np.random.default_rng(seed)
+
+    def part_s(client: str, device: str, step: int) -> float:
+        return float(generator.lognormal(sigma=1.5)) * (1.0 if client.startswith("compute") else 0.05)
+
+    return VirtualTime(part_s, lambda nbytes: float(generator.lognormal(sigma=1.5)))
+
+
+@contextmanager
+def session_of(
+    strategy: Strategy, task: Task, registry: Registry, interleaving: Interleaving | None = None
+) -> Iterator[tuple[Program, LocalSession]]:
+    """A program and a session of it, not initialised."""
+    program = strategy.build(task)
+    source = Examples(task.batch_size, task.example_shape, task.state_dtype)
+    cluster = local_cluster(program.workers, program.servers)
+    session = LocalSession(program, cluster, registry, source, interleaving=interleaving)
+    try:
+        yield program, session
+    finally:
+        session.close()
+
+
+def iterated(
+    strategy: Strategy,
+    task: Task,
+    registry: Registry,
+    steps: Iterable[int],
+    *,
+    interleaving: Interleaving | None = None,
+    saved: Weights | None = None,
+) -> Course:
+    """Make iterations from the initial values, or from those saved."""
+    with session_of(strategy, task, registry, interleaving) as (program, session):
+        session.run("init") if saved is None else session.run("restore", feeds=saved)
+        conductor = program.conduct(session)
+        told, metrics = [], []
+        for step in steps:
+            feeds = {"step": scalar(step, "int64"), "learning_rate": scalar(1.0, task.state_dtype)}
+            answer = conductor.update(step, feeds)
+            metrics.append(conductor.metrics())
+            told.append((float(answer["loss"]), float(answer["accuracy"]), metrics[-1]["train/objective"]))
+        conductor.settle()
+        # Before variables are read: their bytes are sent by nobody.
+        sent = session.sent_bytes()
+        return Course(session.run("save"), told, metrics, conductor.decisions(), sent, program)

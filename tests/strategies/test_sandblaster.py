@@ -1,0 +1,195 @@
+"""``sandblaster`` makes the iterations of ``single``, to the bit, whoever computes what and however late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine.interleaving import Interleaving
+from runner.engine.kernel_table import load_kernels
+from runner.errors import ConfigError
+from runner.kernels.registry import Registry
+from runner.optimizers.lbfgs import Lbfgs
+from runner.optimizers.sgd import Sgd
+from runner.strategies.base import Task
+from runner.strategies.sandblaster import Sandblaster
+from runner.strategies.single import Single
+from runner.strategies.vectors import PRODUCTS
+from tests.strategies.iterating import Course, drawn_speeds, iterated, session_of, speeds
+from tests.strategies.networks import NETWORKS, dense, task_of
+from tests.strategies.training import expect_same_bits
+
+BATCH = 27
+"""Portions of two sizes, whatever their number here."""
+
+STEPS = 4
+PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
+
+
+def task_for(network: str = "dense", microbatches: int = 1, dtype: str = "float64") -> Task:
+    optimizer = Lbfgs(history=2, clip_norm=1.0, weight_decay=1e-3)
+    return task_of(NETWORKS[network], optimizer, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
+
+
+@cache
+def single(network: str, microbatches: int = 1, dtype: str = "float64") -> Course:
+    return iterated(Single(), task_for(network, microbatches, dtype), load_kernels(), range(STEPS))
+
+
+def blasted(
+    network: str,
+    workers: int,
+    servers: int,
+    portions: int = 8,
+    interleaving: Interleaving | None = None,
+    dtype: str = "float64",
+) -> Course:
+    """portions: in all."""
+    strategy = Sandblaster(workers=workers, servers=servers, portions_per_worker=portions // workers)
+    task = task_for(network, dtype=dtype)
+    return iterated(strategy, task, load_kernels(), range(STEPS), interleaving=interleaving)
+
+
+def expect_same(found: Course, expected: Course) -> None:
+    """Require the same objective at every iteration, and the same variables at the end, history and all."""
+    assert found.told == expected.told
+    expect_same_bits(found.weights, expected.weights)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("network", PER_EXAMPLE)
+def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int) -> None:
+    expect_same(blasted(network, workers, servers=2, portions=12), single(network, 12))
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_no_number_of_servers_changes_a_bit(servers: int) -> None:
+    expect_same(blasted("dense", 3, servers, portions=6), single("dense", 6))
+
+
+@pytest.mark.parametrize("network", PER_EXAMPLE)
+def test_its_objective_is_that_of_the_whole_batch(network: str) -> None:
+    np.testing.assert_allclose(blasted(network, 3, 2, portions=9).told, single(network).told, rtol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_in_other_precisions_it_is_near(dtype: str) -> None:
+    found, expected = blasted("dense", 2, 2, 4, dtype=dtype), single("dense", 4, dtype)
+    np.testing.assert_allclose(found.told, expected.told, rtol=1e-3)
+
+
+@pytest.mark.parametrize("slow_s", [3.0, 50.0, 2000.0])
+def test_a_slow_worker_changes_nothing_but_who_computes(slow_s: float) -> None:
+    found = blasted("dense", 3, 2, 9, speeds(1.0, slow_s, 1.0))
+    expect_same(found, blasted("dense", 3, 2, 9, speeds(1.0, 1.0, 1.0)))
+    assert found.duplicated > 0
+    by = [worker for each in found.record["evaluations"] for worker in each["by"]]
+    assert by.count(1) < by.count(0)
+
+
+def test_a_worker_that_is_late_for_evaluations_on_end_computes_nothing_of_them() -> None:
+    found = blasted("dense", 2, 1, 4, speeds(1.0, 1e6))
+    assert {worker for each in found.record["evaluations"] for worker in each["by"]} == {0}
+    assert [each["fetches"] for each in found.record["evaluations"]] == [2] + [1] * (found.evaluations - 1)
+    expect_same(found, single("dense", 4))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_course_of_events_changes_a_bit(seed: int) -> None:
+    expect_same(blasted("dense", 4, 2, 8, drawn_speeds(seed)), single("dense", 8))
+
+
+def test_with_slow_workers_time_is_saved_by_backups(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_backups = speeds(1.0, 100.0)
+    blasted("dense", 2, 1, 4, with_backups)
+    monkeypatch.setattr("runner.strategies.portions.COPIES", 1)
+    without = speeds(1.0, 100.0)
+    expect_same(blasted("dense", 2, 1, 4, without), single("dense", 4))
+    # Whoever is late at the end of the run is waited for.
+    assert with_backups.now < 0.5 * without.now
+
+
+def test_the_record_of_a_run_says_who_computed_what() -> None:
+    found = blasted("dense", 2, 1, 8, speeds(1.0, 1.0))
+    evaluations = found.record["evaluations"]
+    assert len(evaluations) == found.evaluations
+    assert [each["step"] for each in evaluations] == sorted(each["step"] for each in evaluations)
+    assert evaluations[0]["by"] == [0] * 4 + [1] * 4
+    counted = sum(each["perf/duplicated_portions"] for each in found.metrics)
+    assert counted == found.duplicated
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 1.0, 1.0), (1.0, 7.0, 1.0)])
+def test_bytes_on_wires_are_those_of_the_formula(seconds: Sequence[float]) -> None:
+    workers, servers, portions = 3, 2, 9
+    found = blasted("dense", workers, servers, portions, speeds(*seconds))
+    trained = sum(
+        spec.nbytes
+        for name, spec in found.program.variables.items()
+        if name.count("/") == 1 and not name.startswith("lbfgs")
+    )
+    fetches = sum(each["fetches"] for each in found.record["evaluations"])
+    computed = portions * found.evaluations + found.duplicated
+    assert sum(found.sent[:workers]) == computed * trained
+    assert sum(found.sent[workers:]) == fetches * trained
+    if len(set(seconds)) == 1:
+        assert fetches == workers * found.evaluations
+
+
+def test_only_numbers_pass_between_the_coordinator_and_others() -> None:
+    program = Sandblaster(servers=2).build(task_for())
+    graph = program.graph
+    for client in program.training:
+        told = [tensor for name, tensor in client.fetches.items() if name != PRODUCTS]
+        told += [tensor for name, tensors in client.feeds.items() if name != PRODUCTS for tensor in tensors]
+        assert {graph.spec(tensor).shape for tensor in told} <= {()}, client.name
+
+
+def test_a_checkpoint_of_one_goes_on_under_another(registry: Registry) -> None:
+    undisturbed = iterated(Single(), task_for(microbatches=6), registry, range(6))
+    first = iterated(Sandblaster(workers=3, servers=2, portions_per_worker=2), task_for(), registry, range(3))
+    second = iterated(Sandblaster(portions_per_worker=3), task_for(), registry, range(3, 5), saved=first.weights)
+    last = iterated(Single(), task_for(microbatches=6), registry, [5], saved=second.weights)
+    assert first.told + second.told + last.told == undisturbed.told
+    expect_same_bits(last.weights, undisturbed.weights)
+
+
+def test_a_batch_of_the_test_split_is_scored_with_the_servers_parameters(registry: Registry) -> None:
+    scores = []
+    for strategy in (Single(), Sandblaster(workers=3, servers=2, portions_per_worker=2)):
+        with session_of(strategy, task_for(), registry) as (_, session):
+            session.run("restore", feeds=single("dense", 6).weights)
+            scores.append(session.run("eval", feeds={"step": np.asarray(0)}))
+    one, three = scores
+    np.testing.assert_allclose(one["loss"], three["loss"], rtol=1e-12)
+    np.testing.assert_array_equal(one["predictions"], three["predictions"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"servers": 0}, r"parallelism\.servers=0: expected 1 or more"),
+        ({"portions_per_worker": 0}, r"parallelism\.portions_per_worker=0: expected 1 or more"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        Sandblaster(**settings)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "task", "message"),
+    [
+        (Sandblaster(), task_of(dense, Sgd(), batch_size=32), "optimizer=sgd: its coordinator commands L-BFGS"),
+        (Sandblaster(workers=4), task_for(), r"train\.batch_size=27 with 32 portions \(parallelism\.workers=4 times "),
+        (Sandblaster(servers=7), task_for(), r"parallelism\.servers=7: the network has 6 variables"),
+        (Sandblaster(), task_for("batch_normalised"), "the network keeps moving averages such as 'norm1/moving_mean'"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(strategy: Sandblaster, task: Task, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        strategy.build(task)
