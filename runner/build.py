@@ -50,7 +50,7 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     if isinstance(config.parallelism, ModelParallel):
         settled = settle(config.parallelism, program, cluster, kept_placement)
         program = settled.program
-    steps_per_epoch = facts.train_examples / program.examples
+    steps_per_epoch = facts.train_examples / _examples_of(config, program)
     if config.train.steps is not None:
         total_steps = config.train.steps
     else:
@@ -95,7 +95,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
     source_document = {
         "config": dataclasses.asdict(config.data),
         "seed": config.seed,
-        "batch_size": experiment.program.examples,
+        "batch_size": _examples_of(config, experiment.program),
         "eval_batch_size": config.train.eval_batch_size,
         "dtype": state_dtype(config.precision),
     }
@@ -133,6 +133,11 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
             emulation=experiment.emulation,
         ) as cluster_session:
             yield cluster_session
+
+
+def _examples_of(config: Config, program: Program) -> int:
+    """Examples that are given out in an update."""
+    return config.train.batch_size if program.examples is None else program.examples
 
 
 def _require_possible(config: Config, program: Program) -> None:

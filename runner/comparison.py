@@ -83,12 +83,14 @@ def _others(config: Config) -> dict[str, Single | SyncData]:
 
 def _experiments(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
     config = experiment.config
-    threads = experiment.threads_per_worker
+    threads, cores = experiment.threads_per_worker, config.cluster.cores_per_worker
     yield OWN, experiment
     for name, strategy in _others(config).items():
+        joined = config.parallelism.workers // strategy.workers
         cluster = replace(
             config.cluster,
             workers=strategy.workers,
-            threads_per_worker=threads * config.parallelism.workers // strategy.workers,
+            threads_per_worker=threads * joined,
+            cores_per_worker=None if cores is None else cores * joined,
         )
         yield name, build(replace(config, parallelism=strategy, cluster=cluster))

@@ -27,7 +27,8 @@ def test_who_is_faster_is_said_in_a_sentence() -> None:
 
 
 def test_everything_on_one_device_is_predicted_to_take_what_single_takes() -> None:
-    predicted = predicted_step_s(build(small_config("parallelism=model", "parallelism.constraints={*: 0}")))
+    """On as many cores."""
+    predicted = predicted_step_s(build(small_config("parallelism=model", "parallelism.workers=1")))
     assert predicted["model"] == pytest.approx(predicted["single"])
     assert list(predicted) == ["model", "single", "sync_data"]
 

@@ -68,7 +68,8 @@ class Program:
     there may be deferred clients, which ``conduct`` makes updates of.
     variables: unsharded name -> spec of everything a checkpoint holds. workers, servers: number of worker
     tasks and of parameter-server tasks used. conduct: makes what runs the clients of each update. one_process:
-    None where every task is a process of its own.
+    None where every task is a process of its own. examples: given out in an update; None for those of its batch, fewer
+    than which count where shares may come too late.
     """
 
     graph: Graph
@@ -78,12 +79,7 @@ class Program:
     servers: int = 0
     conduct: Callable[[Clients], Conductor] = Synchronous
     one_process: OneProcess | None = None
-
-    @property
-    def examples(self) -> int:
-        """Training examples that are given out in an update; more than count where shares may come too late."""
-        slots = (slot for client in self.training for slot in client.inputs)
-        return max((slot.hi for slot in slots if slot.split == "train"), default=0)
+    examples: int | None = None
 
     @property
     def training(self) -> tuple[Client, ...]:

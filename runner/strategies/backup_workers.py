@@ -82,6 +82,7 @@ def backup_workers(
         conduct=lambda clients: FirstToCome(
             clients, counts, clips=NORM in {c.name for c in training}, replayed=replayed
         ),
+        examples=given_out,
     )
 
 

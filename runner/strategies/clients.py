@@ -69,10 +69,12 @@ def program_of(
     scored: Sequence[Scored] | None = None,
     scratch: Sequence[Variables] = (),
     conduct: Callable[[Clients], Conductor] = Synchronous,
+    examples: int | None = None,
 ) -> Program:
     """Assemble the clients around those that train; replicas score.
 
-    variables, scored: as of :func:`program`. scratch: as of :func:`standing_clients`. conduct: see :class:`Program`.
+    variables, scored: as of :func:`program`. scratch: as of :func:`standing_clients`. conduct, examples: see
+    :class:`Program`.
     """
     stores = [replica.variables for replica in replicas] if variables is None else [variables]
     clients = [*training, *standing_clients(graph, replicas, stores, scored=scored, scratch=scratch)]
@@ -83,6 +85,7 @@ def program_of(
         workers=len(replicas),
         servers=servers,
         conduct=conduct,
+        examples=examples,
     )
 
 

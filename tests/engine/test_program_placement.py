@@ -91,7 +91,7 @@ def test_equal_branches_are_put_on_two_devices_and_take_little_more_than_half() 
     placed = place_program(ModelParallel().build(task()), near, load_kernels())
     layers = devices_of_layers(placed.program.graph)
     assert layers["left1"] == layers["left2"] != layers["right1"] == layers["right2"]
-    assert placed.found_by == "greedy"
+    assert placed.tried["greedy"] < 1.02 * placed.step_s
     assert placed.step_s < 0.65 * placed.tried["one_device_0"]
 
 
