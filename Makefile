@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+CASE = $(firstword $(ARGS))
+MEASURED = $(strip $(if $(filter collectives%,$(CASE)),COLLECTIVES,$(if $(filter overlap%,$(CASE)),OVERLAP,\
+	$(if $(filter backup,$(CASE)),BACKUP,RESULTS))))
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check bench bench-peers clean
@@ -21,8 +24,8 @@ check: $(VENV)/.installed-dev  ## lint, format check and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed-dev  ## measure training steps, or with ARGS=collectives sums over workers, into benchmarks/
-	$(BIN)/python -m benchmarks --output benchmarks/$(if $(filter collectives%,$(ARGS)),COLLECTIVES,RESULTS).md $(ARGS)
+bench: $(VENV)/.installed-dev  ## measure training steps, or ARGS=collectives, overlap or backup, into benchmarks/
+	$(BIN)/python -m benchmarks $(ARGS) --output benchmarks/$(MEASURED).md
 
 bench-peers: $(VENV)/.installed-dev  ## install the frameworks to compare with (ARGS="jax" chooses)
 	$(BIN)/python -m benchmarks peers $(ARGS)

@@ -24,6 +24,7 @@ from benchmarks.table import markdown
 from runner.build import build, open_session
 from runner.cores import usable_cores
 from runner.run_directory import RunDirectory
+from runner.strategies.contributors import CONTRIBUTORS
 from runner.summary import git_commit, processor, step_time
 from runner.train import train_step
 
@@ -76,7 +77,7 @@ class Subject:
                 self.seconds.append(time.perf_counter() - started)
             self._step += 1
         self._conductor.settle()
-        self.record = self._conductor.record().get("contributors", ())
+        self.record = self._conductor.decisions().get(CONTRIBUTORS, ())
 
 
 def measure(rounds: int, steps: int) -> list[Subject]:

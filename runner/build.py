@@ -144,9 +144,15 @@ def _require_possible(config: Config, program: Program) -> None:
     """Raise ConfigError for what the program of a strategy cannot do."""
     strategy = config.parallelism.name
     if config.trace and TRAIN not in program.clients:
+        backups = getattr(config.parallelism, "backup_workers", 0)
+        asked, other = (
+            (f"parallelism.backup_workers={backups}", "no backup workers")
+            if backups
+            else (f"parallelism={strategy}", "another strategy")
+        )
         raise ConfigError(
-            f"trace=true with parallelism={strategy}: its clients overlap, and a timeline is recorded of steps that "
-            "one client makes; use trace=false, or another strategy"
+            f"trace=true with {asked}: its clients overlap, and a timeline is recorded of steps that one client makes; "
+            f"use trace=false, or {other}"
         )
     if config.cluster.emulate and program.one_process is not None:
         raise ConfigError(

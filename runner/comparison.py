@@ -92,5 +92,6 @@ def _experiments(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
             workers=strategy.workers,
             threads_per_worker=threads * joined,
             cores_per_worker=None if cores is None else cores * joined,
+            emulate=config.cluster.emulate and strategy.workers > 1,
         )
         yield name, build(replace(config, parallelism=strategy, cluster=cluster))

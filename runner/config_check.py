@@ -153,6 +153,13 @@ def _compression(config: Config) -> Iterator[str]:
             f"cluster.compression={config.cluster.compression} with precision=float64: only float32 tensors are "
             "compressed, so none would be; use precision=float32 or bfloat16, or cluster.compression=none"
         )
+    for group, why in (
+        ("parallelism=single", "nothing is sent"),
+        ("optimizer=lbfgs", "its line search needs all bits"),
+    ):
+        key, option = group.split("=")
+        if config.cluster.compression != "none" and getattr(config, key).name == option:
+            yield f"cluster.compression={config.cluster.compression} with {group}: {why}; use cluster.compression=none"
 
 
 def _emulation(config: Config) -> Iterator[str]:
@@ -168,6 +175,11 @@ def _emulation(config: Config) -> Iterator[str]:
         yield (
             "cluster.emulate=true with nothing to emulate: set cluster.bandwidth_mbit, cluster.latency_ms or "
             "cluster.stragglers, or use cluster=slow_network"
+        )
+    if stragglers.distribution != "none" and not cluster.emulate:
+        yield (
+            f"cluster.stragglers.distribution={stragglers.distribution} with cluster.emulate=false: nobody would wait; "
+            "use cluster.emulate=true, or distribution=none with median_ms=0 and sigma=0"
         )
     absent = [worker for worker in stragglers.workers or () if worker >= workers]
     if absent:

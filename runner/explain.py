@@ -33,7 +33,8 @@ between a send and the first node that needs it. Messages may hide behind the sa
 
 
 _OVERLAPPING = (
-    "A step is every client that trains, once; they overlap, and what hides behind another client is not estimated."
+    "Clients of this strategy overlap: each is counted once, however often an update runs it, and what hides behind "
+    "another is not estimated."
 )
 
 

@@ -10,7 +10,15 @@ from typing import Any
 
 import yaml
 
-from runner.config_schema import CheckpointConfig, Config, DebugConfig, LocalCluster, TrainConfig, key_help
+from runner.config_schema import (
+    CheckpointConfig,
+    Config,
+    DebugConfig,
+    LocalCluster,
+    StragglersConfig,
+    TrainConfig,
+    key_help,
+)
 
 _USAGE = """\
 runner trains neural networks in parallel, as a configuration of YAML files and overrides says.
@@ -28,6 +36,7 @@ Examples:
   runner -m optimizer.lr=0.01,0.05 parallelism=single,sync_data
   runner --config-dir my_configs model=mine  with YAML files of your own
   runner --cfg job optimizer=adam            print the configuration instead of training
+  runner --cfg job parallelism=async_data --package parallelism    the keys of a strategy
   runner --info defaults                     print which files it comes from
   eval "$(runner -sc install=bash)"          complete keys and options in this shell
 
@@ -40,6 +49,7 @@ _SECTIONS: dict[str, type] = {
     "checkpoint.": CheckpointConfig,
     "debug.": DebugConfig,
     "cluster.": LocalCluster,
+    "cluster.stragglers.": StragglersConfig,
 }
 
 

@@ -20,7 +20,7 @@ from runner.decisions import dropped_by_worker
 from runner.display import create_display
 from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
-from runner.errors import CheckpointError, Interrupted, NonFiniteLossError, NumericError, RunnerError
+from runner.errors import CheckpointError, ConfigError, Interrupted, NonFiniteLossError, NumericError, RunnerError
 from runner.experiment import Experiment
 from runner.files import replace_durably
 from runner.graph_picture import draw_graph
@@ -53,6 +53,7 @@ def run(
     """
     placement = run_dir / PLACEMENT_FILE
     experiment = build(config, placement if resume and placement.exists() else None)
+    _require_resumable(experiment, resume)
     experiment.config.data.require_present()
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         replace_durably(directory.config_yaml, dump(config).encode())
@@ -125,7 +126,7 @@ class _Life:
             return
         log.info("%s", placement_text(settled.placement))
         log.info("%s", verdict(predicted_step_s(self._experiment), "predicted by the cost model"))
-        if parallelism.compare_steps:
+        if parallelism.compare_steps and not self._resume:
             measured = measured_step_s(self._experiment, self._directory, parallelism.compare_steps)
             self.summary = dataclasses.replace(self.summary, compared_step_s=measured)
             log.info("%s", verdict(measured, f"measured over {parallelism.compare_steps} steps each"))
@@ -182,6 +183,8 @@ class _Life:
                 replay(session, experiment, first_step, error.step)
             except NumericError as origin:
                 raise NumericError(f"{error}. {origin}") from origin
+            except RunnerError as other:
+                log.error("its origin was not found: %s", other)
 
     def _as_it_went(self) -> Experiment:
         """The experiment with what was decided on the way, so that its steps can be repeated."""
@@ -263,6 +266,15 @@ def begin(session: Session, checkpoint: Checkpoint | None) -> None:
         session.run("init")
     else:
         restore(session, checkpoint.variables)
+
+
+def _require_resumable(experiment: Experiment, resume: bool) -> None:
+    """Raise ConfigError for a run that repeats another and is to go on: its order is known from the beginning alone."""
+    wish = experiment.program.one_process
+    if resume and wish is not None and wish.replay is not None:
+        raise ConfigError(
+            f"resume with parallelism.replay={wish.replay}: a run is repeated from its first step on; start it anew"
+        )
 
 
 def _draft(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from typing import Any
 
 from runner.config_schema import Config
 
 _SECTIONS = ("seed", "precision", "model", "data", "optimizer", "schedule", "parallelism", "train", "checkpoint")
 _ORDERS = ("virtual_time", "replay")
 """Keys of a strategy that say where the order comes from."""
+_NOT_DECISIVE = {"train": ("log_every",), "data": ("cache_dir",), "checkpoint": ("keep",), "parallelism": _ORDERS}
+"""Keys that decide no value."""
 
 
 def outcome_hash(config: Config) -> str:
@@ -20,7 +23,11 @@ def outcome_hash(config: Config) -> str:
     under way comes to its end then.
     """
     plain = dataclasses.asdict(config)
-    decisive = {section: plain[section] for section in _SECTIONS}
-    decisive["parallelism"] = {key: value for key, value in plain["parallelism"].items() if key not in _ORDERS}
+    decisive = {section: _decisive(section, plain[section]) for section in _SECTIONS}
     decisive["cluster"] = {key: plain["cluster"][key] for key in ("compression", "threads_per_worker")}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _decisive(section: str, value: Any) -> Any:
+    left_out = _NOT_DECISIVE.get(section, ())
+    return {key: each for key, each in value.items() if key not in left_out} if left_out else value

@@ -22,6 +22,8 @@ from runner.help_text import options
 OPTIONS = [(group, name) for group, table in GROUPS.items() for name in table]
 PRESETS = {
     ("cluster", "slow_network"): "local",
+    ("cluster", "slow_worker"): "local",
+    ("parallelism", "downpour"): "async_data",
     ("model", "alexnet_benchmark"): "alexnet",
     ("model", "alexnet_footnote"): "alexnet",
     ("model", "googlenet_benchmark"): "googlenet",

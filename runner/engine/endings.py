@@ -88,7 +88,8 @@ class NotingClients:
 
     def _write(self, ending: list[Any]) -> None:
         if self._file is None:
-            self._file = self._path.open("w", encoding="utf-8")
+            # By the line: what a run is killed with is no use to anybody, what it has noted is.
+            self._file = self._path.open("w", buffering=1, encoding="utf-8")
             self._file.write(json.dumps({"version": _VERSION, **asdict(self._origin)}) + "\n")
         self._file.write(json.dumps(ending, separators=(",", ":")) + "\n")
 

@@ -153,7 +153,10 @@ class Recorded:
     def next(self) -> Begin | End:
         """What the record says; see :class:`Interleaving`."""
         if self._told == len(self.endings):
-            raise RunnerError(f"the record ends after {self._told} endings, but the run goes on: give it fewer steps")
+            raise RunnerError(
+                f"the record ends after {self._told} endings, but the run goes on: that run was stopped, or was too "
+                "long to be recorded; only what is recorded as a whole can be repeated"
+            )
         ending = self.endings[self._told]
         for device in ending.turns:
             if (ending.client, ending.step, device) not in self._begun:

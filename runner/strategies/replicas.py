@@ -132,7 +132,7 @@ class Replicas:
     def metrics(self) -> Mapping[str, float]:
         """Portions given out twice and computed by both since the last call."""
         news, self._told = self._evaluations[self._told :], len(self._evaluations)
-        return {"perf/duplicated_portions": float(sum(each["duplicated"] for each in news))}
+        return {"comm/duplicated_portions": float(sum(each["duplicated"] for each in news))}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Of every evaluation: its step, who finished each portion first, fetches, and portions computed twice."""

@@ -134,6 +134,11 @@ class SyncData:
                 f"{asked} with parallelism.statistics={self.statistics}: they are waited for in every step, and any "
                 "worker may be left out; choose statistics=shares, or backup_workers=0"
             )
+        if self.backup_workers and not self.overlap:
+            raise ConfigError(
+                f"{asked} with parallelism.overlap=false: shares are clients of their own, and only whole steps can be "
+                "held back; choose overlap=true, or backup_workers=0"
+            )
         if self.replay is not None and not self.backup_workers:
             raise ConfigError(
                 f"parallelism.replay={self.replay} with {asked}: without backup workers all shares count, and the same "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from benchmarks.__main__ import main
@@ -27,6 +29,20 @@ def test_steps_and_shares_are_counted_by_subject_and_worker() -> None:
     assert "| 0 | 3 | 0 | 0 | 0 |" in text
     assert "| 3 | 1 | 1 | 8 | 1 |" in text
     assert "| 4 | 2 | 1 | 8 | 0 |" in text
+
+
+def test_a_turn_is_timed_but_for_its_first_steps_and_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On real processes, three of them workers."""
+    strategy = ["parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"]
+    monkeypatch.setattr("benchmarks.backup.SETTLING", 2)
+    with ExitStack() as stack:
+        subject = Subject("backup")
+        subject.start(["model=mlp", "data=digits", "tracking=none", "cluster.threads_per_worker=1", *strategy], stack)
+        subject.take_turn(3)
+        subject.take_turn(3)
+    assert len(subject.seconds) == 6
+    assert [line["step"] for line in subject.record] == list(range(10))
+    assert all(len(line["contributors"]) == 2 for line in subject.record)
 
 
 @pytest.mark.parametrize("name", sorted(SUBJECTS))

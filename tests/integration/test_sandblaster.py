@@ -52,5 +52,5 @@ def test_with_a_slow_process_and_a_stop_it_makes_the_iterations_of_single_to_the
     assert command.finish() == 0, command.errors
     assert summary_of(slow).weights_sha256 == summary_of(single).weights_sha256
     assert [each["train/objective"] for each in curve(slow)] == [each["train/objective"] for each in curve(single)]
-    assert sum(each["perf/duplicated_portions"] for each in curve(slow)) > 0
+    assert sum(each["comm/duplicated_portions"] for each in curve(slow)) > 0
     assert len(summary_of(slow).bytes_sent_per_worker) == 2 + 2

@@ -119,7 +119,7 @@ def test_the_record_of_a_run_says_who_computed_what() -> None:
     assert len(evaluations) == found.evaluations
     assert [each["step"] for each in evaluations] == sorted(each["step"] for each in evaluations)
     assert evaluations[0]["by"] == [0] * 4 + [1] * 4
-    counted = sum(each["perf/duplicated_portions"] for each in found.metrics)
+    counted = sum(each["comm/duplicated_portions"] for each in found.metrics)
     assert counted == found.duplicated
 
 
