@@ -15,11 +15,12 @@ from runner.engine.stragglers import standard_normal
 from runner.engine.variables import Variables
 from runner.errors import ConfigError
 from runner.strategies.base import Replica, Task, shares
+from runner.strategies.client_names import action_of
 from runner.strategies.clients import standing_clients
 from runner.strategies.downpour import Downpour, Rules
 from runner.strategies.model_replica import Habits, ModelReplica
 from runner.strategies.parameter_server import Reads, shard_by_size, specs_of
-from runner.strategies.shards import Shard
+from runner.strategies.pushed_server import PushedServer
 from runner.strategies.staleness import Staleness
 
 LOOPS = ("overlapped", "sequential", "direct")
@@ -102,7 +103,7 @@ class AsyncData:
         that pushes."""
         graph = Graph()
         served = Variables(graph, seed=task.seed)
-        shards = [Shard(graph, served, j, task, self.staleness) for j in range(self.servers)]
+        shards = [PushedServer(graph, served, j, task, self.staleness) for j in range(self.servers)]
         assigned = shard_by_size(specs_of(task), self.servers)
         placed = {name: shards[j].device for name, j in assigned.items()}
         replicas = [
@@ -145,7 +146,7 @@ class AsyncData:
             most_stale=self.staleness.most_stale,
         )
 
-    def _training(self, replica: ModelReplica, shards: Sequence[Shard]) -> list[Client]:
+    def _training(self, replica: ModelReplica, shards: Sequence[PushedServer]) -> list[Client]:
         fetches = [replica.fetch(shard) for shard in shards] if self.loop != "direct" else []
         return [replica.compute, *fetches, *(replica.push(shard) for shard in shards)]
 
@@ -155,7 +156,7 @@ class AsyncData:
         return OneProcess(partial(_virtual_time, seed)) if self.virtual_time else None
 
 
-def _begin(shards: Sequence[Shard], replicas: Sequence[ModelReplica]) -> Client:
+def _begin(shards: Sequence[PushedServer], replicas: Sequence[ModelReplica]) -> Client:
     targets = [*(shard.begin for shard in shards), *(target for each in replicas for target in each.begin)]
     return Client(
         "begin", targets=tuple(targets), feeds={"applied": tuple(shard.begun_with for shard in shards)}, exact=True
@@ -166,7 +167,7 @@ def _virtual_time(seed: int) -> VirtualTime:
     """A clock on which parts take lognormal times: pure functions of the seed, the client, the device and the step."""
 
     def part_s(client: str, device: str, step: int) -> float:
-        median = _PART_S[client.split("_")[0]]
+        median = _PART_S[action_of(client)]
         return median * math.exp(_SPREAD * standard_normal(seed, f"virtual_time/{client}/{device}", step))
 
     return VirtualTime(part_s, lambda nbytes: _TRANSFER_S)

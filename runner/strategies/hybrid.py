@@ -21,7 +21,7 @@ from runner.strategies.dense_training import DenseTraining, Pairs
 from runner.strategies.exchange import COMBINES, Totals, exchange
 from runner.strategies.hybrid_layers import Body, Rows, add_body, add_dense, rows_of
 from runner.strategies.network_parts import Parts, PartsOf
-from runner.strategies.passes import SCHEMES, dense_passes, updates_per_batch
+from runner.strategies.schemes import SCHEMES, dense_passes, updates_per_batch
 from runner.strategies.settings import require, require_bucket, require_one_of
 
 

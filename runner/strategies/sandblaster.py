@@ -17,9 +17,9 @@ from runner.errors import ConfigError
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Replica, Share, Task, ordered_sum, shares
 from runner.strategies.clients import standing_clients
+from runner.strategies.dispatcher import GATHER, Dispatcher, PortionSizes, compute_name, fetch_name, keep_name
 from runner.strategies.minimising import LbfgsConductor
 from runner.strategies.parameter_server import Reads, shard_by_size, specs_of
-from runner.strategies.replicas import GATHER, Cut, Replicas, compute_name, fetch_name, keep_name
 from runner.strategies.vectors import Vectors, require_no_averages
 
 
@@ -31,7 +31,7 @@ class Sandblaster:
     and sums of vectors, of which each keeps the pieces of its variables (:func:`shard_by_size`), and the replicas to
     compute portions of the batch, N * portions_per_worker of them and as even as possible. A free replica gets the
     next portion; at the end those outstanding are given out once more, and the first to finish counts.
-    See :class:`~runner.strategies.replicas.Replicas`.
+    See :class:`~runner.strategies.dispatcher.Dispatcher`.
 
     Whoever computes what, an update is that of ``single`` with ``optimizer=lbfgs`` and as many microbatches, bit for
     bit where kernels have one layout and one order of sums, as those of float64 have.
@@ -156,10 +156,11 @@ class _Building:
         return [vectors.beside(variable, scope) for variable in vectors.trained]
 
     def _compute(self, worker: int, computation: _Computation, inbox: Sequence[Tensor]) -> Client:
+        name = compute_name(worker, computation.size)
         return Client(
-            compute_name(worker, computation.size),
+            name,
             fetches={"loss": computation.loss, "accuracy": computation.accuracy},
-            targets=self._assigned(f"{compute_name(worker, computation.size)}", inbox, computation.gradients),
+            targets=self._assigned(name, inbox, computation.gradients),
             inputs=computation.inputs,
             feeds={"step": (self._replicas[worker].step,)},
             deferred=True,
@@ -187,16 +188,16 @@ class _Building:
         return Client(GATHER, fetches=objective.penalties, targets=objective.targets, deferred=True)
 
     def _assigned(self, client: str, targets: Sequence[Tensor], values: Sequence[Tensor]) -> tuple[str, ...]:
-        with self._graph.absolute_scope(client.replace(" ", "_")):
+        with self._graph.absolute_scope(client):
             pairs = zip(targets, values, strict=True)
             return tuple(ops.assign(self._graph, target, value).node for target, value in pairs)
 
     def _conduct(self, vectors: Vectors, penalties: Sequence[str]) -> Callable[[Clients], Conductor]:
-        cut = Cut(len(self._replicas), [hi - lo for lo, hi in self._portions])
+        cut = PortionSizes(len(self._replicas), [hi - lo for lo, hi in self._portions])
         trained = [variable.name for variable in vectors.trained]
 
         def conduct(clients: Clients) -> Conductor:
-            replicas = Replicas(clients, cut, penalties)
-            return LbfgsConductor(replicas, self._optimizer, trained, self._task.state_dtype)
+            dispatcher = Dispatcher(clients, cut, penalties)
+            return LbfgsConductor(dispatcher, self._optimizer, trained, self._task.state_dtype)
 
         return conduct
