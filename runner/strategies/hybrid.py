@@ -128,9 +128,10 @@ class Hybrid:
             return
         layers = [node.layer.name for node in parts.dense if node.op == "batch_norm" and node.layer is not None]
         if layers:
+            whole = "scheme=a" if self.fc_batch is None else "scheme=a and fc_batch=null"
             raise ConfigError(
                 f"parallelism.statistics=pooled with parallelism.scheme={self.scheme}: layer {layers[0]!r}, between "
-                f"dense layers, would have statistics of each of {passes} passes; use scheme=a, or statistics=shares"
+                f"dense layers, would have statistics of each of {passes} passes; use {whole}, or statistics=shares"
             )
 
 

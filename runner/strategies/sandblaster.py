@@ -20,6 +20,7 @@ from runner.strategies.clients import standing_clients
 from runner.strategies.dispatcher import GATHER, Dispatcher, PortionSizes, compute_name, fetch_name, keep_name
 from runner.strategies.minimising import LbfgsConductor
 from runner.strategies.parameter_server import Reads, shard_by_size, specs_of
+from runner.strategies.settings import require
 from runner.strategies.vectors import Vectors, require_no_averages
 
 
@@ -51,9 +52,7 @@ class Sandblaster:
 
     def __post_init__(self) -> None:
         for key in ("servers", "portions_per_worker"):
-            value = getattr(self, key)
-            if value < 1:
-                raise ConfigError(f"parallelism.{key}={value}: expected 1 or more")
+            require(getattr(self, key) >= 1, key, getattr(self, key), "1 or more")
 
     def build(self, task: Task) -> Program:
         """Return the program of replicas and servers; its conductor is the coordinator.
