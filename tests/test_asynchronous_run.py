@@ -87,6 +87,15 @@ def test_an_emulated_network_in_one_process_is_refused(order: str) -> None:
         build(small_config(*ASYNC, order, "cluster=slow_network"))
 
 
+@pytest.mark.parametrize("length", [("train.steps=3",), ("train.steps=null", "train.epochs=0.04")])
+def test_a_run_that_is_all_warm_start_is_refused(length: tuple[str, ...]) -> None:
+    """1438 examples in batches of 32, so 0.04 epochs are 1.8 updates."""
+    expected = r"^parallelism\.warmstart_steps=3 with [23] updates in all: the first replica .* alone; use fewer"
+    with pytest.raises(ConfigError, match=expected):
+        build(small_config(*ASYNC, *length, "parallelism.warmstart_steps=3"))
+    build(small_config(*ASYNC, "train.steps=4", "parallelism.warmstart_steps=3"))
+
+
 def test_explain_counts_every_client_once() -> None:
     config = small_config(*ASYNC)
     text = explain(config)

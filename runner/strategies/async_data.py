@@ -21,6 +21,7 @@ from runner.strategies.downpour import Downpour, Rules
 from runner.strategies.model_replica import Habits, ModelReplica
 from runner.strategies.parameter_server import Reads, shard_by_size, specs_of
 from runner.strategies.pushed_server import PushedServer
+from runner.strategies.settings import require, require_one_of
 from runner.strategies.staleness import Staleness
 
 LOOPS = ("overlapped", "sequential", "direct")
@@ -54,7 +55,9 @@ class AsyncData:
     ``n_push`` steps, and an average with decay a advances by it with decay a ** n_push.
 
     warmstart_steps: so many updates are made by the first replica alone.
-    staleness: see :class:`~runner.strategies.staleness.Staleness`.
+    staleness: see :class:`~runner.strategies.staleness.Staleness`. A limit beyond which pushes are dropped is no less
+    than what a replica's own pushes come to: ceil(n_fetch / n_push) overlapped, otherwise
+    ceil((n_fetch - gcd(n_fetch, n_push)) / n_push).
     virtual_time: the run goes in one process, on a clock of its own that the seed decides; it repeats itself bit by
     bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, which is then repeated in one process.
 
@@ -82,11 +85,9 @@ class AsyncData:
     replay: str | None = None
 
     def __post_init__(self) -> None:
-        if self.loop not in LOOPS:
-            raise ConfigError(f"parallelism.loop={self.loop!r}: expected one of {', '.join(LOOPS)}")
+        require_one_of("loop", self.loop, LOOPS)
         for key, least in {"servers": 1, "n_fetch": 1, "n_push": 1, "warmstart_steps": 0}.items():
-            if getattr(self, key) < least:
-                raise ConfigError(f"parallelism.{key}={getattr(self, key)}: expected {least} or more")
+            require(getattr(self, key) >= least, key, getattr(self, key), f"{least} or more")
         if self.loop == "direct" and (self.n_fetch, self.n_push) != (1, 1):
             raise ConfigError(
                 f"parallelism.n_fetch={self.n_fetch} and n_push={self.n_push} with loop=direct: a replica without a "
@@ -97,6 +98,7 @@ class AsyncData:
                 f"parallelism.virtual_time=true with replay={self.replay}: a replay takes the order of its record; "
                 "set virtual_time to false, or replay to null"
             )
+        self._require_own_pushes_kept()
 
     def build(self, task: Task) -> Program:
         """Return the program: for each replica a client that computes and, for each shard, one that fetches and one
@@ -125,6 +127,28 @@ class AsyncData:
             conduct=partial(Downpour, rules=self._rules),
             one_process=self._one_process(task.seed),
         )
+
+    def _require_own_pushes_kept(self) -> None:
+        """Raise ConfigError where a replica alone would drop pushes of its own."""
+        own, most = self._own_staleness, self.staleness.most_stale
+        if most is not None and most < own:
+            raise ConfigError(
+                f"parallelism.staleness.limit={most} with policy=drop, loop={self.loop}, n_fetch={self.n_fetch} and "
+                f"n_push={self.n_push}: a replica's own pushes since its fetch are counted, {own} of them at times, so "
+                f"it would drop gradients that nobody else has made stale; expected {own} or more, or fewer steps "
+                "between fetches"
+            )
+
+    @property
+    def _own_staleness(self) -> int:
+        """A staleness that some pushes of a replica have without others, however quick transfers are.
+
+        The first step behind a push is n_fetch - gcd(n_fetch, n_push) steps behind a fetch at most. An overlapped one
+        goes on with the copy before while it fetches: n_fetch steps.
+        """
+        overlapped = self.loop == "overlapped"
+        steps = self.n_fetch if overlapped else self.n_fetch - math.gcd(self.n_fetch, self.n_push)
+        return math.ceil(steps / self.n_push)
 
     @property
     def _habits(self) -> Habits:
