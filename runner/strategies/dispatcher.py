@@ -131,12 +131,12 @@ class Dispatcher:
             self._take(self._clients.finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Portions given out twice and computed by both since the last call."""
+        """How often portions were computed beside the first time since the last call."""
         news, self._told = self._evaluations[self._told :], len(self._evaluations)
         return {"comm/duplicated_portions": float(sum(each["duplicated"] for each in news))}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Of every evaluation: its step, who finished each portion first, fetches, and portions computed twice."""
+        """Of every evaluation: its step, who finished each portion first, fetches, and computations beside those."""
         return {"evaluations": list(self._evaluations)}
 
     def _employ(self, worker: int, batch: _Batch) -> None:

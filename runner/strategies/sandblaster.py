@@ -31,18 +31,19 @@ class Sandblaster:
     The coordinator, in the master, never touches parameters: it orders the servers to compute dot products, multiples
     and sums of vectors, of which each keeps the pieces of its variables (:func:`shard_by_size`), and the replicas to
     compute portions of the batch, N * portions_per_worker of them and as even as possible. A free replica gets the
-    next portion; at the end those outstanding are given out once more, and the first to finish counts.
+    next portion; at the end those outstanding are given out again and again, and the first to finish counts.
     See :class:`~runner.strategies.dispatcher.Dispatcher`.
 
     Whoever computes what, an update is that of ``single`` with ``optimizer=lbfgs`` and as many microbatches, bit for
     bit where kernels have one layout and one order of sums, as those of float64 have.
 
     Bytes on wires, P trained values of b bytes: an evaluation sends each replica that takes part the parameters, P b,
-    and the servers a gradient, P b, for every portion that is computed: with D portions computed twice
-    (N + N portions_per_worker + D) P b at most. An iteration makes one evaluation and one for each point of its line
-    search. Evaluations of the test split read all variables for each batch, P b for each worker. Orders and answers are
-    numbers. Beside P values and the vectors of :class:`~runner.strategies.vectors.Vectors` servers keep a gradient of
-    each portion and one of each replica: N (portions_per_worker + 1) P.
+    and the servers a gradient, P b, for every portion that is computed: with D of them computed beside the first time
+    (N + N portions_per_worker + D) P b at most. An iteration makes one evaluation, one for each point of its line
+    search, and one more where the best of these is not the last. Evaluations of the test split read all variables for
+    each batch, P b for each worker. Orders and answers are numbers. Beside P values and the vectors of
+    :class:`~runner.strategies.vectors.Vectors` servers keep a gradient of each portion and one of each replica:
+    N (portions_per_worker + 1) P.
     """
 
     name: str = "sandblaster"

@@ -39,7 +39,7 @@ class Course:
 
     @property
     def duplicated(self) -> int:
-        """Portions that were computed twice."""
+        """How often portions were computed beside the first time."""
         return sum(each["duplicated"] for each in self.record["evaluations"])
 
 
