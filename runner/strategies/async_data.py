@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from runner.engine.device import worker_device
@@ -171,8 +171,14 @@ class AsyncData:
         )
 
     def _training(self, replica: ModelReplica, shards: Sequence[PushedServer]) -> list[Client]:
+        """The clients of a replica, which takes a step in an update on average."""
         fetches = [replica.fetch(shard) for shard in shards] if self.loop != "direct" else []
-        return [replica.compute, *fetches, *(replica.push(shard) for shard in shards)]
+        pushes = [replica.push(shard) for shard in shards]
+        return [
+            replica.compute,
+            *(replace(client, per_update=1 / self.n_fetch) for client in fetches),
+            *(replace(client, per_update=1 / self.n_push) for client in pushes),
+        ]
 
     def _one_process(self, seed: int) -> OneProcess | None:
         if self.replay is not None:

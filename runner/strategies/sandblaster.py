@@ -102,6 +102,7 @@ class _Building:
         self._optimizer = optimizer
         self._servers = servers
         self._portions = shares(task.batch_size, count)
+        self._sizes = [hi - lo for lo, hi in self._portions]
         self._graph = Graph()
         self._served = Variables(self._graph, seed=task.seed)
         placed = {name: server_device(j) for name, j in shard_by_size(specs_of(task), servers).items()}
@@ -165,6 +166,7 @@ class _Building:
             feeds={"step": (self._replicas[worker].step,)},
             deferred=True,
             slowed=True,
+            per_update=self._sizes.count(computation.size) / len(self._replicas),
         )
 
     def _fetch(self, worker: int) -> Client:
@@ -175,7 +177,8 @@ class _Building:
 
     def _keep(self, worker: int, portion: int, inbox: Sequence[Tensor], slot: Sequence[Tensor]) -> Client:
         name = keep_name(worker, portion)
-        return Client(name, targets=self._assigned(name, slot, inbox), deferred=True)
+        kept = self._assigned(name, slot, inbox)
+        return Client(name, targets=kept, deferred=True, per_update=1 / len(self._replicas))
 
     def _gather(self, vectors: Vectors, slots: Sequence[Sequence[Tensor]]) -> Client:
         """Add the gradients of all portions up in their order, and let that be the objective's."""
@@ -193,7 +196,7 @@ class _Building:
             return tuple(ops.assign(self._graph, target, value).node for target, value in pairs)
 
     def _conduct(self, vectors: Vectors, penalties: Sequence[str]) -> Callable[[Clients], Conductor]:
-        cut = PortionSizes(len(self._replicas), [hi - lo for lo, hi in self._portions])
+        cut = PortionSizes(len(self._replicas), self._sizes)
         trained = [variable.name for variable in vectors.trained]
 
         def conduct(clients: Clients) -> Conductor:
