@@ -44,17 +44,17 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     parts: Any = config
     facts = parts.data.facts()
     program = parts.parallelism.build(task_of(config, facts))
-    _require_possible(config, program)
-    cluster = _cluster(config.cluster, program)
-    settled = None
-    if isinstance(config.parallelism, ModelParallel):
-        settled = settle(config.parallelism, program, cluster, kept_placement)
-        program = settled.program
     steps_per_epoch = facts.train_examples / _examples_of(config, program)
     if config.train.steps is not None:
         total_steps = config.train.steps
     else:
         total_steps = math.ceil(config.train.epochs * steps_per_epoch)
+    _require_possible(config, program, total_steps)
+    cluster = _cluster(config.cluster, program)
+    settled = None
+    if isinstance(config.parallelism, ModelParallel):
+        settled = settle(config.parallelism, program, cluster, kept_placement)
+        program = settled.program
     return Experiment(
         config=config,
         facts=facts,
@@ -140,8 +140,8 @@ def _examples_of(config: Config, program: Program) -> int:
     return config.train.batch_size if program.examples is None else program.examples
 
 
-def _require_possible(config: Config, program: Program) -> None:
-    """Raise ConfigError for what the program of a strategy cannot do."""
+def _require_possible(config: Config, program: Program, total_steps: int) -> None:
+    """Raise ConfigError for what the program of a strategy cannot do in so many updates."""
     strategy = config.parallelism.name
     if config.trace and TRAIN not in program.clients:
         backups = getattr(config.parallelism, "backup_workers", 0)
@@ -158,6 +158,12 @@ def _require_possible(config: Config, program: Program) -> None:
         raise ConfigError(
             f"cluster.emulate=true with parallelism={strategy} in one process: it has no wire to wait for; use "
             "cluster.emulate=false, or let its workers be processes"
+        )
+    warmstart_steps = getattr(config.parallelism, "warmstart_steps", 0)
+    if warmstart_steps and warmstart_steps >= total_steps:
+        raise ConfigError(
+            f"parallelism.warmstart_steps={warmstart_steps} with {total_steps} updates in all: the first replica would "
+            "make them all alone; use fewer warmstart_steps, or train longer (train.steps, train.epochs)"
         )
 
 

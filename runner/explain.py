@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from runner.engine.tensor import Tensor
 from runner.engine.transfer_times import Transfer, transfers
 from runner.engine.variables import Variables
 from runner.experiment import Experiment
+from runner.optimizers.lbfgs import Lbfgs
 from runner.placement import placement_text
 
 _MULTIPLYING = ("matmul", "conv2d")
@@ -32,10 +34,19 @@ Milliseconds are estimated by the cost model, summed over messages. In the hidde
 between a send and the first node that needs it. Messages may hide behind the same compute."""
 
 
-_OVERLAPPING = (
-    "Clients of this strategy overlap: each is counted once, however often an update runs it, and what hides behind "
-    "another is not estimated."
-)
+_OVERLAPPING = """\
+Clients of this strategy overlap: each is counted as often as it is run on average, when nobody is late, and what hides
+behind another is not estimated."""
+
+_EVALUATION = "Bytes and messages are those of one evaluation of the batch; an update makes two or more."
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A transfer, and how often a step makes it on average."""
+
+    transfer: Transfer
+    times: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,7 @@ def explain(config: Config) -> str:
     planned = _planned(experiment)
     rows = layer_rows(experiment)
     train = config.train
+    per = "evaluation" if isinstance(config.optimizer, Lbfgs) else "step"
     lines = [
         f"model {config.model.name} on {config.data.name}, {config.precision}, "
         f"optimizer {config.optimizer.name}, parallelism {config.parallelism.name} "
@@ -76,15 +88,16 @@ def explain(config: Config) -> str:
         *_placed_lines(experiment),
         "",
         _table(
-            ("device", "nodes", "planned peak bytes", "variable bytes", "bytes sent per step", "messages"),
+            ("device", "nodes", "planned peak bytes", "variable bytes", f"bytes sent per {per}", "messages"),
             [_device_row(device, plans) for device, plans in sorted(_training_plans(experiment, planned).items())],
         ),
         "",
         "Planned peak: largest sum of activations, gradients and inputs alive at once in a training step; "
         "variables come on top.",
         *([_OVERLAPPING] if any(client.deferred for client in experiment.program.training) else []),
+        *([_EVALUATION] if per == "evaluation" else []),
         "",
-        sent_text(_sent(experiment, planned)),
+        sent_text(_sent(experiment, planned), per),
     ]
     return "\n".join(lines)
 
@@ -116,25 +129,26 @@ def _placed_lines(experiment: Experiment) -> list[str]:
     ]
 
 
-def sent_text(sent: Sequence[Transfer]) -> str:
+def sent_text(sent: Sequence[Sent], per: str = "step") -> str:
     """Two tables of the transfers of a step: by wire and layer, and by wire with the times of the cost model.
 
-    Wires are sorted by name, the layers of one by their first send. A dash stands for no layer.
+    Wires are sorted by name, the layers of one by their first send. A dash stands for no layer. Bytes are rounded.
+    per: what is called a step.
     """
     if not sent:
         return "Nothing is sent between devices."
-    by_wire = sorted(sent, key=lambda each: (each.source, each.destination))
-    layers = _grouped(by_wire, lambda each: (each.source, each.destination, each.layer or "-"))
-    wires = _grouped(by_wire, lambda each: (each.source, each.destination))
+    by_wire = sorted(sent, key=lambda each: _wire(each.transfer))
+    layers = _grouped(by_wire, lambda each: (*_wire(each), each.layer or "-"))
+    wires = _grouped(by_wire, _wire)
     return "\n".join(
         [
             _table(
-                ("from", "to", "layer", "messages", "bytes per step"),
+                ("from", "to", "layer", "messages", f"bytes per {per}"),
                 [(*group, *_messages(members)) for group, members in layers.items()],
             ),
             "",
             _table(
-                ("from", "to", "messages", "bytes per step", "transfer ms", "hidden ms"),
+                ("from", "to", "messages", f"bytes per {per}", "transfer ms", "hidden ms"),
                 [(*wire, *_messages(members), *_milliseconds(members)) for wire, members in wires.items()],
             ),
             "",
@@ -143,22 +157,25 @@ def sent_text(sent: Sequence[Transfer]) -> str:
     )
 
 
-def _grouped(
-    sent: Sequence[Transfer], key: Callable[[Transfer], tuple[str, ...]]
-) -> dict[tuple[str, ...], list[Transfer]]:
-    groups: dict[tuple[str, ...], list[Transfer]] = {}
+def _wire(transfer: Transfer) -> tuple[str, str]:
+    return transfer.source, transfer.destination
+
+
+def _grouped(sent: Sequence[Sent], key: Callable[[Transfer], tuple[str, ...]]) -> dict[tuple[str, ...], list[Sent]]:
+    groups: dict[tuple[str, ...], list[Sent]] = {}
     for each in sent:
-        groups.setdefault(key(each), []).append(each)
+        groups.setdefault(key(each.transfer), []).append(each)
     return groups
 
 
-def _messages(sent: Sequence[Transfer]) -> tuple[str, str]:
-    return _n(len(sent)), _n(sum(each.nbytes for each in sent))
+def _messages(sent: Sequence[Sent]) -> tuple[str, str]:
+    return _mean(sum(each.times for each in sent)), _n(round(sum(each.times * each.transfer.nbytes for each in sent)))
 
 
-def _milliseconds(sent: Sequence[Transfer]) -> tuple[str, str]:
-    totals = (sum(each.seconds for each in sent), sum(each.hidden_s for each in sent))
-    return f"{1e3 * totals[0]:,.3f}", f"{1e3 * totals[1]:,.3f}"
+def _milliseconds(sent: Sequence[Sent]) -> tuple[str, str]:
+    total = sum(each.times * each.transfer.seconds for each in sent)
+    hidden = sum(each.times * each.transfer.hidden_s for each in sent)
+    return f"{1e3 * total:,.3f}", f"{1e3 * hidden:,.3f}"
 
 
 def _processes(experiment: Experiment) -> str:
@@ -169,21 +186,23 @@ def _processes(experiment: Experiment) -> str:
 
 def training_plans(experiment: Experiment) -> dict[str, list[DevicePlan]]:
     """The plans of every device in a training step, one for each client that has a part there."""
-    return _training_plans(experiment, _planned(experiment))
+    plans = _training_plans(experiment, _planned(experiment))
+    return {device: [plan for plan, _ in own] for device, own in plans.items()}
 
 
-def _training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, list[DevicePlan]]:
-    plans: dict[str, list[DevicePlan]] = {}
+def _training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, list[tuple[DevicePlan, float]]]:
+    """The plans of every device, each with how often a step runs it."""
+    plans: dict[str, list[tuple[DevicePlan, float]]] = {}
     for client in experiment.program.training:
         for device, plan in planned.plans(client.signature).items():
-            plans.setdefault(device, []).append(plan)
+            plans.setdefault(device, []).append((plan, client.per_update))
     return plans
 
 
-def _sent(experiment: Experiment, planned: ProgramPlans) -> list[Transfer]:
+def _sent(experiment: Experiment, planned: ProgramPlans) -> list[Sent]:
     """What every client that trains sends. A part of a deferred one waits for all it receives: nothing hides in it."""
     return [
-        replace(each, hidden_s=0.0) if client.deferred else each
+        Sent(replace(each, hidden_s=0.0) if client.deferred else each, client.per_update)
         for client in experiment.program.training
         for each in transfers(planned.compiled(client.signature), experiment.cluster)
     ]
@@ -250,17 +269,22 @@ def _layer_row(graph: Graph, nodes: Sequence[Node], output: Tensor, parameters: 
     )
 
 
-def _device_row(device: str, plans: Sequence[DevicePlan]) -> tuple[str, ...]:
-    variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
-    instructions = [instruction for plan in plans for instruction in plan.instructions]
+def _device_row(device: str, plans: Sequence[tuple[DevicePlan, float]]) -> tuple[str, ...]:
+    """plans: each with how often a step runs it."""
+    variables = {name: slot.layout.nbytes for plan, _ in plans for name, slot in plan.variables.items()}
     return (
         device,
-        _n(len(instructions)),
-        _n(max(plan.arena_bytes for plan in plans)),
+        _n(sum(len(plan.instructions) for plan, _ in plans)),
+        _n(max(plan.arena_bytes for plan, _ in plans)),
         _n(sum(variables.values())),
-        _n(sum(plan.sent_bytes for plan in plans)),
-        _n(sum(instruction.op == "send" for instruction in instructions)),
+        _n(round(sum(times * plan.sent_bytes for plan, times in plans))),
+        _mean(sum(times * sum(each.op == "send" for each in plan.instructions) for plan, times in plans)),
     )
+
+
+def _mean(count: float) -> str:
+    """A mean number, with decimals only where it is not whole."""
+    return _n(round(count)) if math.isclose(count, round(count)) else f"{count:,.2f}"
 
 
 def _n(count: int) -> str:

@@ -87,18 +87,22 @@ def test_an_emulated_network_in_one_process_is_refused(order: str) -> None:
         build(small_config(*ASYNC, order, "cluster=slow_network"))
 
 
-def test_explain_counts_every_client_once() -> None:
-    config = small_config(*ASYNC)
-    text = explain(config)
-    assert "A step is every client that trains, once; they overlap" in text
-    plans = training_plans(build(config))
+@pytest.mark.parametrize("length", [("train.steps=3",), ("train.steps=null", "train.epochs=0.04")])
+def test_a_run_that_is_all_warm_start_is_refused(length: tuple[str, ...]) -> None:
+    """1438 examples in batches of 32, so 0.04 epochs are 1.8 updates."""
+    expected = r"^parallelism\.warmstart_steps=3 with [23] updates in all: the first replica .* alone; use fewer"
+    with pytest.raises(ConfigError, match=expected):
+        build(small_config(*ASYNC, *length, "parallelism.warmstart_steps=3"))
+    build(small_config(*ASYNC, "train.steps=4", "parallelism.warmstart_steps=3"))
+
+
+def test_explain_says_what_it_takes_for_a_step() -> None:
+    text = explain(small_config(*ASYNC))
+    assert "each is counted as often as it is run on average, when nobody is late" in text
+    assert "one evaluation" not in text
+    plans = training_plans(build(small_config(*ASYNC)))
     assert len(plans) == 4
     for device, each in plans.items():
         row = next(line for line in text.splitlines() if line.startswith(device)).split()
-        assert row[1:] == [
-            f"{sum(len(plan.instructions) for plan in each):,}",
-            f"{max(plan.arena_bytes for plan in each):,}",
-            row[3],
-            f"{sum(plan.sent_bytes for plan in each):,}",
-            row[5],
-        ]
+        nodes, peak = sum(len(plan.instructions) for plan in each), max(plan.arena_bytes for plan in each)
+        assert row[1:3] == [f"{nodes:,}", f"{peak:,}"]

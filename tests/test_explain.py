@@ -7,7 +7,7 @@ import pytest
 from runner.build import build
 from runner.config_schema import Config
 from runner.engine.transfer_times import Transfer
-from runner.explain import LayerRow, explain, layer_rows, sent_text, training_plans
+from runner.explain import LayerRow, Sent, explain, layer_rows, sent_text, training_plans
 from tests.small_runs import small_config
 
 
@@ -114,11 +114,11 @@ def test_parameter_servers_are_devices_beside_the_workers() -> None:
 
 def test_what_is_sent_is_told_by_wire_and_layer_and_in_total() -> None:
     sent = [
-        Transfer("b", "a", None, 4, 0.5e-3, 0.0),
-        Transfer("a", "b", "fc2", 1_000, 1e-3, 1e-3),
-        Transfer("a", "c", "fc2", 1_000, 1e-3, 0.0),
-        Transfer("a", "b", "fc1", 20_000, 2.0, 0.25e-3),
-        Transfer("a", "b", "fc2", 500, 0.75e-3, 0.5e-3),
+        Sent(Transfer("b", "a", None, 4, 0.5e-3, 0.0)),
+        Sent(Transfer("a", "b", "fc2", 1_000, 1e-3, 1e-3)),
+        Sent(Transfer("a", "c", "fc2", 1_000, 1e-3, 0.0)),
+        Sent(Transfer("a", "b", "fc1", 20_000, 2.0, 0.25e-3)),
+        Sent(Transfer("a", "b", "fc2", 500, 0.75e-3, 0.5e-3)),
     ]
     assert sent_text(sent) == "\n".join(
         [
@@ -138,6 +138,23 @@ def test_what_is_sent_is_told_by_wire_and_layer_and_in_total() -> None:
             "between a send and the first node that needs it. Messages may hide behind the same compute.",
         ]
     )
+
+
+def test_what_is_sent_so_often_on_average_counts_so_often() -> None:
+    sent = [
+        Sent(Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
+        Sent(Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
+        Sent(Transfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
+        Sent(Transfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
+    ]
+    assert sent_text(sent, "evaluation").splitlines()[:6] == [
+        "from  to  layer  messages  bytes per evaluation",
+        "a     b   fc1        0.67                   667",
+        "a     b   fc2           9                   900",
+        "",
+        "from  to  messages  bytes per evaluation  transfer ms  hidden ms",
+        "a     b       9.67                 1,567        9.667      0.333",
+    ]
 
 
 def sent_rows(config: Config) -> list[tuple[str, str, str]]:
@@ -172,3 +189,49 @@ def test_the_text_says_what_would_run() -> None:
     assert "multiply-adds/example   592 (forward)" in text
     # fc1, relu1, fc2 and the loss, float32; flatten gives out the images themselves.
     assert "activations/example     108 bytes (outputs of all layers)" in text
+
+
+PARAMETERS, VALUE = 610, 4
+"""Of the small network on digits, and bytes of a value."""
+
+
+def sent_by(text: str, job: str) -> int:
+    """Bytes that the devices of a job send in a step, from the table of devices."""
+    rows = [line.split() for line in text.splitlines() if line.startswith(f"/job:{job}/")]
+    return sum(int(row[4].replace(",", "")) for row in rows if len(row) == 6 and not row[1].startswith("/"))
+
+
+@pytest.mark.parametrize(
+    ("loop", "n_fetch", "n_push"), [("overlapped", 1, 1), ("overlapped", 5, 2), ("sequential", 2, 4), ("direct", 1, 1)]
+)
+def test_replicas_that_fetch_and_push_now_and_then_send_what_their_formula_says(
+    loop: str, n_fetch: int, n_push: int
+) -> None:
+    workers, servers = 4, 2
+    rhythm = (f"parallelism.loop={loop}", f"parallelism.n_fetch={n_fetch}", f"parallelism.n_push={n_push}")
+    several = (f"parallelism.workers={workers}", f"parallelism.servers={servers}")
+    text = explain(small_config("parallelism=async_data", *several, *rhythm))
+    whole = PARAMETERS * VALUE + 8 * servers
+    assert sent_by(text, "ps") == pytest.approx(workers * whole / n_fetch, abs=servers)
+    assert sent_by(text, "worker") == pytest.approx(workers * whole / n_push, abs=workers)
+
+
+@pytest.mark.parametrize("batch", [96, 71])
+def test_an_evaluation_of_sandblaster_sends_what_its_formula_says(batch: int) -> None:
+    """Portions of one size, and of two."""
+    workers, servers, portions = 3, 2, 8
+    several = (f"parallelism.workers={workers}", f"parallelism.servers={servers}")
+    minimised = ("optimizer=lbfgs", "schedule=constant", f"train.batch_size={batch}")
+    text = explain(small_config("parallelism=sandblaster", *several, *minimised))
+    assert "those of one evaluation of the batch; an update makes two or more." in text
+    assert "bytes sent per evaluation" in text
+    assert "per step" not in text
+    assert sent_by(text, "ps") == workers * PARAMETERS * VALUE
+    assert sent_by(text, "worker") == workers * portions * PARAMETERS * VALUE
+
+
+def test_backup_workers_send_what_their_formula_says() -> None:
+    backed = ("parallelism.combine=parameter_server", "parallelism.workers=2", "parallelism.backup_workers=1")
+    text = explain(small_config("parallelism=sync_data", *backed))
+    assert sent_by(text, "ps") == 3 * PARAMETERS * VALUE
+    assert sent_by(text, "worker") == 3 * (PARAMETERS + 2) * VALUE

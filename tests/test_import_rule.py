@@ -81,7 +81,7 @@ MAY_IMPORT = {
     "results": "summary",
     "sweep_table": "summary",
     "sweep": "config_schema console hydra_app summary sweep_table errors",
-    "explain": "build comparison config_schema experiment placement engine",
+    "explain": "build comparison config_schema experiment placement optimizers engine",
     "help_text": "config_schema",
     "ui": "tracking errors",
     "doctor": "conf_dir cores data engine.kernel_table processor ui errors",

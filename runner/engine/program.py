@@ -25,7 +25,8 @@ class Client:
     may be lost on a wire, whatever the cluster's compression: for what carries or judges the state of a run. deferred:
     it is launched beside others, and its run on a device begins when all that the device receives is there; then no
     device may receive what depends on something that it sends itself. slowed: emulated slow workers wait before it,
-    from when they are told to run it.
+    from when they are told to run it. per_update: runs in an update, on average; for estimates. Where an update
+    evaluates its batch several times: in one evaluation.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Client:
     exact: bool = False
     deferred: bool = False
     slowed: bool = False
+    per_update: float = 1.0
 
     @cached_property
     def signature(self) -> Signature:

@@ -49,7 +49,7 @@ class Optimizer(ABC):
         clips = self.clip_norm is None or 0.0 < self.clip_norm < math.inf
         require(clips, "clip_norm", self.clip_norm, "null (off) or a finite number above 0")
 
-    def update(
+    def assign(
         self,
         graph: Graph,
         variables: Variables,
@@ -60,25 +60,11 @@ class Optimizer(ABC):
     ) -> list[str]:
         """Add one update of every variable that comes with a gradient; return the names of the assign nodes.
 
-        gradients: variables and their gradients, any tensors of the graph of the variable's shape and dtype;
-        the norm for ``clip_norm`` is taken over these, in this order. variables: the store that slots are
-        put in. learning_rate: () in the variables' dtype. step: () int64, the number of the step, from 0.
+        gradients: variables and their gradients, clipped already (:meth:`clipped`), any tensors of the graph of the
+        variable's shape and dtype. variables: the store that slots are put in. learning_rate: () in the variables'
+        dtype. step: () int64, the number of the step, from 0.
         Nodes are stamped with the layer of the variable they update; scope and device are the caller's.
-        Raises ShapeError when a gradient is not like its variable.
         """
-        final = self.clipped(graph, gradients)
-        return self.assign(graph, variables, final, learning_rate=learning_rate, step=step)
-
-    def assign(
-        self,
-        graph: Graph,
-        variables: Variables,
-        gradients: Sequence[tuple[Variable, Tensor]],
-        *,
-        learning_rate: Tensor,
-        step: Tensor,
-    ) -> list[str]:
-        """Add the update by gradients that are clipped already; see :meth:`update`."""
         if not gradients:
             return []
         rule = self.rule(graph, variables, learning_rate, step)
@@ -105,8 +91,9 @@ class Optimizer(ABC):
     ) -> Tensor | None:
         """Add what ``clip_norm`` multiplies all gradients by, () in their dtype; None where nothing is clipped.
 
-        Arguments and errors are those of :meth:`update`. Gradients may be on several devices, and the norm is that of
-        ``counted`` where some are copies: see :func:`~runner.optimizers.clipping.clip_factor`.
+        gradients: variables and their gradients; the norm is taken over these, in this order. They may be on several
+        devices, and the norm is that of ``counted`` where some are copies: see
+        :func:`~runner.optimizers.clipping.clip_factor`. Raises ShapeError when a gradient is not like its variable.
         """
         for variable, gradient in gradients:
             _expect_alike(graph, variable, gradient)
@@ -126,7 +113,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def rule(self, graph: Graph, variables: Variables, learning_rate: Tensor, step: Tensor) -> Rule:
-        """Add what all variables share and return the rule for each; arguments as for :meth:`update`."""
+        """Add what all variables share and return the rule for each; arguments as for :meth:`assign`."""
 
     def with_decay(self, graph: Graph, variable: Variable, tensor: Tensor) -> Tensor:
         """Add tensor + weight_decay * variable, or return ``tensor`` where nothing decays."""

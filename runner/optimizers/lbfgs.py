@@ -14,7 +14,7 @@ class Lbfgs(Optimizer):
     """Settings of :func:`~runner.optimizers.quasi_newton.iterate`; an iteration is an update, on the batch of its step.
 
     history: pairs (s, y) kept, two vectors of the size of the parameters each. max_evaluations: of the batch in a line
-    search; one more begins each iteration.
+    search; one more begins each iteration, and one more ends it where the best point of the search is not its last.
 
     lr is 1: the line search finds the length of a step. clip_norm: how far the first step goes at most that is tried
     where no pair is known, along the gradient alone; the line search may go on. weight_decay: strength of the penalty

@@ -106,7 +106,8 @@ def iterate(machine: VectorMachine, history: History, *, longest: float | None, 
     """Move "x" by one step along the direction of the history, and keep the pair that the step gives.
 
     longest: the length of the first step tried where the history is empty and the direction is -g; None for that of
-    the gradient itself. most: evaluations of a line search. Where that finds no lower point, "x" stays and the history
+    the gradient itself. most: evaluations of a line search; there is one before it, and one after it where its best
+    point is not its last, so that "gradient" is that of "x". Where it finds no lower point, "x" stays and the history
     is dropped. An objective that is not finite is returned as it is. Raises NumericError where only the gradient is
     not finite.
     """
@@ -156,7 +157,7 @@ def _apply_inverse(machine: VectorMachine, history: History) -> None:
 
 
 def _search(machine: VectorMachine, start: Point, first: float, most: int) -> tuple[Point | None, int]:
-    """Search along "direction"; leaves "x" and "gradient" where it ended. Returns the point and the evaluations."""
+    """Search along "direction"; return the point found, where "x" and "gradient" then are, and the evaluations made."""
     machine.scale(START, 1.0, X)
     machine.scale(START_GRADIENT, 1.0, GRADIENT)
     seen = []

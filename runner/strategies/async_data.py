@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from runner.engine.device import worker_device
@@ -15,11 +15,13 @@ from runner.engine.stragglers import standard_normal
 from runner.engine.variables import Variables
 from runner.errors import ConfigError
 from runner.strategies.base import Replica, Task, shares
+from runner.strategies.client_names import action_of
 from runner.strategies.clients import standing_clients
 from runner.strategies.downpour import Downpour, Rules
 from runner.strategies.model_replica import Habits, ModelReplica
 from runner.strategies.parameter_server import Reads, shard_by_size, specs_of
-from runner.strategies.shards import Shard
+from runner.strategies.pushed_server import PushedServer
+from runner.strategies.settings import require, require_one_of
 from runner.strategies.staleness import Staleness
 
 LOOPS = ("overlapped", "sequential", "direct")
@@ -53,7 +55,9 @@ class AsyncData:
     ``n_push`` steps, and an average with decay a advances by it with decay a ** n_push.
 
     warmstart_steps: so many updates are made by the first replica alone.
-    staleness: see :class:`~runner.strategies.staleness.Staleness`.
+    staleness: see :class:`~runner.strategies.staleness.Staleness`. A limit beyond which pushes are dropped is no less
+    than what a replica's own pushes come to: ceil(n_fetch / n_push) overlapped, otherwise
+    ceil((n_fetch - gcd(n_fetch, n_push)) / n_push).
     virtual_time: the run goes in one process, on a clock of its own that the seed decides; it repeats itself bit by
     bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, which is then repeated in one process.
 
@@ -81,11 +85,9 @@ class AsyncData:
     replay: str | None = None
 
     def __post_init__(self) -> None:
-        if self.loop not in LOOPS:
-            raise ConfigError(f"parallelism.loop={self.loop!r}: expected one of {', '.join(LOOPS)}")
+        require_one_of("loop", self.loop, LOOPS)
         for key, least in {"servers": 1, "n_fetch": 1, "n_push": 1, "warmstart_steps": 0}.items():
-            if getattr(self, key) < least:
-                raise ConfigError(f"parallelism.{key}={getattr(self, key)}: expected {least} or more")
+            require(getattr(self, key) >= least, key, getattr(self, key), f"{least} or more")
         if self.loop == "direct" and (self.n_fetch, self.n_push) != (1, 1):
             raise ConfigError(
                 f"parallelism.n_fetch={self.n_fetch} and n_push={self.n_push} with loop=direct: a replica without a "
@@ -96,13 +98,14 @@ class AsyncData:
                 f"parallelism.virtual_time=true with replay={self.replay}: a replay takes the order of its record; "
                 "set virtual_time to false, or replay to null"
             )
+        self._require_own_pushes_kept()
 
     def build(self, task: Task) -> Program:
         """Return the program: for each replica a client that computes and, for each shard, one that fetches and one
         that pushes."""
         graph = Graph()
         served = Variables(graph, seed=task.seed)
-        shards = [Shard(graph, served, j, task, self.staleness) for j in range(self.servers)]
+        shards = [PushedServer(graph, served, j, task, self.staleness) for j in range(self.servers)]
         assigned = shard_by_size(specs_of(task), self.servers)
         placed = {name: shards[j].device for name, j in assigned.items()}
         replicas = [
@@ -125,6 +128,28 @@ class AsyncData:
             one_process=self._one_process(task.seed),
         )
 
+    def _require_own_pushes_kept(self) -> None:
+        """Raise ConfigError where a replica alone would drop pushes of its own."""
+        own, most = self._own_staleness, self.staleness.most_stale
+        if most is not None and most < own:
+            raise ConfigError(
+                f"parallelism.staleness.limit={most} with policy=drop, loop={self.loop}, n_fetch={self.n_fetch} and "
+                f"n_push={self.n_push}: a replica's own pushes since its fetch are counted, {own} of them at times, so "
+                f"it would drop gradients that nobody else has made stale; expected {own} or more, or fewer steps "
+                "between fetches"
+            )
+
+    @property
+    def _own_staleness(self) -> int:
+        """A staleness that some pushes of a replica have without others, however quick transfers are.
+
+        The first step behind a push is n_fetch - gcd(n_fetch, n_push) steps behind a fetch at most. An overlapped one
+        goes on with the copy before while it fetches: n_fetch steps.
+        """
+        overlapped = self.loop == "overlapped"
+        steps = self.n_fetch if overlapped else self.n_fetch - math.gcd(self.n_fetch, self.n_push)
+        return math.ceil(steps / self.n_push)
+
     @property
     def _habits(self) -> Habits:
         """Of each replica; a copy that is fetched before every step need not move by itself."""
@@ -145,9 +170,15 @@ class AsyncData:
             most_stale=self.staleness.most_stale,
         )
 
-    def _training(self, replica: ModelReplica, shards: Sequence[Shard]) -> list[Client]:
+    def _training(self, replica: ModelReplica, shards: Sequence[PushedServer]) -> list[Client]:
+        """The clients of a replica, which takes a step in an update on average."""
         fetches = [replica.fetch(shard) for shard in shards] if self.loop != "direct" else []
-        return [replica.compute, *fetches, *(replica.push(shard) for shard in shards)]
+        pushes = [replica.push(shard) for shard in shards]
+        return [
+            replica.compute,
+            *(replace(client, per_update=1 / self.n_fetch) for client in fetches),
+            *(replace(client, per_update=1 / self.n_push) for client in pushes),
+        ]
 
     def _one_process(self, seed: int) -> OneProcess | None:
         if self.replay is not None:
@@ -155,7 +186,7 @@ class AsyncData:
         return OneProcess(partial(_virtual_time, seed)) if self.virtual_time else None
 
 
-def _begin(shards: Sequence[Shard], replicas: Sequence[ModelReplica]) -> Client:
+def _begin(shards: Sequence[PushedServer], replicas: Sequence[ModelReplica]) -> Client:
     targets = [*(shard.begin for shard in shards), *(target for each in replicas for target in each.begin)]
     return Client(
         "begin", targets=tuple(targets), feeds={"applied": tuple(shard.begun_with for shard in shards)}, exact=True
@@ -166,7 +197,7 @@ def _virtual_time(seed: int) -> VirtualTime:
     """A clock on which parts take lognormal times: pure functions of the seed, the client, the device and the step."""
 
     def part_s(client: str, device: str, step: int) -> float:
-        median = _PART_S[client.split("_")[0]]
+        median = _PART_S[action_of(client)]
         return median * math.exp(_SPREAD * standard_normal(seed, f"virtual_time/{client}/{device}", step))
 
     return VirtualTime(part_s, lambda nbytes: _TRANSFER_S)

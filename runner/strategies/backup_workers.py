@@ -65,11 +65,8 @@ def backup_workers(
     ]
     counts = CountedShares(task.batch_size, workers, tuple(hi - lo for lo, hi in cut), task.state_dtype)
     training = [
-        *(_share(each, inbox) for each, inbox in zip(copying, inboxes, strict=True)),
-        *(
-            Client(read_client(k), targets=tuple(each.reads()), deferred=True, slowed=True)
-            for k, each in enumerate(copying)
-        ),
+        *(_share(each, inbox, replayed) for each, inbox in zip(copying, inboxes, strict=True)),
+        *(_read(each, replayed) for each in copying),
         *_update(graph, task, served, kept, sent, counts),
     ]
     return program_of(
@@ -193,14 +190,32 @@ class _Choice:
         return chosen
 
 
-def _share(each: _Copying, inbox: _Inbox) -> Client:
+def _read(each: _Copying, replayed: Mapping[int, Contributors] | None) -> Client:
+    return Client(
+        read_client(each.index),
+        targets=tuple(each.reads()),
+        deferred=True,
+        slowed=True,
+        per_update=_begun(each.index, replayed),
+    )
+
+
+def _share(each: _Copying, inbox: _Inbox, replayed: Mapping[int, Contributors] | None) -> Client:
     return Client(
         share_client(each.index),
         targets=tuple(inbox.targets),
         inputs=tuple(each.replica.train_inputs),
         feeds={"step": (each.replica.step,)},
         deferred=True,
+        per_update=_begun(each.index, replayed),
     )
+
+
+def _begun(worker: int, replayed: Mapping[int, Contributors] | None) -> float:
+    """In which part of the updates a worker begins its share: all where it keeps pace, or those it is replayed in."""
+    if replayed is None:
+        return 1.0
+    return sum(worker in contributors for contributors in replayed.values()) / len(replayed)
 
 
 def _update(

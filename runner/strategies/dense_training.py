@@ -14,8 +14,8 @@ from runner.engine.tensor import Tensor
 from runner.engine.variables import Variable
 from runner.strategies.base import Replica, advance, ordered_sum, scaled, weighted
 from runner.strategies.hybrid_layers import DensePass, Rows, add_dense
+from runner.strategies.latest import Latest
 from runner.strategies.network_parts import PartsOf
-from runner.strategies.partial_updates import Latest
 
 Pairs = list[tuple[Variable, Tensor]]
 """Variables with their gradients."""

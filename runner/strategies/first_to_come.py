@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from runner.engine.conductor import Clients, Conductor, Finished
 from runner.engine.session import scalar
 from runner.errors import ConfigError
+from runner.strategies.client_names import numbered
 from runner.strategies.contributors import CONTRIBUTORS, Contributors
 
 Array = NDArray[Any]
@@ -21,12 +22,12 @@ NORM = "norm"
 
 def share_client(worker: int) -> str:
     """The client that computes a worker's share and sends it to the servers."""
-    return f"share_{worker}"
+    return numbered("share", worker)
 
 
 def read_client(worker: int) -> str:
     """The client that copies the variables to a worker."""
-    return f"read_{worker}"
+    return numbered("read", worker)
 
 
 def counted(position: int) -> str:

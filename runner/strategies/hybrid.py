@@ -21,7 +21,7 @@ from runner.strategies.dense_training import DenseTraining, Pairs
 from runner.strategies.exchange import COMBINES, Totals, exchange
 from runner.strategies.hybrid_layers import Body, Rows, add_body, add_dense, rows_of
 from runner.strategies.network_parts import Parts, PartsOf
-from runner.strategies.passes import SCHEMES, dense_passes, updates_per_batch
+from runner.strategies.schemes import SCHEMES, dense_passes, updates_per_batch
 from runner.strategies.settings import require, require_bucket, require_one_of
 
 
@@ -128,9 +128,10 @@ class Hybrid:
             return
         layers = [node.layer.name for node in parts.dense if node.op == "batch_norm" and node.layer is not None]
         if layers:
+            whole = "scheme=a" if self.fc_batch is None else "scheme=a and fc_batch=null"
             raise ConfigError(
                 f"parallelism.statistics=pooled with parallelism.scheme={self.scheme}: layer {layers[0]!r}, between "
-                f"dense layers, would have statistics of each of {passes} passes; use scheme=a, or statistics=shares"
+                f"dense layers, would have statistics of each of {passes} passes; use {whole}, or statistics=shares"
             )
 
 

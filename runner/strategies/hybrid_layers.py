@@ -13,7 +13,7 @@ from runner.strategies.base import Pass, Replica, Share
 from runner.strategies.blueprint import add_copies
 from runner.strategies.dense_sharding import Cut, ShardedLayers, Spread
 from runner.strategies.network_parts import Parts, PartsOf
-from runner.strategies.passes import Examples
+from runner.strategies.schemes import Examples
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from runner.engine.tensor import Tensor
 from runner.engine.variables import Declaration, Variable, Variables
 from runner.optimizers.base import descend
 from runner.strategies.base import Replica, Share, Task
+from runner.strategies.client_names import numbered
 from runner.strategies.parameter_server import Reads
-from runner.strategies.shards import COUNT, Pushed, Shard
+from runner.strategies.pushed_server import COUNT, Pushed, PushedServer
 
 _NEVER = float(1 << 53)
 """More pushes than are ever counted: no step has been computed since the last push."""
@@ -60,7 +61,7 @@ class ModelReplica:
         share: Share,
         served: Variables,
         placed: Mapping[str, str],
-        shards: Sequence[Shard],
+        shards: Sequence[PushedServer],
         habits: Habits,
     ) -> None:
         """share: of every batch, in examples. placed: name of a variable -> device of its shard."""
@@ -93,7 +94,7 @@ class ModelReplica:
             slowed=True,
         )
 
-    def fetch(self, shard: Shard) -> Client:
+    def fetch(self, shard: PushedServer) -> Client:
         """Copy to the replica what a shard has that is trained, and the shard's count."""
         graph = self._served.graph
         with self._scope(f"fetch_{shard.index}"):
@@ -103,7 +104,7 @@ class ModelReplica:
                     targets.append(ops.assign(graph, copy.tensor, self._served[copy.name].tensor).node)
         return Client(fetch_name(self._index, shard.index), targets=tuple(targets), deferred=True)
 
-    def push(self, shard: Shard) -> Client:
+    def push(self, shard: PushedServer) -> Client:
         """Send a shard what is held for it, have it applied there, and begin to hold anew."""
         gradients = [(self._served[each.name], self._held[each.name]) for each in self._of(shard)]
         pushed = Pushed(gradients, self._statistics(shard), self._counted[shard.index])
@@ -116,13 +117,13 @@ class ModelReplica:
             deferred=True,
         )
 
-    def _of(self, shard: Shard) -> list[Variable]:
+    def _of(self, shard: PushedServer) -> list[Variable]:
         return [each for each in self._trained if shard.keeps(self._served[each.name])]
 
-    def _averages_of(self, shard: Shard) -> list[StateUpdate]:
+    def _averages_of(self, shard: PushedServer) -> list[StateUpdate]:
         return [each for each in self._averages if shard.keeps(self._served[each.variable.name])]
 
-    def _statistics(self, shard: Shard) -> list[StateUpdate]:
+    def _statistics(self, shard: PushedServer) -> list[StateUpdate]:
         """What a shard's moving averages see of a push: n updates with decay a are one with a ** n and the mean."""
         graph, steps = self._served.graph, self._habits.n_push
         updates = []
@@ -146,7 +147,7 @@ class ModelReplica:
                     targets.append(ops.assign(graph, held, total).node)
         return targets
 
-    def _note(self, shards: Sequence[Shard]) -> list[str]:
+    def _note(self, shards: Sequence[PushedServer]) -> list[str]:
         """Remember the counts that the oldest gradient held was computed on."""
         graph = self._served.graph
         targets = []
@@ -173,7 +174,7 @@ class ModelReplica:
             with self._scope("begin"):
                 self.begin += self._emptied(list(self._held.values()), self._counted)
 
-    def _forget(self, shard: Shard) -> list[str]:
+    def _forget(self, shard: PushedServer) -> list[str]:
         """Hold nothing for a shard; needless where the next step puts its own in the place of what is held."""
         if self._habits.n_push == 1:
             return []
@@ -209,14 +210,14 @@ class ModelReplica:
 
 def fetch_name(replica: int, shard: int) -> str:
     """Of the client by which a replica fetches from a shard."""
-    return f"fetch_{replica}_{shard}"
+    return numbered("fetch", replica, shard)
 
 
 def compute_name(replica: int) -> str:
     """Of the client that computes one step of a replica."""
-    return f"compute_{replica}"
+    return numbered("compute", replica)
 
 
 def push_name(replica: int, shard: int) -> str:
     """Of the client by which a replica pushes to a shard."""
-    return f"push_{replica}_{shard}"
+    return numbered("push", replica, shard)

@@ -1,4 +1,4 @@
-"""Who computes which portion of a batch: handed out one by one, the last ones twice (Dean et al. 2012, section 4.2)."""
+"""Who computes which portion of a batch: handed out one by one, the last ones again (Dean et al. 2012, section 4.2)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections import deque
 
 from runner.strategies.base import shares
 
-COPIES = 2
-"""Replicas that may be busy with one portion: the one it was given to, and one that had nothing left to do."""
-
 
 class Portions:
     """The portions of one evaluation, from 0. What is given out follows from who asked and who finished, in order.
 
     Every worker has a range of neighbouring portions that it works through from the front: the same in each
     evaluation, whose examples it may still have at hand. One that is through takes the last portion of the range with
-    most left. When none is left, it does one again that another is still busy with: the one given out first.
+    most left. When none is left, it does one again that others are still busy with: of those that fewest are busy with
+    the one given out first. A worker is free when what it did is finished, so it never does twice what it does.
     """
 
     def __init__(self, count: int, workers: int) -> None:
@@ -33,7 +31,7 @@ class Portions:
         return portion in self._left
 
     def give(self, worker: int) -> int | None:
-        """The next portion for a worker that is free; None where it could help nobody."""
+        """The next portion for a worker that is free; None where all are finished."""
         portion = self._first_time(worker)
         if portion is None:
             portion = self._again()
@@ -56,5 +54,5 @@ class Portions:
         return fullest.pop() if fullest else None
 
     def _again(self) -> int | None:
-        """The first of those outstanding; who asks is free, so somebody else is busy with it."""
-        return next((portion for portion, copies in self._busy.items() if copies < COPIES), None)
+        """The first given out of those with fewest copies under way."""
+        return min(self._busy, key=lambda portion: self._busy[portion], default=None)

@@ -17,9 +17,10 @@ from runner.errors import ConfigError
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Replica, Share, Task, ordered_sum, shares
 from runner.strategies.clients import standing_clients
+from runner.strategies.dispatcher import GATHER, Dispatcher, PortionSizes, compute_name, fetch_name, keep_name
 from runner.strategies.minimising import LbfgsConductor
 from runner.strategies.parameter_server import Reads, shard_by_size, specs_of
-from runner.strategies.replicas import GATHER, Cut, Replicas, compute_name, fetch_name, keep_name
+from runner.strategies.settings import require
 from runner.strategies.vectors import Vectors, require_no_averages
 
 
@@ -30,18 +31,19 @@ class Sandblaster:
     The coordinator, in the master, never touches parameters: it orders the servers to compute dot products, multiples
     and sums of vectors, of which each keeps the pieces of its variables (:func:`shard_by_size`), and the replicas to
     compute portions of the batch, N * portions_per_worker of them and as even as possible. A free replica gets the
-    next portion; at the end those outstanding are given out once more, and the first to finish counts.
-    See :class:`~runner.strategies.replicas.Replicas`.
+    next portion; at the end those outstanding are given out again and again, and the first to finish counts.
+    See :class:`~runner.strategies.dispatcher.Dispatcher`.
 
     Whoever computes what, an update is that of ``single`` with ``optimizer=lbfgs`` and as many microbatches, bit for
     bit where kernels have one layout and one order of sums, as those of float64 have.
 
     Bytes on wires, P trained values of b bytes: an evaluation sends each replica that takes part the parameters, P b,
-    and the servers a gradient, P b, for every portion that is computed: with D portions computed twice
-    (N + N portions_per_worker + D) P b at most. An iteration makes one evaluation and one for each point of its line
-    search. Evaluations of the test split read all variables for each batch, P b for each worker. Orders and answers are
-    numbers. Beside P values and the vectors of :class:`~runner.strategies.vectors.Vectors` servers keep a gradient of
-    each portion and one of each replica: N (portions_per_worker + 1) P.
+    and the servers a gradient, P b, for every portion that is computed: with D of them computed beside the first time
+    (N + N portions_per_worker + D) P b at most. An iteration makes one evaluation, one for each point of its line
+    search, and one more where the best of these is not the last. Evaluations of the test split read all variables for
+    each batch, P b for each worker. Orders and answers are numbers. Beside P values and the vectors of
+    :class:`~runner.strategies.vectors.Vectors` servers keep a gradient of each portion and one of each replica:
+    N (portions_per_worker + 1) P.
     """
 
     name: str = "sandblaster"
@@ -51,9 +53,7 @@ class Sandblaster:
 
     def __post_init__(self) -> None:
         for key in ("servers", "portions_per_worker"):
-            value = getattr(self, key)
-            if value < 1:
-                raise ConfigError(f"parallelism.{key}={value}: expected 1 or more")
+            require(getattr(self, key) >= 1, key, getattr(self, key), "1 or more")
 
     def build(self, task: Task) -> Program:
         """Return the program of replicas and servers; its conductor is the coordinator.
@@ -102,6 +102,7 @@ class _Building:
         self._optimizer = optimizer
         self._servers = servers
         self._portions = shares(task.batch_size, count)
+        self._sizes = [hi - lo for lo, hi in self._portions]
         self._graph = Graph()
         self._served = Variables(self._graph, seed=task.seed)
         placed = {name: server_device(j) for name, j in shard_by_size(specs_of(task), servers).items()}
@@ -156,14 +157,16 @@ class _Building:
         return [vectors.beside(variable, scope) for variable in vectors.trained]
 
     def _compute(self, worker: int, computation: _Computation, inbox: Sequence[Tensor]) -> Client:
+        name = compute_name(worker, computation.size)
         return Client(
-            compute_name(worker, computation.size),
+            name,
             fetches={"loss": computation.loss, "accuracy": computation.accuracy},
-            targets=self._assigned(f"{compute_name(worker, computation.size)}", inbox, computation.gradients),
+            targets=self._assigned(name, inbox, computation.gradients),
             inputs=computation.inputs,
             feeds={"step": (self._replicas[worker].step,)},
             deferred=True,
             slowed=True,
+            per_update=self._sizes.count(computation.size) / len(self._replicas),
         )
 
     def _fetch(self, worker: int) -> Client:
@@ -174,7 +177,8 @@ class _Building:
 
     def _keep(self, worker: int, portion: int, inbox: Sequence[Tensor], slot: Sequence[Tensor]) -> Client:
         name = keep_name(worker, portion)
-        return Client(name, targets=self._assigned(name, slot, inbox), deferred=True)
+        kept = self._assigned(name, slot, inbox)
+        return Client(name, targets=kept, deferred=True, per_update=1 / len(self._replicas))
 
     def _gather(self, vectors: Vectors, slots: Sequence[Sequence[Tensor]]) -> Client:
         """Add the gradients of all portions up in their order, and let that be the objective's."""
@@ -187,16 +191,16 @@ class _Building:
         return Client(GATHER, fetches=objective.penalties, targets=objective.targets, deferred=True)
 
     def _assigned(self, client: str, targets: Sequence[Tensor], values: Sequence[Tensor]) -> tuple[str, ...]:
-        with self._graph.absolute_scope(client.replace(" ", "_")):
+        with self._graph.absolute_scope(client):
             pairs = zip(targets, values, strict=True)
             return tuple(ops.assign(self._graph, target, value).node for target, value in pairs)
 
     def _conduct(self, vectors: Vectors, penalties: Sequence[str]) -> Callable[[Clients], Conductor]:
-        cut = Cut(len(self._replicas), [hi - lo for lo, hi in self._portions])
+        cut = PortionSizes(len(self._replicas), self._sizes)
         trained = [variable.name for variable in vectors.trained]
 
         def conduct(clients: Clients) -> Conductor:
-            replicas = Replicas(clients, cut, penalties)
-            return LbfgsConductor(replicas, self._optimizer, trained, self._task.state_dtype)
+            dispatcher = Dispatcher(clients, cut, penalties)
+            return LbfgsConductor(dispatcher, self._optimizer, trained, self._task.state_dtype)
 
         return conduct

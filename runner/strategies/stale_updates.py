@@ -14,17 +14,16 @@ the learning rate is that of the step, and update i of step s has number s n + i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.engine import ops
 from runner.engine.graph import Graph
 from runner.engine.program import Program
 from runner.engine.tensor import Tensor
-from runner.engine.variables import Declaration, Variable, Variables
-from runner.optimizers.base import NewValues
+from runner.engine.variables import Variable
 from runner.strategies.base import Forward, Replica, Task, advanced, shares
 from runner.strategies.clients import program
+from runner.strategies.latest import Latest
 from runner.strategies.microbatches import mean_scores, part_scope
 
 
@@ -41,46 +40,15 @@ def in_stale_parts(task: Task, device: str) -> Program:
         passes.append(replica.forward(share, part_scope(task, k)))
         gradients.append(_of_own_mean(replica, passes[-1]))
     loss, accuracy = mean_scores(replica, passes)
-    progress = Progress(replica.variables)
+    latest = Latest(replica.variables)
     for k, (passed, pairs) in enumerate(zip(passes, gradients, strict=True)):
         with graph.absolute_scope(f"update/part_{k}"), graph.device(device):
-            progress.advance(_updated(replica, progress, pairs, _number_of_update(replica, k)))
-            progress.advance(_averaged(graph, progress, passed))
+            clipped = task.optimizer.clipped(graph, pairs)
+            latest.update(task.optimizer, clipped, replica.learning_rate, _number_of_update(replica, k))
+            _advance_averages(latest, passed)
     with graph.absolute_scope("update"), graph.device(device):
-        targets = progress.commit()
+        targets = latest.assign()
     return program(graph, [replica], loss=loss, accuracy=accuracy, targets=targets)
-
-
-class Progress(Variables):
-    """The variables of a store, and slots beside them, as they stand after some of the updates of a step."""
-
-    def __init__(self, store: Variables) -> None:
-        super().__init__(store.graph, seed=store.seed, prefix=store.prefix, device=store.device)
-        self._store = store
-        self._values: dict[str, Tensor] = {}
-
-    def __getitem__(self, name: str) -> Variable:
-        return self._now(self._store[name])
-
-    def declare(self, declared: Declaration, device: str) -> Variable:
-        """Return the variable with its value as of now, creating it in the store the first time."""
-        return self._now(self._store.declare(declared, device))
-
-    def advance(self, values: NewValues) -> None:
-        """Go on from these values."""
-        self._values.update((variable.name, value) for variable, value in values)
-
-    def commit(self) -> list[str]:
-        """Add the assignment of every value that has changed; returns the assign nodes to run."""
-        graph, targets = self.graph, []
-        for name, value in self._values.items():
-            variable = self._store[name]
-            with graph.name_scope(name), graph.layer(variable.layer):
-                targets.append(ops.assign(graph, variable.tensor, value).node)
-        return targets
-
-    def _now(self, variable: Variable) -> Variable:
-        return replace(variable, tensor=self._values.get(variable.name, variable.tensor))
 
 
 def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tensor]]:
@@ -103,26 +71,10 @@ def _number_of_update(replica: Replica, part: int) -> Tensor:
     return ops.add(graph, before, ops.fill(graph, float(part), (), "int64"), name="number")
 
 
-def _updated(
-    replica: Replica, progress: Progress, gradients: Sequence[tuple[Variable, Tensor]], number: Tensor
-) -> NewValues:
-    """Add one update of all variables, from where they stand; returns what they and their slots become."""
-    graph, optimizer = replica.graph, replica.task.optimizer
-    values: NewValues = []
-    now = [(progress[variable.name], gradient) for variable, gradient in gradients]
-    clipped = optimizer.clipped(graph, now)
-    rule = optimizer.rule(graph, progress, replica.learning_rate, number)
-    for variable, gradient in clipped:
-        with graph.name_scope(variable.name), graph.layer(variable.layer):
-            values += rule(variable, gradient)
-    return values
-
-
-def _averaged(graph: Graph, progress: Progress, passed: Forward) -> NewValues:
+def _advance_averages(latest: Latest, passed: Forward) -> None:
     """Add the next value of every moving average, by the statistics of one part."""
-    values: NewValues = []
+    graph = latest.graph
     for update in passed.state_updates:
-        now = replace(update, variable=progress[update.variable.name])
+        now = replace(update, variable=latest[update.variable.name])
         with graph.name_scope(update.variable.name), graph.layer(update.variable.layer):
-            values.append((now.variable, advanced(graph, now)))
-    return values
+            latest.advance([(now.variable, advanced(graph, now))])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runner.errors import ConfigError
+from runner.strategies.settings import require, require_one_of
 
 POLICIES = ("none", "bounded", "drop", "scale")
 _LIMITED = ("bounded", "drop")
@@ -29,14 +30,12 @@ class Staleness:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ConfigError(f"parallelism.staleness.policy={self.policy!r}: expected one of {', '.join(POLICIES)}")
-        if self.policy in _LIMITED and (self.limit is None or self.limit < 0):
+        require_one_of("staleness.policy", self.policy, POLICIES)
+        if self.policy in _LIMITED:
             came = "null" if self.limit is None else self.limit
-            raise ConfigError(
-                f"parallelism.staleness.limit={came} with policy={self.policy}: expected a number, 0 or more"
-            )
-        if self.policy not in _LIMITED and self.limit is not None:
+            holds = self.limit is not None and self.limit >= 0
+            require(holds, "staleness.limit", f"{came} with policy={self.policy}", "a number, 0 or more")
+        elif self.limit is not None:
             raise ConfigError(
                 f"parallelism.staleness.limit={self.limit} with policy={self.policy}: only "
                 f"{' and '.join(_LIMITED)} have a limit; choose one of them, or set limit to null"

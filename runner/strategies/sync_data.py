@@ -17,7 +17,7 @@ from runner.strategies.clients import program
 from runner.strategies.contributors import contributors_of
 from runner.strategies.exchange import COMBINES, exchange
 from runner.strategies.parameter_server import parameter_server
-from runner.strategies.settings import require_bucket, require_one_of
+from runner.strategies.settings import require, require_bucket, require_one_of
 
 _PARAMETER_SERVER = "parameter_server"
 
@@ -116,14 +116,12 @@ class SyncData:
                 )
             return
         self.servers = 1 if self.servers is None else self.servers
-        if self.servers < 1:
-            raise ConfigError(f"parallelism.servers={self.servers}: expected 1 or more")
+        require(self.servers >= 1, "servers", self.servers, "1 or more")
 
     def _check_backups(self) -> None:
         """Raise ConfigError for settings that backup workers make no sense with, or that make none without them."""
         asked = f"parallelism.backup_workers={self.backup_workers}"
-        if self.backup_workers < 0:
-            raise ConfigError(f"{asked}: expected 0 or more")
+        require(self.backup_workers >= 0, "backup_workers", self.backup_workers, "0 or more")
         if self.backup_workers and self.combine != _PARAMETER_SERVER:
             raise ConfigError(
                 f"{asked} with parallelism.combine={self.combine}: a collective waits for all workers, so none can be "

@@ -48,14 +48,13 @@ class Trainer:
         self.rate = ops.placeholder(graph, (), self.dtype, name="learning_rate")
         self.step = ops.placeholder(graph, (), "int64", name="step")
         with graph.absolute_scope("update"):
-            self.targets = self.optimizer.update(
-                graph,
-                self.variables,
-                list(zip(self.trained, self.gradients, strict=True)),
-                learning_rate=self.rate,
-                step=self.step,
-            )
+            self.targets = self.update(list(zip(self.trained, self.gradients, strict=True)))
         self.state: dict[Tensor, Array] = self._initial()
+
+    def update(self, gradients: Sequence[tuple[Variable, Tensor]]) -> list[str]:
+        """Add an update by gradients that are clipped as the optimizer asks; returns the assign nodes."""
+        clipped = self.optimizer.clipped(self.graph, gradients)
+        return self.optimizer.assign(self.graph, self.variables, clipped, learning_rate=self.rate, step=self.step)
 
     def run(self, gradients: Sequence[dict[str, Array]], rates: Sequence[float]) -> list[dict[str, Array]]:
         """Make one step per entry and return the trained variables after each."""

@@ -45,13 +45,7 @@ def test_gradient_may_be_any_tensor_of_the_graph(name: str) -> None:
     trainer = Trainer(OPTIMIZERS[name]())
     graph = trainer.graph
     summed = [ops.add_n(graph, [g, v.tensor]) for g, v in zip(trainer.gradients, trainer.trained, strict=True)]
-    targets = trainer.optimizer.update(
-        graph,
-        trainer.variables,
-        list(zip(trainer.trained, summed, strict=True)),
-        learning_rate=trainer.rate,
-        step=trainer.step,
-    )
+    targets = trainer.update(list(zip(trainer.trained, summed, strict=True)))
     assert len(targets) == len(trainer.targets)
     assert set(targets).isdisjoint(trainer.targets)
 
@@ -77,10 +71,7 @@ def test_impossible_settings_of_lbfgs(settings: dict[str, Any], message: str) ->
 def test_no_gradients_no_update() -> None:
     trainer = Trainer(Adam(clip_norm=1.0))
     size = len(trainer.graph)
-    targets = trainer.optimizer.update(
-        trainer.graph, trainer.variables, [], learning_rate=trainer.rate, step=trainer.step
-    )
-    assert targets == []
+    assert trainer.update([]) == []
     assert len(trainer.graph) == size
 
 
@@ -89,9 +80,7 @@ def test_a_gradient_that_would_only_broadcast() -> None:
     weights, row = trainer.trained[0], trainer.gradients[1]
     assert weights.spec.shape == START["fc1/weights"].shape
     with pytest.raises(ShapeError, match=r"of variable 'fc1/weights' is float64\[3\]; expected float64\[2,3\]"):
-        trainer.optimizer.update(
-            trainer.graph, trainer.variables, [(weights, row)], learning_rate=trainer.rate, step=trainer.step
-        )
+        trainer.update([(weights, row)])
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class Course:
 
     @property
     def duplicated(self) -> int:
-        """Portions that were computed twice."""
+        """How often portions were computed beside the first time."""
         return sum(each["duplicated"] for each in self.record["evaluations"])
 
 
@@ -47,7 +47,7 @@ def speeds(*seconds: float) -> VirtualTime:
     """Workers that take so many seconds for a portion; commands and fetches are quick."""
 
     def part_s(client: str, device: str, step: int) -> float:
-        return seconds[int(client.split()[1])] if client.startswith("compute") else COMMAND_S
+        return seconds[int(client.split("_")[1])] if client.startswith("compute") else COMMAND_S
 
     return VirtualTime(part_s, lambda nbytes: WIRE_S)
 

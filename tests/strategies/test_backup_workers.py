@@ -18,6 +18,7 @@ from runner.errors import ConfigError, RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
 from runner.optimizers.momentum import Momentum
+from runner.strategies.backup_workers import backup_workers
 from runner.strategies.base import Task
 from runner.strategies.sync_data import SyncData
 from tests.strategies.backup_runs import Line, Run, backed, drawn_time, expected_of, feeds_of, running
@@ -225,6 +226,15 @@ def test_bytes_of_an_update_are_those_of_the_formula(
         norms = 0 if clip_norm is None else (servers - 1 if j == 0 else len(names))
         expected.append(((workers + backups) * sum(variables[name] // 8 for name in names) + norms) * 8)
     assert counted == [3 * nbytes for nbytes in expected]
+
+
+def test_estimates_count_the_shares_that_are_begun() -> None:
+    task = task_of(NETWORKS["dense"], Momentum(), batch_size=12)
+    replayed = {0: (0, 1), 1: (0, 2), 2: (0, 2), 3: (0, 2)}
+    for steps, begun in ((None, [1.0, 1.0, 1.0]), (replayed, [1.0, 0.25, 0.75])):
+        clients = backup_workers(task, workers=2, backups=1, servers=1, replayed=steps).clients
+        assert [clients[f"share_{k}"].per_update for k in range(3)] == begun
+        assert [clients[f"read_{k}"].per_update for k in range(3)] == begun
 
 
 def test_every_part_of_every_client_is_where_it_belongs() -> None:

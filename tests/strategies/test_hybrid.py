@@ -122,6 +122,8 @@ def test_statistics_of_the_batch_are_refused_where_passes_have_their_own() -> No
     expected = r"statistics=pooled with parallelism\.scheme=c: layer 'norm2', .* each of 3 passes; use scheme=a"
     with pytest.raises(ConfigError, match=expected):
         Hybrid(workers=3, scheme="c", statistics="pooled").build(task)
+    with pytest.raises(ConfigError, match=r"; use scheme=a and fc_batch=null, or statistics=shares$"):
+        Hybrid(workers=2, scheme="c", fc_batch=1, statistics="pooled").build(task)
 
 
 MODELS: dict[str, tuple[NetworkFunction, tuple[int, ...]]] = {

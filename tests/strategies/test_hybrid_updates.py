@@ -19,7 +19,7 @@ from runner.optimizers.momentum import Momentum
 from runner.optimizers.sgd import Sgd
 from runner.strategies.base import shares
 from runner.strategies.hybrid import Hybrid
-from runner.strategies.passes import dense_passes
+from runner.strategies.schemes import dense_passes
 from runner.strategies.single import Single
 from tests.strategies.networks import Examples, dense, hybrid, task_of
 from tests.strategies.training import Trainer, Weights, difference, opened, trained

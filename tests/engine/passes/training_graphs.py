@@ -74,7 +74,8 @@ def update_step(optimizer: Optimizer, shapes: Sequence[tuple[int, ...]], dtype: 
     learning_rate = graph.add("placeholder", (), {"shape": (), "dtype": dtype}, name="rate")[0]
     step = graph.add("placeholder", (), {"shape": (), "dtype": "int64"}, name="step")[0]
     with graph.name_scope("update"):
-        targets = optimizer.update(graph, variables, pairs, learning_rate=learning_rate, step=step)
+        clipped = optimizer.clipped(graph, pairs)
+        targets = optimizer.assign(graph, variables, clipped, learning_rate=learning_rate, step=step)
     fed = [node[0] for node in graph if node.op == "placeholder"]
     pruned, _ = prune(graph, [], targets, fed)
     return TrainingStep(pruned, Roots.of([], targets), values_for(pruned))

@@ -8,7 +8,7 @@ import pytest
 
 from runner.errors import ConfigError
 from runner.strategies.base import shares
-from runner.strategies.passes import SCHEMES, Examples, dense_passes, updates_per_batch
+from runner.strategies.schemes import SCHEMES, Examples, dense_passes, updates_per_batch
 
 
 def sizes(passes: list[Examples]) -> list[list[int]]:

@@ -8,28 +8,38 @@ from dataclasses import replace
 from runner.engine import ops
 from runner.engine.tensor import Tensor
 from runner.engine.variables import Declaration, Variable, Variables
-from runner.optimizers.base import Optimizer
+from runner.optimizers.base import NewValues, Optimizer
 
 
 class Latest(Variables):
-    """A store in the middle of a step: the variables that were asked for, with their values so far."""
+    """A store in the middle of a step: its variables and their slots with their values so far.
+
+    Any variable of the store can be had by name. Iteration goes over those that were declared or changed here.
+    """
 
     def __init__(self, store: Variables) -> None:
         super().__init__(store.graph, seed=store.seed, prefix=store.prefix, device=store.device)
         self._store = store
+
+    def __getitem__(self, name: str) -> Variable:
+        return self._by_name[name] if name in self._by_name else self._store[name]
 
     def update(
         self, optimizer: Optimizer, gradients: Sequence[tuple[Variable, Tensor]], learning_rate: Tensor, step: Tensor
     ) -> None:
         """Add an update by gradients that are clipped already; from here on variables and slots have the new values.
 
-        gradients: of variables of this store, at their values so far. step: () int64, the number of the update.
+        gradients: with the variables they are for, whose values so far are updated. step: () int64, the number of the
+        update.
         """
         rule = optimizer.rule(self.graph, self, learning_rate, step)
         for variable, gradient in gradients:
             with self.graph.name_scope(variable.name), self.graph.layer(variable.layer):
-                for changed, value in rule(variable, gradient):
-                    self._by_name[changed.name] = replace(changed, tensor=value)
+                self.advance(rule(self[variable.name], gradient))
+
+    def advance(self, values: NewValues) -> None:
+        """Go on from these values."""
+        self._by_name.update((variable.name, replace(variable, tensor=value)) for variable, value in values)
 
     def assign(self) -> list[str]:
         """Keep the values so far for the next step; returns the assign nodes to run."""

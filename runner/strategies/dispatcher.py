@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.conductor import Clients, Finished
+from runner.strategies.client_names import numbered
 from runner.strategies.minimising import Evaluation, Feeds, penalty_of
 from runner.strategies.portions import Portions
 
@@ -22,21 +23,21 @@ GATHER = "gather"
 
 def fetch_name(worker: int) -> str:
     """The client that brings the parameters to a replica."""
-    return f"fetch {worker}"
+    return numbered("fetch", worker)
 
 
 def compute_name(worker: int, size: int) -> str:
     """The client that computes a portion, and brings its gradient to the servers. size: examples of the portion."""
-    return f"compute {worker} {size}"
+    return numbered("compute", worker, size)
 
 
 def keep_name(worker: int, portion: int) -> str:
     """The client that makes the gradient that came last from a replica, on the servers, that of a portion."""
-    return f"keep {worker} {portion}"
+    return numbered("keep", worker, portion)
 
 
 @dataclass(frozen=True)
-class Cut:
+class PortionSizes:
     """How many replicas there are, and how many examples each portion has: one number or two."""
 
     workers: int
@@ -75,7 +76,7 @@ class _Busy:
     computes: bool
 
 
-class Replicas:
+class Dispatcher:
     """An :class:`~runner.strategies.minimising.Evaluator` whose batches are computed by replicas, portion by portion.
 
     A replica fetches the parameters once in an evaluation, before its first portion. The first gradient of a portion
@@ -88,7 +89,7 @@ class Replicas:
     :data:`GATHER` adds it up.
     """
 
-    def __init__(self, clients: Clients, cut: Cut, penalties: Sequence[str]) -> None:
+    def __init__(self, clients: Clients, cut: PortionSizes, penalties: Sequence[str]) -> None:
         """penalties: which fetches of :data:`GATHER` add up to the penalty."""
         self._clients = clients
         self._cut = cut
@@ -130,12 +131,12 @@ class Replicas:
             self._take(self._clients.finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Portions given out twice and computed by both since the last call."""
+        """How often portions were computed beside the first time since the last call."""
         news, self._told = self._evaluations[self._told :], len(self._evaluations)
         return {"comm/duplicated_portions": float(sum(each["duplicated"] for each in news))}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Of every evaluation: its step, who finished each portion first, fetches, and portions computed twice."""
+        """Of every evaluation: its step, who finished each portion first, fetches, and computations beside those."""
         return {"evaluations": list(self._evaluations)}
 
     def _employ(self, worker: int, batch: _Batch) -> None:

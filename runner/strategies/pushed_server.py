@@ -42,7 +42,7 @@ class Applied:
     staleness: Tensor
 
 
-class Shard:
+class PushedServer:
     """The variables of one parameter server, and how many pushes it has applied.
 
     applied: () int64 variable. begun_with: () int64, what ``begin`` sets it to.
