@@ -21,8 +21,9 @@ from runner.engine.endings import read_endings
 from runner.engine.interleaving import Interleaving, Recorded
 from runner.engine.kernel_table import load_kernels
 from runner.engine.links import BYTES_PER_S_OF_MBIT, Link
+from runner.engine.local_session import LocalSession
 from runner.engine.program import TRAIN, OneProcess, Program
-from runner.engine.session import LocalSession, Session
+from runner.engine.session import Session
 from runner.engine.stragglers import Stragglers
 from runner.engine.tensor import state_dtype
 from runner.errors import ConfigError
