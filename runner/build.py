@@ -14,15 +14,16 @@ from threadpoolctl import threadpool_limits
 from runner.config_schema import Config, LocalCluster
 from runner.data.dataset import Facts
 from runner.data.source import source_from_config
+from runner.endings import read_endings
 from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import Cluster, local_cluster
 from runner.engine.emulation import Emulation
-from runner.engine.endings import read_endings
 from runner.engine.interleaving import Interleaving, Recorded
 from runner.engine.kernel_table import load_kernels
 from runner.engine.links import BYTES_PER_S_OF_MBIT, Link
+from runner.engine.local_session import LocalSession
 from runner.engine.program import TRAIN, OneProcess, Program
-from runner.engine.session import LocalSession, Session
+from runner.engine.session import Session
 from runner.engine.stragglers import Stragglers
 from runner.engine.tensor import state_dtype
 from runner.errors import ConfigError

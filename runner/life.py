@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from runner.build import build, open_session
-from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest, weights_sha256
+from runner.checkpoint import CheckpointMeta, weights_sha256
+from runner.cleanup import at_the_end
 from runner.comparison import measured_step_s, predicted_step_s, verdict
 from runner.config import dump, to_plain
 from runner.config_schema import Config
@@ -20,10 +20,11 @@ from runner.decisions import dropped_by_worker
 from runner.display import create_display
 from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
-from runner.errors import CheckpointError, ConfigError, Interrupted, NonFiniteLossError, NumericError, RunnerError
+from runner.errors import ConfigError, Interrupted, NonFiniteLossError, RunnerError
 from runner.experiment import Experiment
 from runner.files import replace_durably
 from runner.graph_picture import draw_graph
+from runner.origin import name_the_node
 from runner.placement import placement_text
 from runner.record import Record
 from runner.run_directory import PLACEMENT_FILE, RunDirectory
@@ -31,7 +32,7 @@ from runner.signals import StopRequest
 from runner.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
 from runner.sweep_place import SweepPlace
 from runner.tracking import RunInfo, job_name, sweep_name
-from runner.train import Progress, Trainer, replay, restore
+from runner.train import Progress, Trainer, begin, newest_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class _Life:
 
     def execute(self) -> Summary:
         """Train and return the summary; ``self.summary`` also holds what is known when an error passes."""
-        checkpoint = self._checkpoint() if self._resume else None
+        checkpoint = newest_checkpoint(self._experiment, self._directory) if self._resume else None
         first_step = 0 if checkpoint is None else checkpoint.step
         check_finite = self._experiment.config.debug.check_finite
         self._tell_kernels()
@@ -104,7 +105,7 @@ class _Life:
                 begin(session, checkpoint)
                 self._train(session, first_step, stop)
         except NonFiniteLossError as error:
-            self._name_the_node(error)
+            name_the_node(error, self._experiment, self._directory)
             raise
         return self.summary
 
@@ -133,8 +134,24 @@ class _Life:
 
     def _train(self, session: Session, first_step: int, stop: StopRequest) -> None:
         record = self._open_record(first_step)
+        with at_the_end("closing the record", lambda error: record.close(_status(error))):
+            record.configuration(to_plain(self._experiment.config))
+            for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
+                record.artifact(path)
+            self._keep_placement(record)
+            trainer = self._trainer(session, record, first_step, stop)
+            with (
+                at_the_end("summing up", lambda error: self._sum_up(session, record, trainer.progress)),
+                at_the_end("drawing plots", lambda error: self._draw(record, trainer)),
+            ):
+                trainer.run()
+                weights = weights_sha256(trainer.variables())
+                self.summary = dataclasses.replace(self.summary, weights_sha256=weights)
+        self.summary = dataclasses.replace(self.summary, status=_status(None))
+
+    def _trainer(self, session: Session, record: Record, first_step: int, stop: StopRequest) -> Trainer:
         meta = CheckpointMeta(self.summary.config_hash, self._directory.run_id, self._directory.epoch, examples=0)
-        trainer = Trainer(
+        return Trainer(
             self._experiment,
             session,
             self._directory,
@@ -144,24 +161,11 @@ class _Life:
             meta=meta,
             first_step=first_step,
         )
-        for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
-            record.artifact(path)
-        self._keep_placement(record)
-        status = "failed"
-        try:
-            trainer.run()
-            status = "finished"
-            weights = weights_sha256(trainer.variables())
-            self.summary = dataclasses.replace(self.summary, status=status, weights_sha256=weights)
-        except Interrupted:
-            status = "interrupted"
-            raise
-        finally:
-            scores = trainer.progress.scores
-            record.plots(None if scores is None else scores.confusion, self._experiment.facts.class_names)
-            record.decided(trainer.decided())
-            self.summary = self._with_course(session, record, trainer.progress)
-            record.close(status)
+
+    def _draw(self, record: Record, trainer: Trainer) -> None:
+        scores = trainer.progress.scores
+        record.plots(None if scores is None else scores.confusion, self._experiment.facts.class_names)
+        record.decided(trainer.decided())
 
     def _keep_placement(self, record: Record) -> None:
         """Write where the layers are, once: a run that goes on leaves them there."""
@@ -170,45 +174,6 @@ class _Life:
             if not path.exists():
                 settled.placement.write(path)
             record.artifact(path)
-
-    def _name_the_node(self, error: NonFiniteLossError) -> None:
-        """Repeat the steps since the last checkpoint with every value checked: that raises where it began."""
-        checkpoint = self._checkpoint()
-        first_step = 0 if checkpoint is None else checkpoint.step
-        log.error("%s; repeating steps %d to %d to find its origin", error, first_step, error.step)
-        experiment = self._as_it_went()
-        with open_session(experiment, self._directory, check_finite=True) as session:
-            begin(session, checkpoint)
-            try:
-                replay(session, experiment, first_step, error.step)
-            except NumericError as origin:
-                raise NumericError(f"{error}. {origin}") from origin
-            except RunnerError as other:
-                log.error("its origin was not found: %s", other)
-
-    def _as_it_went(self) -> Experiment:
-        """The experiment with what was decided on the way, so that its steps can be repeated."""
-        decided = self._directory.contributors_jsonl
-        if not decided.exists():
-            return self._experiment
-        config = self._experiment.config
-        strategy: Any = dataclasses.replace(config.parallelism, replay=str(decided))
-        return build(dataclasses.replace(config, parallelism=strategy))
-
-    def _checkpoint(self) -> Checkpoint | None:
-        """The newest usable checkpoint of this run, None when it has none."""
-        path = newest(self._directory.checkpoints)
-        if path is None:
-            log.warning("no checkpoint in %s: beginning at step 0", self._directory.checkpoints)
-            return None
-        expected = {name: (spec.shape, spec.dtype) for name, spec in self._experiment.program.variables.items()}
-        found = load(path, expected)
-        if found.manifest.meta.run_id != self._directory.run_id:
-            raise CheckpointError(
-                f"{path} belongs to run {found.manifest.meta.run_id}, "
-                f"expected {self._directory.run_id}, the run of this directory"
-            )
-        return found
 
     def _open_record(self, first_step: int) -> Record:
         config = self._experiment.config
@@ -223,9 +188,7 @@ class _Life:
             sweep_dir=None if self._sweep is None else self._sweep.directory,
             sweep_name="" if self._sweep is None else sweep_name(self._sweep.swept),
         )
-        record = Record(self._directory, tracker, info)
-        record.configuration(to_plain(config))
-        return record
+        return Record(self._directory, tracker, info)
 
     def _tags(self) -> dict[str, str]:
         known = {_COMMIT_TAG: self.summary.git_commit, "runner.emulated": self.summary.emulated}
@@ -237,13 +200,13 @@ class _Life:
         config = self._experiment.config
         return f"{config.model.name} {config.data.name} {config.parallelism.name}"
 
-    def _with_course(self, session: Session, record: Record, progress: Progress) -> Summary:
-        """The summary with what was done so far."""
+    def _sum_up(self, session: Session, record: Record, progress: Progress) -> None:
+        """Put what was done so far into the summary."""
         final, best = record.final_and_best()
         dropped_shares, dropped_examples = dropped_by_worker(self._directory.contributors_jsonl)
         batch_size = self._experiment.config.train.batch_size
         busy = sum(progress.step_seconds)
-        return dataclasses.replace(
+        self.summary = dataclasses.replace(
             self.summary,
             kernels={device: "+".join(names) for device, names in session.libraries().items()},
             steps=progress.done,
@@ -258,14 +221,6 @@ class _Life:
             dropped_shares=dropped_shares,
             dropped_examples=dropped_examples,
         )
-
-
-def begin(session: Session, checkpoint: Checkpoint | None) -> None:
-    """Give every variable its value: from the checkpoint, or its initial one."""
-    if checkpoint is None:
-        session.run("init")
-    else:
-        restore(session, checkpoint.variables)
 
 
 def _require_resumable(experiment: Experiment, resume: bool) -> None:
@@ -296,11 +251,18 @@ def _draft(experiment: Experiment, directory: RunDirectory, overrides: Sequence[
     )
 
 
+def _status(error: BaseException | None) -> str:
+    """Of a run that came to this end."""
+    if error is None:
+        return "finished"
+    return "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
+
+
 def _failed(summary: Summary, error: BaseException) -> Summary:
     code = error.exit_code if isinstance(error, RunnerError) else None
     return dataclasses.replace(
         summary,
-        status="interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed",
+        status=_status(error),
         error=Failure(type(error).__name__, str(error), code),
     )
 

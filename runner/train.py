@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoint import CheckpointMeta
+from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest
 from runner.checkpoint import save as save_checkpoint
+from runner.cleanup import at_the_end
 from runner.decisions import Decisions
 from runner.display import Display
+from runner.endings import NotingClients, Origin
 from runner.engine.conductor import Conductor
-from runner.engine.endings import NotingClients, Origin
 from runner.engine.session import Session, scalar
 from runner.engine.tensor import state_dtype
-from runner.errors import Interrupted, NonFiniteLossError
+from runner.errors import CheckpointError, Interrupted, NonFiniteLossError
 from runner.evaluation import Scores, evaluate
 from runner.experiment import Experiment
 from runner.outcome import outcome_hash
@@ -86,13 +87,12 @@ class Trainer:
         """Train to the last step, evaluate, save; return what was done."""
         total = self.experiment.total_steps
         self._display.start(self.progress.done, total)
-        try:
-            with self._noting:
-                self._train_to(total)
-        finally:
-            self._display.close()
-            for path in self._decisions.write(self._conductor.decisions()):
-                self._record.artifact(path)
+        with (
+            at_the_end("closing the display", lambda error: self._display.close()),
+            at_the_end("writing what was decided", lambda error: self._write_decisions()),
+            self._noting,
+        ):
+            self._train_to(total)
         return self.progress
 
     def decided(self) -> Mapping[str, Any]:
@@ -103,6 +103,10 @@ class Trainer:
         """Every variable, whole, by unsharded name."""
         self._conductor.settle()
         return self._session.run("save")
+
+    def _write_decisions(self) -> None:
+        for path in self._decisions.write(self._conductor.decisions()):
+            self._record.artifact(path)
 
     def _train_to(self, total: int) -> None:
         while self.progress.done < total:
@@ -234,12 +238,38 @@ def train_step(conductor: Conductor, experiment: Experiment, step: int) -> Mappi
 
 
 def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:
-    """Run updates first_step..last_step again, for a session that checks every value to find the faulty one."""
+    """Run updates first_step..last_step again, for a session that checks every value to find the faulty one.
+
+    What is under way comes to its end where it did in the run: when that evaluated, and at last.
+    """
     conductor = experiment.program.conduct(session)
     for step in range(first_step, last_step + 1):
         train_step(conductor, experiment, step)
+        if (step + 1) % experiment.eval_every == 0:
+            conductor.settle()
+    conductor.settle()
 
 
-def restore(session: Session, variables: dict[str, NDArray[Any]]) -> None:
-    """Put values back into every replica; ``variables`` by unsharded name."""
-    session.run("restore", feeds={name: np.asarray(value, order="C") for name, value in variables.items()})
+def newest_checkpoint(experiment: Experiment, directory: RunDirectory) -> Checkpoint | None:
+    """The newest usable checkpoint of a run, None when it has none. Raises CheckpointError for one of another run."""
+    path = newest(directory.checkpoints)
+    if path is None:
+        log.warning("no checkpoint in %s: beginning at step 0", directory.checkpoints)
+        return None
+    expected = {name: (spec.shape, spec.dtype) for name, spec in experiment.program.variables.items()}
+    found = load(path, expected)
+    if found.manifest.meta.run_id != directory.run_id:
+        raise CheckpointError(
+            f"{path} belongs to run {found.manifest.meta.run_id}, "
+            f"expected {directory.run_id}, the run of this directory"
+        )
+    return found
+
+
+def begin(session: Session, checkpoint: Checkpoint | None) -> None:
+    """Give every variable its value, in every replica: from the checkpoint, or its initial one."""
+    if checkpoint is None:
+        session.run("init")
+    else:
+        stored = checkpoint.variables
+        session.run("restore", feeds={name: np.asarray(value, order="C") for name, value in stored.items()})

@@ -54,6 +54,8 @@ MAY_IMPORT = {
     "run_directory": "errors files",
     "summary": "errors",
     "decisions": "files",
+    "endings": "files engine errors",
+    "cleanup": "",
     "record": "files tracking run_directory",
     "tracing": "engine errors files",
     # The configuration is the dataclasses of the rooms it configures.
@@ -69,12 +71,13 @@ MAY_IMPORT = {
     "display": "",
     "graph_picture": "engine tracking",
     "train": "experiment evaluation outcome display record run_directory signals"
-    " strategies data checkpoint tracking tracing decisions engine errors",
+    " strategies data checkpoint tracking tracing decisions endings cleanup engine errors",
     # The only wiring.
-    "build": "config_schema experiment outcome placement processor run_directory strategies data engine errors",
+    "build": "config_schema experiment outcome placement processor run_directory strategies data endings engine errors",
     "comparison": "build config_schema experiment run_directory strategies train engine",
-    "life": "build comparison config config_schema train experiment display graph_picture placement record"
-    " run_directory summary sweep_place signals files decisions checkpoint tracking engine errors",
+    "origin": "build experiment run_directory train errors",
+    "life": "build comparison config config_schema train origin experiment display graph_picture placement record"
+    " run_directory summary sweep_place signals files decisions cleanup checkpoint tracking engine errors",
     # Commands.
     "hydra_app": "config config_schema config_errors conf_dir sweep_place errors",
     "resume": "config config_schema config_check errors",

@@ -6,6 +6,7 @@ import json
 import math
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from runner.life import run
 from runner.record import Record
 from runner.summary import Summary
 from runner.tracking import read_metrics
-from runner.train import Trainer, train_step
+from runner.train import Trainer, replay, train_step
 from tests.small_runs import small_config
 
 
@@ -39,6 +40,24 @@ def test_epochs_become_steps_that_see_every_example() -> None:
     assert experiment.facts.train_examples == 1438
     assert experiment.total_steps == math.ceil(2 * 14.38)
     assert experiment.eval_every == 14
+
+
+def test_steps_are_repeated_with_their_ends_where_they_were() -> None:
+    experiment = build(small_config("train.eval_every=2"))
+    events: list[Any] = []
+
+    class Settling(Conductor):
+        def update(self, step: int, feeds: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
+            events.append(step)
+            return {}
+
+        def settle(self) -> None:
+            events.append("settled")
+
+    program = replace(experiment.program, conduct=lambda clients: Settling())
+    session: Any = None
+    replay(session, replace(experiment, program=program), first_step=1, last_step=4)
+    assert events == [1, "settled", 2, 3, "settled", 4, "settled"]
 
 
 def test_evaluations_cover_the_test_split_once() -> None:
@@ -128,6 +147,53 @@ def test_a_loss_that_is_not_finite_is_traced_to_its_node(tmp_path: Path) -> None
     assert summary.status == "failed"
     assert summary.error is not None
     assert summary.error.exit_code == NumericError.exit_code
+
+
+def closings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How records are closed from now on."""
+    noted: list[str] = []
+    close = Record.close
+
+    def noting(record: Record, status: str) -> None:
+        noted.append(status)
+        close(record, status)
+
+    monkeypatch.setattr(Record, "close", noting)
+    return noted
+
+
+def refuse(*arguments: object, **named: object) -> Any:
+    raise OSError("no space")
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("train.Decisions.write", "writing what was decided"),
+        ("life.dropped_by_worker", "summing up"),
+        ("record.Record.plots", "drawing plots"),
+    ],
+)
+def test_what_fails_after_a_failure_is_a_warning_and_the_record_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str, said: str
+) -> None:
+    monkeypatch.setattr(f"runner.{what}", refuse)
+    statuses = closings(monkeypatch)
+    with pytest.raises(NumericError, match=r"the loss of step \d+ is"):
+        train(tmp_path, "optimizer.lr=1e30", "train.steps=20")
+    assert f"{said} failed too, after NonFiniteLossError: no space" in caplog.messages
+    assert statuses == ["failed"]
+
+
+def test_what_fails_after_a_good_end_fails_the_run_and_closes_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.life.dropped_by_worker", refuse)
+    statuses = closings(monkeypatch)
+    with pytest.raises(OSError, match="no space"):
+        train(tmp_path)
+    assert statuses == ["failed"]
+    assert Summary.read(tmp_path / "run" / "summary.json").status == "failed"
 
 
 def test_a_model_that_does_not_fit_its_images_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from runner.engine.conductor import Finished
 from runner.engine.deferred import require_launchable, require_settled
 from runner.engine.device import Cluster
 from runner.engine.emulation import Emulation
+from runner.engine.feeds import expand_feeds
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
 from runner.engine.recording import from_document
 from runner.engine.remote_plan import RemotePlan
-from runner.engine.session import PEAK_MEMORY, TURN, expand_feeds, peak_rss_bytes
+from runner.engine.session import PEAK_MEMORY, TURN, peak_rss_bytes
 from runner.engine.timeline import Span, StepTimes, Timeline, spans_of
 from runner.engine.transport.documents import decode_document, encode_document
 from runner.engine.transport.endpoint import Identity
@@ -31,6 +32,7 @@ from runner.engine.transport.messages import Done, Launch, Load, Loaded, Run, St
 from runner.engine.transport.names import MASTER, MASTER_ROLE, SERVER_ROLE, process_names, split_name
 from runner.engine.transport.tokens import new_token
 from runner.engine.worker_group import SPARE_MESSAGES, WorkerGroup, start_workers
+from runner.engine.worker_setup import WorkerSetup
 from runner.errors import RunnerError, SecurityError
 from runner.kernels.registry import Registry
 
@@ -65,8 +67,7 @@ class ClusterSession:
     ) -> None:
         self._program = program
         self._planned = ProgramPlans(program, cluster, registry)
-        link = None if emulation is None else emulation.link.to_document()
-        self._setup = {"source": source, "check_finite": check_finite, "link": link}
+        self._setup = WorkerSetup(source, check_finite, None if emulation is None else emulation.link)
         self._emulation = emulation or Emulation()
         self._identity = Identity(run_id, epoch, MASTER_ROLE, 0, new_token())
         self._logs = logs
@@ -78,6 +79,7 @@ class ClusterSession:
         self._libraries: set[str] = set()
         self._plans: dict[Signature, RemotePlan] = {}
         self._under_way: dict[str, _UnderWay] = {}
+        self._by_plan: dict[str, _UnderWay] = {}
         self._training_is_loaded = False
         self._trace: _Trace | None = None
         self._stack = ExitStack()
@@ -88,7 +90,7 @@ class ClusterSession:
             start_workers(
                 self._workers,
                 self._identity,
-                encode_document(self._setup),
+                encode_document(self._setup.to_document()),
                 logs=self._logs,
                 threads=self._threads,
                 queued_messages=self._messages_per_step() + SPARE_MESSAGES,
@@ -108,7 +110,7 @@ class ClusterSession:
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client: one Run message to each worker that takes part; see :class:`Session`."""
         begin_ns = time.monotonic_ns()
-        require_settled(client, self._under_way.keys())
+        require_settled(f"client {client!r} was run", self._under_way)
         asked = self._planned.client(client)
         fed = expand_feeds(asked, feeds or {})
         plan = self._load(asked)
@@ -126,16 +128,16 @@ class ClusterSession:
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client; see :class:`~runner.engine.conductor.Clients`."""
         asked = self._planned.client(client)
-        require_launchable(asked, self._under_way.keys())
+        require_launchable(asked, self._under_way)
         fed = expand_feeds(asked, feeds or {})
         if not self._under_way and not self._training_is_loaded:
-            # Loading waits for answers; none may come then of steps that are under way.
+            # All at once: none can be loaded while another is under way.
             for each in self._program.training:
                 self._load(each)
             self._training_is_loaded = True
         plan = self._load(asked)
         plan.feed(fed)
-        self._under_way[client] = _UnderWay(asked, plan, step)
+        self._under_way[client] = self._by_plan[plan.name] = _UnderWay(asked, plan, step)
         for worker in plan.plans:
             self._group.tell(worker, Launch(plan.name, step, self._delay_s(asked, worker, step)))
 
@@ -143,17 +145,16 @@ class ClusterSession:
         """Wait for the next ending; see :class:`~runner.engine.conductor.Clients`."""
         if not self._under_way:
             raise RunnerError("no client is under way: launch one first")
-        by_plan = {each.plan.name: each for each in self._under_way.values()}
         while True:
             worker, answer = self._group.next(Done)
-            run = by_plan.get(answer.plan)
+            run = self._by_plan.get(answer.plan)
             if run is None or answer.step != run.step or worker not in run.plan.plans or worker in run.turns:
                 said = f"step {answer.step} of plan {answer.plan!r}"
                 raise SecurityError(f"{worker} finished {said}, which is not under way there")
             self._note(worker, run.plan, answer)
             run.turns[worker] = _stat(worker, answer, TURN)
             if run.turns.keys() == run.plan.plans.keys():
-                del self._under_way[run.client.name]
+                del self._under_way[run.client.name], self._by_plan[answer.plan]
                 fetches = {name: run.plan.fetch(tensor) for name, tensor in run.client.fetches.items()}
                 turns = {run.plan.assignments[peer].device: turn for peer, turn in run.turns.items()}
                 return Finished(run.client.name, run.step, fetches, turns)
@@ -162,6 +163,7 @@ class ClusterSession:
         """Have every worker record the steps of a client; see :class:`~runner.engine.session.Session`."""
         if self._trace is not None:
             raise RunnerError(f"a trace of {client!r} was asked for while another is being recorded: stop that one")
+        require_settled(f"a trace of {client!r} was asked for", self._under_way)
         plan = self._load(self._planned.client(client))
         for worker in plan.plans:
             self._group.tell(worker, StartTrace(plan.name))
@@ -171,6 +173,7 @@ class ClusterSession:
         """Collect what the workers recorded; see :class:`~runner.engine.session.Session`."""
         if self._trace is None:
             raise RunnerError("no trace is being recorded: start one first")
+        require_settled("the end of a trace was asked for", self._under_way)
         trace, self._trace = self._trace, None
         for worker in trace.plan.plans:
             self._group.tell(worker, StopTrace(trace.plan.name))
@@ -210,6 +213,8 @@ class ClusterSession:
         signature = client.signature
         plan = self._plans.get(signature)
         if plan is None:
+            # Its answers are waited for, and none of a step that is under way may come meanwhile.
+            require_settled(f"client {client.name!r} was loaded", self._under_way)
             group = self._group
             name = f"{client.name}-{len(self._plans)}"
             plan = RemotePlan(

@@ -44,7 +44,7 @@ def require_launchable(client: Client, under_way: Collection[str]) -> None:
         raise RunnerError(f"client {client.name!r} was launched, but is under way: wait until it has finished")
 
 
-def require_settled(client: str, under_way: Collection[str]) -> None:
-    """Raise RunnerError where clients are under way while another is run alone."""
+def require_settled(what: str, under_way: Collection[str]) -> None:
+    """Raise RunnerError where clients are under way and something happened, ``what``, that goes on alone."""
     if under_way:
-        raise RunnerError(f"client {client!r} was run while {', '.join(sorted(under_way))} are under way: let them end")
+        raise RunnerError(f"{what} while {', '.join(sorted(under_way))} are under way: let them end")

@@ -30,6 +30,14 @@ class Stopped(BaseException):
 
 
 @dataclass(frozen=True)
+class Request:
+    """A message that asks for something. read_at: when it was read from the endpoint, on the mailbox's clock."""
+
+    received: Received
+    read_at: float
+
+
+@dataclass(frozen=True)
 class Arrived:
     """A tensor that came: the message that describes it, and its payload frames."""
 
@@ -52,20 +60,31 @@ class Mailbox:
         self._pause = pause
         self._senders: dict[tuple[str, str], str] = {}
         self._tensors: dict[tuple[str, str], Arrived] = {}
-        self._put_off: deque[Received] = deque()
+        self._put_off: deque[Request] = deque()
+        self._empty_at = clock()
 
     def expect(self, plan: str, senders: Mapping[str, str]) -> None:
         """Take in the tensors of a plan from now on. senders: key -> the peer that sends it, once a step."""
         self._senders.update({(plan, key): peer for key, peer in senders.items()})
 
-    def next(self, timeout_s: float) -> Received | None:
-        """The next message that asks for something, None when none came in time.
+    def next(self, timeout_s: float) -> Request | None:
+        """The next message that asks for something, None when none came in time or something else came.
 
-        Raises SecurityError for a tensor that nobody announced.
+        A launch that was read while a step waited bears the time of that reading. Raises SecurityError for a tensor
+        that nobody announced.
         """
         if self._put_off:
             return self._put_off.popleft()
         return self._next(timeout_s)
+
+    @property
+    def empty_at(self) -> float:
+        """When all that had arrived was read, the last time, on the mailbox's clock."""
+        return self._empty_at
+
+    def missing(self, plan: str, keys: Collection[str]) -> dict[str, str]:
+        """Those of these tensors that have not come: key -> the peer that sends it."""
+        return {key: self._senders[plan, key] for key in sorted(keys) if (plan, key) not in self._tensors}
 
     def due(self, plan: str, keys: Collection[str]) -> float | None:
         """When the last of these tensors is due, on the mailbox's clock; None while one has not come."""
@@ -73,9 +92,10 @@ class Mailbox:
             return None
         return max((self._tensors[plan, key].message.due for key in keys), default=0.0)
 
-    def _next(self, timeout_s: float) -> Received | None:
+    def _next(self, timeout_s: float) -> Request | None:
         received = self._endpoint.receive(timeout_s)
         if received is None:
+            self._empty_at = self.clock()
             return None
         match received.message:
             case TensorReady() as message:
@@ -83,7 +103,7 @@ class Mailbox:
             case Hello() | Welcome():
                 pass  # The endpoint has admitted the caller; there is nothing to answer.
             case _:
-                return received
+                return Request(received, self.clock())
         return None
 
     def tensor(self, plan: str, step: int, key: str) -> Arrived:
@@ -107,14 +127,14 @@ class Mailbox:
     def wait(self, seconds: float, step: int) -> None:
         """Let time pass before a step, as a slow worker does, and take in tensors meanwhile.
 
-        What is launched meanwhile is kept for :meth:`next`. Raises Stopped on shutdown, SecurityError for any other
-        message.
+        What is launched meanwhile is kept for :meth:`next`, with the time at which it was read. Raises Stopped on
+        shutdown, SecurityError for any other message.
         """
         self._wait_until(self.clock() + seconds, step, "it was put off")
 
     @property
     def pending(self) -> list[tuple[str, str]]:
-        """(plan, key) of the tensors put aside; empty between steps."""
+        """(plan, key) of the tensors put aside; empty when every plan that was begun has been finished."""
         return sorted(self._tensors)
 
     def _wait_until(self, due: float, step: int, reason: str) -> None:
@@ -126,13 +146,14 @@ class Mailbox:
 
     def _take_in(self, timeout_s: float, step: int, reason: str) -> None:
         """Read one message of a step in which nothing else may be asked; ``reason``: why the step waits."""
-        received = self._next(timeout_s)
-        if received is None:
+        request = self._next(timeout_s)
+        if request is None:
             return
+        received = request.received
         if isinstance(received.message, Shutdown):
             raise Stopped
         if isinstance(received.message, Launch):
-            self._put_off.append(received)
+            self._put_off.append(request)
             return
         raise SecurityError(f"{received.message.kind!r} from {received.source} came within step {step}, while {reason}")
 

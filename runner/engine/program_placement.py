@@ -1,8 +1,11 @@
 """The placement of a program that leaves devices open: found once, for its training step, and held for all clients.
 
 Several placements are tried: everything on one device, the whitepaper's greedy heuristic, and stages. Each is compiled
-as it would run, its step is simulated by the scheduler, and the fastest is kept: the greedy one alone can be slower
-than one device, because it decides a group before it knows what that makes others send.
+by the passes of a run, its step is simulated by the scheduler, and the fastest is kept: the greedy one alone can be
+slower than one device, because it decides a group before it knows what that makes others send.
+
+The seconds that a placement is chosen by are the caller's, formulas or measured costs. The order of nodes in the run
+always comes of the formulas: with measured costs it can be another than the simulated one, and so can its time.
 """
 
 from __future__ import annotations

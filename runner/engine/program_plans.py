@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from runner.engine.compile import Compiled, Signature, compile_placed, placed_graph
@@ -23,6 +23,8 @@ class ProgramPlans:
     """
 
     def __init__(self, program: Program, cluster: Cluster, registry: Registry) -> None:
+        """Raises RunnerError for clients that would share a plan and must not."""
+        _require_own_plans(program.clients.values())
         self._program = program
         self._cluster = cluster
         self._registry = registry
@@ -70,3 +72,19 @@ class ProgramPlans:
                 settled.update(made[device].layouts)
             self._plans[signature] = made
         return self._plans[signature]
+
+
+def _require_own_plans(clients: Iterable[Client]) -> None:
+    """Raise RunnerError for two clients of one signature, that is of one plan, that need a plan each.
+
+    Deferred ones may be under way together, and a plan has one place for what it is fed, sends and fetches. Those that
+    read other inputs would be fed what the first of them reads.
+    """
+    first: dict[Signature, Client] = {}
+    for client in clients:
+        other = first.setdefault(client.signature, client)
+        both = f"clients {other.name!r} and {client.name!r} run the same nodes with the same fetches and feeds"
+        if other is not client and other.deferred and client.deferred:
+            raise RunnerError(f"{both}, and both are deferred: give each nodes of its own, or launch one of them")
+        if other.inputs != client.inputs:
+            raise RunnerError(f"{both}, but read other inputs: give each placeholders of its own")

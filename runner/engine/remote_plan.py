@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, sent_sizes
 from runner.engine.compile import Compiled
+from runner.engine.feeds import fed_array
 from runner.engine.plan import DevicePlan
 from runner.engine.program import Client
 from runner.engine.tensor import Tensor
 from runner.engine.transport.names import MASTER
 from runner.engine.transport.shared_memory import ArenaReader, ArenaWriter, create_arena, unlink_arena
-from runner.errors import RunnerError
 from runner.kernels.registry import Layout
 
 Array = NDArray[Any]
@@ -82,13 +81,10 @@ class RemotePlan:
         Raises RunnerError for a value of wrong shape or dtype.
         """
         for tensor, spec in self._feeds.items():
-            array = np.asarray(values[tensor])
-            if (array.shape, array.dtype.name) != (spec.shape, spec.dtype):
-                raise RunnerError(f"feed {tensor}: came {array.dtype.name}{list(array.shape)}, expected {spec}")
-            self._writer.put(feed_key(tensor), array)
+            self._writer.put(feed_key(tensor), fed_array(tensor, values[tensor], spec))
 
     def fetch(self, tensor: Tensor) -> Array:
-        """Copy a fetched value out of shared memory, where the next step will write."""
+        """Copy a fetched value out of shared memory, where the plan writes when it is begun again."""
         device, local = self._compiled.location[tensor]
         spec = self._compiled.parts[device].graph.spec(local)
         return self._readers[peer_of(device)].read(fetch_key(local), spec.dtype, spec.shape).copy()

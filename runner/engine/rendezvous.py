@@ -1,4 +1,4 @@
-"""Where a Recv meets its Send: keyed, each key exactly once per step."""
+"""Where a Recv meets its Send: keyed, each key exactly once per step of a plan."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ Array = NDArray[Any]
 
 
 class Rendezvous(Protocol):
-    """One step's meeting place as seen by one device.
+    """The meeting place of one plan's steps as seen by one device.
 
     A value lies in one piece of memory, the sender's to write and its receivers' to read. The law that makes its reuse
-    safe: a sender writes it at most once per step and tells its receivers afterwards, and no step begins before every
-    device has finished the one before.
+    safe: a sender writes it at most once per step and tells its receivers afterwards, and *a plan is not begun again
+    before all its devices have finished it*. Nothing is said of other plans: they have memory of their own, and those
+    of launched clients overlap. It holds for what the master feeds and fetches too: a view of such memory is valid
+    until its reader has finished the step, or, at the master, until the plan is begun again.
     """
 
     def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
@@ -107,6 +109,6 @@ class LocalRendezvous:
 
     @property
     def pending(self) -> list[tuple[int, str]]:
-        """Values sent and not yet received; empty between steps."""
+        """Values sent and not yet received; empty while the plan is not under way."""
         with self._condition:
             return sorted(self._values)

@@ -57,7 +57,7 @@ class WireRendezvous:
         self._endpoint.send(peer, TensorReady(self._plan, step, key, reference, due))
 
     def receive(self, step: int, key: str, source: str) -> Array:
-        """Wait for the sender's word, check it and view the value where it lies, until the step ends."""
+        """Wait for the sender's word, check it and view the value where it lies, for this step."""
         reference = self._mailbox.tensor(self._plan, step, key).message.reference
         peer = peer_of(source)
         if isinstance(reference, InlineTensor):

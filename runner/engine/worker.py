@@ -18,18 +18,19 @@ from numpy.typing import NDArray
 
 from runner.engine.assignment import Assignment, feed_key, fetch_key, peer_of, senders
 from runner.engine.executor import DeviceExecutor
-from runner.engine.inputs import InputSource
+from runner.engine.inputs import InputSource, read_inputs
 from runner.engine.kernel_table import load_kernels
-from runner.engine.links import Link, Links
-from runner.engine.mailbox import WAIT_S, Mailbox, Stopped
+from runner.engine.launched_steps import LaunchedStep, LaunchedSteps
+from runner.engine.links import Links
+from runner.engine.mailbox import Mailbox, Request, Stopped
 from runner.engine.processes import die_with_parent, dump_stacks_when_asked
 from runner.engine.recording import Recorder, noted_input, to_document
-from runner.engine.session import PEAK_MEMORY, TURN, peak_rss_bytes, read_inputs
+from runner.engine.session import PEAK_MEMORY, TURN, peak_rss_bytes
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.engine.transport.address import sibling_address
 from runner.engine.transport.documents import decode_document, encode_document
-from runner.engine.transport.endpoint import Endpoint, Identity, Limits, Received
+from runner.engine.transport.endpoint import Endpoint, Identity, Limits
 from runner.engine.transport.heartbeat import HeartbeatThread, Progress
 from runner.engine.transport.messages import (
     IDLE,
@@ -56,6 +57,7 @@ from runner.engine.transport.zmq_context import open_context
 from runner.engine.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.transport.zmq_outbox import Outbox
 from runner.engine.wire_rendezvous import WireRendezvous
+from runner.engine.worker_setup import WorkerSetup
 from runner.errors import ConfigError, RunnerError, SecurityError
 from runner.kernels.registry import Registry
 
@@ -150,18 +152,17 @@ class Worker:
         self._links: Links | None = None
         self._plans: dict[str, _LoadedPlan] = {}
         self._recorders: dict[str, Recorder] = {}
-        self._launched: list[_Launched] = []
-        self._begun = 0
+        self._launched = LaunchedSteps(mailbox)
 
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
         """Answer messages until told to leave; an error is told to the master and ends the worker."""
         try:
             while True:
                 check_heartbeat()
-                launched, wait_s = self._first_launched()
-                received = self._mailbox.next(wait_s)
-                if received is not None:
-                    self._answer(received)
+                launched, wait_s = self._launched.first()
+                request = self._mailbox.next(wait_s)
+                if request is not None:
+                    self._answer(request)
                 elif launched is not None and wait_s == 0.0:
                     self._begin(launched)
         except Stopped:
@@ -180,7 +181,8 @@ class Worker:
             if close is not None:
                 close()
 
-    def _answer(self, received: Received) -> None:
+    def _answer(self, request: Request) -> None:
+        received = request.received
         match received.message:
             case Setup():
                 self._set_up(decode_document(received.frames[0]))
@@ -189,8 +191,8 @@ class Worker:
             case Run(plan=plan, step=step, delay_s=delay_s):
                 self._run(plan, step, delay_s, {})
             case Launch() as launched:
-                self._plan(launched.plan, launched.step)
-                self._launched.append(_Launched(launched, self._mailbox.clock() + launched.delay_s))
+                loaded = self._plan(launched.plan, launched.step)
+                self._launched.add(LaunchedStep(launched, loaded.received, request.read_at))
             case StartTrace(plan=plan):
                 self._start_trace(plan)
             case StopTrace(plan=plan):
@@ -204,23 +206,15 @@ class Worker:
         self._progress.enter(SETUP, 0)
         if self._check_finite is not None:
             raise SecurityError("setup refused: it came before, and is done once")
-        if (
-            not isinstance(document, Mapping)
-            or set(document) != {"source", "check_finite", "link"}
-            or not isinstance(document["check_finite"], bool)
-            or not isinstance(document["source"], Mapping | None)
-        ):
-            raise SecurityError(
-                "setup refused: expected a map of 'source', a map or None, 'check_finite', a boolean, and 'link'"
-            )
-        if document["link"] is not None:
-            self._links = Links(_link(document["link"]), self._mailbox.clock)
+        setup = WorkerSetup.from_document(document)
+        if setup.link is not None:
+            self._links = Links(setup.link, self._mailbox.clock)
         for peer in self._peers:
             if peer != self._endpoint.name:
                 self._endpoint.connect(peer, sibling_address(self._address, peer))
-        self._check_finite = document["check_finite"]
-        if document["source"] is not None:
-            self._source = self._make_source(document["source"])
+        self._check_finite = setup.check_finite
+        if setup.source is not None:
+            self._source = self._make_source(setup.source)
         self._progress.enter(IDLE, 0)
 
     def _load(self, plan: str, document: object) -> None:
@@ -247,25 +241,8 @@ class Worker:
         self._endpoint.send(MASTER, Loaded(plan))
         self._progress.enter(IDLE, 0)
 
-    def _first_launched(self) -> tuple[_Launched | None, float]:
-        """Of the launched steps that have all they receive the one that can begin first, and seconds until it can.
-
-        Of several that can begin already the one launched first.
-        """
-        now = self._mailbox.clock()
-        first, wait_s = None, WAIT_S
-        for launched in self._launched:
-            plan = launched.message.plan
-            due = self._mailbox.due(plan, self._plans[plan].received)
-            if due is not None and max(0.0, due - now) < wait_s:
-                first, wait_s = launched, max(0.0, due - now)
-        return first, wait_s
-
-    def _begin(self, launched: _Launched) -> None:
-        self._launched.remove(launched)
-        # As for a Run: a slow worker is slow from when it is told, and what it receives may come meanwhile.
-        delay_s = max(0.0, launched.awake_at - self._mailbox.clock())
-        turn, self._begun = self._begun, self._begun + 1
+    def _begin(self, launched: LaunchedStep) -> None:
+        delay_s, turn = self._launched.begin(launched)
         self._run(launched.message.plan, launched.message.step, delay_s, {TURN: float(turn)})
 
     def _plan(self, plan: str, step: int) -> _LoadedPlan:
@@ -312,14 +289,6 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class _Launched:
-    """A launched step that has not begun. awake_at: when a slow worker is ready for it, on the mailbox's clock."""
-
-    message: Launch
-    awake_at: float
-
-
-@dataclass(frozen=True)
 class _LoadedPlan:
     """A plan ready to run. writer: the worker's own arena. feeds: the master's. received: keys of what it receives."""
 
@@ -328,10 +297,3 @@ class _LoadedPlan:
     writer: ArenaWriter
     feeds: ArenaReader
     received: frozenset[str]
-
-
-def _link(document: object) -> Link:
-    try:
-        return Link.from_document(document)
-    except ValueError as error:
-        raise SecurityError(f"setup refused: {error}") from error

@@ -8,8 +8,8 @@ from benchmarks.problem import Layer, Problem
 from runner.engine import ops
 from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph
+from runner.engine.local_session import LocalSession
 from runner.engine.program import Client, Program
-from runner.engine.session import LocalSession
 from runner.engine.tensor import Tensor
 from runner.kernels.registry import Registry
 

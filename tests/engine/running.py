@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from runner.engine.device import Cluster, Device, local_cluster
 from runner.engine.executor import DeviceExecutor
 from runner.engine.graph import Graph
+from runner.engine.local_session import LocalSession
 from runner.engine.passes.order_writes import order_writes
 from runner.engine.planner import plan_device
 from runner.engine.program import Client, Program
 from runner.engine.rendezvous import LocalRendezvous
-from runner.engine.session import LocalSession
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.kernels.registry import (

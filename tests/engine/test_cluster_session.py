@@ -19,9 +19,10 @@ from runner.engine import worker_group
 from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import Cluster, Device, local_cluster, server_device, worker_device
 from runner.engine.interleaving import Ending, Recorded
+from runner.engine.local_session import LocalSession
 from runner.engine.processes import Supervisor
 from runner.engine.program import Program
-from runner.engine.session import LocalSession, Session
+from runner.engine.session import Session
 from runner.engine.transport.address import inbox_path
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
 from runner.engine.transport.messages import IDLE, STEP
@@ -409,7 +410,17 @@ def test_while_clients_are_under_way_no_other_is_run(sessions: Sessions) -> None
             session.launch("work_0")
         with pytest.raises(RunnerError, match="client 'save' was run while work_0 are under way: let them end"):
             session.run("save")
+        with pytest.raises(RunnerError, match="a trace of 'work_0' was asked for while work_0 are under way: let them"):
+            session.start_trace("work_0")
+        with pytest.raises(RunnerError, match="client 'save' was loaded while work_0 are under way: let them end"):
+            session._load(session._program.clients["save"])
         assert session.finished().client == "work_0"
+        session.start_trace("work_0")
+        session.launch("work_0")
+        with pytest.raises(RunnerError, match="the end of a trace was asked for while work_0 are under way: let them"):
+            session.stop_trace()
+        assert session.finished().client == "work_0"
+        assert {span.step for span in session.stop_trace().spans} == {0}
         session.run("save")
 
 

@@ -15,8 +15,8 @@ from runner.engine.conductor import Clients, Finished
 from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.interleaving import Ending, Interleaving, Recorded, VirtualTime
+from runner.engine.local_session import LocalSession
 from runner.engine.program import Client, Program
-from runner.engine.session import LocalSession
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
 from tests.engine.launched_programs import SIZE, pushed, tally
@@ -117,6 +117,50 @@ def test_nothing_is_run_beside_what_is_under_way(opened: Opened) -> None:
         session.run("save")
     session.finished()
     session.run("save")
+
+
+def test_a_trace_neither_begins_nor_ends_while_clients_are_under_way(opened: Opened) -> None:
+    session = opened()
+    session.launch("work_0")
+    with pytest.raises(
+        RunnerError, match=r"^a trace of 'save' was asked for while work_0 are under way: let them end$"
+    ):
+        session.start_trace("save")
+    session.finished()
+    session.start_trace("save")
+    session.launch("work_0")
+    with pytest.raises(
+        RunnerError, match=r"^the end of a trace was asked for while work_0 are under way: let them end"
+    ):
+        session.stop_trace()
+    session.finished()
+    assert session.stop_trace().spans == ()
+
+
+def fed() -> Program:
+    """A deferred client that doubles what it is fed."""
+    graph = Graph()
+    with graph.device(worker_device(0)):
+        there = ops.placeholder(graph, (2,), "float64")
+        client = Client("double", fetches={"twice": ops.scale(graph, there, 2.0)}, feeds={"x": (there,)}, deferred=True)
+    return Program(graph, {"double": client, "init": Client("init")}, {}, workers=1)
+
+
+def test_what_is_fed_is_what_it_was_at_the_launch(opened: Opened) -> None:
+    session = opened(program=fed())
+    value = np.ones(2)
+    session.launch("double", feeds={"x": value})
+    value[:] = 5.0
+    assert session.finished().fetches["twice"].tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(("value", "came"), [(np.ones(3), r"float64\[3\]"), (np.ones(2, "float32"), r"float32\[2\]")])
+def test_a_wrong_feed_is_refused_at_the_launch_and_does_no_harm(opened: Opened, value: Any, came: str) -> None:
+    session = opened(program=fed())
+    with pytest.raises(RunnerError, match=rf"^feed .*: came {came}, expected float64\[2\]$"):
+        session.launch("double", feeds={"x": value})
+    session.launch("double", feeds={"x": np.ones(2)})
+    assert session.finished().client == "double"
 
 
 def test_who_waits_for_nothing_is_told(opened: Opened) -> None:

@@ -44,7 +44,7 @@ class Inbox:
     def read(self, reads: int = 9) -> list[Message]:
         """What asks for something among the next messages."""
         received = [self.mailbox.next(1.0) for _ in range(reads)]
-        return [each.message for each in received if each is not None]
+        return [each.received.message for each in received if each is not None]
 
     def take(self, step: int = 0) -> bytes:
         """The content of the tensor ``a``."""
@@ -133,6 +133,23 @@ def test_what_is_launched_while_a_step_is_put_off_is_read_after_it_in_order() ->
     inbox.mailbox.wait(2.5, step=4)
     inbox.say(Launch("s", 1))
     assert inbox.read() == [Launch("q", 1), Launch("r", 1), Launch("s", 1)]
+
+
+def test_what_is_launched_while_a_step_is_put_off_was_read_when_it_came() -> None:
+    inbox = Inbox(Faults(delay_s=(1.0, 1.0)))
+    inbox.say(Launch("q", 1))
+    inbox.mailbox.wait(2.5, step=4)
+    request = inbox.mailbox.next(0.0)
+    assert request is not None
+    assert (request.received.message, request.read_at) == (Launch("q", 1), 1.0)
+
+
+def test_what_is_missing_is_named_with_its_sender() -> None:
+    inbox = Inbox()
+    inbox.mailbox.expect("p", {"b": "worker-2"})
+    inbox.tensor(b"x")
+    inbox.read()
+    assert inbox.mailbox.missing("p", ("a", "b")) == {"b": "worker-2"}
 
 
 def test_tensors_are_due_together_when_all_have_come() -> None:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine import ops, program_plans
-from runner.engine import session as session_module
+from runner.engine import local_session, ops, program_plans
 from runner.engine.compile import Signature
 from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
+from runner.engine.local_session import LocalSession
 from runner.engine.program import Client, Program
 from runner.engine.rendezvous import LocalRendezvous
-from runner.engine.session import LocalSession, scalar
+from runner.engine.session import scalar
 from runner.engine.tensor import Tensor
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
@@ -53,7 +53,7 @@ def meetings(monkeypatch: pytest.MonkeyPatch) -> list[LocalRendezvous]:
         made.append(LocalRendezvous(timeout_s))
         return made[-1]
 
-    monkeypatch.setattr(session_module, "LocalRendezvous", make)
+    monkeypatch.setattr(local_session, "LocalRendezvous", make)
     return made
 
 
@@ -159,7 +159,7 @@ def test_a_device_that_is_too_slow_is_told_by_who_waits(registry: Registry, monk
             super().abort(failure)
             released.set()
 
-    monkeypatch.setattr(session_module, "LocalRendezvous", Impatient)
+    monkeypatch.setattr(local_session, "LocalRendezvous", Impatient)
     kernels = Replaced(registry, {"exp": slow})
     expected = rf"'away:0->{CPU_0}' of step 0 did not arrive from {CPU_1} within 0\.05 s"
     with (

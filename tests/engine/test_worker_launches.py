@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.engine.links import Link
+from runner.engine.mailbox import RECEIVE_LIMIT_S
 from runner.engine.transport.messages import IDLE, Done, Heartbeat, Launch
 from runner.kernels.registry import Registry
 from tests.engine.launched_programs import tally
@@ -104,3 +105,28 @@ def test_while_a_tensor_is_not_due_another_that_comes_begins_nothing(tmp_path: P
             assert cluster.endpoint.receive(0.2) is None
         launch(cluster, "fetch_1", SERVER)
         assert [done(cluster, SERVER) for _ in range(3)] == [("fetch_1", 0), ("push_0", 1), ("push_1", 2)]
+
+
+def test_a_step_whose_tensor_does_not_come_is_told_after_the_limit(cluster: VirtualCluster) -> None:
+    """Whatever else is done meanwhile."""
+    begun = cluster.network.clock.now
+    launch(cluster, "push_0", SERVER)
+    assert cluster.endpoint.receive(RECEIVE_LIMIT_S - 10.0) is None
+    launch(cluster, "fetch_1", SERVER)
+    assert done(cluster, SERVER) == ("fetch_1", 0)
+    expected = (
+        r"ClusterError: step 0 of plan 'push_0': 'own_0:0.*' from worker-0 did not arrive within 600 s of its launch"
+    )
+    with pytest.raises(WorkerFailed, match=expected):
+        done(cluster, SERVER)
+    assert RECEIVE_LIMIT_S < cluster.network.clock.now - begun < RECEIVE_LIMIT_S + 2
+
+
+def test_a_delay_counts_from_when_a_launch_is_read_even_while_another_step_waits(cluster: VirtualCluster) -> None:
+    begun = cluster.network.clock.now
+    launch(cluster, "work_0", "worker-0", delay_s=3.0)
+    assert cluster.endpoint.receive(1.0) is None
+    launch(cluster, "push_0", "worker-0", delay_s=3.0)
+    launch(cluster, "push_0", SERVER)
+    assert [done(cluster, "worker-0")[0], done(cluster, "worker-0")[0]] == ["work_0", "push_0"]
+    assert cluster.network.clock.now - begun == pytest.approx(4.0, abs=0.1)

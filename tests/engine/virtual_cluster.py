@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.engine.feeds import expand_feeds
 from runner.engine.inputs import InputSource
 from runner.engine.links import Link
 from runner.engine.mailbox import Mailbox
 from runner.engine.program import Program
 from runner.engine.remote_plan import RemotePlan
-from runner.engine.session import expand_feeds
 from runner.engine.transport.documents import encode_document
 from runner.engine.transport.endpoint import Received
 from runner.engine.transport.heartbeat import Progress

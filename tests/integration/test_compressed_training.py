@@ -11,7 +11,8 @@ import pytest
 from runner.build import build
 from runner.data.source import source_from_config
 from runner.engine.kernel_table import load_kernels
-from runner.engine.session import LocalSession, scalar
+from runner.engine.local_session import LocalSession
+from runner.engine.session import scalar
 from tests.integration.command import run_command, summary_of
 from tests.small_runs import small_config
 

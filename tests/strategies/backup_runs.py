@@ -14,8 +14,9 @@ from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.inputs import InputSource
 from runner.engine.interleaving import VirtualTime
+from runner.engine.local_session import LocalSession
 from runner.engine.program import Program
-from runner.engine.session import LocalSession, Session, scalar
+from runner.engine.session import Session, scalar
 from runner.kernels.registry import Registry
 from runner.strategies.base import Replica, Task, ordered_sum, shares
 from runner.strategies.clients import program

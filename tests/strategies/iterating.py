@@ -11,8 +11,9 @@ import numpy as np
 
 from runner.engine.device import local_cluster
 from runner.engine.interleaving import Interleaving, VirtualTime
+from runner.engine.local_session import LocalSession
 from runner.engine.program import Program
-from runner.engine.session import LocalSession, scalar
+from runner.engine.session import scalar
 from runner.kernels.registry import Registry
 from runner.strategies.base import Strategy, Task
 from tests.strategies.networks import Examples

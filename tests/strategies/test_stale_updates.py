@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from runner.engine.device import local_cluster, worker_device
+from runner.engine.local_session import LocalSession
 from runner.engine.program import Program
-from runner.engine.session import LocalSession
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from runner.engine.device import local_cluster
 from runner.engine.inputs import InputSource
+from runner.engine.local_session import LocalSession
 from runner.engine.program import Client, Program
-from runner.engine.session import LocalSession, scalar
+from runner.engine.session import scalar
 from runner.kernels.registry import Registry
 from runner.strategies.base import Strategy, Task
 from tests.strategies.networks import Examples

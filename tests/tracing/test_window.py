@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.engine.session import LocalSession
+from runner.engine.local_session import LocalSession
 from runner.errors import ResourceError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Sgd

@@ -123,7 +123,8 @@ class Run(Message):
 class Launch(Message):
     """Execute one step of a plan as soon as all that the plan receives is there; other steps may go first.
 
-    delay_s: as of :class:`Run`, from when the message is read; what the plan receives may come meanwhile.
+    delay_s: as of :class:`Run`, from when the worker reads the message, be it while another step waits; what the plan
+    receives may come meanwhile.
     """
 
     kind: ClassVar[str] = "launch"

@@ -4,9 +4,8 @@ An arena belongs to one sending process and one plan. The master makes its file,
 unlinks it as soon as all have: from then on it has no name, and the kernel frees it with the last process,
 however that one ends. Only a message with a reference (arena, offset, length, epoch) travels over the socket.
 
-The law that makes reuse safe: every key has one slot, which its owner does not touch any more in a step once it has
-told a reader of it, and *the master starts step s+1 only after every worker has finished step s*. A reader must
-therefore not keep a view beyond its step.
+Every key has one slot, which its owner does not touch any more in a step once it has told a reader of it. The law that
+makes reuse safe, and says how long a view is valid, is that of :class:`~runner.engine.rendezvous.Rendezvous`.
 """
 
 from __future__ import annotations
@@ -170,7 +169,7 @@ class ArenaReader:
         return np.frombuffer(self._memory, np.uint8, slot.nbytes, slot.offset)
 
     def view(self, key: str, reference: ArenaTensor) -> NDArray[Any]:
-        """Return a read-only view of the tensor under ``key``, valid until this step ends.
+        """Return a read-only view of the tensor under ``key``, valid as the module says.
 
         Raises SecurityError when the reference is not exactly to the slot that this arena has for ``key``.
         """
@@ -187,7 +186,7 @@ class ArenaReader:
     def read(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a read-only view of the tensor under ``key`` whose dtype and shape a plan has fixed.
 
-        Valid until this step ends. Raises SecurityError when the slot is not of that size, KeyError where
+        Valid as the module says. Raises SecurityError when the slot is not of that size, KeyError where
         there is none.
         """
         slot = self._slots[key]

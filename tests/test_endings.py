@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from runner.endings import NotingClients, Origin, read_endings
 from runner.engine.conductor import Finished
-from runner.engine.endings import NotingClients, Origin, read_endings
 from runner.engine.interleaving import Ending, Launched, Recorded
-from runner.errors import ConfigError, RunnerError
+from runner.errors import ConfigError, RunnerError, SecurityError
 
 DEVICES = ("/job:worker/task:0/device:cpu:0", "/job:ps/task:0/device:cpu:0")
 ORIGIN = Origin("abc", 0, DEVICES)
@@ -45,6 +46,11 @@ def note(path: Path, origin: Origin = ORIGIN, count: int = 3, most: int = 10) ->
     with NotingClients(Endings(), path, origin, most=most) as clients:
         for expected in ENDINGS[:count]:
             assert clients.finished() is expected
+
+
+def first_line(**changed: Any) -> str:
+    """The first line of a record, with some values changed."""
+    return json.dumps({"version": 1, "outcome": "abc", "first_step": 0, "devices": ["a", "b"], **changed})
 
 
 @pytest.fixture
@@ -91,16 +97,42 @@ def test_the_record_of_a_resumed_run_is_refused(path: Path) -> None:
         read_endings(path, "abc")
 
 
+def test_a_last_line_that_was_cut_off_is_left_out_with_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    note(path)
+    path.write_text(path.read_text()[:-4])
+    assert len(read_endings(path, "abc")) == 2
+    assert caplog.messages == [f"{path}: line 4 was cut off as its run was killed, and is left out"]
+
+
+def test_no_link_is_followed(path: Path, tmp_path: Path) -> None:
+    note(path)
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(SecurityError, match="symbolic link"):
+        read_endings(tmp_path / "link", "abc")
+
+
 def test_a_file_that_is_not_there_is_told(path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"^{path}: the record of a run cannot be read: .*No such file"):
         read_endings(path, "abc")
 
 
 @pytest.mark.parametrize(
-    "first", ["", "[1]", '{"version": 1}', '{"version": 2, "outcome": "abc", "first_step": 0, "devices": []}']
+    "first",
+    [
+        "",
+        "[1]",
+        '{"version": 1}',
+        '{"version": 2, "outcome": "abc", "first_step": 0, "devices": []}',
+        first_line(first_step=False),
+        first_line(first_step=0.0),
+        first_line(devices="ab"),
+        first_line(devices=[1, 2]),
+        first_line(devices=[["a"], "b"]),
+        first_line(devices=["a", "a"]),
+    ],
 )
 def test_another_file_is_refused(path: Path, first: str) -> None:
-    path.write_text(first)
+    path.write_text(first and first + "\n")
     with pytest.raises(ConfigError, match=rf"^{path}: expected a record of endings of version 1"):
         read_endings(path, "abc")
 
@@ -110,6 +142,9 @@ def test_another_file_is_refused(path: Path, first: str) -> None:
     [
         ('["fetch", 0, {"2": 0}]', r"line 5: expected \[client, step, \{device: turn\}\]; the record is damaged"),
         ('["fetch", 0, {"0": "1"}]', r"line 5: expected \[client, step"),
+        ('["fetch", true, {"0": 9}]', r"line 5: expected \[client, step"),
+        ('["fetch", 0, {}]', r"line 5: expected \[client, step"),
+        ('["fetch", 1, {"1": 0}]', rf"line 5: turn 0 of {DEVICES[1]} is that of line 2; the record is damaged"),
         ('["fetch", 0]', r"line 5: expected \[client, step"),
         ("{}", r"line 5: expected \[client, step"),
         ('["fet', r"line 5: expected JSON; the record is damaged"),
@@ -119,7 +154,7 @@ def test_another_file_is_refused(path: Path, first: str) -> None:
 def test_a_damaged_line_is_told_by_its_number(path: Path, line: str, expected: str) -> None:
     note(path)
     with path.open("a") as file:
-        file.write(line)
+        file.write(line + "\n")
     with pytest.raises(ConfigError, match=rf"^{path}, {expected}"):
         read_endings(path, "abc")
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from runner.engine.conductor import Clients, Finished
 from runner.engine.interleaving import Ending
 from runner.errors import ConfigError
+from runner.files import read_regular
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _FIRST = {"version", "outcome", "first_step", "devices"}
 MOST_ENDINGS = 1_000_000
 """Of which a record holds the first ones: some 50 MB."""
 
-_LONGEST_LINE = 65_536
+LONGEST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,31 @@ class NotingClients:
 
 
 def read_endings(path: Path, outcome: str) -> list[Ending]:
-    """Read what :class:`NotingClients` noted.
+    """Read what :class:`NotingClients` noted; a last line that was cut off is left out, with a warning.
 
-    Raises ConfigError where the file cannot be read, is no such record, or is of a run with another ``outcome``.
+    Raises ConfigError where the file cannot be read, is no such record, or is of a run with another ``outcome``, and
+    SecurityError where it is not a regular file.
     """
     try:
-        with path.open(encoding="utf-8") as file:
-            return _endings(path, _documents(path, file), outcome)
-    except (OSError, UnicodeDecodeError) as error:
+        content = read_regular(path, LONGEST_BYTES)
+    except OSError as error:
         raise ConfigError(f"{path}: the record of a run cannot be read: {error}") from error
+    if len(content) > LONGEST_BYTES:
+        raise ConfigError(f"{path} is longer than {LONGEST_BYTES} bytes: it is no record of endings")
+    *lines, rest = content.split(b"\n")
+    if rest:
+        log.warning("%s: line %d was cut off as its run was killed, and is left out", path, len(lines) + 1)
+    devices = _devices(path, _document(path, 1, lines[0]) if lines else None, outcome)
+    endings = [
+        _ending(path, number, _document(path, number, line), devices) for number, line in enumerate(lines[1:], 2)
+    ]
+    _require_own_turns(path, endings)
+    return endings
 
 
-def _endings(path: Path, documents: Iterator[Any], outcome: str) -> list[Ending]:
-    first = next(documents, None)
-    if not isinstance(first, dict) or first.keys() != _FIRST or first["version"] != _VERSION:
+def _devices(path: Path, first: Any, outcome: str) -> dict[str, str]:
+    """Number -> device, as the first line has them, of a run that can be repeated."""
+    if not _is_first(first):
         raise ConfigError(f"{path}: expected a record of endings of version {_VERSION}, as endings-1.jsonl of a run is")
     if first["outcome"] != outcome:
         raise ConfigError(
@@ -119,25 +130,47 @@ def _endings(path: Path, documents: Iterator[Any], outcome: str) -> list[Ending]
             f"{path} begins at step {first['first_step']} of a run that was resumed: only what began at step 0 can be "
             "repeated"
         )
-    devices = {str(number): device for number, device in enumerate(first["devices"])}
-    return [_ending(path, number, document, devices) for number, document in zip(count(2), documents, strict=False)]
+    return {str(number): device for number, device in enumerate(first["devices"])}
+
+
+def _is_first(first: Any) -> bool:
+    if not isinstance(first, dict) or first.keys() != _FIRST or first["version"] != _VERSION:
+        return False
+    devices = first["devices"]
+    return (
+        type(first["first_step"]) is int
+        and isinstance(devices, list)
+        and all(isinstance(device, str) for device in devices)
+        and len(set(devices)) == len(devices)
+    )
 
 
 def _ending(path: Path, number: int, document: Any, devices: Mapping[str, str]) -> Ending:
     match document:
-        case [str(client), int(step), dict(turns)] if turns.keys() <= devices.keys() and all(
-            type(turn) is int for turn in turns.values()
+        case [str(client), step, dict(turns)] if (
+            type(step) is int
+            and turns
+            and turns.keys() <= devices.keys()
+            and all(type(turn) is int for turn in turns.values())
         ):
             return Ending(client, step, {devices[device]: turn for device, turn in turns.items()})
     raise ConfigError(f"{path}, line {number}: expected [client, step, {{device: turn}}]; the record is damaged")
 
 
-def _documents(path: Path, file: TextIO) -> Iterator[Any]:
-    for number in range(1, MOST_ENDINGS + 2):
-        line = file.readline(_LONGEST_LINE)
-        if not line:
-            return
-        try:
-            yield json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}, line {number}: expected JSON; the record is damaged") from error
+def _require_own_turns(path: Path, endings: Sequence[Ending]) -> None:
+    """Raise ConfigError where two endings have one turn of a device."""
+    lines: dict[tuple[str, int], int] = {}
+    for number, ending in enumerate(endings, 2):
+        for taken in ending.turns.items():
+            if (other := lines.setdefault(taken, number)) != number:
+                device, turn = taken
+                raise ConfigError(
+                    f"{path}, line {number}: turn {turn} of {device} is that of line {other}; the record is damaged"
+                )
+
+
+def _document(path: Path, number: int, line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}, line {number}: expected JSON; the record is damaged") from error

@@ -1,0 +1,43 @@
+"""What the master tells every worker once, before any plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.engine.links import Link
+from runner.errors import SecurityError
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """source: plain description of an input source, or None. check_finite: refuse values that are not finite. link: the
+    emulated one to every other process, None where wires are real."""
+
+    source: Mapping[str, Any] | None
+    check_finite: bool
+    link: Link | None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        link = None if self.link is None else self.link.to_document()
+        return {"source": self.source, "check_finite": self.check_finite, "link": link}
+
+    @classmethod
+    def from_document(cls, document: object) -> WorkerSetup:
+        """Read what :meth:`to_document` made; raises SecurityError for anything else."""
+        if (
+            not isinstance(document, Mapping)
+            or set(document) != {"source", "check_finite", "link"}
+            or not isinstance(document["check_finite"], bool)
+            or not isinstance(document["source"], Mapping | None)
+        ):
+            raise SecurityError(
+                "setup refused: expected a map of 'source', a map or None, 'check_finite', a boolean, and 'link'"
+            )
+        try:
+            link = None if document["link"] is None else Link.from_document(document["link"])
+        except ValueError as error:
+            raise SecurityError(f"setup refused: {error}") from error
+        return cls(document["source"], document["check_finite"], link)
