@@ -29,8 +29,9 @@ _NS = 1e-9
 class Placement:
     """Where layers are, and why.
 
-    layers: layer -> device, in the order of the network; everything that belongs to a layer is there. idle: devices
-    without a layer. found_by: the way it was found. tried_step_s: way -> simulated seconds of a training step.
+    layers: layer, or shard of one, -> device, in the order of the network; everything that belongs to it is there.
+    idle: devices without a layer. found_by: the way it was found. tried_step_s: way -> simulated seconds of a training
+    step.
     """
 
     layers: Mapping[str, str]

@@ -29,13 +29,13 @@ class Latest(Variables):
         for variable, gradient in gradients:
             with self.graph.name_scope(variable.name), self.graph.layer(variable.layer):
                 for changed, value in rule(variable, gradient):
-                    self._by_name[changed.name] = replace(changed, tensor=value)
+                    self._by_name[changed.name][changed.part] = replace(changed, tensor=value)
 
     def assign(self) -> list[str]:
         """Keep the values so far for the next step; returns the assign nodes to run."""
         targets = []
         for latest in self:
-            kept = self._store[latest.name]
+            kept = self._store.counterpart(latest)
             if latest.tensor != kept.tensor:
                 with self.graph.name_scope(latest.name), self.graph.layer(latest.layer):
                     targets.append(ops.assign(self.graph, kept.tensor, latest.tensor).node)

@@ -21,7 +21,7 @@ from runner.engine import ops
 from runner.engine.graph import Graph
 from runner.engine.program import Program
 from runner.engine.tensor import Tensor
-from runner.engine.variables import Declaration, Variable, Variables
+from runner.engine.variables import Declaration, Part, Variable, Variables
 from runner.optimizers.base import NewValues
 from runner.strategies.base import Forward, Replica, Task, advanced, shares
 from runner.strategies.clients import program
@@ -57,30 +57,29 @@ class Progress(Variables):
     def __init__(self, store: Variables) -> None:
         super().__init__(store.graph, seed=store.seed, prefix=store.prefix, device=store.device)
         self._store = store
-        self._values: dict[str, Tensor] = {}
-
-    def __getitem__(self, name: str) -> Variable:
-        return self._now(self._store[name])
+        self._values: dict[tuple[str, Part | None], Tensor] = {}
 
     def declare(self, declared: Declaration, device: str) -> Variable:
         """Return the variable with its value as of now, creating it in the store the first time."""
-        return self._now(self._store.declare(declared, device))
+        return self.now(self._store.declare(declared, device))
+
+    def now(self, variable: Variable) -> Variable:
+        """A variable of the store with its value as of now."""
+        return replace(variable, tensor=self._values.get((variable.name, variable.part), variable.tensor))
 
     def advance(self, values: NewValues) -> None:
         """Go on from these values."""
-        self._values.update((variable.name, value) for variable, value in values)
+        self._values.update(((variable.name, variable.part), value) for variable, value in values)
 
     def commit(self) -> list[str]:
         """Add the assignment of every value that has changed; returns the assign nodes to run."""
         graph, targets = self.graph, []
-        for name, value in self._values.items():
-            variable = self._store[name]
-            with graph.name_scope(name), graph.layer(variable.layer):
-                targets.append(ops.assign(graph, variable.tensor, value).node)
+        for variable in self._store:
+            value = self.now(variable).tensor
+            if value != variable.tensor:
+                with graph.name_scope(variable.name), graph.layer(variable.layer):
+                    targets.append(ops.assign(graph, variable.tensor, value).node)
         return targets
-
-    def _now(self, variable: Variable) -> Variable:
-        return replace(variable, tensor=self._values.get(variable.name, variable.tensor))
 
 
 def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tensor]]:
@@ -109,7 +108,7 @@ def _updated(
     """Add one update of all variables, from where they stand; returns what they and their slots become."""
     graph, optimizer = replica.graph, replica.task.optimizer
     values: NewValues = []
-    now = [(progress[variable.name], gradient) for variable, gradient in gradients]
+    now = [(progress.now(variable), gradient) for variable, gradient in gradients]
     clipped = optimizer.clipped(graph, now)
     rule = optimizer.rule(graph, progress, replica.learning_rate, number)
     for variable, gradient in clipped:
@@ -122,7 +121,7 @@ def _averaged(graph: Graph, progress: Progress, passed: Forward) -> NewValues:
     """Add the next value of every moving average, by the statistics of one part."""
     values: NewValues = []
     for update in passed.state_updates:
-        now = replace(update, variable=progress[update.variable.name])
+        now = replace(update, variable=progress.now(update.variable))
         with graph.name_scope(update.variable.name), graph.layer(update.variable.layer):
             values.append((now.variable, advanced(graph, now)))
     return values
