@@ -22,7 +22,7 @@ from runner.engine.transfer_times import Transfer, transfers
 from runner.engine.variables import Variables
 from runner.experiment import Experiment
 from runner.optimizers.lbfgs import Lbfgs
-from runner.placement import placement_text
+from runner.placement import place_text, placement_text
 
 _MULTIPLYING = ("matmul", "conv2d")
 """Ops whose floating-point operations come in pairs of a multiplication and an addition."""
@@ -108,9 +108,9 @@ def _layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
     cells = [(r.name, r.kind, r.output, _n(r.parameters), _n(r.multiply_adds), _n(r.activation_bytes)) for r in rows]
     if experiment.settled is None:
         return _table(headers, cells)
-    devices = experiment.settled.placement.layers
+    placement = experiment.settled.placement
     return _table(
-        (*headers, "device"), [(*cell, devices.get(row.name, "-")) for row, cell in zip(rows, cells, strict=True)]
+        (*headers, "device"), [(*cell, place_text(placement, row.name)) for row, cell in zip(rows, cells, strict=True)]
     )
 
 

@@ -18,6 +18,7 @@ from runner.engine.program import Program
 from runner.engine.program_placement import place_program
 from runner.errors import ConfigError
 from runner.files import read_regular, replace_durably
+from runner.strategies.layer_cuts import shard_of
 from runner.strategies.model import ModelParallel
 
 VERSION = 1
@@ -29,8 +30,9 @@ _NS = 1e-9
 class Placement:
     """Where layers are, and why.
 
-    layers: layer -> device, in the order of the network; everything that belongs to a layer is there. idle: devices
-    without a layer. found_by: the way it was found. tried_step_s: way -> simulated seconds of a training step.
+    layers: layer, or shard of one, -> device, in the order of the network; everything that belongs to it is there.
+    idle: devices without a layer. found_by: the way it was found. tried_step_s: way -> simulated seconds of a training
+    step.
     """
 
     layers: Mapping[str, str]
@@ -87,6 +89,13 @@ def placement_text(placement: Placement) -> str:
             *(f"  {device}: {', '.join(_on(placement, device)) or 'no layer'}" for device in devices),
         ]
     )
+
+
+def place_text(placement: Placement, layer: str) -> str:
+    """Where a layer is: its device, over how many devices it is cut, or both; "-" where nothing of it was placed."""
+    shards = [shard for shard in map(shard_of, placement.layers) if shard is not None and shard[0] == layer]
+    own = [placement.layers[layer]] if layer in placement.layers else []
+    return ", ".join([f"cut over {len(shards)} devices", *own] if shards else own) or "-"
 
 
 def _on(placement: Placement, device: str) -> list[str]:

@@ -13,7 +13,7 @@ from runner.build import build
 from runner.engine.device import worker_device
 from runner.errors import ConfigError, SecurityError
 from runner.experiment import Experiment
-from runner.placement import Placement, placement_text, read_layers
+from runner.placement import Placement, place_text, placement_text, read_layers
 from tests.small_runs import small_config
 
 MODEL = ("parallelism=model", "parallelism.workers=3")
@@ -53,6 +53,22 @@ def test_what_a_run_found_can_be_written_and_read(tmp_path: Path) -> None:
     again = experiment(f"parallelism.placement={tmp_path / 'placement.json'}")
     assert again.program.graph.nodes == found.program.graph.nodes
     assert list(read_layers(tmp_path / "placement.json").items()) == list(placement_of(found).layers.items())
+
+
+def test_shards_of_a_layer_are_kept_with_their_workers(tmp_path: Path) -> None:
+    cut = "parallelism.shard={fc1: column, fc2: row}"
+    found = experiment(cut)
+    shards = {name: device for name, device in placement_of(found).layers.items() if "/" in name}
+    assert shards == {f"{layer}/shard_{j}": worker_device(j) for layer in ("fc1", "relu1", "fc2") for j in range(3)}
+    assert place_text(placement_of(found), "fc1") == "cut over 3 devices"
+    assert place_text(placement_of(found), "fc2") == f"cut over 3 devices, {placement_of(found).layers['loss']}"
+    assert place_text(placement_of(found), "flatten") == placement_of(found).layers["flatten"]
+    assert place_text(placement_of(found), "fc9") == "-"
+    placement_of(found).write(tmp_path / "placement.json")
+    again = experiment(cut, f"parallelism.placement={tmp_path / 'placement.json'}")
+    assert again.program.graph.nodes == found.program.graph.nodes
+    with pytest.raises(ConfigError, match="it places unknown layers fc1/shard_0"):
+        experiment(f"parallelism.placement={tmp_path / 'placement.json'}")
 
 
 def test_a_run_that_goes_on_stays_where_it_was(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from runner.engine import ops
 from runner.engine.graph import Graph, LayerStamp
@@ -72,9 +73,14 @@ class Declaration:
     layer: LayerStamp | None
     part: Part | None = None
 
+    @property
+    def whole(self) -> TensorSpec:
+        """Spec of the unsharded variable."""
+        return self.spec if self.part is None else self.part.whole
+
 
 class Variables:
-    """Get-or-create store of the variables of one replica.
+    """Get-or-create store of the variables of one replica: under each name all of one, or parts of it.
 
     prefix: put before node names so that replicas can share a graph; initial values do not depend on it.
     device: device constraint of the variables, "" for none.
@@ -85,16 +91,29 @@ class Variables:
         self.seed = seed
         self.prefix = prefix
         self.device = device
-        self._by_name: dict[str, Variable] = {}
+        self._by_name: dict[str, dict[Part | None, Variable]] = {}
 
     def __iter__(self) -> Iterator[Variable]:
-        return iter(self._by_name.values())
+        """Names in order of creation, and parts of one name in theirs."""
+        return chain.from_iterable(parts.values() for parts in self._by_name.values())
 
     def __getitem__(self, name: str) -> Variable:
-        return self._by_name[name]
+        """The one variable of a name; raises KeyError without one, ShapeError where there are several parts."""
+        first, *others = self._by_name[name].values()
+        if others:
+            raise ShapeError(f"variable {name!r} is held in {1 + len(others)} parts; expected one")
+        return first
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
+
+    def parts(self, name: str) -> list[Variable]:
+        """What the store has of a name, in order of creation; nothing for a name it does not know."""
+        return list(self._by_name.get(name, {}).values())
+
+    def counterpart(self, variable: Variable) -> Variable:
+        """This store's variable with the name and the part of another store's; raises KeyError without one."""
+        return self._by_name[variable.name][variable.part]
 
     @property
     def trainable(self) -> list[Variable]:
@@ -115,19 +134,20 @@ class Variables:
         """Return the variable called ``name``, creating it the first time.
 
         device: where to create it; that of the store if None. Raises ShapeError when it exists with another shape or
-        dtype.
+        dtype, or in parts.
         """
         declared = Declaration(name, spec, initializer, trainable, decayed, layer)
         return self.declare(declared, self.device if device is None else device)
 
     def declare(self, declared: Declaration, device: str) -> Variable:
         """Return the variable of a declaration, creating it on ``device`` the first time; see :meth:`get`."""
-        if declared.name not in self._by_name:
-            self._by_name[declared.name] = self._create(declared, device)
-        found = self._by_name[declared.name]
-        if found.spec != declared.spec:
-            raise ShapeError(f"variable {declared.name!r} is {found.spec}, but is asked for as {declared.spec}")
-        return found
+        for held in self.parts(declared.name):
+            _expect_of_one(held, declared)
+            if held.part == declared.part:
+                return held
+        created = self._create(declared, device)
+        self._by_name.setdefault(declared.name, {})[declared.part] = created
+        return created
 
     def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
         """Optimizer state of ``of``'s shape on its device, e.g. "conv1/weights/momentum"."""
@@ -147,6 +167,16 @@ class Variables:
                 initial = ops.assign(graph, tensor, value)
         attributes = (declared.trainable, declared.decayed, declared.layer, declared.part)
         return Variable(name, tensor, spec, initial.node, *attributes)
+
+
+def _expect_of_one(held: Variable, declared: Declaration) -> None:
+    """Require that what is held and what is asked for are all, or parts along one axis, of one variable."""
+    if held.whole != declared.whole:
+        raise ShapeError(f"variable {declared.name!r} is {held.whole}, but is asked for as {declared.whole}")
+    axes = [None if part is None else part.axis for part in (held.part, declared.part)]
+    if axes[0] != axes[1]:
+        cut = ["whole" if axis is None else f"cut along axis {axis}" for axis in axes]
+        raise ShapeError(f"variable {declared.name!r} is {cut[0]}, but is asked for {cut[1]}")
 
 
 def _initial(graph: Graph, declared: Declaration, seed: int) -> Tensor:

@@ -42,6 +42,13 @@ class Blueprint:
         outputs = task.network(net, batch)
         return cls(graph, step, batch, outputs, net.state_updates, variables.declarations)
 
+    @property
+    def forward(self) -> list[Node]:
+        """Nodes that the outputs and the statistics are computed by, in graph order."""
+        outputs = self.outputs
+        answers = (outputs.losses, outputs.logits, outputs.predictions, outputs.correct)
+        return list(self.needed_for([*answers, *(each.batch_value for each in self.state_updates)]).values())
+
     def needed_for(self, tensors: Iterable[Tensor]) -> dict[str, Node]:
         """Nodes that tensors are computed by, in graph order: without step and batch, and what these are made of."""
         given = {self.step.node, *(tensor.node for tensor in self.batch.values())}

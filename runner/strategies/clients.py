@@ -40,8 +40,8 @@ def program(
     """Assemble the clients of replicas.
 
     variables: the one store of them all, kept by ``servers``; None where every replica holds its own: all of each
-    variable, or parts in the order of the replicas, of which the first has one. scored: what each replica answers for
-    its share of an evaluation batch; None where all compute the whole network, which is then added.
+    variable, or parts in the order of the replicas and of each store, of which the first has some. scored: what each
+    replica answers for its share of an evaluation batch; None where all compute the whole network, which is then added.
     """
     fed: list[Fed] = [*replicas, *servers]
     scalars = {
@@ -107,7 +107,7 @@ def standing_clients(
     return [
         Client("init", targets=(*(v.initial for store in stores for v in store), *reset), exact=True),
         _evaluation(graph, replicas, _scored(replicas) if scored is None else scored),
-        Client("save", fetches={each.name: _whole(graph, stores, each) for each in stores[0]}, exact=True),
+        Client("save", fetches=_saved(graph, stores), exact=True),
         replace(restore, targets=(*restore.targets, *reset)),
     ]
 
@@ -143,15 +143,19 @@ def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scor
     )
 
 
-def _whole(graph: Graph, stores: Sequence[Variables], variable: Variable) -> Tensor:
-    """All of a variable of the first store: its tensor, or its parts from all stores, joined beside the first."""
-    if variable.part is None:
-        return variable.tensor
-    parts = [store[variable.name].tensor for store in stores if variable.name in store]
-    if len(parts) == 1:
-        return parts[0]
+def _saved(graph: Graph, stores: Sequence[Variables]) -> dict[str, Tensor]:
+    """All of each variable of the first store, by name."""
+    names = dict.fromkeys(variable.name for variable in stores[0])
+    return {name: _whole(graph, stores, [part for store in stores for part in store.parts(name)]) for name in names}
+
+
+def _whole(graph: Graph, stores: Sequence[Variables], held: Sequence[Variable]) -> Tensor:
+    """All of a variable that stores hold: the first one's tensor, or its parts, joined beside the first."""
+    first = held[0]
+    if first.part is None or len(held) == 1:
+        return first.tensor
     with graph.absolute_scope("save"), graph.device(stores[0].device):
-        return ops.concat(graph, parts, axis=variable.part.axis, name=variable.name)
+        return ops.concat(graph, [each.tensor for each in held], axis=first.part.axis, name=first.name)
 
 
 def _restore(graph: Graph, stores: Sequence[Variables]) -> Client:

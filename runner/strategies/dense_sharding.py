@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -13,16 +13,9 @@ from runner.engine.graph import Graph, LayerStamp, Node
 from runner.engine.tensor import Tensor
 from runner.engine.variables import Declaration, Part, Variables
 from runner.errors import ConfigError
-from runner.strategies.base import Replica, shares
+from runner.strategies.base import Replica, Share
 from runner.strategies.blueprint import Blueprint
-
-BY_UNIT = frozenset(
-    (
-        *("abs", "add", "cast", "div", "exp", "identity", "log", "maximum", "minimum", "mul", "neg", "pow", "relu"),
-        *("sigmoid", "sqrt", "square", "stop_gradient", "sub", "tanh", "batch_norm", "batch_norm_inference"),
-    )
-)
-"""Ops that make of some units of their inputs the same units of their outputs; units are the last axis."""
+from runner.strategies.units import BY_UNIT, joined, mask_of_units, shares_of_units
 
 
 class Cut(Enum):
@@ -111,11 +104,11 @@ class ShardedLayers:
         for j, part in self._held[tensor].parts.items():
             with self._on(j, layer):
                 sent[j] = ops.split(self.graph, part, 0, [counts[k] for k in owners], name="rows")
-        joined = {}
+        whole = {}
         for i, k in enumerate(owners):
             with self._on(k, layer):
-                joined[k] = self._joined([parts[i] for parts in sent.values()], axis=1)
-        return joined
+                whole[k] = joined(self.graph, [parts[i] for parts in sent.values()], axis=1)
+        return whole
 
     def _declare(self, declared: Declaration) -> None:
         """Give every worker its units of a variable."""
@@ -160,8 +153,7 @@ class ShardedLayers:
         masks = {}
         for j, (lo, hi) in self._shares(shape[1]):
             inputs = [self._held[step].parts[j], self._whole(index, j, node.layer)]
-            columns = {"shape": (shape[0], hi - lo), "first": node.attributes["first"] + lo}
-            masks[j] = self._add(node, j, inputs, **columns)[0]
+            masks[j] = self._add(node, j, inputs, **mask_of_units(node, (lo, hi)))[0]
         return [Spread(Cut.UNITS, masks)]
 
     def _by_unit(self, node: Node) -> Sequence[Spread]:
@@ -188,11 +180,8 @@ class ShardedLayers:
         if (tensor, worker) not in self._gathered:
             axis = 0 if held.cut is Cut.EXAMPLES else self._blueprint.graph.spec(tensor).rank - 1
             with self._on(worker, reader):
-                self._gathered[tensor, worker] = self._joined(list(held.parts.values()), axis)
+                self._gathered[tensor, worker] = joined(self.graph, list(held.parts.values()), axis)
         return self._gathered[tensor, worker]
-
-    def _joined(self, parts: Sequence[Tensor], axis: int) -> Tensor:
-        return parts[0] if len(parts) == 1 else ops.concat(self.graph, parts, axis, name="gathered")
 
     def _add(self, node: Node, worker: int, inputs: Sequence[Tensor], **changes: object) -> Node:
         with self._on(worker, node.layer):
@@ -203,6 +192,6 @@ class ShardedLayers:
         with self._replicas[worker].within(self._scope), self.graph.layer(layer):
             yield
 
-    def _shares(self, units: int) -> list[tuple[int, tuple[int, int]]]:
+    def _shares(self, units: int) -> Iterable[tuple[int, Share]]:
         """(worker, (begin, end)) of the workers that have units."""
-        return [(j, share) for j, share in enumerate(shares(units, len(self._replicas))) if share[1] > share[0]]
+        return shares_of_units(units, len(self._replicas)).items()

@@ -22,7 +22,7 @@ class Latest(Variables):
         self._store = store
 
     def __getitem__(self, name: str) -> Variable:
-        return self._by_name[name] if name in self._by_name else self._store[name]
+        return super().__getitem__(name) if name in self._by_name else self._store[name]
 
     def update(
         self, optimizer: Optimizer, gradients: Sequence[tuple[Variable, Tensor]], learning_rate: Tensor, step: Tensor
@@ -35,17 +35,23 @@ class Latest(Variables):
         rule = optimizer.rule(self.graph, self, learning_rate, step)
         for variable, gradient in gradients:
             with self.graph.name_scope(variable.name), self.graph.layer(variable.layer):
-                self.advance(rule(self[variable.name], gradient))
+                self.advance(rule(self.now(variable), gradient))
 
     def advance(self, values: NewValues) -> None:
         """Go on from these values."""
-        self._by_name.update((variable.name, replace(variable, tensor=value)) for variable, value in values)
+        for variable, value in values:
+            self._by_name.setdefault(variable.name, {})[variable.part] = replace(variable, tensor=value)
+
+    def now(self, variable: Variable) -> Variable:
+        """The store's variable of this name and part, with its value so far."""
+        held = self._by_name.get(variable.name, {})
+        return held[variable.part] if variable.part in held else self._store.counterpart(variable)
 
     def assign(self) -> list[str]:
         """Keep the values so far for the next step; returns the assign nodes to run."""
         targets = []
         for latest in self:
-            kept = self._store[latest.name]
+            kept = self._store.counterpart(latest)
             if latest.tensor != kept.tensor:
                 with self.graph.name_scope(latest.name), self.graph.layer(latest.layer):
                     targets.append(ops.assign(self.graph, kept.tensor, latest.tensor).node)

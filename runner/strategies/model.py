@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from runner.engine.device import worker_device
+from runner.engine.network import NetworkFunction
 from runner.engine.passes.layer_groups import colocate_layers, home_layers
 from runner.engine.program import Program
 from runner.errors import ConfigError
 from runner.strategies.base import Task
+from runner.strategies.blueprint import Blueprint
+from runner.strategies.layer_cuts import DENSE_WAYS, Way, dense_layers, shard_of
+from runner.strategies.layer_patterns import by_pattern, matched
 from runner.strategies.microbatches import in_microbatches
+from runner.strategies.sharded_network import ShardedNetwork
 from runner.strategies.stale_updates import in_stale_parts
 
 PIPELINES = {"same_gradients": in_microbatches, "stale": in_stale_parts}
@@ -28,12 +32,16 @@ class ModelParallel:
     The program leaves open on which worker a layer is; :func:`~runner.engine.program_placement.place_program` decides
     it, once for all clients. The unit is the layer (:mod:`~runner.engine.passes.layer_groups`): its variables, slots,
     updates, forward and backward passes in all parts and evaluations sit together. The bits of a step do not depend on
-    the placement: it is the arithmetic of ``single train.microbatches=n``.
+    the placement: where no layer is cut, it is the arithmetic of ``single train.microbatches=n``.
 
     concurrent_steps: n parts of the batch that go through the devices as a pipeline (Fig. 9). pipeline:
     ``same_gradients`` sums their gradients in order for one update; ``stale`` makes an update of each, all computed
     from the weights at the start of the step (:mod:`~runner.strategies.stale_updates`).
     constraints: pattern of layer names, as of a shell -> number of the worker for the layers that match; None for none.
+    shard: pattern of names of dense layers -> ``column`` or ``row``: those that match are cut by their output or input
+    units over all workers, the j-th shard on worker j (:class:`~runner.strategies.sharded_network.ShardedNetwork`);
+    None for none. They equal the whole layer but for rounding, and are placed as layers of their own, named by
+    :func:`~runner.strategies.layer_cuts.shard_name`.
     costs: ``trace_summary.json`` of a traced run of the same network and parts under ``single`` or ``model``: measured
     seconds of nodes instead of estimates. placement: ``placement.json`` of an earlier run, to be used as it is.
     compare_steps: so many steps of ``single`` and of ``sync_data`` are measured beside as many of its own before
@@ -51,8 +59,10 @@ class ModelParallel:
     workers: int = 2
     concurrent_steps: int = 1
     pipeline: str = "same_gradients"
-    # A map of text to numbers. OmegaConf would not let the command line put new keys in a map it knows the type of.
+    # Maps from text to numbers and to text. OmegaConf would not let the command line put new keys in a map it knows the
+    # type of.
     constraints: Any = None
+    shard: Any = None
     costs: str | None = None
     placement: str | None = None
     compare_steps: int = 0
@@ -70,10 +80,15 @@ class ModelParallel:
                 "parallelism.pipeline=stale with parallelism.concurrent_steps=1: a single part is never stale; use "
                 "2 parts or more, or pipeline=same_gradients"
             )
-        if not _is_map_of_workers(self.constraints):
+        if not _is_map(self.constraints, lambda worker: type(worker) is int):
             raise ConfigError(
                 f"parallelism.constraints={self.constraints!r}: expected a map from patterns of layer names to numbers "
                 "of workers, such as {conv*: 0, fc*: 1}, or null"
+            )
+        if not _is_map(self.shard, lambda way: way in DENSE_WAYS):
+            raise ConfigError(
+                f"parallelism.shard={self.shard!r}: expected a map from patterns of names of dense layers to "
+                f"{' or '.join(DENSE_WAYS)}, such as {{fc6: column, fc7: row}}, or null"
             )
         for key in ("constraints", "costs"):
             if self.placement is not None and getattr(self, key):
@@ -85,37 +100,53 @@ class ModelParallel:
     def build(self, task: Task) -> Program:
         """Return the program with its layers colocated and constrained; the rest is free to be placed.
 
-        Raises ConfigError for a constraint that matches no layer or names a worker that is not there.
+        Raises ConfigError for a pattern that matches no layer it could be meant for, and for a constraint that names a
+        worker that is not there or a layer that is cut.
         """
         in_parts = PIPELINES[self.pipeline]
-        program = in_parts(replace(task, microbatches=self.concurrent_steps), ANY_WORKER)
-        layers = list(dict.fromkeys(home_layers(program.graph).values()))
-        return replace(program, graph=colocate_layers(program.graph, self._devices(layers)), workers=self.workers)
+        shaped = replace(task, network=self._network(task), microbatches=self.concurrent_steps)
+        program = in_parts(shaped, ANY_WORKER)
+        workers = self._workers(list(dict.fromkeys(home_layers(program.graph).values())))
+        devices = {layer: worker_device(worker) for layer, worker in workers.items()}
+        return replace(program, graph=colocate_layers(program.graph, devices), workers=self.workers)
 
-    def _devices(self, layers: list[str]) -> Mapping[str, str]:
-        """Device of each layer that a constraint matches."""
-        chosen: dict[str, tuple[str, int]] = {}
-        for pattern, worker in (self.constraints or {}).items():
-            matching = [layer for layer in layers if fnmatchcase(layer, pattern)]
-            where = f"parallelism.constraints: {pattern!r}: {worker}"
-            if not matching:
-                raise ConfigError(f"{where}: no layer has such a name; the layers are {', '.join(layers)}")
+    def _network(self, task: Task) -> NetworkFunction:
+        """The network of a task, with the layers cut that ``shard`` names."""
+        if not self.shard:
+            return task.network
+        layers = dense_layers(Blueprint.of(task, task.batch_size, training=True))
+        ways = by_pattern("shard", self.shard, layers, "dense layer")
+        return ShardedNetwork(task, {layer: Way(way) for layer, way in ways.items()}, self.workers)
+
+    def _workers(self, placed: Sequence[str]) -> dict[str, int]:
+        """Worker of each shard, and of each layer that a constraint matches; placed: layers, or shards of them."""
+        shards = {name: shard for name in placed if self.shard and (shard := shard_of(name)) is not None}
+        layers = dict.fromkeys(shards[name][0] if name in shards else name for name in placed)
+        cut = dict.fromkeys(layer for layer, _ in shards.values())
+        return {name: worker for name, (_, worker) in shards.items()} | self._constrained(list(layers), list(cut))
+
+    def _constrained(self, layers: Sequence[str], cut: Sequence[str]) -> dict[str, int]:
+        """Worker of each layer that a constraint matches; cut: the layers that are on all workers already."""
+        constraints = self.constraints or {}
+        chosen = by_pattern("constraints", constraints, layers, "layer")
+        for pattern, worker in constraints.items():
+            where, matching = f"parallelism.constraints: {pattern!r}: {worker}", matched(pattern, layers)
             if not 0 <= worker < self.workers:
                 raise ConfigError(
                     f"{where}: there is no worker {worker}, expected 0 to {self.workers - 1}; the layers that match "
                     f"are {', '.join(matching)} of {', '.join(layers)}"
                 )
-            for layer in matching:
-                other, before = chosen.setdefault(layer, (pattern, worker))
-                if before != worker:
-                    raise ConfigError(
-                        f"{where}: layer {layer!r} is on worker {before} by {other!r} already; expected patterns that "
-                        f"agree on each of the layers {', '.join(layers)}"
-                    )
-        return {layer: worker_device(worker) for layer, (_, worker) in chosen.items()}
+            spread = [layer for layer in matching if layer in cut]
+            if spread:
+                raise ConfigError(
+                    f"{where}: layer {spread[0]!r} is cut over workers 0 to {self.workers - 1} by parallelism.shard, "
+                    f"so it is not on one; expected patterns that match none of {', '.join(cut)}"
+                )
+        return chosen
 
 
-def _is_map_of_workers(value: object) -> bool:
+def _is_map(value: object, is_setting: Callable[[object], bool]) -> bool:
+    """Whether it is None, or a map from text to settings."""
     if value is None:
         return True
-    return isinstance(value, Mapping) and all(type(k) is str and type(v) is int for k, v in value.items())
+    return isinstance(value, Mapping) and all(type(k) is str and is_setting(v) for k, v in value.items())

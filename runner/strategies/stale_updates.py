@@ -75,6 +75,6 @@ def _advance_averages(latest: Latest, passed: Forward) -> None:
     """Add the next value of every moving average, by the statistics of one part."""
     graph = latest.graph
     for update in passed.state_updates:
-        now = replace(update, variable=latest[update.variable.name])
+        now = replace(update, variable=latest.now(update.variable))
         with graph.name_scope(update.variable.name), graph.layer(update.variable.layer):
             latest.advance([(now.variable, advanced(graph, now))])

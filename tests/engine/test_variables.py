@@ -138,3 +138,37 @@ def test_a_part_begins_with_its_entries_of_the_whole(axis: int, begin: int, end:
     np.testing.assert_array_equal(values[1], values[0][entries], strict=True)
     assert (shard.whole, slot.whole, kept.whole) == (spec, spec, spec)
     assert (slot.spec, slot.part) == (shard.spec, part)
+
+
+def part_of(spec: TensorSpec, axis: int, begin: int, end: int) -> Declaration:
+    part = Part(spec, axis, begin, end)
+    return Declaration("w", part.spec, Constant(), True, False, None, part)
+
+
+def test_a_store_may_hold_several_parts_of_a_name_each_with_its_slots() -> None:
+    variables = Variables(Graph(), seed=1)
+    low, high = (variables.declare(part_of(MATRIX, 1, *share), "") for share in ((0, 10), (10, 25)))
+    assert variables.declare(part_of(MATRIX, 1, 0, 10), "") is low
+    slots = [variables.slot(of, "velocity") for of in (low, high)]
+    assert variables.parts("w") == [low, high]
+    assert variables.parts("w/velocity") == slots
+    assert variables.parts("v") == []
+    assert list(variables) == [low, high, *slots]
+    assert variables.counterpart(replace(high, tensor=low.tensor)) is high
+    with pytest.raises(ShapeError, match="variable 'w' is held in 2 parts; expected one"):
+        variables["w"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        (part_of(TensorSpec((40, 26), "float64"), 1, 0, 9), r"'w' is float64\[40,25\], but is asked for as float64\[4"),
+        (part_of(MATRIX, 0, 0, 9), "variable 'w' is cut along axis 1, but is asked for cut along axis 0"),
+        (Declaration("w", MATRIX, Constant(), True, False, None), "is cut along axis 1, but is asked for whole"),
+    ],
+)
+def test_parts_that_are_not_of_one_variable_cut_one_way_are_refused(asked: Declaration, complaint: str) -> None:
+    variables = Variables(Graph(), seed=1)
+    variables.declare(part_of(MATRIX, 1, 0, 9), "")
+    with pytest.raises(ShapeError, match=complaint):
+        variables.declare(asked, "")

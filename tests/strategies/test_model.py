@@ -145,7 +145,7 @@ NO_LAYER = "parallelism.constraints: 'cnv*': 0: no layer has such a name; the la
             "'fc*': 2: there is no worker 2, expected 0 to 1; the layers that match are fc1, fc2, fc3",
         ),
         ({"fc*": -1}, "'fc*': -1: there is no worker -1"),
-        ({"fc*": 0, "fc1": 1}, "'fc1': 1: layer 'fc1' is on worker 0 by 'fc*' already; expected patterns that agree"),
+        ({"fc*": 0, "fc1": 1}, "'fc1': 1: layer 'fc1' has 0 by 'fc*' already; expected patterns that agree"),
     ],
 )
 def test_impossible_constraints_are_refused_with_the_layers(constraints: dict[str, int], complaint: str) -> None:

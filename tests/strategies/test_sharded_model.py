@@ -1,0 +1,285 @@
+"""Dense layers of ``model`` cut over workers: the network of ``single``, whatever is cut and over how many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner import nn
+from runner.engine.compile import compile_signature
+from runner.engine.device import DeviceName, worker_device
+from runner.engine.kernel_table import load_kernels
+from runner.engine.network import NetworkBuilder, Outputs
+from runner.engine.program import Program
+from runner.engine.transfer_times import transfers
+from runner.errors import ConfigError
+from runner.kernels.registry import Registry
+from runner.optimizers.adam import Adam
+from runner.optimizers.momentum import Momentum
+from runner.strategies.base import Task, shares
+from runner.strategies.model import ModelParallel
+from runner.strategies.single import Single
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
+from tests.strategies.placing import Placed, layers_of, near
+from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
+
+STEPS = 4
+BATCH = 13
+FEATURES, UNITS = 8, [7, 5, 3]
+"""Of the dense layers of the network "hybrid": no number of workers but 1 divides them all."""
+B = 8
+"""Bytes of a float64, and of an index."""
+
+WAYS = {
+    "column": {"fc1": "column"},
+    "row": {"fc2": "row"},
+    "column, row": {"fc1": "column", "fc2": "row"},
+    "column, column": {"fc[12]": "column"},
+    "row, column": {"fc1": "row", "fc2": "column"},
+    "row, row": {"fc1": "row", "fc2": "row"},
+    "column, row, column": {"fc[13]": "column", "fc2": "row"},
+    "row for the loss": {"fc3": "row"},
+}
+
+Run = tuple[Weights, list[Any]]
+
+
+def task_for(dtype: str = "float64") -> Task:
+    """Slots, the number of the step, weight decay and a clipping that acts: all that an update may depend on."""
+    return task_of(hybrid, Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH, dtype=dtype)
+
+
+@cache
+def single(dtype: str = "float64") -> Run:
+    return trained(Single(), task_for(dtype), load_kernels(), STEPS)
+
+
+def model(dtype: str = "float64", **settings: Any) -> Run:
+    return trained(Placed(ModelParallel(**settings)), task_for(dtype), load_kernels(), STEPS)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("shard", WAYS.values(), ids=WAYS)
+def test_it_equals_single(shard: dict[str, str], workers: int) -> None:
+    (weights, history), (expected, reference) = model(workers=workers, shard=shard), single()
+    assert difference(weights, expected) <= 1e-10
+    np.testing.assert_allclose(history, reference, rtol=1e-10)
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("shard", WAYS.values(), ids=WAYS)
+def test_in_parts_it_equals_single(shard: dict[str, str], parts: int) -> None:
+    (weights, history), (expected, reference) = model(workers=3, shard=shard, concurrent_steps=parts), single()
+    assert difference(weights, expected) <= 1e-10
+    np.testing.assert_allclose(history, reference, rtol=1e-10)
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+@pytest.mark.parametrize("way", ["column", "row"])
+def test_all_dense_layers_of_a_network_can_be_cut(network: str, way: str, registry: Registry) -> None:
+    task = task_of(NETWORKS[network], Momentum(), batch_size=BATCH)
+    strategy = Placed(ModelParallel(workers=3, shard={"fc*": way}))
+    (weights, _), (expected, _) = trained(strategy, task, registry, STEPS), trained(Single(), task, registry, STEPS)
+    assert difference(weights, expected) <= 1e-10
+
+
+def beside_each_other(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Two dense layers that read the same, their sum normalised by statistics of the batch, and one behind them."""
+    x = nn.flatten(net, batch["x"], name="flat")
+    left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
+    h = nn.batch_norm(net, nn.add(net, left, right, name="sum"), name="norm")
+    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc"), batch["y"])
+
+
+@pytest.mark.parametrize("left", ["column", "row"])
+@pytest.mark.parametrize("right", ["column", "row"])
+def test_branches_that_meet_can_be_cut_in_any_way(left: str, right: str, registry: Registry) -> None:
+    task = task_of(beside_each_other, Momentum(), batch_size=BATCH)
+    strategy = Placed(ModelParallel(workers=3, shard={"left": left, "right": right}))
+    (weights, _), (expected, _) = trained(strategy, task, registry, STEPS), trained(Single(), task, registry, STEPS)
+    assert difference(weights, expected) <= 1e-10
+
+
+def test_stale_parts_are_those_of_the_whole_network() -> None:
+    settings = {"workers": 2, "concurrent_steps": 3, "pipeline": "stale"}
+    weights, history = model(**settings, shard=WAYS["column, row"])
+    expected, reference = model(**settings)
+    assert difference(weights, expected) <= 1e-10
+    np.testing.assert_allclose(history, reference, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.03)])
+def test_lower_precision_differs_by_rounding(dtype: str, tolerance: float) -> None:
+    (weights, history), (_, reference) = model(dtype, workers=3, shard=WAYS["column, row"]), single(dtype)
+    assert weights["fc1/weights"].dtype == np.float32
+    np.testing.assert_allclose([loss for loss, _ in history], [loss for loss, _ in reference], rtol=tolerance)
+
+
+def test_initial_values_are_those_of_the_whole_network_to_the_bit(registry: Registry) -> None:
+    found, _ = trained(Placed(ModelParallel(workers=3, shard=WAYS["column, row"])), task_for(), registry, 0)
+    expected, _ = trained(Single(), task_for(), registry, 0)
+    expect_same_bits(found, expected)
+
+
+def test_a_checkpoint_starts_under_single_and_back(registry: Registry) -> None:
+    strategy = Placed(ModelParallel(workers=3, shard=WAYS["column, row, column"]))
+    with opened(strategy, task_for(), registry) as there, opened(Single(), task_for(), registry) as here:
+        there.session.run("init")
+        there.train(range(2))
+        saved = {name: values.copy() for name, values in there.weights().items()}
+        assert {name: values.shape for name, values in saved.items()} == {
+            name: values.shape for name, values in single()[0].items()
+        }
+        here.session.run("restore", feeds=saved)
+        expect_same_bits(here.weights(), saved)
+        here.train(range(2, 3))
+        there.session.run("restore", feeds=saved)
+        there.train(range(2, 3))
+        assert difference(there.weights(), here.weights()) <= 1e-10
+        np.testing.assert_allclose(there.evaluate()["loss"], here.evaluate()["loss"], rtol=1e-10)
+        np.testing.assert_array_equal(there.evaluate()["predictions"], here.evaluate()["predictions"])
+
+
+def program_of(workers: int, shard: dict[str, str], **constraints: int) -> Program:
+    strategy = ModelParallel(workers=workers, shard=shard, constraints=constraints)
+    return Placed(strategy).build(task_of(hybrid, Momentum(), batch_size=BATCH))
+
+
+def test_variables_are_parts_on_the_workers_in_order() -> None:
+    graph = program_of(3, WAYS["column, row"]).graph
+    found = {
+        (DeviceName.parse(node.device).task, node.outputs[0].shape)
+        for node in graph
+        if node.op == "variable" and node.layer is not None and node.layer.name.startswith("fc1/")
+    }
+    assert found == {(j, shape) for j, u in enumerate((3, 2, 2)) for shape in ((FEATURES, u), (u,))}
+    rows = {node.outputs[0].shape for node in graph if node.name.startswith("fc2/weights") and node.op == "variable"}
+    assert rows == {(3, 5), (2, 5)}
+
+
+def test_shards_are_placed_in_order_and_a_sum_is_beside_who_reads_it() -> None:
+    layers = layers_of(program_of(3, WAYS["column, row"], conv1=1, relu3=2))
+    assert {name: layers[name] for name in layers if "/" in name} == {
+        f"{layer}/shard_{j}": str(j) for layer in ("fc1", "relu2", "drop", "fc2") for j in range(3)
+    }
+    assert (layers["conv1"], layers["fc2"], layers["relu3"]) == ("1", "2", "2")
+    assert not {"fc1", "relu2", "drop"} & set(layers)
+
+
+def test_workers_without_units_take_no_part() -> None:
+    layers = layers_of(program_of(4, {"fc3": "column"}))
+    assert {name for name in layers if "/" in name} == {f"fc3/shard_{j}" for j in range(3)}
+
+
+Wires = Counter[tuple[int, int]]
+"""(sender, receiver) -> bytes in a step."""
+
+
+def both_ways(held: dict[tuple[int, int], int]) -> Wires:
+    """What goes forward on wires, and as many bytes of gradients backward; nothing where it is already."""
+    sent: Wires = Counter()
+    for (source, destination), count in held.items():
+        if source != destination and count:
+            sent[source, destination] += BATCH * B * count
+            sent[destination, source] += BATCH * B * count
+    return sent
+
+
+def formula(workers: int, case: str) -> Wires:
+    """Bytes on every wire; what is before the cut layers is on worker 0, what is behind them on worker 1."""
+    all_of = range(workers)
+    first, second = ([hi - lo for lo, hi in shares(units, workers)] for units in UNITS[:2])
+    features = {(0, j): FEATURES for j in all_of}
+    rate = Counter({(0, j): B for j in all_of[1:]})
+    drawn = Counter({(0, j): B * BATCH + B for j in all_of[1:]})
+    if case == "column":
+        return both_ways(features) + both_ways({(j, 1): first[j] for j in all_of}) + rate + drawn
+    if case == "row":
+        summed = {(j, 1): UNITS[1] for j in all_of}
+        return both_ways({(0, j): first[j] for j in all_of}) + both_ways(summed) + rate
+    if case == "column, row":
+        return both_ways(features) + both_ways({(j, 1): UNITS[1] for j in all_of}) + rate + drawn
+    assert case == "column, column"
+    between = {(i, j): first[i] for i in all_of for j in all_of}
+    behind = {(j, 1): second[j] for j in all_of}
+    return both_ways(features) + both_ways(between) + both_ways(behind) + rate + drawn
+
+
+BESIDE = {
+    "column": {"fc2": 1, "relu3": 1},
+    "row": {"fc1": 0, "relu2": 0, "drop": 0, "relu3": 1},
+    "column, row": {"relu3": 1},
+    "column, column": {},
+}
+"""Where the whole dense layers are, and what is among them."""
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("case", sorted(BESIDE))
+def test_every_wire_carries_the_bytes_of_the_formula(workers: int, case: str, registry: Registry) -> None:
+    constraints = {"conv1": 0, "relu1": 0, "pool1": 0, "flat": 0, "fc3": 1, "loss": 1, **BESIDE[case]}
+    strategy = Placed(ModelParallel(workers=workers, shard=WAYS[case], constraints=constraints))
+    task = task_of(hybrid, Momentum(), batch_size=BATCH)
+    program, expected = strategy.build(task), formula(workers, case)
+    assert wires(program) == expected
+    with opened(strategy, task, registry) as trainer:
+        trainer.session.run("init")
+        before = trainer.session.sent_bytes()
+        trainer.train(range(2))
+        counted = np.subtract(trainer.session.sent_bytes(), before)
+    by_sender = [sum(count for (j, _), count in expected.items() if j == k) for k in range(workers)]
+    assert counted.tolist() == [2 * count for count in by_sender]
+
+
+def wires(program: Program) -> Wires:
+    """What the plans of a training step send."""
+    number = {worker_device(k): k for k in range(program.workers)}
+    cluster = near(program.workers)
+    step = compile_signature(program.graph, program.clients["train"].signature, cluster, load_kernels())
+    sent: Wires = Counter()
+    for each in transfers(step, cluster):
+        sent[number[each.source], number[each.destination]] += each.nbytes
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (
+            {"shard": {"conv*": "row"}},
+            "parallelism.shard: 'conv*': row: no dense layer has such a name; the dense layers are fc1, fc2, fc3",
+        ),
+        (
+            {"shard": {"fc*": "row", "fc1": "column"}},
+            "parallelism.shard: 'fc1': column: dense layer 'fc1' has row by 'fc*' already; expected patterns that",
+        ),
+        (
+            {"shard": {"fc2": "row"}, "constraints": {"fc*": 1}},
+            "parallelism.constraints: 'fc*': 1: layer 'fc2' is cut over workers 0 to 1 by parallelism.shard, so it is "
+            "not on one; expected patterns that match none of fc2",
+        ),
+        (
+            {"shard": {"fc1": "column"}, "constraints": {"relu2": 1}},
+            "layer 'relu2' is cut over workers 0 to 1 by parallelism.shard, so it is not on one; expected patterns "
+            "that match none of fc1, relu2, drop",
+        ),
+    ],
+)
+def test_what_cannot_be_cut_or_constrained_is_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ModelParallel(**settings).build(task_for())
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("shard", [["fc1"], {"fc1": "both"}, {"fc1": 0}, {1: "row"}, "column", {"fc1": ["row"]}])
+def test_settings_that_are_no_map_of_ways_are_refused(shard: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ModelParallel(shard=shard)
+    assert (
+        f"parallelism.shard={shard!r}: expected a map from patterns of names of dense layers to column or row"
+        in str(caught.value)
+    )
