@@ -36,7 +36,7 @@ Examples:
   runner -m optimizer.lr=0.01,0.05 parallelism=single,sync_data
   runner --config-dir my_configs model=mine  with YAML files of your own
   runner --cfg job optimizer=adam            print the configuration instead of training
-  runner --cfg job parallelism=async_data --package parallelism    the keys of a strategy
+  runner --cfg job --package parallelism parallelism=async_data    print the keys of a strategy
   runner --info defaults                     print which files it comes from
   eval "$(runner -sc install=bash)"          complete keys and options in this shell
 
