@@ -57,6 +57,19 @@ def test_a_merge_is_cut_where_all_it_reads_is_and_normalisation_and_loss_are_not
     assert ways(residual, **asked) == {**asked, "sum": Way.UNITS}
 
 
+def gated(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Units that are all multiplied with the one unit of another dense layer."""
+    x = nn.flatten(net, batch["x"], name="flat")
+    units, gate = nn.dense(net, x, CLASSES, name="units"), nn.dense(net, x, 1, name="gate")
+    with net.layer("gated", "merge"):
+        h = ops.mul(net.graph, units, gate)
+    return nn.classify(net, h, batch["y"])
+
+
+def test_units_of_different_numbers_are_not_cut_alike() -> None:
+    assert set(ways(gated, units=Way.COLUMN, gate=Way.COLUMN)) == {"units", "gate"}
+
+
 def squared(net: NetworkBuilder, x: Tensor) -> Tensor:
     """A layer that calls itself dense, and multiplies twice."""
     with net.layer("fc", "dense"):

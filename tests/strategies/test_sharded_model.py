@@ -15,6 +15,7 @@ from runner.engine.device import DeviceName, worker_device
 from runner.engine.kernel_table import load_kernels
 from runner.engine.network import NetworkBuilder, Outputs
 from runner.engine.program import Program
+from runner.engine.tensor import Tensor
 from runner.engine.transfer_times import transfers
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
@@ -168,6 +169,15 @@ def test_shards_are_placed_in_order_and_a_sum_is_beside_who_reads_it() -> None:
     }
     assert (layers["conv1"], layers["fc2"], layers["relu3"]) == ("1", "2", "2")
     assert not {"fc1", "relu2", "drop"} & set(layers)
+
+
+def test_products_of_rows_are_summed_in_the_order_of_the_workers_and_the_bias_is_added_once() -> None:
+    graph = program_of(3, WAYS["column, row"]).graph
+    (total,) = [node for node in graph if node.name == "train/fc2/matmul/sum"]
+    assert [tensor.node for tensor in total.inputs] == [f"train/shard_{j}/fc2/matmul" for j in range(3)]
+    readers = [node.name for node in graph.consumers()[Tensor("fc2/bias")] if not node.name.startswith("update/")]
+    assert [name for name in readers if graph.nodes[name].op == "add"] == ["train/fc2/add", "eval/fc2/add"]
+    assert total[0] in graph.nodes["train/fc2/add"].inputs
 
 
 def test_workers_without_units_take_no_part() -> None:
