@@ -48,11 +48,12 @@ class ModelParallel:
     training; 0 for none.
 
     Bytes on the wire in a step: each tensor that a layer computes and layers on d other devices read is sent d times,
-    once to each, whatever its size in bytes s: the sum over such tensors of d s. These are activations, their
-    gradients, and per device beside the first reader's: the learning rate, what an optimizer computes for all variables
-    (Adam: two corrections), and for dropout the step's number and the global indices of the examples. Clipping by
-    global norm takes one value per gradient to the device of the first, and one from there to each other device.
-    Examples and labels are read where they are needed, and loss and accuracy summed where the loss is.
+    once to each, whatever its size in bytes s: the sum over such tensors of d s; shards count as layers. These are
+    activations, their gradients, and per device beside the first reader's: the learning rate, what an optimizer
+    computes for all variables (Adam: two corrections), and for dropout the step's number and the global indices of the
+    examples. Clipping by global norm takes one value per gradient to the device of the first, and one from there to
+    each other device. Examples and labels are read where they are needed, and loss and accuracy summed where the loss
+    is.
     """
 
     name: str = "model"

@@ -12,6 +12,7 @@ import pytest
 from runner import nn
 from runner.engine.compile import compile_signature
 from runner.engine.device import DeviceName, worker_device
+from runner.engine.graph import LayerStamp
 from runner.engine.kernel_table import load_kernels
 from runner.engine.network import NetworkBuilder, Outputs
 from runner.engine.program import Program
@@ -178,6 +179,21 @@ def test_products_of_rows_are_summed_in_the_order_of_the_workers_and_the_bias_is
     readers = [node.name for node in graph.consumers()[Tensor("fc2/bias")] if not node.name.startswith("update/")]
     assert [name for name in readers if graph.nodes[name].op == "add"] == ["train/fc2/add", "eval/fc2/add"]
     assert total[0] in graph.nodes["train/fc2/add"].inputs
+
+
+def read_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """A dense layer that two others read, whose outputs are added."""
+    h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="first")
+    left, right = (nn.dense(net, h, CLASSES, name=name) for name in ("left", "right"))
+    return nn.classify(net, nn.add(net, left, right, name="sum"), batch["y"])
+
+
+def test_columns_are_gathered_by_a_whole_layer_and_by_every_shard_for_itself() -> None:
+    task = task_of(read_twice, Momentum(), batch_size=BATCH)
+    graph = Placed(ModelParallel(workers=2, shard={"first": "column", "right": "column"})).build(task).graph
+    for reader, layer in {"left": "left", "shard_0/right": "right/shard_0", "shard_1/right": "right/shard_1"}.items():
+        gathered = graph.nodes[graph.nodes[f"train/{reader}/matmul"].inputs[0].node]
+        assert (gathered.op, gathered.layer) == ("concat", LayerStamp(layer, "dense"))
 
 
 def test_workers_without_units_take_no_part() -> None:
