@@ -90,7 +90,7 @@ def test_an_emulated_network_in_one_process_is_refused(order: str) -> None:
 def test_explain_counts_every_client_once() -> None:
     config = small_config(*ASYNC)
     text = explain(config)
-    assert "A step is every client that trains, once; they overlap" in text
+    assert "Clients of this strategy overlap: each is counted once" in text
     plans = training_plans(build(config))
     assert len(plans) == 4
     for device, each in plans.items():
