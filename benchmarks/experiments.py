@@ -18,8 +18,9 @@ from runner.config import fix_machine_values
 from runner.config_schema import Config
 from runner.cores import usable_cores
 from runner.engine.kernel_table import load_kernels
+from runner.engine.local_session import LocalSession
 from runner.engine.program import Client
-from runner.engine.session import LocalSession, Session, scalar
+from runner.engine.session import Session, scalar
 from runner.experiment import Experiment
 from runner.hydra_app import compose
 

@@ -20,8 +20,8 @@ from runner.engine import ops
 from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.kernel_table import load_kernels
+from runner.engine.local_session import LocalSession
 from runner.engine.program import Client, Program
-from runner.engine.session import LocalSession
 
 GEMM_SIDE = 3072
 GEMM_MULTIPLY_ADDS = GEMM_SIDE**3
