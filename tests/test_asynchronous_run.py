@@ -87,7 +87,6 @@ def test_an_emulated_network_in_one_process_is_refused(order: str) -> None:
         build(small_config(*ASYNC, order, "cluster=slow_network"))
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("length", [("train.steps=3",), ("train.steps=null", "train.epochs=0.04")])
 def test_a_run_that_is_all_warm_start_is_refused(length: tuple[str, ...]) -> None:
     """1438 examples in batches of 32, so 0.04 epochs are 1.8 updates."""
@@ -102,13 +101,6 @@ def test_explain_says_what_it_takes_for_a_step() -> None:
     assert "each is counted as often as it is run on average, when nobody is late" in text
     assert "one evaluation" not in text
     plans = training_plans(build(small_config(*ASYNC)))
-=======
-def test_explain_counts_every_client_once() -> None:
-    config = small_config(*ASYNC)
-    text = explain(config)
-    assert "Clients of this strategy overlap: each is counted once" in text
-    plans = training_plans(build(config))
->>>>>>> fa03644aa9dd1967569987d3c65b0406381a1777
     assert len(plans) == 4
     for device, each in plans.items():
         row = next(line for line in text.splitlines() if line.startswith(device)).split()
