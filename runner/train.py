@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,11 +130,7 @@ class Trainer:
         self._trace.after(step)
         loss = float(answer["loss"])
         if not math.isfinite(loss):
-            raise NonFiniteLossError(
-                step,
-                f"the loss of step {step} is {loss}, with learning rate {rate:g}: lower optimizer.lr or set "
-                "optimizer.clip_norm",
-            )
+            self._refuse_loss(step, loss, rate)
         self.progress.done = step + 1
         self.progress.step_seconds.append(seconds)
         self._display.step(self.progress.done, loss, config.train.batch_size / seconds)
@@ -151,6 +147,15 @@ class Trainer:
                     "perf/examples_per_s": config.train.batch_size / mean_s,
                     **self._conductor.metrics(),
                 },
+            )
+
+    def _refuse_loss(self, step: int, loss: float, rate: float) -> NoReturn:
+        # What is under way ends first: without it the record of endings has gaps, and the run cannot be repeated.
+        with at_the_end("letting what is under way end", lambda error: self._conductor.settle()):
+            raise NonFiniteLossError(
+                step,
+                f"the loss of step {step} is {loss}, with learning rate {rate:g}: lower optimizer.lr or set "
+                "optimizer.clip_norm",
             )
 
     def _logs_now(self) -> bool:

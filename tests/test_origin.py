@@ -12,11 +12,13 @@ import pytest
 
 from runner import origin
 from runner.build import build
+from runner.endings import read_endings
 from runner.engine.session import Session
 from runner.errors import NumericError
 from runner.experiment import Experiment
 from runner.life import run
 from runner.origin import as_it_went
+from runner.outcome import outcome_hash
 from runner.run_directory import RunDirectory
 from tests.small_runs import small_config
 
@@ -53,6 +55,19 @@ def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_p
     (strategy,) = repeated
     assert strategy.replay == str(tmp_path / "run" / "endings-1.jsonl")
     assert not strategy.virtual_time
+
+
+def test_what_is_under_way_when_a_run_is_ruined_is_in_its_record(tmp_path: Path) -> None:
+    """Without what was begun before them, parts that have ended cannot be repeated in their turns."""
+    config = small_config(*RUINED, "parallelism.workers=3", "train.eval_every=20")
+    with pytest.raises(NumericError, match="Its origin: "):
+        run(config, tmp_path / "run", overrides=[])
+    turns: dict[str, list[int]] = {}
+    for ending in read_endings(tmp_path / "run" / "endings-1.jsonl", outcome_hash(config)):
+        for device, turn in ending.turns.items():
+            turns.setdefault(device, []).append(turn)
+    assert len(turns) == 5
+    assert all(sorted(own) == list(range(len(own))) for own in turns.values())
 
 
 def test_after_a_checkpoint_their_order_is_not_known_and_the_origin_is_a_possible_one(
