@@ -22,7 +22,7 @@ from benchmarks.strategies import STRATEGY_CASES, measure_strategies
 from benchmarks.subjects import OURS
 from runner.cores import usable_cores
 from runner.errors import RunnerError
-from runner.summary import git_commit, processor
+from runner.records.summary import git_commit, processor
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -21,12 +21,12 @@ from benchmarks.cases import CASES
 from benchmarks.environments import ROOT
 from benchmarks.experiments import configuration
 from benchmarks.table import markdown
-from runner.build import build, open_session
 from runner.cores import usable_cores
-from runner.run_directory import RunDirectory
-from runner.strategies.contributors import CONTRIBUTORS
-from runner.summary import git_commit, processor, step_time
-from runner.train import train_step
+from runner.records.run_directory import RunDirectory
+from runner.records.summary import git_commit, processor, step_time
+from runner.strategies.synchronous.contributors import CONTRIBUTORS
+from runner.training.build import build, open_session
+from runner.training.trainer import train_step
 
 CASE = CASES["resnet20"]
 BATCH, WORKERS = 32, 4

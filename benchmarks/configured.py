@@ -14,10 +14,10 @@ from pathlib import Path
 
 from benchmarks.experiments import configuration
 from benchmarks.protocol import Run, serve
-from runner.build import build, open_session
-from runner.run_directory import RunDirectory
-from runner.summary import versions
-from runner.train import train_step
+from runner.records.run_directory import RunDirectory
+from runner.records.summary import versions
+from runner.training.build import build, open_session
+from runner.training.trainer import train_step
 
 
 class Configured:

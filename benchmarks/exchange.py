@@ -19,9 +19,9 @@ from runner.engine.kernel_table import load_kernels
 from runner.engine.program import Client, Program
 from runner.engine.session import Session
 from runner.engine.tensor import Tensor
+from runner.records.summary import versions
 from runner.strategies.base import ordered_sum
 from runner.strategies.collectives import ring_all_reduce
-from runner.summary import versions
 
 
 def exchange_program(exchange: Exchange, nbytes: int) -> Program:
@@ -54,7 +54,7 @@ def exchange_program(exchange: Exchange, nbytes: int) -> Program:
 def push_pull(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
     """Sum one tensor per worker on the first server, in worker order, and let every worker read it there.
 
-    As :func:`~runner.strategies.parameter_server.parameter_server` adds gradients and hands out variables.
+    As :func:`~runner.strategies.synchronous.parameter_server.parameter_server` adds gradients and hands out variables.
     Bytes on the wire, n elements of b bytes: n b from each worker and n b to each, in total 2 K n b.
     """
     with graph.device(server_device(0)), graph.absolute_scope(f"reduce/{name}"):

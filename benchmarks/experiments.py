@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from benchmarks.timed_single import TimedSingle
-from runner.build import build
-from runner.config import fix_machine_values
-from runner.config_schema import Config
+from runner.config.configuration import fix_machine_values
+from runner.config.hydra_app import compose
+from runner.config.schema import Config
 from runner.cores import usable_cores
 from runner.engine.kernel_table import load_kernels
 from runner.engine.local_session import LocalSession
 from runner.engine.program import Client
 from runner.engine.session import Session, scalar
-from runner.experiment import Experiment
-from runner.hydra_app import compose
+from runner.training.build import build
+from runner.training.experiment import Experiment
 
 
 def configuration(overrides: Sequence[str]) -> Config:

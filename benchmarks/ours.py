@@ -13,7 +13,7 @@ from benchmarks.problem import Problem, load_problem
 from benchmarks.protocol import Run, serve
 from benchmarks.timed_single import CLIENTS
 from runner.engine.kernel_table import native_libraries
-from runner.summary import versions
+from runner.records.summary import versions
 
 
 class Ours:

@@ -20,7 +20,7 @@ from benchmarks.experiments import configuration
 from benchmarks.process import SubjectError
 from benchmarks.results import LOSSES, SubjectResult, subject_result
 from benchmarks.strategies import configured
-from runner.build import build
+from runner.training.build import build
 
 PREFIX = "overlap/"
 OVERLAP_CASES = {f"{PREFIX}{combine}": combine for combine in ("sharded_reduce", "ring_all_reduce")}

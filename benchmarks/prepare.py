@@ -17,7 +17,7 @@ from runner.engine import ops
 from runner.engine.graph import Graph
 from runner.engine.network import NetworkBuilder
 from runner.engine.variables import Variables
-from runner.experiment import Experiment
+from runner.training.experiment import Experiment
 
 _SEED = 0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runner.summary import Summary
+    from runner.records.summary import Summary
 
 __all__ = ["run"]
 
@@ -17,6 +17,6 @@ def run(overrides: Sequence[str] = ()) -> Summary:
     Raises a subclass of :class:`runner.errors.RunnerError` where the command line would exit with its code.
     """
     # Late: `import runner` must not cost what composing and training need.
-    from runner import commands
+    from runner.commands.train import run as run_command
 
-    return commands.run(overrides)
+    return run_command(overrides)

@@ -81,15 +81,15 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
 
 
 def _help() -> int:
-    from runner.conf_dir import conf_dir
-    from runner.help_text import help_text
+    from runner.commands.help_text import help_text
+    from runner.config.conf_dir import conf_dir
 
     print(help_text(conf_dir(), {name: verb.text for name, verb in VERBS.items() if verb.text}))
     return 0
 
 
 def _version() -> int:
-    from runner.summary import versions
+    from runner.records.summary import versions
 
     print(f"runner {versions()['runner']}")
     return 0
@@ -111,15 +111,15 @@ def _refuse_pickles(arguments: Sequence[str]) -> None:
 
 
 def _train(arguments: Sequence[str], *, debug: bool) -> int:
-    from runner import commands
+    from runner.commands.train import train
 
-    return commands.train(arguments, debug=debug)
+    return train(arguments, debug=debug)
 
 
 def _explain(arguments: Sequence[str]) -> int:
-    from runner import commands
+    from runner.commands.explain import explain
 
-    return commands.explain(arguments)
+    return explain(arguments)
 
 
 def _data(arguments: Sequence[str]) -> int:
@@ -130,13 +130,13 @@ def _data(arguments: Sequence[str]) -> int:
 
 
 def _ui(arguments: Sequence[str]) -> int:
-    from runner.ui import main as ui_main
+    from runner.commands.ui import main as ui_main
 
     return ui_main(arguments)
 
 
 def _doctor(arguments: Sequence[str]) -> int:
-    from runner.doctor import main as doctor_main
+    from runner.commands.doctor import main as doctor_main
 
     return doctor_main(arguments)
 

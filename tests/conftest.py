@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-import runner
+import runner.training
 from runner.engine.kernel_table import load_kernels
 from runner.kernels.registry import Registry
-from tests.fake_build import FakeBuild
+from tests.fake_life import FakeLife
 
 # The same examples on every machine and in every run; a slow machine is no failure; what fails can be replayed.
 settings.register_profile(
@@ -39,8 +39,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fake_build(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBuild:
+def fake_life(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLife:
     """The training entry, replaced by one that trains nothing; the working directory is empty."""
-    fake = FakeBuild()
-    monkeypatch.setattr(runner, "life", fake, raising=False)
+    fake = FakeLife()
+    monkeypatch.setattr(runner.training, "life", fake, raising=False)
     return fake

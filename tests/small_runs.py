@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from runner.config import fix_machine_values
-from runner.config_schema import Config
-from runner.hydra_app import compose
+from runner.config.configuration import fix_machine_values
+from runner.config.hydra_app import compose
+from runner.config.schema import Config
 
 SMALL = ("tracking=none", "parallelism=single", "train.steps=3")
 SMALL_MODEL = ("model=mlp", "model.hidden=[8]")

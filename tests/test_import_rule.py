@@ -18,13 +18,11 @@ MAY_IMPORT = {
     # Leaves.
     "errors": "",
     "cores": "",
-    "sweep_place": "",
+    "cleanup": "",
     "processor": "errors",
-    "conf_dir": "errors",
     "console": "errors",
     "files": "errors",
     "signals": "errors",
-    "safe_yaml": "errors files",
     # Arrays: NumPy and nothing of runner. A reference kernel registers itself.
     "kernels": "",
     "kernels.philox": "",
@@ -46,52 +44,31 @@ MAY_IMPORT = {
     "nn": "engine errors",
     "models": "nn engine errors",
     "optimizers": "engine errors",
-    "strategies": "optimizers engine errors decisions",
+    "strategies": "optimizers engine errors records.decisions",
     # What feeds and what keeps.
     "data": "errors kernels.philox",
     "checkpoint": "errors files",
     "tracking": "",
-    "run_directory": "errors files",
-    "summary": "errors",
-    "decisions": "files",
-    "endings": "files engine errors",
-    "cleanup": "",
-    "record": "files tracking run_directory",
     "tracing": "engine errors files",
+    "records": "errors files engine tracking",
+    "records.decisions": "files",
     # The configuration is the dataclasses of the rooms it configures.
-    "config_schema": "errors engine.device",
-    "config_errors": "config_schema",
-    "config_check": "config_schema errors",
-    "config": "config_schema config_errors config_check safe_yaml errors models optimizers strategies data tracking",
-    # Training.
-    "placement": "strategies engine engine.kernel_table errors files",
-    "outcome": "config_schema",
-    "experiment": "config_schema data engine placement",
-    "evaluation": "engine",
-    "display": "",
-    "graph_picture": "engine tracking",
-    "train": "experiment evaluation outcome display record run_directory signals"
-    " strategies data checkpoint tracking tracing decisions endings cleanup engine errors",
-    # The only wiring.
-    "build": "config_schema experiment outcome placement processor run_directory strategies data endings engine errors",
-    "comparison": "build config_schema experiment run_directory strategies train engine",
-    "origin": "build experiment run_directory train errors",
-    "life": "build comparison config config_schema train origin experiment display graph_picture placement record"
-    " run_directory summary sweep_place signals files decisions cleanup checkpoint tracking engine errors",
+    "config": "errors files engine.device",
+    "config.configuration": "config errors models optimizers strategies data tracking",
+    "config.hydra_app": "config config.configuration sweep.place errors",
+    # Training; build is the only wiring.
+    "training": "config records strategies data checkpoint tracking tracing engine errors files signals cleanup"
+    " processor sweep.place",
+    "training.life": "training config.configuration config records checkpoint tracking engine errors files signals"
+    " cleanup sweep.place",
     # Commands.
-    "hydra_app": "config config_schema config_errors conf_dir sweep_place errors",
-    "resume": "config config_schema config_check errors",
-    "results": "summary",
-    "sweep_table": "summary",
-    "sweep": "config_schema console hydra_app summary sweep_table errors",
-    "explain": "build comparison config_schema experiment placement optimizers engine",
-    "help_text": "config_schema",
-    "ui": "tracking errors",
-    "doctor": "conf_dir cores data engine.kernel_table processor ui errors",
-    "commands": "life config config_schema cores explain hydra_app results resume summary sweep errors",
-    "cli": "commands conf_dir console data doctor help_text summary ui errors engine.worker",
+    "sweep": "config config.hydra_app console records errors",
+    "sweep.place": "",
+    "commands": "training training.life sweep config config.configuration config.hydra_app records optimizers engine"
+    " data tracking console cores processor errors",
+    "cli": "commands config records console data errors engine.worker",
     "__main__": "cli",
-    "": "commands summary",
+    "": "commands records.summary",
 }
 """Module or package below ``runner`` -> what it may import besides itself. The longest name that fits counts."""
 
@@ -99,14 +76,14 @@ HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn"
 """Imported inside functions only: ``runner --help`` answers in under a second."""
 
 ONLY_IN = {
-    "hydra": "hydra_app",
-    "omegaconf": "config config_errors config_schema hydra_app",
+    "hydra": "config.hydra_app",
+    "omegaconf": "config",
     "mlflow": "tracking",
     "matplotlib": "tracking",
     "sklearn": "data",
     "cffi": "kernels.cpu",
     "llvmlite": "kernels.cpu.machine_code",
-    "zmq": "engine.transport doctor",
+    "zmq": "engine.transport commands.doctor",
     "msgpack": "engine.transport",
     "safetensors": "checkpoint",
     "pickle": "",

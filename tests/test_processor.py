@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from runner import processor
-from runner.build import build, open_session
 from runner.errors import ConfigError
-from runner.run_directory import RunDirectory
+from runner.records.run_directory import RunDirectory
+from runner.training.build import build, open_session
 from tests.small_runs import small_config
 
 

@@ -17,12 +17,12 @@ from runner.errors import ConfigError
 from runner.strategies.base import Replica, Task, shares
 from runner.strategies.client_names import action_of
 from runner.strategies.clients import standing_clients
-from runner.strategies.downpour import Downpour, Rules
-from runner.strategies.model_replica import Habits, ModelReplica
-from runner.strategies.parameter_server import Reads, shard_by_size, specs_of
-from runner.strategies.pushed_server import PushedServer
+from runner.strategies.downpour.model_replica import Habits, ModelReplica
+from runner.strategies.downpour.order import Downpour, Rules
+from runner.strategies.downpour.pushed_server import PushedServer
+from runner.strategies.downpour.staleness import Staleness
 from runner.strategies.settings import require, require_one_of
-from runner.strategies.staleness import Staleness
+from runner.strategies.synchronous.parameter_server import Reads, shard_by_size, specs_of
 
 LOOPS = ("overlapped", "sequential", "direct")
 
@@ -55,8 +55,8 @@ class AsyncData:
     ``n_push`` steps, and an average with decay a advances by it with decay a ** n_push.
 
     warmstart_steps: so many updates are made by the first replica alone.
-    staleness: see :class:`~runner.strategies.staleness.Staleness`. A limit beyond which pushes are dropped is no less
-    than what a replica's own pushes come to: ceil(n_fetch / n_push) overlapped, otherwise
+    staleness: see :class:`~runner.strategies.downpour.staleness.Staleness`. A limit beyond which pushes are dropped is
+    no less than what a replica's own pushes come to: ceil(n_fetch / n_push) overlapped, otherwise
     ceil((n_fetch - gcd(n_fetch, n_push)) / n_push).
     virtual_time: the run goes in one process, on a clock of its own that the seed decides; it repeats itself bit by
     bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, which is then repeated in one process.

@@ -15,14 +15,14 @@ from runner.engine.tensor import Tensor
 from runner.engine.variables import Variable
 from runner.errors import ConfigError
 from runner.strategies.base import Gradients, Replica, Task, ordered_sum, shares
-from runner.strategies.batch_statistics import STATISTICS, Normalised
 from runner.strategies.clients import Scored, program
-from runner.strategies.dense_training import DenseTraining, Pairs
-from runner.strategies.exchange import COMBINES, Totals, exchange
-from runner.strategies.hybrid_layers import Body, Rows, add_body, add_dense, rows_of
-from runner.strategies.network_parts import Parts, PartsOf
-from runner.strategies.schemes import SCHEMES, dense_passes, updates_per_batch
 from runner.strategies.settings import require, require_bucket, require_one_of
+from runner.strategies.sharded.dense_training import DenseTraining, Pairs
+from runner.strategies.sharded.hybrid_layers import Body, Rows, add_body, add_dense, rows_of
+from runner.strategies.sharded.network_parts import Parts, PartsOf
+from runner.strategies.sharded.schemes import SCHEMES, dense_passes, updates_per_batch
+from runner.strategies.synchronous.batch_statistics import STATISTICS, Normalised
+from runner.strategies.synchronous.exchange import COMBINES, Totals, exchange
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Hybrid:
     Bytes on the wire in a step, values of b bytes, N examples: across the boundary of F features (K - 1) N F b forward
     and as many backward, in every scheme, if each worker has units of the first dense layer; between dense layers of U
     units likewise (K - 1) N U b each way; the logits of C classes N C b less what is where it is needed, each way
-    (:func:`~runner.strategies.hybrid_layers.add_dense`); dropout between dense layers 8 (K - 1) N once, for the
+    (:func:`~runner.strategies.sharded.hybrid_layers.add_dense`); dropout between dense layers 8 (K - 1) N once, for the
     indices of examples; P parameters below the dense layers 2 (K - 1) P b, and what their statistics take; loss and
     accuracy 2 (K - 1) b. With clip_norm and one update in a step, b for each shard of a variable that is not on the
     first worker, and (K - 1) b.

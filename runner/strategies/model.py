@@ -12,11 +12,11 @@ from runner.engine.passes.layer_groups import colocate_layers, home_layers
 from runner.engine.program import Program
 from runner.errors import ConfigError
 from runner.strategies.base import Task
-from runner.strategies.blueprint import Blueprint
-from runner.strategies.layer_cuts import DENSE_WAYS, Way, dense_layers, shard_of
 from runner.strategies.layer_patterns import by_pattern, matched
 from runner.strategies.microbatches import in_microbatches
-from runner.strategies.sharded_network import ShardedNetwork
+from runner.strategies.sharded.blueprint import Blueprint
+from runner.strategies.sharded.layer_cuts import DENSE_WAYS, Way, dense_layers, shard_of
+from runner.strategies.sharded.sharded_network import ShardedNetwork
 from runner.strategies.stale_updates import in_stale_parts
 
 PIPELINES = {"same_gradients": in_microbatches, "stale": in_stale_parts}
@@ -39,9 +39,10 @@ class ModelParallel:
     from the weights at the start of the step (:mod:`~runner.strategies.stale_updates`).
     constraints: pattern of layer names, as of a shell -> number of the worker for the layers that match; None for none.
     shard: pattern of names of dense layers -> ``column`` or ``row``: those that match are cut by their output or input
-    units over all workers, the j-th shard on worker j (:class:`~runner.strategies.sharded_network.ShardedNetwork`);
+    units over all workers, the j-th shard on worker j
+    (:class:`~runner.strategies.sharded.sharded_network.ShardedNetwork`);
     None for none. They equal the whole layer but for rounding, and are placed as layers of their own, named by
-    :func:`~runner.strategies.layer_cuts.shard_name`.
+    :func:`~runner.strategies.sharded.layer_cuts.shard_name`.
     costs: ``trace_summary.json`` of a traced run of the same network and parts under ``single`` or ``model``: measured
     seconds of nodes instead of estimates. placement: ``placement.json`` of an earlier run, to be used as it is.
     compare_steps: so many steps of ``single`` and of ``sync_data`` are measured beside as many of its own before

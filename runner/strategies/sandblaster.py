@@ -17,11 +17,11 @@ from runner.errors import ConfigError
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Replica, Share, Task, ordered_sum, shares
 from runner.strategies.clients import standing_clients
-from runner.strategies.dispatcher import GATHER, Dispatcher, PortionSizes, compute_name, fetch_name, keep_name
-from runner.strategies.minimising import LbfgsConductor
-from runner.strategies.parameter_server import Reads, shard_by_size, specs_of
+from runner.strategies.lbfgs.dispatcher import GATHER, Dispatcher, PortionSizes, compute_name, fetch_name, keep_name
+from runner.strategies.lbfgs.minimising import LbfgsConductor
+from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
 from runner.strategies.settings import require
-from runner.strategies.vectors import Vectors, require_no_averages
+from runner.strategies.synchronous.parameter_server import Reads, shard_by_size, specs_of
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Sandblaster:
     and sums of vectors, of which each keeps the pieces of its variables (:func:`shard_by_size`), and the replicas to
     compute portions of the batch, N * portions_per_worker of them and as even as possible. A free replica gets the
     next portion; at the end those outstanding are given out again and again, and the first to finish counts.
-    See :class:`~runner.strategies.dispatcher.Dispatcher`.
+    See :class:`~runner.strategies.lbfgs.dispatcher.Dispatcher`.
 
     Whoever computes what, an update is that of ``single`` with ``optimizer=lbfgs`` and as many microbatches, bit for
     bit where kernels have one layout and one order of sums, as those of float64 have.
@@ -42,7 +42,7 @@ class Sandblaster:
     (N + N portions_per_worker + D) P b at most. An iteration makes one evaluation, one for each point of its line
     search, and one more where the best of these is not the last. Evaluations of the test split read all variables for
     each batch, P b for each worker. Orders and answers are numbers. Beside P values and the vectors of
-    :class:`~runner.strategies.vectors.Vectors` servers keep a gradient of each portion and one of each replica:
+    :class:`~runner.strategies.lbfgs.vectors.Vectors` servers keep a gradient of each portion and one of each replica:
     N (portions_per_worker + 1) P.
     """
 

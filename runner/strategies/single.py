@@ -8,9 +8,9 @@ from runner.engine.program import TRAIN, OneProcess, Program
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Task
 from runner.strategies.clients import program
+from runner.strategies.lbfgs.minimising import LbfgsConductor, WholeBatch
+from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
 from runner.strategies.microbatches import Computed, computed_in_parts, updating
-from runner.strategies.minimising import LbfgsConductor, WholeBatch
-from runner.strategies.vectors import Vectors, require_no_averages
 
 
 @dataclass

@@ -9,15 +9,15 @@ from runner.engine.graph import Graph
 from runner.engine.program import Program
 from runner.engine.tensor import Tensor
 from runner.errors import ConfigError
-from runner.strategies.backup_workers import backup_workers
 from runner.strategies.base import Gradients, Replica, Share, Task, ordered_sum, shares
-from runner.strategies.batch_statistics import STATISTICS, compute_gradients
-from runner.strategies.blocking import held_back
 from runner.strategies.clients import program
-from runner.strategies.contributors import contributors_of
-from runner.strategies.exchange import COMBINES, exchange
-from runner.strategies.parameter_server import parameter_server
 from runner.strategies.settings import require, require_bucket, require_one_of
+from runner.strategies.synchronous.backup_workers import backup_workers
+from runner.strategies.synchronous.batch_statistics import STATISTICS, compute_gradients
+from runner.strategies.synchronous.blocking import held_back
+from runner.strategies.synchronous.contributors import contributors_of
+from runner.strategies.synchronous.exchange import COMBINES, exchange
+from runner.strategies.synchronous.parameter_server import parameter_server
 
 _PARAMETER_SERVER = "parameter_server"
 
@@ -31,7 +31,7 @@ class SyncData:
     of workers twice, to be summed and to be known; with three workers and more the order of a sum is that of the ring,
     not that of the workers.
     ``parameter_server``: the variables are kept, and gradients summed in worker order and applied, by ``servers``
-    processes of their own (:func:`~runner.strategies.parameter_server.parameter_server`).
+    processes of their own (:func:`~runner.strategies.synchronous.parameter_server.parameter_server`).
     servers: number of parameter servers; null for other combines, 1 where it is left out.
     bucket_bytes: neighbouring gradients travel together up to so many bytes, and up to half of what is left to be
     exchanged (:func:`~runner.strategies.collectives.in_buckets`); the exchange of a bucket starts as soon as its last
@@ -48,7 +48,8 @@ class SyncData:
     middle of the forward and of the backward pass; only so a network with batch normalisation equals ``single``.
 
     backup_workers: processes beside ``workers``. In every step the first ``workers`` shares that come count and the
-    others are dropped (:func:`~runner.strategies.backup_workers.backup_workers`), so that a slow worker is not waited
+    others are dropped (:func:`~runner.strategies.synchronous.backup_workers.backup_workers`), so that a slow worker is
+    not waited
     for; for ``combine=parameter_server``. A step then gives out batch_size (workers + backup_workers) / workers
     examples, and a pass over the data is as many steps as give out every example once: those of dropped shares are not
     seen in it.

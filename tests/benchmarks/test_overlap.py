@@ -22,7 +22,7 @@ from benchmarks.overlap import (
 from benchmarks.overlap_table import overlap_section
 from benchmarks.process import SubjectError
 from benchmarks.report import Report
-from runner.build import build
+from runner.training.build import build
 from tests.benchmarks.made import LOSSES, subject
 
 

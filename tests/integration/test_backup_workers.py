@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.decisions import read_decisions
-from runner.summary import Summary
+from runner.records.decisions import read_decisions
+from runner.records.summary import Summary
 from tests.integration.command import Command, run_command, summary_of, wait_until
 
 STEPS = 12

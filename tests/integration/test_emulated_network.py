@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.results import results_table
-from runner.summary import Summary
+from runner.commands.results import results_table
+from runner.records.summary import Summary
 from tests.integration.command import run_command, summary_of
 
 LATENCY_S, DELAY_S, STEPS = 0.02, 0.03, 5

@@ -15,8 +15,8 @@ from runner.kernels.registry import Registry
 from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Task
+from runner.strategies.downpour.staleness import Staleness
 from runner.strategies.single import Single
-from runner.strategies.staleness import Staleness
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Trainer, Weights, difference, opened, trained
 

@@ -17,10 +17,10 @@ from runner.engine.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Task, shares
-from runner.strategies.batch_statistics import STATISTICS
 from runner.strategies.collectives import Combine, ring_all_reduce, sharded_reduce
-from runner.strategies.exchange import COMBINES
 from runner.strategies.sync_data import SyncData
+from runner.strategies.synchronous.batch_statistics import STATISTICS
+from runner.strategies.synchronous.exchange import COMBINES
 from tests.engine.running import client, session
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Trainer, Weights, expect_same_bits, opened

@@ -16,10 +16,10 @@ from runner.kernels.registry import Registry
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import Sgd
 from runner.strategies.base import Task
-from runner.strategies.portions import Portions
+from runner.strategies.lbfgs.portions import Portions
+from runner.strategies.lbfgs.vectors import PRODUCTS
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
-from runner.strategies.vectors import PRODUCTS
 from tests.strategies.iterating import Course, drawn_speeds, iterated, session_of, speeds
 from tests.strategies.networks import NETWORKS, dense, task_of
 from tests.strategies.training import expect_same_bits

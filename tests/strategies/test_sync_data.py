@@ -21,9 +21,9 @@ from runner.optimizers.base import Optimizer
 from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Task, shares
 from runner.strategies.collectives import in_buckets
-from runner.strategies.exchange import COMBINES
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from runner.strategies.synchronous.exchange import COMBINES
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
 

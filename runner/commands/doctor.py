@@ -1,0 +1,180 @@
+"""``runner doctor``: what this machine and this installation offer to a run, and what they lack."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from packaging.requirements import Requirement
+
+from runner import processor
+from runner.config.conf_dir import conf_dir
+from runner.cores import usable_cores
+from runner.errors import ResourceError
+
+DISTRIBUTION = "runner-dataflow"
+CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+"""Instructions that decide how fast the kernel libraries are."""
+
+SHARED_MEMORY = Path("/dev/shm")
+MIN_SHARED_MEMORY = 64 * 2**20
+"""The tensors in flight between the workers of a small run fit into this."""
+
+MIN_LIBZMQ = (4, 3, 5)
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. trouble: why a run would fail because of it; empty when it would not."""
+
+    topic: str
+    found: str
+    trouble: str = ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the report; return the exit code of ResourceError when something would make a run fail."""
+    parser = argparse.ArgumentParser(prog="runner doctor", description=__doc__)
+    parser.parse_args(arguments)
+    findings = [finding for examine in EXAMINATIONS for finding in examine()]
+    for finding in findings:
+        print(f"{finding.topic:16} {finding.found}")
+    troubles = [f"{finding.topic}: {finding.trouble}" for finding in findings if finding.trouble]
+    print()
+    for trouble in troubles:
+        print(f"trouble: {trouble}")
+    if not troubles:
+        print("no trouble found")
+    return ResourceError.exit_code if troubles else 0
+
+
+def _system() -> Iterator[Finding]:
+    yield Finding("python", f"{platform.python_version()} ({platform.python_implementation()})")
+    yield Finding("system", f"{platform.system()} {platform.release()} {platform.machine()}")
+
+
+def _processor() -> Iterator[Finding]:
+    present = [flag for flag in CPU_FLAGS if flag in processor.flags()]
+    yield Finding("cpu", processor.facts().get("model name", platform.processor() or "unknown"))
+    yield Finding("cpu flags", " ".join(present) or "none of " + " ".join(CPU_FLAGS))
+    native = ", ".join(processor.bfloat16_flags())
+    lacking = f"not native, precision=bfloat16 is refused: none of {', '.join(processor.BFLOAT16_FLAGS)}"
+    yield Finding("bfloat16", f"native ({native})" if native else lacking)
+    yield Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}")
+    memory = psutil.virtual_memory()
+    yield Finding("memory", f"{memory.available / _GIB:.1f} GiB available of {memory.total / _GIB:.1f} GiB")
+
+
+def _shared_memory() -> Iterator[Finding]:
+    if not SHARED_MEMORY.is_dir():
+        yield Finding("shared memory", "none", f"{SHARED_MEMORY} is missing: workers exchange tensors through it")
+        return
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    lacking = f"{SHARED_MEMORY} has less than {MIN_SHARED_MEMORY // 2**20} MiB free: workers exchange tensors there"
+    trouble = lacking if free < MIN_SHARED_MEMORY else _why_not_writable(SHARED_MEMORY)
+    yield Finding("shared memory", f"{free / _GIB:.2f} GiB free in {SHARED_MEMORY}", trouble)
+
+
+def _directories() -> Iterator[Finding]:
+    here, temporary = Path.cwd(), Path(tempfile.gettempdir())
+    yield Finding("configuration", str(conf_dir()))
+    for topic, directory in (("run outputs", here), ("temporary files", temporary)):
+        yield Finding(topic, f"below {directory}", _why_not_writable(directory))
+
+
+def _why_not_writable(directory: Path) -> str:
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return ""
+    except OSError as error:
+        return f"{directory} is not writable: {error.strerror}"
+
+
+def _dependencies() -> Iterator[Finding]:
+    for requirement in _requirements():
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(requirement.name, "missing", f"not installed; expected {requirement}")
+            continue
+        fits = requirement.specifier.contains(version, prereleases=True)
+        yield Finding(requirement.name, version, "" if fits else f"version {version}; expected {requirement}")
+
+
+def _requirements() -> list[Requirement]:
+    """What the base install needs, as the installed distribution says, or else pyproject.toml beside it."""
+    try:
+        lines = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+        lines = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
+    found = [Requirement(line) for line in lines]
+    return [each for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
+
+
+def _libraries() -> Iterator[Finding]:
+    import numpy as np
+    import threadpoolctl
+    import zmq
+
+    from runner.engine.kernel_table import native_libraries
+
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    named = [f"{pool['internal_api']} {pool['version']}, {pool['num_threads']} threads" for pool in pools]
+    yield Finding("blas", "; ".join(named) or "unknown to threadpoolctl")
+    yield Finding("kernels", f"reference (numpy {np.__version__})")
+    for library in native_libraries():
+        # Without it everything runs, only slower.
+        yield Finding(f"kernels of {library.name}", library.version or f"none: {library.missing}")
+    old = zmq.zmq_version_info() < MIN_LIBZMQ
+    needed = ".".join(map(str, MIN_LIBZMQ))
+    yield Finding("libzmq", zmq.zmq_version(), f"older than {needed}, which closes known holes" if old else "")
+
+
+def _datasets() -> Iterator[Finding]:
+    from runner.data import DATASETS
+    from runner.data.cache import cache_root
+    from runner.data.origins import ORIGINS
+
+    root = cache_root(None)
+    fetched = [name for name in DATASETS if name in ORIGINS and (root / name).is_dir()]
+    yield Finding("datasets", f"{', '.join(fetched) or 'none fetched'} in {root}")
+
+
+def _tracking_store() -> Iterator[Finding]:
+    from runner.commands.ui import store_state
+
+    yield Finding("tracking store", store_state())
+
+
+def _git() -> Iterator[Finding]:
+    command = shutil.which("git")
+    if command is None:
+        yield Finding("git", "not found; runs are recorded without a commit")
+        return
+    answer = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    yield Finding("git", answer.stdout.strip().removeprefix("git version "))
+
+
+EXAMINATIONS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    _system,
+    _processor,
+    _shared_memory,
+    _directories,
+    _dependencies,
+    _libraries,
+    _tracking_store,
+    _datasets,
+    _git,
+)

@@ -1,0 +1,105 @@
+"""The text of ``runner --help``, made from the schema, the YAML files and the table of verbs."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runner.config.schema import (
+    CheckpointConfig,
+    Config,
+    DebugConfig,
+    LocalCluster,
+    StragglersConfig,
+    TrainConfig,
+    key_help,
+)
+
+_USAGE = """\
+runner trains neural networks in parallel, as a configuration of YAML files and overrides says.
+
+  runner [KEY=VALUE ...]                     train
+  runner -m KEY=V1,V2 ...                    sweep: train every combination
+  runner resume=DIR [train.steps=N]          continue the run in DIR
+  runner VERB [...]                          see `runner VERB --help`
+"""
+
+_EXAMPLES = """\
+Examples:
+  runner                                     the default run
+  runner model=mlp optimizer.lr=0.01 train.epochs=5
+  runner -m optimizer.lr=0.01,0.05 parallelism=single,sync_data
+  runner --config-dir my_configs model=mine  with YAML files of your own
+  runner --cfg job optimizer=adam            print the configuration instead of training
+  runner --cfg job --package parallelism parallelism=async_data    print the keys of a strategy
+  runner --info defaults                     print which files it comes from
+  eval "$(runner -sc install=bash)"          complete keys and options in this shell
+
+More of the options come from Hydra: runner --hydra-help
+--debug prints the traceback of an error."""
+
+_SECTIONS: dict[str, type] = {
+    "": Config,
+    "train.": TrainConfig,
+    "checkpoint.": CheckpointConfig,
+    "debug.": DebugConfig,
+    "cluster.": LocalCluster,
+    "cluster.stragglers.": StragglersConfig,
+}
+
+
+def help_text(conf: Path, verbs: Mapping[str, str]) -> str:
+    """Return what ``runner --help`` prints. conf: the folder of YAML files; verbs: name -> one line."""
+    primary = yaml.safe_load((conf / "config.yaml").read_text(encoding="utf-8"))
+    return "\n".join(
+        [
+            _USAGE,
+            "Verbs:",
+            *(f"  {name:12} {text}" for name, text in verbs.items()),
+            "",
+            "Groups, chosen by GROUP=OPTION (* is the default):",
+            *_group_lines(conf, _chosen(primary)),
+            "",
+            "Keys, set by KEY=VALUE, with their defaults (all of them: runner --cfg job):",
+            *_key_lines(primary),
+            "",
+            _EXAMPLES,
+        ]
+    )
+
+
+def options(conf: Path) -> dict[str, list[str]]:
+    """Map every group to its options: a folder of ``conf`` and the names of its YAML files."""
+    folders = sorted(folder for folder in conf.iterdir() if folder.is_dir())
+    found = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in folders}
+    return {group: names for group, names in found.items() if names}
+
+
+def _chosen(primary: Mapping[str, Any]) -> dict[str, str]:
+    """The option that the defaults list of config.yaml names for each group."""
+    entries = (entry for entry in primary["defaults"] if isinstance(entry, dict))
+    return {group: option for entry in entries for group, option in entry.items()}
+
+
+def _group_lines(conf: Path, chosen: Mapping[str, str]) -> list[str]:
+    lines = []
+    for group, names in options(conf).items():
+        marked = ", ".join(f"{name}*" if name == chosen.get(group) else name for name in names)
+        lines += textwrap.wrap(marked, 100, initial_indent=f"  {group:12} ", subsequent_indent=" " * 15)
+    return lines
+
+
+def _key_lines(primary: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for prefix, schema in _SECTIONS.items():
+        values = primary.get(prefix.rstrip("."), {}) if prefix else primary
+        defaults = {field.name: field.default for field in dataclasses.fields(schema)}
+        for name, text in key_help(schema).items():
+            shown = yaml.safe_dump(values.get(name, defaults[name])).splitlines()[0]
+            lines.append(f"  {prefix + name:24} {shown:9} {text}")
+    return lines

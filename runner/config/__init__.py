@@ -1,0 +1,1 @@
+"""The configuration: from names and numbers in YAML to one typed, checked object."""

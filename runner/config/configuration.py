@@ -1,0 +1,171 @@
+"""From names and numbers in YAML to one typed, checked configuration.
+
+Every value reaches a run through :func:`from_plain`, whether Hydra composed it or it was read from a stored
+``config.yaml``: the ``name`` of a group picks a dataclass from that group's table, and whatever the dataclass
+does not declare is refused. Nothing in a configuration names code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.config import safe_yaml
+from runner.config.check import check
+from runner.config.error_text import describe
+from runner.config.schema import CLUSTERS, Config, worker_processes
+from runner.data import DATASETS
+from runner.errors import ConfigError
+from runner.models import MODELS
+from runner.optimizers import OPTIMIZERS
+from runner.optimizers.schedules import SCHEDULES
+from runner.strategies import STRATEGIES
+from runner.tracking import TRACKERS
+
+GROUPS: dict[str, Mapping[str, type]] = {
+    "model": MODELS,
+    "data": DATASETS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "parallelism": STRATEGIES,
+    "cluster": CLUSTERS,
+    "tracking": TRACKERS,
+}
+"""Group of the configuration -> name of an option -> the dataclass that is its schema."""
+
+_MISSING = "???"
+
+LIMITS = ("train.epochs", "train.steps")
+"""The two ways to say how long a run lasts; a configuration holds exactly one."""
+
+
+def from_composed(composed: DictConfig, overrides: Sequence[str] = ()) -> Config:
+    """Return the checked configuration Hydra composed; ``overrides`` are those of the command line.
+
+    An override that sets one of :data:`LIMITS` releases the other, which the defaults or an experiment set.
+    """
+    try:
+        plain: Any = OmegaConf.to_container(composed, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(describe(error)) from error
+    release_other_limit(plain, overrides)
+    config = from_plain(plain)
+    check(config)
+    return config
+
+
+def load_stored(path: Path) -> Config:
+    """Return the checked configuration of a stored ``config.yaml``, plain YAML under the strict schema.
+
+    Raises ConfigError, naming ``path``, for anything that is not plain data of the schema.
+    """
+    plain = safe_yaml.load(path)
+    try:
+        config = from_plain(plain)
+        check(config)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return config
+
+
+def from_plain(plain: Mapping[str, Any]) -> Config:
+    """Return the configuration that nested plain values describe.
+
+    Raises ConfigError for an unknown key, an unknown option, a wrong type or a missing value.
+    """
+    _require_values(plain, "")
+    groups = {group: _option(group, plain.get(group)) for group in GROUPS}
+    sections = {name: value for name, value in plain.items() if name not in GROUPS}
+    config: Config = _build(Config, sections | dict.fromkeys(GROUPS), where="")
+    for group, option in groups.items():
+        setattr(config, group, option)
+    return config
+
+
+def to_plain(config: Config) -> dict[str, Any]:
+    """Return the configuration as nested dicts, lists, strings, numbers and None."""
+    plain = _without_tuples(dataclasses.asdict(config))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def dump(config: Config) -> str:
+    """Return the YAML text from which :func:`load_stored` reads an equal configuration."""
+    return yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+
+
+def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Where exactly one of :data:`LIMITS` is among ``overrides``, set the other to None."""
+    named = {item.split("=", 1)[0].lstrip("+") for item in overrides}
+    given = [limit for limit in LIMITS if limit in named]
+    train = plain.get("train")
+    if len(given) == 1 and isinstance(train, dict) and train.get(given[0].split(".")[1]) is not None:
+        for limit in LIMITS:
+            if limit not in given:
+                train[limit.split(".")[1]] = None
+
+
+def fix_machine_values(config: Config, cores: int) -> Config:
+    """Return ``config`` with what it left to the machine filled in for one with ``cores`` cores.
+
+    The result is what a run stores: continued with the same thread budget, it comes to the same bits.
+    """
+    workers = worker_processes(config)
+    threads = config.cluster.threads_per_worker or max(1, cores // workers)
+    share = config.cluster.cores_per_worker or cores / workers
+    cluster = dataclasses.replace(config.cluster, threads_per_worker=threads, cores_per_worker=share, workers=workers)
+    return dataclasses.replace(config, cluster=cluster)
+
+
+def _option(group: str, values: object) -> Any:
+    """Build the dataclass of a group from its plain values, chosen by their ``name``."""
+    options = ", ".join(GROUPS[group])
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{group}: expected one of {options} with its keys, found {values!r}")
+    name = values.get("name")
+    if not isinstance(name, str) or name not in GROUPS[group]:
+        came = "is missing" if name is None else f"is {name!r}"
+        raise ConfigError(f"{group}.name {came}: expected one of {options}")
+    return _build(GROUPS[group][name], values, where=group)
+
+
+def _build(schema: type, values: Mapping[str, Any], where: str) -> Any:
+    for section in dataclasses.fields(schema):
+        value = values.get(section.name, {})
+        if dataclasses.is_dataclass(section.type) and not isinstance(value, Mapping):
+            place = f"{where}.{section.name}" if where else section.name
+            raise ConfigError(f"{place}: expected a section of keys, found {value!r}")
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(values)))
+    except OmegaConfBaseException as error:
+        raise ConfigError(describe(error, where)) from error
+    except ValueError as error:  # of a dataclass that checks its own values
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _require_values(value: object, place: str) -> None:
+    """Raise ConfigError for a string that OmegaConf would not take for a value."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            _require_values(item, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, list):
+        for item in value:
+            _require_values(item, place)
+    elif value == _MISSING:
+        raise ConfigError(f"{place}: missing value")
+    elif isinstance(value, str) and "${" in value:
+        raise ConfigError(f"{place}: {value!r} holds an interpolation; expected a plain value")
+
+
+def _without_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_tuples(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_tuples(item) for item in value]
+    return value

@@ -1,0 +1,54 @@
+"""What Hydra and OmegaConf say about a configuration, said in the words of this project."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from runner.config.schema import Config
+
+_MISLEADING = "To append to your config use +"
+"""Hydra's advice for an unknown key. Keys outside the schema are refused here however they are written."""
+
+
+def describe(error: Exception, where: str = "") -> str:
+    """Return what is wrong: where, what came, what was expected, which keys there are.
+
+    error: from Hydra's composition or from OmegaConf. where: path to the section OmegaConf looked at.
+    """
+    if isinstance(error, OmegaConfBaseException):
+        return _value_error(error, where)
+    lines = [line for line in str(error).rstrip().splitlines() if not line.startswith(_MISLEADING)]
+    text = "\n".join(lines)
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, OmegaConfBaseException):
+        reason = _value_error(cause, where)
+        # A message that already quotes OmegaConf is complete but for the keys there are.
+        text += f"\n{_known_keys(cause)}" if _first_line(cause) in text else f"\n{reason}"
+    return text.rstrip()
+
+
+def _value_error(error: OmegaConfBaseException, where: str) -> str:
+    place = ".".join(part for part in (where, error.full_key) if part)
+    if isinstance(error, MissingMandatoryValue):
+        return f"{place}: missing value"
+    keys = _known_keys(error)
+    return ": ".join(part for part in (place, _first_line(error)) if part) + (f"\n{keys}" if keys else "")
+
+
+def _first_line(error: OmegaConfBaseException) -> str:
+    return (error.msg or str(error)).splitlines()[0]
+
+
+def _known_keys(error: OmegaConfBaseException) -> str:
+    """The keys of the dataclass in which a key was not found; empty for any other error."""
+    schema = error.object_type
+    if not isinstance(error, AttributeError | KeyError) or not dataclasses.is_dataclass(schema):
+        return ""
+    names = [f.name for f in dataclasses.fields(schema)]
+    close = difflib.get_close_matches(str(error.key), names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    owner = "the top level" if schema is Config else schema.__name__
+    return f"Keys of {owner}: {', '.join(names)}{hint}"

@@ -1,0 +1,218 @@
+"""The Hydra side of the command line: composition, sweeps, completion, and what goes wrong in them.
+
+Hydra composes and makes directories; it does not decide how a run ends. A fault before a job has started is a
+ConfigError or a ResourceError; a fault in a job keeps its own class.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.config.conf_dir import conf_dir
+from runner.config.configuration import GROUPS, from_composed
+from runner.config.error_text import describe
+from runner.config.schema import Config
+from runner.errors import ConfigError, ResourceError, RunnerError
+from runner.sweep.place import SweepPlace
+
+VERSION_BASE = "1.3"
+CONFIG_NAME = "config"
+PROGRAM = "runner"
+
+HYDRA_SETTINGS = (
+    f"hydra.job.name={PROGRAM}",
+    # Runs keep their own log; Hydra's handlers would repeat every library's messages on the terminal.
+    "hydra/job_logging=none",
+    "hydra/hydra_logging=none",
+    # A run stores its configuration once it holds its directory; Hydra would write before that is known.
+    "hydra.output_subdir=null",
+)
+"""What holds whatever the primary configuration and the command line say."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job as Hydra composed it: not yet checked. run_dir: where it may write, absolute."""
+
+    composed: DictConfig
+    overrides: list[str]
+    run_dir: Path
+    sweep: SweepPlace | None = None
+
+    def config(self) -> Config:
+        """Return the configuration, checked. Raises ConfigError."""
+        return from_composed(self.composed, self.overrides)
+
+
+def launch(arguments: Sequence[str], on_job: Callable[[Job], None]) -> None:
+    """Run the Hydra application with command-line ``arguments``; it calls ``on_job`` once per job.
+
+    No job at all is normal: ``--cfg``, ``--info`` and completion only print. In a sweep an exception of
+    ``on_job`` ends that job, not the sweep, and is not raised again here: ``on_job`` keeps the record. An
+    interruption (a BaseException that is no Exception) ends the sweep.
+
+    Raises ConfigError when the configuration cannot be composed and ResourceError when Hydra cannot write.
+    """
+    of_jobs: list[Exception] = []
+    varied = _varied(arguments)
+
+    def task(composed: DictConfig) -> None:
+        job = _current_job(composed, varied)
+        try:
+            on_job(job)
+        except Exception as error:
+            of_jobs.append(error)
+            raise
+
+    _refuse_fixed(arguments)
+    register_schemas()
+    decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
+    application = decorate(task)
+    try:
+        with _arguments([*arguments, *HYDRA_SETTINGS]), _errors_raised():
+            application()
+    except Exception as error:
+        # Whatever else Hydra meets is about what it was given.
+        if error not in of_jobs:
+            raise _translated(error, arguments) from error
+    except SystemExit as stop:
+        # Hydra has printed what is wrong with an option of its own and asks to leave with 1.
+        raise SystemExit(ConfigError.exit_code if stop.code == 1 else stop.code) from stop
+
+
+def compose(
+    overrides: Sequence[str],
+    *,
+    config_path: Path | None = None,
+    config_name: str = CONFIG_NAME,
+    config_dir: Path | None = None,
+) -> Job:
+    """Return the job that ``overrides`` describe, without running the Hydra application.
+
+    config_path: the directory of the YAML files; None is the project's own. config_name: the primary one
+    among them. config_dir: a directory of the user's own YAML files, searched after the other.
+    Raises ConfigError when the configuration cannot be composed.
+    """
+    register_schemas()
+    search = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.absolute()}]"]
+    directory = conf_dir() if config_path is None else config_path.absolute()
+    try:
+        with hydra.initialize_config_dir(str(directory), job_name=PROGRAM, version_base=VERSION_BASE):
+            composed = hydra.compose(config_name, [*search, *overrides], return_hydra_config=True)
+            run_dir = Path(composed.hydra.run.dir).absolute()
+            task_overrides = _texts(composed.hydra.overrides.task)
+            with open_dict(composed):
+                del composed["hydra"]
+    except Exception as error:  # whatever Hydra meets is about what it was given
+        raise _translated(error, overrides) from error
+    return Job(composed, task_overrides, run_dir)
+
+
+def register_schemas() -> None:
+    """Put the schemas of the tables where the YAML files name them: ``/schema/GROUP/NAME``."""
+    store = ConfigStore.instance()
+    store.store(group="schema", name="config", node=Config)
+    for group, options in GROUPS.items():
+        for name, schema in options.items():
+            store.store(group=f"schema/{group}", name=name, node=schema)
+
+
+def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:
+    settings = HydraConfig.get()
+    overrides = _texts(settings.overrides.task)
+    place = None
+    if settings.mode == RunMode.MULTIRUN:
+        names = {*varied, *(settings.sweeper.get("params") or {})}
+        pairs = (override.partition("=") for override in overrides)
+        swept = {name.lstrip("+"): value for name, _, value in pairs if name in names}
+        place = SweepPlace(Path(settings.sweep.dir).absolute(), settings.job.num, swept)
+    return Job(composed, overrides, Path(settings.runtime.output_dir), place)
+
+
+def _texts(overrides: Any) -> list[str]:
+    """Overrides as they were given: an interpolation in one is the configuration's to resolve."""
+    texts: Any = OmegaConf.to_container(overrides, resolve=False)
+    return list(texts)
+
+
+def _refuse_fixed(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for an argument that would silently have no effect."""
+    fixed = {setting.partition("=")[0]: setting for setting in HYDRA_SETTINGS}
+    for argument in arguments:
+        name = argument.partition("=")[0].lstrip("+")
+        if name in fixed:
+            raise ConfigError(f"{argument}: cannot be changed, it is always {fixed[name]}")
+
+
+def _varied(arguments: Sequence[str]) -> set[str]:
+    """Keys of the overrides among ``arguments`` that give more than one value."""
+    parser = OverridesParser.create()
+    found = set()
+    for argument in arguments:
+        if "=" in argument and not argument.startswith("-"):
+            with suppress(HydraException):  # Hydra will say it better
+                override = parser.parse_override(argument)
+                if override.is_sweep_override():
+                    found.add(override.get_key_element())
+    return found
+
+
+def _translated(error: Exception, arguments: Sequence[str]) -> RunnerError:
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        return ConfigError(describe(error))
+    if isinstance(error, OSError):
+        return ResourceError(
+            f"cannot write {error.filename}: {error.strerror}; choose a writable directory with "
+            "hydra.run.dir=DIR (hydra.sweep.dir=DIR for a sweep)"
+        )
+    return ConfigError(f"{' '.join(arguments)}: {error}")
+
+
+@contextmanager
+def _arguments(arguments: Sequence[str]) -> Iterator[None]:
+    """Let Hydra, which reads ``sys.argv``, read ``arguments``; leave no trace of an application that ran."""
+    root = logging.getLogger()
+    argv, handlers, level = sys.argv, root.handlers[:], root.level
+    sys.argv = [PROGRAM, *arguments]
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        for handler in set(root.handlers) - set(handlers):
+            root.removeHandler(handler)
+            handler.close()
+        root.setLevel(level)
+        GlobalHydra.instance().clear()
+
+
+@contextmanager
+def _errors_raised() -> Iterator[None]:
+    """Have Hydra raise its errors: without this variable it prints them in its own way and exits with 1."""
+    name = "HYDRA_FULL_ERROR"
+    saved = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if saved is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = saved

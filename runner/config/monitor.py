@@ -1,0 +1,23 @@
+"""The metric that says which run of a sweep and which checkpoint of a run is best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MONITORED = ("val/accuracy", "val/loss", "test/accuracy", "test/loss", "train/loss")
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """A metric, one of :data:`MONITORED`, and the direction in which it is better."""
+
+    metric: str
+
+    @property
+    def highest(self) -> bool:
+        """Whether high values are good; losses are good when low."""
+        return self.metric.endswith("/accuracy")
+
+    def better(self, value: float, than: float) -> bool:
+        """Whether ``value`` is strictly better; a value that is not a number never is."""
+        return value > than if self.highest else value < than

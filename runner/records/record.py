@@ -1,0 +1,95 @@
+"""The record of a run while it runs: metrics.jsonl and the tracker side by side, plots and artifacts at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.files import replace_durably
+from runner.records.run_directory import RunDirectory
+from runner.tracking import MetricsLog, RunInfo, Tracker, read_metrics
+from runner.tracking.plots import confusion_matrix, learning_curves
+from runner.tracking.staleness import staleness_histogram
+
+_SMALLER_IS_BETTER = ("loss",)
+# How a run is recorded or continued is no part of what it computes.
+_NO_PARAMETERS = ("tracking", "resume", "trace", "trace_skip", "trace_steps")
+
+
+STALENESS = "staleness"
+"""Of what was decided: for each parameter server how many pushes came with which staleness."""
+
+
+class Record:
+    """Everything a run leaves behind beside its checkpoints and its summary.
+
+    first_step: lowest step of the metrics still to come; what an earlier process logged from there on is dropped.
+    """
+
+    def __init__(self, directory: RunDirectory, tracker: Tracker, info: RunInfo) -> None:
+        self._directory = directory
+        self._tracker = tracker
+        self._log = MetricsLog(directory.metrics_jsonl, info.first_step)
+        tracker.start(info)
+
+    def configuration(self, plain: Mapping[str, Any]) -> None:
+        """Record the resolved configuration: whole as a file, as parameters what decides the outcome."""
+        self._tracker.log_params({key: value for key, value in plain.items() if key not in _NO_PARAMETERS})
+        self._tracker.log_artifact(self._directory.config_yaml)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Record values after ``step`` updates."""
+        self._log.append(step, values)
+        self._tracker.log_metrics(step, values)
+
+    def sync(self) -> None:
+        """Put the metrics on the disk, so that no checkpoint outlives the metrics that led to it."""
+        self._log.sync()
+
+    def plots(self, confusion: NDArray[np.int64] | None, class_names: tuple[str, ...]) -> None:
+        """Draw the learning curves and, for a classifier, the confusion matrix."""
+        curves = self._directory.plots / "learning_curves.png"
+        self._tracker.log_artifact(learning_curves(self._directory.metrics_jsonl, curves), "plots")
+        if confusion is not None:
+            matrix = self._directory.plots / "confusion_matrix.png"
+            self._tracker.log_artifact(confusion_matrix(confusion, class_names, matrix), "plots")
+
+    def artifact(self, path: Path) -> None:
+        """Record a file of the run directory."""
+        self._tracker.log_artifact(path)
+
+    def decided(self, decisions: Mapping[str, Any]) -> None:
+        """Record what was decided on the way, if anything: as a file, the staleness of pushes as picture and table."""
+        if not decisions:
+            return
+        path = self._directory.asynchronous_json
+        replace_durably(path, (json.dumps(decisions, indent=1) + "\n").encode())
+        self._tracker.log_artifact(path)
+        if STALENESS in decisions:
+            plots = self._directory.plots
+            for each in staleness_histogram(decisions[STALENESS], plots / "staleness.png", plots / "staleness.csv"):
+                self._tracker.log_artifact(each, "plots")
+
+    def final_and_best(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Last and best value of every metric of the whole run; the best loss is the smallest."""
+        final: dict[str, float] = {}
+        best: dict[str, float] = {}
+        for record in read_metrics(self._directory.metrics_jsonl):
+            final.update(record.values)
+            for name, value in record.values.items():
+                if not name.startswith(("train/", "val/", "test/")):
+                    continue
+                pick = min if name.endswith(_SMALLER_IS_BETTER) else max
+                if name.endswith(("loss", "accuracy")):
+                    best[name] = pick(best.get(name, value), value)
+        return final, best
+
+    def close(self, status: str) -> None:
+        """End the record: "finished", "failed" or "interrupted"."""
+        self._log.close()
+        self._tracker.finish(status)

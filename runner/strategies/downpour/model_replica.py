@@ -1,0 +1,223 @@
+"""A model replica that trains by itself: what it fetches, computes, holds between pushes, and pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from runner.engine import ops
+from runner.engine.device import worker_device
+from runner.engine.network import StateUpdate
+from runner.engine.program import Client
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Declaration, Variable, Variables
+from runner.optimizers.base import descend
+from runner.strategies.base import Replica, Share, Task
+from runner.strategies.client_names import numbered
+from runner.strategies.downpour.pushed_server import COUNT, Pushed, PushedServer
+from runner.strategies.synchronous.parameter_server import Reads
+
+_NEVER = float(1 << 53)
+"""More pushes than are ever counted: no step has been computed since the last push."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How replicas work. copies: they hold parameters of their own, which they fetch; otherwise they read the servers'.
+
+    n_push: steps from push to push. descends: they apply each gradient to their copy.
+    """
+
+    copies: bool
+    n_push: int
+    descends: bool
+
+
+class Copies(Variables):
+    """The served variables as one replica holds them: a copy of each on its device."""
+
+    def __init__(self, served: Variables, placed: Mapping[str, str], *, prefix: str, device: str) -> None:
+        """placed: name of a variable -> device of its server. prefix, device: of the replica."""
+        super().__init__(served.graph, seed=served.seed, prefix=prefix, device=device)
+        self._served = served
+        self._placed = placed
+
+    def _create(self, declared: Declaration, device: str) -> Variable:
+        self._served.declare(declared, self._placed[declared.name])
+        return super()._create(declared, device)
+
+
+class ModelReplica:
+    """One replica over its share of the batches, and its clients.
+
+    begin: assign nodes that make it forget what it held, to be run before the first step.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        index: int,
+        share: Share,
+        served: Variables,
+        placed: Mapping[str, str],
+        shards: Sequence[PushedServer],
+        habits: Habits,
+    ) -> None:
+        """share: of every batch, in examples. placed: name of a variable -> device of its shard."""
+        self.begin: list[str] = []
+        self._index = index
+        self._served = served
+        self._habits = habits
+        device, prefix = worker_device(index), f"replica_{index}"
+        seen = (Copies if habits.copies else Reads)(served, placed, prefix=prefix, device=device)
+        # A step of a replica is a mini-batch of its own: gradients are means over that alone.
+        own = replace(task, batch_size=share[1] - share[0])
+        self._replica = Replica(served.graph, own, device=device, prefix=prefix, variables=seen)
+        computed = self._replica.compute_gradients(share, "train")
+        with self._scope("clip"):
+            gradients = task.optimizer.clipped(served.graph, computed.gradients)
+        self._trained = [variable for variable, _ in gradients]
+        self._averages = computed.state_updates
+        values = [*gradients, *((each.variable, each.batch_value) for each in computed.state_updates)]
+        self._held = {variable.name: self._kept(f"held/{variable.name}", variable) for variable, _ in values}
+        self._fetched = [self._counter(f"fetched_{shard.index}") for shard in shards]
+        self._counted = [self._counter(f"counted_{shard.index}") for shard in shards]
+        self._begin()
+        self.compute = Client(
+            compute_name(index),
+            fetches={"loss": computed.loss, "accuracy": computed.accuracy},
+            targets=(*self._hold(values), *self._note(shards), *self._descend(gradients)),
+            inputs=tuple(self._replica.train_inputs),
+            feeds={"step": (self._replica.step,), "learning_rate": (self._replica.learning_rate,)},
+            deferred=True,
+            slowed=True,
+        )
+
+    def fetch(self, shard: PushedServer) -> Client:
+        """Copy to the replica what a shard has that is trained, and the shard's count."""
+        graph = self._served.graph
+        with self._scope(f"fetch_{shard.index}"):
+            targets = [ops.assign(graph, self._fetched[shard.index], shard.applied).node]
+            for copy in self._of(shard):
+                with graph.layer(copy.layer):
+                    targets.append(ops.assign(graph, copy.tensor, self._served[copy.name].tensor).node)
+        return Client(fetch_name(self._index, shard.index), targets=tuple(targets), deferred=True)
+
+    def push(self, shard: PushedServer) -> Client:
+        """Send a shard what is held for it, have it applied there, and begin to hold anew."""
+        gradients = [(self._served[each.name], self._held[each.name]) for each in self._of(shard)]
+        pushed = Pushed(gradients, self._statistics(shard), self._counted[shard.index])
+        applied = shard.apply(pushed, f"replica_{self._index}/push_{shard.index}")
+        return Client(
+            push_name(self._index, shard.index),
+            fetches={"staleness": applied.staleness},
+            targets=(*applied.targets, *self._forget(shard)),
+            feeds={"learning_rate": (applied.learning_rate,)},
+            deferred=True,
+        )
+
+    def _of(self, shard: PushedServer) -> list[Variable]:
+        return [each for each in self._trained if shard.keeps(self._served[each.name])]
+
+    def _averages_of(self, shard: PushedServer) -> list[StateUpdate]:
+        return [each for each in self._averages if shard.keeps(self._served[each.variable.name])]
+
+    def _statistics(self, shard: PushedServer) -> list[StateUpdate]:
+        """What a shard's moving averages see of a push: n updates with decay a are one with a ** n and the mean."""
+        graph, steps = self._served.graph, self._habits.n_push
+        updates = []
+        for own in self._averages_of(shard):
+            average, value = self._served[own.variable.name], self._held[own.variable.name]
+            scope = f"{self._replica.prefix}/push_{shard.index}"
+            with graph.absolute_scope(scope), graph.device(shard.device), graph.layer(average.layer):
+                mean = value if steps == 1 else ops.scale(graph, value, 1.0 / steps)
+            updates.append(StateUpdate(average, mean, own.decay**steps))
+        return updates
+
+    def _hold(self, values: Sequence[tuple[Variable, Tensor]]) -> list[str]:
+        """Add the values of a step to what is held; with a push after every step nothing is held before it."""
+        graph = self._served.graph
+        targets = []
+        with self._scope("hold"):
+            for variable, value in values:
+                held = self._held[variable.name]
+                with graph.layer(variable.layer):
+                    total = value if self._habits.n_push == 1 else ops.add(graph, held, value)
+                    targets.append(ops.assign(graph, held, total).node)
+        return targets
+
+    def _note(self, shards: Sequence[PushedServer]) -> list[str]:
+        """Remember the counts that the oldest gradient held was computed on."""
+        graph = self._served.graph
+        targets = []
+        with self._scope("note"):
+            for shard, fetched, counted in zip(shards, self._fetched, self._counted, strict=True):
+                now = fetched if self._habits.copies else shard.applied
+                oldest = now if self._habits.n_push == 1 else ops.minimum(graph, counted, now)
+                targets.append(ops.assign(graph, counted, oldest).node)
+        return targets
+
+    def _descend(self, gradients: Sequence[tuple[Variable, Tensor]]) -> list[str]:
+        if not self._habits.descends:
+            return []
+        graph, rate = self._served.graph, self._replica.learning_rate
+        targets = []
+        with self._scope("descend"):
+            for copy, gradient in gradients:
+                with graph.layer(copy.layer):
+                    targets.append(ops.assign(graph, copy.tensor, descend(graph, copy, gradient, rate)).node)
+        return targets
+
+    def _begin(self) -> None:
+        if self._habits.n_push > 1:
+            with self._scope("begin"):
+                self.begin += self._emptied(list(self._held.values()), self._counted)
+
+    def _forget(self, shard: PushedServer) -> list[str]:
+        """Hold nothing for a shard; needless where the next step puts its own in the place of what is held."""
+        if self._habits.n_push == 1:
+            return []
+        names = [*(each.name for each in self._of(shard)), *(each.variable.name for each in self._averages_of(shard))]
+        with self._scope(f"forget_{shard.index}"):
+            return self._emptied([self._held[name] for name in names], [self._counted[shard.index]])
+
+    def _emptied(self, held: Sequence[Tensor], counted: Sequence[Tensor]) -> list[str]:
+        graph = self._served.graph
+        values = [*((each, 0.0) for each in held), *((each, _NEVER) for each in counted)]
+        specs = [graph.spec(each) for each, _ in values]
+        return [
+            ops.assign(graph, each, ops.fill(graph, value, spec.shape, spec.dtype)).node
+            for (each, value), spec in zip(values, specs, strict=True)
+        ]
+
+    def _kept(self, name: str, like: Variable) -> Tensor:
+        """A variable of the replica that no checkpoint holds."""
+        graph = self._served.graph
+        with self._scope(""), graph.layer(like.layer):
+            return ops.variable(graph, like.spec.shape, like.spec.dtype, name=name)
+
+    def _counter(self, name: str) -> Tensor:
+        with self._scope(""):
+            return ops.variable(self._served.graph, (), COUNT, name=name)
+
+    @contextmanager
+    def _scope(self, scope: str) -> Iterator[None]:
+        graph, prefix = self._served.graph, self._replica.prefix
+        with graph.absolute_scope(f"{prefix}/{scope}" if scope else prefix), graph.device(self._replica.device):
+            yield
+
+
+def fetch_name(replica: int, shard: int) -> str:
+    """Of the client by which a replica fetches from a shard."""
+    return numbered("fetch", replica, shard)
+
+
+def compute_name(replica: int) -> str:
+    """Of the client that computes one step of a replica."""
+    return numbered("compute", replica)
+
+
+def push_name(replica: int, shard: int) -> str:
+    """Of the client by which a replica pushes to a shard."""
+    return numbered("push", replica, shard)

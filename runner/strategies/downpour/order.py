@@ -1,0 +1,215 @@
+"""The order of Downpour SGD: which replica fetches, computes and pushes next (Dean et al. 2012, section 4.1)."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.conductor import Clients, Conductor, Finished
+from runner.strategies.downpour.model_replica import compute_name, fetch_name, push_name
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the replicas of a program go on.
+
+    shards: number of parameter servers. fetches: replicas have copies to fetch. overlaps: they fetch and push while
+    they compute. n_fetch, n_push: steps from fetch to fetch and from push to push. warmstart_steps: updates that
+    the first replica makes alone. most_ahead: finished steps a replica may be ahead of the slowest and begin another,
+    None for any number. most_stale: of the pushes that are applied, None for any.
+    """
+
+    replicas: int
+    shards: int
+    fetches: bool = True
+    overlaps: bool = True
+    n_fetch: int = 1
+    n_push: int = 1
+    warmstart_steps: int = 0
+    most_ahead: int | None = None
+    most_stale: int | None = None
+
+
+@dataclass
+class _Replica:
+    """Where a replica stands. taken: steps it has finished. since_release: those of them since all were let go."""
+
+    index: int
+    released: bool
+    taken: int = 0
+    since_release: int = 0
+    has_copy: bool = False
+    fetch_due: bool = True
+    push_due: bool = False
+    fetching: set[int] = field(default_factory=set)
+    pushing: set[int] = field(default_factory=set)
+    computing: bool = False
+
+
+class Downpour(Conductor):
+    """A conductor: an update is as many finished replica steps as there are replicas, whoever made them.
+
+    What is under way when an update is complete goes on; replicas never wait for each other there. So up to one
+    step of each replica more than were counted may have been applied when the run settles.
+    """
+
+    def __init__(self, clients: Clients, rules: Rules) -> None:
+        self._clients = clients
+        self._rules = rules
+        self._replicas = [_Replica(k, released=k == 0) for k in range(rules.replicas)]
+        self._first_step: int | None = None
+        self._settling = False
+        self._learning_rate: Any = None
+        self._scores: deque[Mapping[str, Array]] = deque()
+        self._staleness: list[Counter[int]] = [Counter() for _ in range(rules.shards)]
+        self._since_last: list[int] = []
+        self._endings = self._by_name()
+
+    def update(self, step: int, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
+        """Let replicas go on until as many steps are finished as there are replicas; return the means of those.
+
+        The learning rate is that of all that is launched meanwhile. See
+        :class:`~runner.engine.conductor.Conductor`.
+        """
+        if self._first_step is None:
+            self._first_step = step
+            self._clients.run("begin", step=step, feeds={"applied": np.int64(self._applied_before(step))})
+        self._learning_rate = feeds["learning_rate"]
+        self._settling = False
+        if step >= self._rules.warmstart_steps:
+            self._release()
+        self._go_on()
+        while len(self._scores) < self._rules.replicas:
+            self._take(self._clients.finished())
+            self._go_on()
+        counted = [self._scores.popleft() for _ in self._replicas]
+        return {name: _mean([each[name] for each in counted]) for name in ("loss", "accuracy")}
+
+    def settle(self) -> None:
+        """Begin no step, finish and push those under way; see :class:`~runner.engine.conductor.Conductor`."""
+        self._settling = True
+        while any(each.computing or each.fetching or each.pushing for each in self._replicas):
+            self._take(self._clients.finished())
+            self._go_on()
+
+    def metrics(self) -> Mapping[str, float]:
+        """Mean and largest staleness of the pushes since the last call, and how many of them were dropped."""
+        noted, self._since_last = self._since_last, []
+        if not noted:
+            return {}
+        values = {"comm/staleness_mean": sum(noted) / len(noted), "comm/staleness_max": float(max(noted))}
+        if self._rules.most_stale is not None:
+            values["comm/dropped_pushes"] = float(sum(each > self._rules.most_stale for each in noted))
+        return values
+
+    def record(self) -> Mapping[str, Any]:
+        """Steps by replica, and for every shard how many pushes came with which staleness and were dropped."""
+        shards = [dict(sorted(counts.items())) for counts in self._staleness]
+        most = self._rules.most_stale
+        dropped = [sum(n for staleness, n in each.items() if most is not None and staleness > most) for each in shards]
+        return {
+            "replica_steps": [each.taken for each in self._replicas],
+            "staleness": [{str(staleness): n for staleness, n in each.items()} for each in shards],
+            "dropped_pushes": dropped,
+        }
+
+    def _by_name(self) -> dict[str, tuple[str, _Replica, int]]:
+        """Name of a client -> what it does, for whom, with which shard."""
+        known: dict[str, tuple[str, _Replica, int]] = {}
+        for each in self._replicas:
+            known[compute_name(each.index)] = ("compute", each, 0)
+            for shard in range(self._rules.shards):
+                known[fetch_name(each.index, shard)] = ("fetch", each, shard)
+                known[push_name(each.index, shard)] = ("push", each, shard)
+        return known
+
+    def _applied_before(self, step: int) -> int:
+        """Pushes a shard has applied in so many updates, as far as the loop can know."""
+        return step * self._rules.replicas // self._rules.n_push
+
+    def _release(self) -> None:
+        if not all(each.released for each in self._replicas):
+            for each in self._replicas:
+                each.released, each.since_release = True, 0
+
+    def _take(self, ended: Finished) -> None:
+        kind, replica, shard = self._endings[ended.client]
+        if kind == "fetch":
+            replica.fetching.remove(shard)
+            replica.has_copy = replica.has_copy or not replica.fetching
+        elif kind == "push":
+            replica.pushing.remove(shard)
+            staleness = int(ended.fetches["staleness"])
+            self._staleness[shard][staleness] += 1
+            self._since_last.append(staleness)
+        else:
+            self._scores.append(ended.fetches)
+            replica.computing = False
+            replica.taken += 1
+            replica.since_release += 1
+            replica.push_due = replica.taken % self._rules.n_push == 0
+            replica.fetch_due = replica.taken % self._rules.n_fetch == 0
+
+    def _go_on(self) -> None:
+        """Launch whatever may be launched, replica by replica."""
+        for each in self._replicas:
+            if not each.computing:
+                self._advance(each)
+
+    def _advance(self, replica: _Replica) -> None:
+        """Take a replica as far as it gets: push, fetch, compute. Of each kind a shard has one of it at a time."""
+        waits = not self._rules.overlaps
+        if replica.push_due:
+            if replica.pushing:
+                return
+            self._launch_all(replica, push_name, replica.pushing, learning_rate=self._learning_rate)
+            replica.push_due = False
+        if (waits and replica.pushing) or not self._may_begin(replica):
+            return
+        if self._rules.fetches and replica.fetch_due:
+            if replica.fetching:
+                return
+            self._launch_all(replica, fetch_name, replica.fetching)
+            replica.fetch_due = False
+        if replica.fetching and (waits or not replica.has_copy):
+            return
+        step = self._step_of(replica)
+        feeds = {"step": np.int64(step), "learning_rate": self._learning_rate}
+        self._clients.launch(compute_name(replica.index), step=step, feeds=feeds)
+        replica.computing = True
+
+    def _may_begin(self, replica: _Replica) -> bool:
+        if self._settling or not replica.released:
+            return False
+        if self._rules.most_ahead is None:
+            return True
+        slowest = min(each.since_release for each in self._replicas if each.released)
+        return replica.since_release - slowest <= self._rules.most_ahead
+
+    def _launch_all(
+        self, replica: _Replica, name: Callable[[int, int], str], under_way: set[int], **feeds: object
+    ) -> None:
+        """Launch a replica's client for every shard."""
+        for shard in range(self._rules.shards):
+            self._clients.launch(name(replica.index, shard), step=self._step_of(replica), feeds=feeds)
+            under_way.add(shard)
+
+    def _step_of(self, replica: _Replica) -> int:
+        """Number of a replica's next step: the batch of which it reads its share."""
+        assert self._first_step is not None, "steps are taken in updates"
+        return self._first_step + replica.taken
+
+
+def _mean(values: Sequence[Array]) -> Array:
+    """In the order of endings, in the dtype of the values."""
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return np.asarray(total / len(values), dtype=total.dtype)

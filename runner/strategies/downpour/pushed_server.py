@@ -1,0 +1,103 @@
+"""Parameter servers that update by themselves: each applies what is pushed to it, and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from runner.engine import ops
+from runner.engine.device import server_device
+from runner.engine.graph import Graph
+from runner.engine.network import StateUpdate
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Variable, Variables
+from runner.optimizers.base import NewValues, assign_by
+from runner.strategies.base import Task, advanced
+from runner.strategies.downpour.staleness import Staleness
+
+COUNT = "int64"
+"""The dtype of counted pushes."""
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push brings to a shard. All tensors are on the replica.
+
+    gradients: sums over the steps since the last push, with the variables they are for. statistics: what moving
+    averages are to see. counted: () int64, the shard's count at the fetch on which the first of these steps was
+    computed.
+    """
+
+    gradients: Sequence[tuple[Variable, Tensor]]
+    statistics: Sequence[StateUpdate]
+    counted: Tensor
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Nodes of one push. targets: to run. learning_rate: () to feed. staleness: () int64 to fetch."""
+
+    targets: tuple[str, ...]
+    learning_rate: Tensor
+    staleness: Tensor
+
+
+class PushedServer:
+    """The variables of one parameter server, and how many pushes it has applied.
+
+    applied: () int64 variable. begun_with: () int64, what ``begin`` sets it to.
+    """
+
+    def __init__(self, graph: Graph, served: Variables, index: int, task: Task, staleness: Staleness) -> None:
+        self.index = index
+        self.device = server_device(index)
+        self._graph = graph
+        self._served = served
+        self._task = task
+        self._staleness = staleness
+        with graph.absolute_scope(f"server_{index}"), graph.device(self.device):
+            self.applied = ops.variable(graph, (), COUNT, name="applied")
+            self.begun_with = ops.placeholder(graph, (), COUNT, name="begun_with")
+            self.begin = ops.assign(graph, self.applied, self.begun_with).node
+
+    def keeps(self, variable: Variable) -> bool:
+        """Whether a served variable is one of this shard's."""
+        return self._served.device_of(variable) == self.device
+
+    def apply(self, pushed: Pushed, scope: str) -> Applied:
+        """Add what a push does here: the optimizer's update, moving averages, and the count.
+
+        The optimizer's step is the number of pushes applied before: each is one update of the shard's variables.
+        """
+        graph = self._graph
+        with graph.absolute_scope(scope), graph.device(self.device):
+            rate = ops.placeholder(graph, (), self._task.state_dtype, name="learning_rate")
+            staleness = ops.sub(graph, self.applied, pushed.counted, name="staleness")
+            chosen = self._choice(staleness)
+            rule = self._task.optimizer.rule(graph, self._served, self._scaled(rate, staleness), self.applied)
+
+            def kept(variable: Variable, gradient: Tensor) -> NewValues:
+                return [(state, chosen(value, state.tensor)) for state, value in rule(variable, gradient)]
+
+            targets = [each for pair in pushed.gradients for each in assign_by(graph, kept, *pair)]
+            for update in pushed.statistics:
+                average = update.variable
+                targets.append(ops.assign(graph, average.tensor, chosen(advanced(graph, update), average.tensor)).node)
+            more = ops.add(graph, self.applied, ops.fill(graph, 1, (), COUNT))
+            targets.append(ops.assign(graph, self.applied, chosen(more, self.applied)).node)
+        return Applied(tuple(targets), rate, staleness)
+
+    def _choice(self, staleness: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """What takes the new value where the push is applied, and the old one where it is dropped."""
+        graph, most = self._graph, self._staleness.most_stale
+        if most is None:
+            return lambda new, old: new
+        dropped = ops.greater(graph, staleness, ops.fill(graph, most, (), COUNT), name="dropped")
+        return lambda new, old: ops.select(graph, dropped, old, new)
+
+    def _scaled(self, rate: Tensor, staleness: Tensor) -> Tensor:
+        if self._staleness.policy != "scale":
+            return rate
+        graph = self._graph
+        divisor = ops.maximum(graph, staleness, ops.fill(graph, 1, (), COUNT))
+        return ops.div(graph, rate, ops.cast(graph, divisor, self._task.state_dtype))

@@ -1,0 +1,175 @@
+"""Updates that are iterations of L-BFGS: a conductor that commands a program's vectors and has its batch evaluated."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.conductor import Clients, Conductor
+from runner.optimizers.lbfgs import Lbfgs
+from runner.optimizers.quasi_newton import History, Iteration, iterate
+from runner.optimizers.vector_machine import Add, Dot, Scale
+from runner.strategies.lbfgs.vectors import FACTOR, PAIRS, PRODUCTS, RECALL, REMEMBER
+
+Array = NDArray[Any]
+Feeds = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The objective at the present point: the batch's mean loss and accuracy, both (), and what the penalty adds."""
+
+    loss: Array
+    accuracy: Array
+    penalty: float = 0.0
+
+
+class Evaluator(Protocol):
+    """Who evaluates batches and carries out commands."""
+
+    def evaluate(self, step: int, feeds: Feeds) -> Evaluation:
+        """Evaluate the batch of update ``step``, and have the objective's gradient stored."""
+        ...
+
+    def order(self, client: str, feeds: Feeds) -> Mapping[str, Array]:
+        """Run a client of the vectors to its end; return its fetches."""
+        ...
+
+    def settle(self) -> None:
+        """Let all that is under way come to its end."""
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """What there is to log of the evaluations since the last call."""
+        ...
+
+    def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """What was decided so far and no configuration says; see :class:`~runner.engine.conductor.Conductor`."""
+        ...
+
+
+class LbfgsConductor(Conductor):
+    """Every update is one iteration of L-BFGS on its batch.
+
+    An update evaluates its batch where the last one ended, and again along a line. What it needs of those before it
+    are variables of the program, so that a run goes on from a checkpoint as if it had not stopped.
+    """
+
+    def __init__(self, evaluator: Evaluator, settings: Lbfgs, trained: Sequence[str], dtype: str) -> None:
+        """trained: names of the trained variables. dtype: of them, and of what is fed."""
+        self._evaluator = evaluator
+        self._settings = settings
+        self._trained = trained
+        self._dtype = dtype
+        self._done: list[Iteration] = []
+
+    def update(self, step: int, feeds: Feeds) -> Mapping[str, Array]:
+        """Make an iteration; return loss and accuracy of its batch where it began."""
+        vectors = _Commanded(self._evaluator, step, feeds, self._trained, self._dtype)
+        history = self._recall()
+        settings = self._settings
+        self._done.append(iterate(vectors, history, longest=settings.clip_norm, most=settings.max_evaluations))
+        self._remember(history)
+        first = vectors.evaluations[0]
+        return {"loss": first.loss, "accuracy": first.accuracy}
+
+    def settle(self) -> None:
+        """Let replicas that are late come to their end."""
+        self._evaluator.settle()
+
+    def metrics(self) -> Mapping[str, float]:
+        """The last objective and step, and evaluations of a batch, beside what the evaluator tells."""
+        done, self._done = self._done, []
+        if not done:
+            return {}
+        return {
+            "train/objective": done[-1].objective,
+            "train/step_length": done[-1].step,
+            "train/evaluations": float(sum(each.evaluations for each in done)),
+            "train/pairs_kept": float(sum(each.kept for each in done)),
+            **self._evaluator.metrics(),
+        }
+
+    def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """What the evaluator has decided."""
+        return self._evaluator.decisions()
+
+    def _recall(self) -> History:
+        found = self._evaluator.order(RECALL, {})
+        curvatures, squares = found[PRODUCTS].tolist()
+        return History(self._settings.history, int(found[PAIRS]), curvatures, squares)
+
+    def _remember(self, history: History) -> None:
+        numbers = np.array([history.curvatures, history.squares])
+        self._evaluator.order(REMEMBER, {PAIRS: np.asarray(history.pairs, "int64"), PRODUCTS: numbers})
+
+
+class _Commanded:
+    """The vectors of a program as a vector machine, for one iteration. evaluations: made so far."""
+
+    def __init__(self, evaluator: Evaluator, step: int, feeds: Feeds, trained: Sequence[str], dtype: str) -> None:
+        self.evaluations: list[Evaluation] = []
+        self._evaluator = evaluator
+        self._step = step
+        self._feeds = feeds
+        self._trained = trained
+        self._dtype = dtype
+
+    def dot(self, a: str, b: str) -> float:
+        """Sum the products of all variables in their order, in 64 bits."""
+        products = self._evaluator.order(str(Dot(a, b)), {})
+        return reduce(operator.add, [float(products[name]) for name in self._trained])
+
+    def scale(self, into: str, factor: float, a: str) -> None:
+        self._evaluator.order(str(Scale(into, a)), self._factor(factor))
+
+    def add(self, into: str, a: str, factor: float, b: str) -> None:
+        self._evaluator.order(str(Add(into, a, b)), self._factor(factor))
+
+    def evaluate(self) -> float:
+        found = self._evaluator.evaluate(self._step, self._feeds)
+        self.evaluations.append(found)
+        return float(found.loss) + found.penalty
+
+    def _factor(self, value: float) -> Feeds:
+        return {FACTOR: np.asarray(value, self._dtype)}
+
+
+class WholeBatch:
+    """An evaluator for whom the client ``train`` computes the whole batch, one thing after the other."""
+
+    def __init__(self, clients: Clients, penalties: Sequence[str]) -> None:
+        """penalties: which of the fetches of ``train`` add up to the penalty."""
+        self._clients = clients
+        self._penalties = penalties
+
+    def evaluate(self, step: int, feeds: Feeds) -> Evaluation:
+        """Run ``train``; see :class:`Evaluator`."""
+        found = self._clients.run("train", step=step, feeds=feeds)
+        return Evaluation(found["loss"], found["accuracy"], penalty_of(found, self._penalties))
+
+    def order(self, client: str, feeds: Feeds) -> Mapping[str, Array]:
+        """Run the client; see :class:`Evaluator`."""
+        return self._clients.run(client, feeds=feeds)
+
+    def settle(self) -> None:
+        """Nothing is ever under way."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Nothing beside what L-BFGS tells."""
+        return {}
+
+    def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Nothing that the configuration does not say."""
+        return {}
+
+
+def penalty_of(fetched: Mapping[str, Array], penalties: Sequence[str]) -> float:
+    """The penalty of an objective: the sum of its parts in their order, in 64 bits."""
+    return reduce(operator.add, [float(fetched[name]) for name in penalties], 0.0)

@@ -1,0 +1,1 @@
+"""Pieces of strategies that cut layers over workers."""

@@ -1,0 +1,197 @@
+"""Dense layers cut by their units over several workers, from a forward pass that knows nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import NoReturn
+
+from runner.engine import ops
+from runner.engine.graph import Graph, LayerStamp, Node
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Declaration, Part, Variables
+from runner.errors import ConfigError
+from runner.strategies.base import Replica, Share
+from runner.strategies.sharded.blueprint import Blueprint
+from runner.strategies.units import BY_UNIT, joined, mask_of_units, shares_of_units
+
+
+class Cut(Enum):
+    """How the workers hold a tensor: the rows of some examples each, the columns of some units each, or all of it."""
+
+    EXAMPLES = auto()
+    UNITS = auto()
+    COPIES = auto()
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One tensor as the workers hold it: what is on each by its number, in rising order, without empty parts."""
+
+    cut: Cut
+    parts: Mapping[int, Tensor]
+
+
+class ShardedLayers:
+    """Dense layers of one pass, cut by output units: of U units worker j computes the j-th of ``shares(U, K)``.
+
+    Weights (features, U) are cut by columns, what has one value for each unit alike; a worker without units takes no
+    part. A product needs all its inputs: each worker gathers the rows or columns of the others. What treats every unit
+    by itself (biases, ReLU, dropout, batch normalisation over the examples of the pass) stays where the units are.
+    What is added can be differentiated: gradients of what was gathered go back to where it came from and are summed
+    there.
+
+    Bytes on the wire, values of b bytes: a product of N examples whose units are on a set of workers takes, for each
+    of these, N F b bytes of an input with F features but for those it holds itself, and in the backward pass as many
+    back. So F features of all K workers' examples or units are (K - 1) N F b bytes forward, and as many backward. A
+    dropout gathers the indices of examples, 8 bytes of every example of the others to each worker with units.
+    """
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        replicas: Sequence[Replica],
+        stores: Sequence[Variables],
+        scope: str,
+        held: Mapping[Tensor, Spread],
+    ) -> None:
+        """Begin a pass.
+
+        blueprint: a forward pass over the pass's examples. stores: where each worker has its shards of variables.
+        scope: of the nodes in each replica. held: what the layers read, by its tensor in the blueprint.
+        """
+        self._blueprint = blueprint
+        self._replicas = replicas
+        self._stores = stores
+        self._scope = scope
+        self._held = dict(held)
+        self._gathered: dict[tuple[Tensor, int], Tensor] = {}
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the replicas."""
+        return self._replicas[0].graph
+
+    def __getitem__(self, tensor: Tensor) -> Spread:
+        """Where a tensor of the blueprint is."""
+        return self._held[tensor]
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return tensor in self._held
+
+    def add(self, nodes: Sequence[Node]) -> None:
+        """Add nodes of the blueprint, in graph order, each on all workers that have a part in it.
+
+        Raises ConfigError naming the layer that cannot be cut by units.
+        """
+        for declared in self._blueprint.declared_for(nodes):
+            self._declare(declared)
+        for node in nodes:
+            outputs = self._rule(node)(node)
+            self._held.update(zip(node.tensors, outputs, strict=True))
+
+    def rows(self, tensor: Tensor, counts: Sequence[int]) -> dict[int, Tensor]:
+        """Exchange columns for rows: return what all units say of each worker's own examples, (count, U).
+
+        tensor: cut by units. counts: examples of the pass by worker, in whose order they stand. Bytes on the wire:
+        worker j sends N - n_j rows of its U_j columns, in total N U b less n_j U_j b for every j; as many backward.
+        """
+        layer = self._blueprint.graph.nodes[tensor.node].layer
+        owners = [worker for worker, count in enumerate(counts) if count]
+        sent = {}
+        for j, part in self._held[tensor].parts.items():
+            with self._on(j, layer):
+                sent[j] = ops.split(self.graph, part, 0, [counts[k] for k in owners], name="rows")
+        whole = {}
+        for i, k in enumerate(owners):
+            with self._on(k, layer):
+                whole[k] = joined(self.graph, [parts[i] for parts in sent.values()], axis=1)
+        return whole
+
+    def _declare(self, declared: Declaration) -> None:
+        """Give every worker its units of a variable."""
+        axis = declared.spec.rank - 1
+        for j, (lo, hi) in self._shares(declared.spec.shape[axis]):
+            part = Part(declared.spec, axis, lo, hi)
+            self._stores[j].declare(replace(declared, spec=part.spec, part=part), self._replicas[j].device)
+
+    def _rule(self, node: Node) -> Callable[[Node], Sequence[Spread]]:
+        rules = {"variable": self._variable, "fill": self._fill, "matmul": self._matmul, "dropout_mask": self._mask}
+        if node.op in BY_UNIT:
+            return self._by_unit
+        if node.op not in rules:
+            self._refuse(node)
+        return rules[node.op]
+
+    def _variable(self, node: Node) -> Sequence[Spread]:
+        name = self._blueprint.declarations[node[0]].name
+        return [Spread(Cut.UNITS, {j: store[name].tensor for j, store in enumerate(self._stores) if name in store})]
+
+    def _fill(self, node: Node) -> Sequence[Spread]:
+        if node.outputs[0].rank:
+            self._refuse(node)
+        return [Spread(Cut.COPIES, {j: self._add(node, j, [])[0] for j in range(len(self._replicas))})]
+
+    def _matmul(self, node: Node) -> Sequence[Spread]:
+        x, weights = node.inputs
+        turned = node.attributes["transpose_a"] or node.attributes["transpose_b"]
+        if turned or self._held[weights].cut is not Cut.UNITS:
+            self._refuse(node)
+        products = {
+            j: self._add(node, j, [self._whole(x, j, node.layer), shard])[0]
+            for j, shard in self._held[weights].parts.items()
+        }
+        return [Spread(Cut.UNITS, products)]
+
+    def _mask(self, node: Node) -> Sequence[Spread]:
+        step, index = node.inputs
+        shape = node.attributes["shape"]
+        if len(shape) != 2:
+            self._refuse(node)
+        masks = {}
+        for j, (lo, hi) in self._shares(shape[1]):
+            inputs = [self._held[step].parts[j], self._whole(index, j, node.layer)]
+            masks[j] = self._add(node, j, inputs, **mask_of_units(node, (lo, hi)))[0]
+        return [Spread(Cut.UNITS, masks)]
+
+    def _by_unit(self, node: Node) -> Sequence[Spread]:
+        read = [self._held[tensor] for tensor in node.inputs]
+        if any(each.cut is Cut.EXAMPLES for each in read):
+            self._refuse(node)
+        cut = Cut.UNITS if any(each.cut is Cut.UNITS for each in read) else Cut.COPIES
+        workers = next(each for each in read if each.cut is cut).parts
+        added = {j: self._add(node, j, [each.parts[j] for each in read]) for j in workers}
+        return [Spread(cut, {j: copy[port] for j, copy in added.items()}) for port in range(len(node.outputs))]
+
+    def _refuse(self, node: Node) -> NoReturn:
+        layer = f"layer {node.layer.name!r} ({node.layer.kind})" if node.layer else "a node without a layer"
+        raise ConfigError(
+            f"{layer} stands beside or behind a dense layer, and its op {node.op!r} cannot be cut by units there; "
+            "expected dense layers, element-wise ones, dropout and batch normalisation; use parallelism=sync_data"
+        )
+
+    def _whole(self, tensor: Tensor, worker: int, reader: LayerStamp | None) -> Tensor:
+        """All of a tensor on one worker, gathered for the layer that reads it first."""
+        held = self._held[tensor]
+        if held.cut is Cut.COPIES:
+            return held.parts[worker]
+        if (tensor, worker) not in self._gathered:
+            axis = 0 if held.cut is Cut.EXAMPLES else self._blueprint.graph.spec(tensor).rank - 1
+            with self._on(worker, reader):
+                self._gathered[tensor, worker] = joined(self.graph, list(held.parts.values()), axis)
+        return self._gathered[tensor, worker]
+
+    def _add(self, node: Node, worker: int, inputs: Sequence[Tensor], **changes: object) -> Node:
+        with self._on(worker, node.layer):
+            return self.graph.add(node.op, inputs, {**node.attributes, **changes}, name=node.name)
+
+    @contextmanager
+    def _on(self, worker: int, layer: LayerStamp | None) -> Iterator[None]:
+        with self._replicas[worker].within(self._scope), self.graph.layer(layer):
+            yield
+
+    def _shares(self, units: int) -> Iterable[tuple[int, Share]]:
+        """(worker, (begin, end)) of the workers that have units."""
+        return shares_of_units(units, len(self._replicas)).items()

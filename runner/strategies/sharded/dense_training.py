@@ -1,0 +1,162 @@
+"""Training of sharded dense layers pass by pass: losses, gradients at the boundary, and updates in between."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.engine import ops
+from runner.engine.autodiff import gradients
+from runner.engine.graph import Graph
+from runner.engine.network import StateUpdate
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Variable
+from runner.strategies.base import Replica, advance, ordered_sum, scaled, weighted
+from runner.strategies.latest import Latest
+from runner.strategies.sharded.hybrid_layers import DensePass, Rows, add_dense
+from runner.strategies.sharded.network_parts import PartsOf
+
+Pairs = list[tuple[Variable, Tensor]]
+"""Variables with their gradients."""
+
+
+class DenseTraining:
+    """The dense layers of one step.
+
+    updates: of the dense layers in the step. boundary: what the workers gave to the passes, each with the gradient of
+    the batch's loss for it.
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], parts_of: PartsOf, *, updates: int, lr_factor: float, backward: bool
+    ) -> None:
+        """Begin a step.
+
+        parts_of: the network in training. lr_factor: of the learning rate. backward: whether gradients at the boundary
+        are needed.
+        """
+        self._replicas = replicas
+        self._task = replicas[0].task
+        self.updates = updates
+        self._backward = backward
+        self._parts_of = parts_of
+        self._latest = [Latest(replica.variables) for replica in replicas]
+        self._rates = [self._rate(replica, lr_factor) for replica in replicas]
+        self._scores: list[dict[str, list[Tensor]]] = [{"loss": [], "accuracy": []} for _ in replicas]
+        self._statistics: list[dict[str, list[StateUpdate]]] = [defaultdict(list) for _ in replicas]
+        self._pending: list[list[Pairs]] = [[] for _ in replicas]
+        self.boundary: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the replicas."""
+        return self._replicas[0].graph
+
+    def add(self, rows: Rows, number: int) -> None:
+        """Add forward and backward pass ``number`` of the step over some rows, with the variables so far."""
+        scope = f"train/pass_{number}"
+        added = add_dense(self._replicas, self._latest, self._parts_of, rows, scope)
+        losses = self._score(added, scope)
+        self._differentiate(losses, rows, scope)
+        self._collect_statistics(added, sum(rows.counts), scope)
+
+    def gradients(self) -> list[Pairs]:
+        """Return each worker's gradients of its shards, and begin to collect anew.
+
+        They are summed over the passes since the last update, in order, and divided by the examples of an update.
+        """
+        summed: list[Pairs] = []
+        for replica, passes in zip(self._replicas, self._pending, strict=True):
+            with replica.within("train/dense"):
+                of = [variable for variable, _ in passes[0]]
+                totals = [ordered_sum(self.graph, [own[i][1] for own in passes]) for i in range(len(of))]
+            summed.append(list(zip(of, totals, strict=True)))
+            passes.clear()
+        return summed
+
+    def update(self, clipped: Sequence[Pairs], number: int) -> None:
+        """Add update ``number`` of the step by each worker's gradients, of which the optimizer asks no more."""
+        for replica, latest, rate, pairs in zip(self._replicas, self._latest, self._rates, clipped, strict=True):
+            scope = f"update/dense_{number}" if self.updates > 1 else "update"
+            with replica.within(scope):
+                latest.update(self._task.optimizer, pairs, rate, self._count(replica, number))
+
+    def assign(self) -> list[str]:
+        """Add the assignments of variables, slots and moving averages at the end of a step; returns the nodes to run.
+
+        A moving average advances once, by the mean over the passes, weighted by size.
+        """
+        targets = []
+        for replica, latest, statistics in zip(self._replicas, self._latest, self._statistics, strict=True):
+            with replica.within("update"):
+                targets += latest.assign()
+                for parts in statistics.values():
+                    mean = ordered_sum(self.graph, [each.batch_value for each in parts])
+                    targets.append(advance(self.graph, replace(parts[0], batch_value=mean)))
+        return targets
+
+    def scores(self, name: str) -> list[Tensor]:
+        """Each worker's part of the batch's "loss" or "accuracy"."""
+        parts = []
+        for replica, scores in zip(self._replicas, self._scores, strict=True):
+            with replica.within("train/scores"):
+                total = ordered_sum(self.graph, scores[name], name)
+                parts.append(self._divided(total, self._task.batch_size, name))
+        return parts
+
+    def _score(self, added: DensePass, scope: str) -> list[Tensor]:
+        """Add what is differentiated: each worker's part of the loss of an update's examples."""
+        losses = []
+        for k, outputs in added.outputs.items():
+            with self._replicas[k].within(scope):
+                for name, values in (("loss", outputs.losses), ("accuracy", outputs.correct)):
+                    self._scores[k][name].append(ops.reduce_sum(self.graph, values, axes=(0,)))
+                losses.append(self._divided(self._scores[k]["loss"][-1], self._examples_of_update, "loss"))
+        return losses
+
+    def _differentiate(self, losses: Sequence[Tensor], rows: Rows, scope: str) -> None:
+        shards = [latest.trainable for latest in self._latest]
+        given = list(rows.boundary.values()) if self._backward else []
+        wanted = [variable.tensor for own in shards for variable in own]
+        found = iter(gradients(self.graph, losses, [*wanted, *given], scope=f"{scope}/gradients"))
+        for replica, own, pending in zip(self._replicas, shards, self._pending, strict=True):
+            pending.append(replica.paired(own, [next(found) for _ in own], scope))
+        for tensor, gradient in zip(given, found, strict=True):
+            if gradient is not None:
+                self.boundary.append((tensor, self._of_batch(tensor, gradient, scope)))
+
+    def _of_batch(self, tensor: Tensor, gradient: Tensor, scope: str) -> Tensor:
+        """The gradient of the batch's loss, from that of the loss of an update's examples."""
+        if self.updates == 1:
+            return gradient
+        owner = self.graph.nodes[tensor.node]
+        with self.graph.device(owner.device), self.graph.layer(owner.layer), self.graph.absolute_scope(scope):
+            return ops.scale(self.graph, gradient, 1.0 / self.updates)
+
+    def _collect_statistics(self, added: DensePass, examples: int, scope: str) -> None:
+        for k, updates in added.state_updates.items():
+            with self._replicas[k].within(scope):
+                for each in updates:
+                    part = weighted(self.graph, each, examples / self._task.batch_size)
+                    self._statistics[k][each.variable.name].append(part)
+
+    @property
+    def _examples_of_update(self) -> int:
+        return self._task.batch_size // self.updates
+
+    def _divided(self, total: Tensor, examples: int, name: str) -> Tensor:
+        return scaled(self.graph, total, 1.0 / examples, self._task.state_dtype, name)
+
+    def _rate(self, replica: Replica, factor: float) -> Tensor:
+        if factor == 1.0:
+            return replica.learning_rate
+        with replica.within("update"):
+            return ops.scale(self.graph, replica.learning_rate, factor)
+
+    def _count(self, replica: Replica, number: int) -> Tensor:
+        """The number of a dense update over all steps, which optimizers with a count of their own are told."""
+        if self.updates == 1:
+            return replica.step
+        per_step, own = (ops.fill(self.graph, float(value), (), "int64") for value in (self.updates, number))
+        return ops.add(self.graph, ops.mul(self.graph, replica.step, per_step), own)

@@ -1,0 +1,136 @@
+"""The layers of a hybrid network on its workers: bodies beside each other, dense layers across, a loss for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.engine import ops
+from runner.engine.network import Outputs, StateUpdate
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Variables
+from runner.strategies.base import Pass, Replica, Share
+from runner.strategies.sharded.blueprint import add_copies
+from runner.strategies.sharded.dense_sharding import Cut, ShardedLayers, Spread
+from runner.strategies.sharded.network_parts import Parts, PartsOf
+from runner.strategies.sharded.schemes import Examples
+
+
+@dataclass(frozen=True)
+class Body(Pass):
+    """The layers below the dense ones on one worker, over its share of a batch.
+
+    batch: the share as it is fed. boundary: what the first dense layer reads of it, (n, features).
+    """
+
+    batch: Mapping[str, Tensor]
+    boundary: Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What each worker gives to one pass through the dense layers, by its number; nothing where it has no examples.
+
+    counts: examples of every worker. boundary: (count, features). index, labels: (count,) int64.
+    """
+
+    counts: Sequence[int]
+    boundary: Mapping[int, Tensor]
+    index: Mapping[int, Tensor]
+    labels: Mapping[int, Tensor]
+
+
+@dataclass(frozen=True)
+class DensePass:
+    """A pass through dense layers and loss. outputs: what each worker answers for its own examples of the pass.
+
+    state_updates: by worker, statistics of the pass's examples for the worker's units.
+    """
+
+    outputs: Mapping[int, Outputs]
+    state_updates: Mapping[int, Sequence[StateUpdate]]
+
+
+def add_body(replica: Replica, parts: Parts, split: str, share: Share, scope: str) -> Body:
+    """Add the layers below the dense ones over examples lo..hi-1 of a batch; parts: of a network over as many."""
+    blueprint = parts.blueprint
+    with replica.within(scope):
+        batch = replica.inputs(split, share)
+        given = {blueprint.step: replica.step, **{blueprint.batch[field]: fed for field, fed in batch.items()}}
+        added = add_copies(blueprint, parts.body, replica.variables, given)
+    updates = [
+        StateUpdate(replica.variables[each.variable.name], added[each.batch_value], each.decay)
+        for each in blueprint.state_updates
+        if each.batch_value in added
+    ]
+    return Body(share, scope, updates, batch, added[parts.boundary])
+
+
+def rows_of(replicas: Sequence[Replica], bodies: Sequence[Body], passes: Sequence[Examples]) -> list[Rows]:
+    """Cut what the workers computed into what they give to each pass.
+
+    Every tensor of ``boundary`` is a node of its own, for which gradients can be taken.
+    """
+    fields: list[dict[str, dict[int, Tensor]]] = [{"boundary": {}, "index": {}, "labels": {}} for _ in passes]
+    for k, (replica, body) in enumerate(zip(replicas, bodies, strict=True)):
+        taken = [(i, hi - lo) for i, (lo, hi) in enumerate(each[k] for each in passes) if hi > lo]
+        given = {"boundary": body.boundary, "index": body.batch["index"], "labels": body.batch["y"]}
+        for field, whole in given.items():
+            for (i, _), rows in zip(taken, _rows(replica, body.scope, whole, [n for _, n in taken]), strict=True):
+                fields[i][field][k] = rows
+    counts = [[hi - lo for lo, hi in examples] for examples in passes]
+    return [Rows(own, **given) for own, given in zip(counts, fields, strict=True)]
+
+
+def add_dense(
+    replicas: Sequence[Replica], stores: Sequence[Variables], parts_of: PartsOf, rows: Rows, scope: str
+) -> DensePass:
+    """Add a pass through the dense layers, cut by units, and the loss of each worker's examples.
+
+    stores: where every worker has its shards of variables. The logits of an example go to the worker that has its
+    image and its label, so that nothing else is sent for the loss, whichever it is, and kernels and bits of the loss
+    are those of a network that is not cut. Maxima and sums alone would be fewer bytes for many classes, but beside the
+    boundary either is small, and predictions need the logits.
+
+    Bytes on the wire, values of b bytes: see :class:`~runner.strategies.sharded.dense_sharding.ShardedLayers`, and
+    (C - C_k) b for each example of worker k, which has C_k of the C classes itself; as many backward.
+    """
+    parts = parts_of(sum(rows.counts))
+    blueprint = parts.blueprint
+    held = {
+        parts.boundary: Spread(Cut.EXAMPLES, rows.boundary),
+        blueprint.batch["index"]: Spread(Cut.EXAMPLES, rows.index),
+        blueprint.step: Spread(Cut.COPIES, {k: replica.step for k, replica in enumerate(replicas)}),
+    }
+    layers = ShardedLayers(blueprint, replicas, stores, scope, held)
+    layers.add(parts.dense)
+    outputs = {
+        k: _add_head(replicas[k], parts_of(rows.counts[k]), logits, rows.labels[k], scope)
+        for k, logits in layers.rows(parts.logits, rows.counts).items()
+    }
+    return DensePass(outputs, _statistics(layers, parts, stores))
+
+
+def _rows(replica: Replica, scope: str, whole: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    graph = replica.graph
+    with replica.within(scope), graph.layer(graph.nodes[whole.node].layer):
+        cut = [whole] if len(counts) == 1 else ops.split(graph, whole, 0, counts, name="rows")
+        return [ops.identity(graph, each, name="given") for each in cut]
+
+
+def _add_head(replica: Replica, parts: Parts, logits: Tensor, labels: Tensor, scope: str) -> Outputs:
+    blueprint = parts.blueprint
+    given = {parts.logits: logits, blueprint.batch["y"]: labels}
+    with replica.within(scope):
+        added = add_copies(blueprint, parts.head, replica.variables, given)
+    drawn = blueprint.outputs
+    return Outputs(added[drawn.losses], added[drawn.logits], added[drawn.predictions], added[drawn.correct])
+
+
+def _statistics(layers: ShardedLayers, parts: Parts, stores: Sequence[Variables]) -> dict[int, list[StateUpdate]]:
+    found: dict[int, list[StateUpdate]] = {k: [] for k in range(len(stores))}
+    for each in parts.blueprint.state_updates:
+        if each.batch_value in layers:
+            for j, part in layers[each.batch_value].parts.items():
+                found[j].append(StateUpdate(stores[j][each.variable.name], part, each.decay))
+    return found

@@ -1,0 +1,132 @@
+"""Which layers of a network are cut over workers, and where: dense layers that were chosen, and what follows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from runner.engine.graph import Graph, LayerStamp, Node
+from runner.engine.tensor import Tensor
+from runner.errors import ConfigError
+from runner.strategies.base import Share
+from runner.strategies.sharded.blueprint import Blueprint
+from runner.strategies.units import BY_UNIT, shares_of_units
+
+_SHARD = re.compile(r"(.+)/shard_(\d+)")
+
+
+class Way(Enum):
+    """How a layer is cut.
+
+    COLUMN: a dense layer by its output units. ROW: a dense layer by its input units. UNITS: a layer that treats every
+    unit by itself, behind a layer cut by columns.
+    """
+
+    COLUMN = "column"
+    ROW = "row"
+    UNITS = "units"
+
+
+DENSE_WAYS = (Way.COLUMN.value, Way.ROW.value)
+"""What a dense layer can be asked for as."""
+
+
+@dataclass(frozen=True)
+class LayerCut:
+    """A layer over workers. shares: worker -> (begin, end) of its units; workers without any are left out."""
+
+    way: Way
+    shares: Mapping[int, Share]
+
+
+def dense_layers(blueprint: Blueprint) -> list[str]:
+    """Names of the dense layers of a network, in its order."""
+    stamps = dict.fromkeys(node.layer for node in blueprint.forward if node.layer is not None)
+    return [stamp.name for stamp in stamps if stamp.kind == "dense"]
+
+
+def cut_layers(blueprint: Blueprint, ways: Mapping[str, Way], workers: int) -> dict[str, LayerCut]:
+    """Return how each layer is cut that is not whole.
+
+    ways: of dense layers. Layers behind columns that compute each unit from the same unit alone (activations, dropout)
+    are cut as these are. Raises ConfigError for a layer in ``ways`` that is more than a product and a bias.
+    """
+    graph = blueprint.graph
+    cuts: dict[str, LayerCut] = {}
+    columns: set[Tensor] = set()
+    for name, nodes in _nodes_of_layers(blueprint.forward).items():
+        if name in ways:
+            units = _units_of_product(graph, name, nodes, ways[name])
+            cuts[name] = LayerCut(ways[name], shares_of_units(units, workers))
+        else:
+            passed = _units_passed_on(graph, nodes, columns)
+            if passed is not None:
+                cuts[name] = LayerCut(Way.UNITS, shares_of_units(passed, workers))
+        if name in cuts and cuts[name].way is not Way.ROW:
+            columns.update(tensor for node in nodes for tensor in node.tensors)
+    return cuts
+
+
+def shard_name(layer: str, worker: int) -> str:
+    """What the part of a layer on a worker is called, which is placed as a layer of its own."""
+    return f"{layer}/shard_{worker}"
+
+
+def shard_of(name: str) -> tuple[str, int] | None:
+    """The layer and the worker that :func:`shard_name` made a name of; None for other names."""
+    found = _SHARD.fullmatch(name)
+    return None if found is None else (found[1], int(found[2]))
+
+
+def shard_stamp(layer: LayerStamp, worker: int) -> LayerStamp:
+    """What the nodes of a layer on a worker are stamped with."""
+    return LayerStamp(shard_name(layer.name, worker), layer.kind)
+
+
+def _nodes_of_layers(nodes: Sequence[Node]) -> dict[str, list[Node]]:
+    layers: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.layer is not None:
+            layers.setdefault(node.layer.name, []).append(node)
+    return layers
+
+
+def _read_from_outside(nodes: Sequence[Node]) -> set[Tensor]:
+    own = {node.name for node in nodes}
+    return {tensor for node in nodes for tensor in node.inputs if tensor.node not in own}
+
+
+def _units_of_product(graph: Graph, layer: str, nodes: Sequence[Node], way: Way) -> int:
+    """Units of a dense layer that are cut: columns or rows of its weights (features, units)."""
+    products = [node for node in nodes if node.op == "matmul"]
+    turned = any(node.attributes[key] for node in products for key in ("transpose_a", "transpose_b"))
+    plain = {node.op for node in nodes} <= {"variable", "cast", "matmul", "add"}
+    if not plain or turned or len(products) != 1 or _read_from_outside(nodes) != {products[0].inputs[0]}:
+        raise ConfigError(
+            f"parallelism.shard: layer {layer!r} has the ops {', '.join(node.op for node in nodes)}; expected one "
+            "product of what it reads with its weights, and a bias; leave the layer out"
+        )
+    rows, columns = graph.spec(products[0].inputs[1]).shape
+    return columns if way is Way.COLUMN else rows
+
+
+def _is_by_unit(node: Node) -> bool:
+    scalar = node.op == "fill" and node.outputs[0].rank == 0
+    return scalar or node.op in BY_UNIT or node.op == "dropout_mask"
+
+
+def _units_passed_on(graph: Graph, nodes: Sequence[Node], columns: Collection[Tensor]) -> int | None:
+    """Units of a layer that computes each from the same unit of tensors cut by columns; None for another layer."""
+    if not all(_is_by_unit(node) for node in nodes):
+        return None
+    # A mask reads the step and the indices of examples, which every worker can have.
+    read = _read_from_outside([node for node in nodes if node.op != "dropout_mask"])
+    read -= {tensor for node in nodes for tensor in node.tensors}
+    specs = [*(graph.spec(tensor) for tensor in read), *(spec for node in nodes for spec in node.outputs)]
+    shapes = {spec.shape for spec in specs if spec.rank}
+    if not read or not read <= set(columns) or len(shapes) != 1:
+        return None
+    (shape,) = shapes
+    return shape[1] if len(shape) == 2 else None

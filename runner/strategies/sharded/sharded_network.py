@@ -1,0 +1,212 @@
+"""A network with some of its dense layers cut over workers, added in the place of the whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from runner.engine import ops
+from runner.engine.graph import Graph, LayerStamp, Node
+from runner.engine.network import NetworkBuilder, Outputs
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Declaration, Part
+from runner.strategies.base import Task, ordered_sum
+from runner.strategies.sharded.blueprint import Blueprint
+from runner.strategies.sharded.layer_cuts import LayerCut, Way, cut_layers, shard_stamp
+from runner.strategies.units import joined, mask_of_units
+
+
+@dataclass(frozen=True)
+class ShardedNetwork:
+    """The network function of a task, with dense layers cut over workers (Shoeybi et al. 2019, section 3).
+
+    The nodes of a cut layer on worker j have a stamp of their own,
+    :func:`~runner.strategies.sharded.layer_cuts.shard_stamp`,
+    so that they can be placed there; devices are not decided here. Weights W (F, U) and biases are parts of the
+    variables of the whole network.
+
+    column: of U units worker j has those of ``shares(U, K)``: the same columns of W and entries of the bias. It
+    computes them from all F features, which it is sent. Layers that treat each unit by itself go on there, dropout with
+    the columns of the whole layer's draws. Who needs all units gathers them: once for all whole layers, beside
+    the first of them, and on each worker for its part of another column layer.
+    row: of F features worker j has those of ``shares(F, K)``: the same rows of W. Behind a column layer these are the
+    units it has; otherwise they are cut out where the features are. The products (N, U) are summed in the order of the
+    workers and the bias is added to the sum, beside the layer that reads it, if that is whole.
+
+    Bytes on the wire for N examples, values of b bytes; backward as many as forward, the other way, where gradients are
+    needed; one of K workers with units computes what is read, and one of them reads the result:
+
+    - column: (K - 1) N F b to send the features, N (U - U_r) b to gather for a reader on worker r;
+    - column behind column: (K - 1) N F b to gather in between, F being the units of the first;
+    - row: N (F - F_s) b to send the features from worker s, (K - 1) N U b for the sum;
+    - column then row: nothing in between, so (K - 1) N F b before and (K - 1) N U b behind.
+
+    A source or a reader on a worker that has no units takes part with all K workers instead of K - 1 and with all
+    parts. Dropout on shards has 8 N for the indices of examples and 8 for the step to each worker but the first.
+    """
+
+    task: Task
+    ways: Mapping[str, Way]
+    workers: int
+
+    def __call__(self, net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
+        """Add the network over a batch; raises ConfigError for a layer that cannot be cut."""
+        blueprint = Blueprint.of(self.task, net.graph.spec(batch["y"]).shape[0], training=net.training)
+        added = _ShardedPass(net, blueprint, batch, cut_layers(blueprint, self.ways, self.workers))
+        added.add(blueprint.forward)
+        for each in blueprint.state_updates:
+            net.advance(net.variables[each.variable.name], added.whole(each.batch_value), each.decay)
+        drawn = blueprint.outputs
+        return Outputs(*map(added.whole, (drawn.losses, drawn.logits, drawn.predictions, drawn.correct)))
+
+
+class _ShardedPass:
+    """One forward pass: what of the blueprint has been added, whole or in parts, and the rules to add more."""
+
+    def __init__(
+        self,
+        net: NetworkBuilder,
+        blueprint: Blueprint,
+        batch: Mapping[str, Tensor],
+        cuts: Mapping[str, LayerCut],
+    ) -> None:
+        self._net = net
+        self._blueprint = blueprint
+        self._cuts = cuts
+        self._whole = {blueprint.step: net.step, **{blueprint.batch[field]: fed for field, fed in batch.items()}}
+        self._parts: dict[Tensor, Mapping[int, Tensor]] = {}
+        self._gathered: dict[tuple[Tensor, int | None], Tensor] = {}
+        self._alone = {name for name, cut in cuts.items() if cut.way is Way.ROW}
+        """Row layers whose sum nobody has read so far."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is added to."""
+        return self._net.graph
+
+    def add(self, nodes: Sequence[Node]) -> None:
+        """Add nodes of the blueprint, in graph order."""
+        for declared in self._blueprint.declared_for(nodes):
+            self._declare(declared)
+        for node in nodes:
+            self._rule(node)(node)
+
+    def whole(self, tensor: Tensor, reader: LayerStamp | None = None) -> Tensor:
+        """All of a tensor of the blueprint; gathered, if need be, beside the whole layer that reads it first."""
+        if tensor not in self._parts:
+            return self._whole[tensor]
+        if (tensor, None) not in self._gathered:
+            with self.graph.layer(reader):
+                self._gathered[tensor, None] = self._joined(tensor)
+        return self._gathered[tensor, None]
+
+    def _declare(self, declared: Declaration) -> None:
+        variables, layer = self._net.variables, declared.layer
+        cut = self._cut(layer)
+        if layer is None or cut is None or (cut.way is Way.ROW and declared.spec.rank < 2):
+            variables.declare(declared, variables.device)
+            return
+        axis = 0 if cut.way is Way.ROW else declared.spec.rank - 1
+        for j, (begin, end) in cut.shares.items():
+            part = Part(declared.spec, axis, begin, end)
+            own = replace(declared, spec=part.spec, part=part, layer=shard_stamp(layer, j))
+            variables.declare(own, variables.device)
+
+    def _cut(self, layer: LayerStamp | None) -> LayerCut | None:
+        return None if layer is None else self._cuts.get(layer.name)
+
+    def _rule(self, node: Node) -> Callable[[Node], None]:
+        cut = self._cut(node.layer)
+        if node[0] in self._blueprint.declarations:
+            return self._add_variable
+        if cut is None or (cut.way is Way.ROW and not any(tensor in self._parts for tensor in node.inputs)):
+            return self._add_whole
+        if node.op == "matmul":
+            return self._add_sum_of_products if cut.way is Way.ROW else self._add_columns
+        return self._add_mask if node.op == "dropout_mask" else self._add_by_unit
+
+    def _add_variable(self, node: Node) -> None:
+        held = self._net.variables.parts(self._blueprint.declarations[node[0]].name)
+        if held[0].part is None:
+            self._whole[node[0]] = held[0].tensor
+        else:
+            self._parts[node[0]] = dict(zip(self._shares(node), (each.tensor for each in held), strict=True))
+
+    def _add_whole(self, node: Node) -> None:
+        inputs = [self.whole(tensor, node.layer) for tensor in node.inputs]
+        with self.graph.layer(node.layer):
+            beside = self._sums_first_read(inputs, node.layer)
+            copy = self.graph.add(node.op, inputs, node.attributes, name=node.name, colocate_with=beside)
+        self._whole.update(zip(node.tensors, copy.tensors, strict=True))
+
+    def _sums_first_read(self, inputs: Sequence[Tensor], reader: LayerStamp | None) -> list[str]:
+        """Nodes of row layers, among those of the inputs, that a layer is the first to read."""
+        found = []
+        for node in (self.graph.nodes[tensor.node] for tensor in inputs):
+            if node.layer is not None and node.layer != reader and node.layer.name in self._alone:
+                self._alone.remove(node.layer.name)
+                found.append(node.name)
+        return found
+
+    def _add_by_unit(self, node: Node) -> None:
+        copies = {j: self._add(node, j, [self._parts[tensor][j] for tensor in node.inputs]) for j in self._shares(node)}
+        for port, tensor in enumerate(node.tensors):
+            self._parts[tensor] = {j: copy[port] for j, copy in copies.items()}
+
+    def _add_mask(self, node: Node) -> None:
+        inputs = [self.whole(tensor) for tensor in node.inputs]
+        self._parts[node[0]] = {
+            j: self._add(node, j, inputs, **mask_of_units(node, share))[0] for j, share in self._shares(node).items()
+        }
+
+    def _add_columns(self, node: Node) -> None:
+        x, weights = node.inputs
+        self._parts[node[0]] = {
+            j: self._add(node, j, [self._all_on(j, x, node), shard])[0] for j, shard in self._parts[weights].items()
+        }
+
+    def _all_on(self, worker: int, tensor: Tensor, reader: Node) -> Tensor:
+        """All of a tensor for a worker's part of a layer."""
+        if tensor not in self._parts:
+            return self._whole[tensor]
+        if (tensor, worker) not in self._gathered:
+            with self._on(worker, reader):
+                self._gathered[tensor, worker] = self._joined(tensor)
+        return self._gathered[tensor, worker]
+
+    def _add_sum_of_products(self, node: Node) -> None:
+        x, weights = node.inputs
+        features = self._parts[x] if x in self._parts else self._cut_features(node)
+        products = [self._add(node, j, [features[j], shard])[0] for j, shard in self._parts[weights].items()]
+        with self.graph.layer(node.layer):
+            self._whole[node[0]] = ordered_sum(self.graph, products, f"{node.name}/sum")
+
+    def _cut_features(self, node: Node) -> dict[int, Tensor]:
+        """What a row layer reads, cut where it is, so that no worker is sent more than it needs."""
+        whole, shares = self._whole[node.inputs[0]], self._shares(node)
+        if len(shares) == 1:
+            return dict.fromkeys(shares, whole)
+        with self.graph.layer(self.graph.nodes[whole.node].layer):
+            sizes = [end - begin for begin, end in shares.values()]
+            parts = ops.split(self.graph, whole, 1, sizes, name=f"{node.name}/features")
+        return dict(zip(shares, parts, strict=True))
+
+    def _shares(self, node: Node) -> Mapping[int, tuple[int, int]]:
+        cut = self._cut(node.layer)
+        assert cut is not None, "only nodes of cut layers have shares"
+        return cut.shares
+
+    def _joined(self, tensor: Tensor) -> Tensor:
+        return joined(self.graph, list(self._parts[tensor].values()), axis=1)
+
+    def _add(self, node: Node, worker: int, inputs: Sequence[Tensor], **changes: object) -> Node:
+        with self._on(worker, node):
+            return self.graph.add(node.op, inputs, {**node.attributes, **changes}, name=node.name)
+
+    @contextmanager
+    def _on(self, worker: int, node: Node) -> Iterator[None]:
+        """Stamp what is added with the part of a node's layer on a worker."""
+        assert node.layer is not None, "only nodes of layers are cut"
+        with self.graph.name_scope(f"shard_{worker}"), self.graph.layer(shard_stamp(node.layer, worker)):
+            yield

@@ -1,0 +1,162 @@
+"""Whose statistics batch normalisation takes, where several workers compute one batch.
+
+Each way is a function from the replicas and their forward passes to how the statistics of these meet; strategies
+offer them as ``parallelism.statistics``. Networks without batch normalisation are the same under all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from runner.engine import ops
+from runner.engine.autodiff import gradients
+from runner.engine.network import StateUpdate
+from runner.engine.passes.rewriting import Moved
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Variable
+from runner.strategies.base import Forward, Gradients, Pass, Replica, Share
+from runner.strategies.synchronous.pooled_normalization import pool_normalizations
+
+_SCOPE = "train"
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """How the statistics of the workers' passes meet.
+
+    parts: of each worker, moving averages with parts of a sum over the workers. settled: of each worker, moving
+    averages to advance by values that are no parts of a sum; they are equal on all. moved: where tensors of the passes
+    are found now; where there are such, what a worker puts out depends on the examples of all.
+    """
+
+    parts: Sequence[Sequence[StateUpdate]]
+    settled: Sequence[Sequence[StateUpdate]]
+    moved: Moved = field(default_factory=dict)
+
+
+Statistics = Callable[[Sequence[Replica], Sequence[Pass]], Normalised]
+"""Lets the statistics of passes meet that are not yet differentiated, one of each replica of one graph.
+
+The replicas go on in the graph they name afterwards, which may be another one.
+"""
+
+
+def of_shares(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
+    """Normalise each share by its own statistics; moving averages see their mean, weighted by size.
+
+    The parts of that mean are left to be summed with the gradients.
+    """
+    parts = [replica.weighted(passed) for replica, passed in zip(replicas, passes, strict=True)]
+    return Normalised(parts, _nothing(replicas))
+
+
+def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
+    """Normalise each share by its own statistics; moving averages see those of the first share alone.
+
+    As on Cloud TPU (Inception v3 guide, "Batch normalization"): only shard 0 updates the
+    averages, once a step. The decay a of a network is meant for workers that update them one after the other, K times
+    a step; here it becomes a^K, because K updates with a are one with a^K when all shares have the same statistics:
+    0.9997 for eight GPUs is 0.9997^8 = 0.9976 for eight shards.
+
+    The first worker sends its statistics, n values of b bytes, in one message to each other: (K - 1) n b bytes. Where
+    averages are kept by parameter servers, it sends them there instead, n b bytes.
+    """
+    received = _sent_by_first(replicas, passes[0])
+    settled = [_updates(passed, values, workers=len(replicas)) for passed, values in zip(passes, received, strict=True)]
+    return Normalised(_nothing(replicas), settled)
+
+
+def of_batch(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
+    """Normalise by the statistics of the whole batch: together the workers are one worker with that batch.
+
+    Bytes: see :func:`pool_normalizations`; nothing more is sent for the moving averages, since every worker has
+    normalised by the statistics they see.
+    """
+    graph, moved = pool_normalizations(replicas[0].graph, [replica.device for replica in replicas])
+    if not moved:
+        return of_shares(replicas, passes)
+    for replica in replicas:
+        replica.adopt(graph)
+    settled = [
+        [replace(each, batch_value=moved.get(each.batch_value, each.batch_value)) for each in passed.state_updates]
+        for passed in passes
+    ]
+    return Normalised(_nothing(replicas), settled, moved)
+
+
+STATISTICS: dict[str, Statistics] = {"shares": of_shares, "first_worker": of_first_worker, "pooled": of_batch}
+
+
+Compute = Callable[[Sequence[Replica], Sequence[Share]], list[Gradients]]
+"""Adds forward and backward passes of the replicas of one graph, each over its share; returns what each computed."""
+
+
+def compute_gradients(replicas: Sequence[Replica], shares: Sequence[Share], statistics: Statistics) -> list[Gradients]:
+    """Add forward and backward passes of the replicas of one graph, each over its share; returns what each computed.
+
+    Where what a worker puts out depends on the examples of all, the sum of all losses is differentiated for the
+    variables of all replicas in one go. A worker's gradient then is that of the batch's loss for its own copy of the
+    variables, and the sum of the workers' is that of the network.
+    """
+    passes = [replica.forward(share, _SCOPE) for replica, share in zip(replicas, shares, strict=True)]
+    normalised = statistics(replicas, passes)
+    if normalised.moved:
+        passes = [_moved(each, normalised.moved) for each in passes]
+        pairs = _together(replicas, passes)
+    else:
+        pairs = [replica.differentiate(passed) for replica, passed in zip(replicas, passes, strict=True)]
+    return [
+        Gradients(passed.loss, passed.accuracy, own, parts, settled)
+        for passed, own, parts, settled in zip(passes, pairs, normalised.parts, normalised.settled, strict=True)
+    ]
+
+
+def _nothing(replicas: Sequence[Replica]) -> list[list[StateUpdate]]:
+    return [[] for _ in replicas]
+
+
+def _together(replicas: Sequence[Replica], passes: Sequence[Forward]) -> list[list[tuple[Variable, Tensor]]]:
+    """Differentiate the sum of the losses for the variables of every replica."""
+    wanted = [replica.variables.trainable for replica in replicas]
+    found = iter(
+        gradients(
+            replicas[0].graph,
+            [passed.loss for passed in passes],
+            [variable.tensor for own in wanted for variable in own],
+            scope=f"{_SCOPE}/gradients",
+        )
+    )
+    return [
+        replica.paired(own, [next(found) for _ in own], passed.scope)
+        for replica, own, passed in zip(replicas, wanted, passes, strict=True)
+    ]
+
+
+def _sent_by_first(replicas: Sequence[Replica], passed: Pass) -> list[list[Tensor]]:
+    """Return the first worker's statistics as every worker holds them."""
+    graph, own = replicas[0].graph, [update.batch_value for update in passed.state_updates]
+    if not own or len(replicas) == 1:
+        return [own for _ in replicas]
+    held = []
+    with graph.layer(passed.state_updates[0].variable.layer), graph.absolute_scope(f"{_SCOPE}/statistics"):
+        with graph.device(replicas[0].device):
+            sent = ops.concat(graph, own, axis=0, name="sent")
+        # The first, too, goes on with what it sends, in which compression may have left less than it had.
+        for replica in replicas:
+            with graph.device(replica.device):
+                held.append(list(ops.split(graph, sent, 0, [graph.spec(each).size for each in own])))
+    return held
+
+
+def _updates(passed: Pass, values: Sequence[Tensor], workers: int) -> list[StateUpdate]:
+    return [
+        StateUpdate(own.variable, value, own.decay**workers)
+        for own, value in zip(passed.state_updates, values, strict=True)
+    ]
+
+
+def _moved(passed: Forward, moved: Moved) -> Forward:
+    """The forward pass in the rewritten graph."""
+    loss, accuracy = (moved.get(tensor, tensor) for tensor in (passed.loss, passed.accuracy))
+    return replace(passed, loss=loss, accuracy=accuracy)

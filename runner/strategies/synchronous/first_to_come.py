@@ -1,0 +1,182 @@
+"""Who makes the updates where there are backup workers: the first m shares of a step that come count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from runner.engine.conductor import Clients, Conductor, Finished
+from runner.engine.session import scalar
+from runner.errors import ConfigError
+from runner.strategies.client_names import numbered
+from runner.strategies.synchronous.contributors import CONTRIBUTORS, Contributors
+
+Array = NDArray[Any]
+
+APPLY = "apply"
+NORM = "norm"
+
+
+def share_client(worker: int) -> str:
+    """The client that computes a worker's share and sends it to the servers."""
+    return numbered("share", worker)
+
+
+def read_client(worker: int) -> str:
+    """The client that copies the variables to a worker."""
+    return numbered("read", worker)
+
+
+def counted(position: int) -> str:
+    """What a server is fed as: the worker whose share is summed at this position."""
+    return f"worker_{position}"
+
+
+@dataclass(frozen=True)
+class CountedShares:
+    """The shares of a step. batch: examples of an update. counted: shares that count.
+
+    examples: of every worker's share. dtype: of what is fed to scale by.
+    """
+
+    batch: int
+    counted: int
+    examples: tuple[int, ...]
+    dtype: str
+
+    @property
+    def even(self) -> bool:
+        """Whether any of the shares that may count together make up the batch."""
+        return set(self.examples) == {self.batch / self.counted}
+
+
+class FirstToCome(Conductor):
+    """Makes an update of the first shares that come; those that come later are dropped by the step they are of.
+
+    A worker that is late is let go on with what it is at; that is dropped, and it takes part in the step that is open
+    then. One that has only read the variables when its step is over does not compute its share. A conductor; see
+    :class:`~runner.engine.conductor.Conductor`.
+    """
+
+    def __init__(
+        self,
+        clients: Clients,
+        shares: CountedShares,
+        *,
+        clips: bool,
+        replayed: Mapping[int, Contributors] | None = None,
+    ) -> None:
+        """clips: whether there is a ``norm`` before each ``apply``. replayed: step -> workers whose shares count."""
+        self._clients = clients
+        self._shares = shares
+        self._clips = clips
+        self._replayed = replayed
+        workers = range(len(shares.examples))
+        self._reads = {read_client(k): k for k in workers}
+        self._computes = {share_client(k): k for k in workers}
+        self._under_way: set[str] = set()
+        self._open: int | None = None
+        self._feeds: Mapping[str, Any] = {}
+        self._wanted: Contributors = ()
+        self._came: list[int] = []
+        self._counted: dict[int, Contributors] = {}
+        self._dropped: dict[int, list[int]] = {}
+        self._since = {"comm/dropped_shares": 0, "comm/dropped_examples": 0, "comm/unseen_examples": 0}
+
+    def update(self, step: int, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
+        """Wait for the shares that count and apply them; fetches "loss" and "accuracy" over the examples they hold."""
+        self._begin(step, feeds)
+        while len(self._came) < self._shares.counted:
+            self._take(self._finished())
+        self._open = None
+        contributors = tuple(sorted(self._came))
+        self._counted[step] = contributors
+        held = sum(self._shares.examples[k] for k in contributors)
+        self._since["comm/unseen_examples"] += sum(self._shares.examples) - held
+        chosen: dict[str, Any] = {counted(i): scalar(k, "int64") for i, k in enumerate(contributors)}
+        if not self._shares.even:
+            chosen["scale"] = scalar(self._shares.batch / held, self._shares.dtype)
+        short = self._run(NORM, step, chosen) if self._clips else {}
+        return self._run(APPLY, step, {**feeds, **chosen, **short})
+
+    def settle(self) -> None:
+        """Wait for what late workers are at, and drop it."""
+        while self._under_way:
+            self._take(self._finished())
+
+    def metrics(self) -> Mapping[str, float]:
+        """Shares that were begun and dropped, their examples, and examples given out that are in no update."""
+        since = dict(self._since)
+        self._since = dict.fromkeys(since, 0)
+        return since
+
+    def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Of every update whose shares counted and whose were dropped: lines of ``contributors.jsonl``."""
+        examples = self._shares.examples
+        return {
+            CONTRIBUTORS: [
+                {
+                    "step": step,
+                    "contributors": list(contributors),
+                    "dropped": [{"worker": k, "examples": examples[k]} for k in self._dropped.get(step, ())],
+                }
+                for step, contributors in self._counted.items()
+            ]
+        }
+
+    def _begin(self, step: int, feeds: Mapping[str, Any]) -> None:
+        self._open, self._feeds, self._came = step, feeds, []
+        self._wanted = tuple(self._computes.values()) if self._replayed is None else _of_step(self._replayed, step)
+        busy = {self._worker(client) for client in self._under_way}
+        for worker in self._wanted:
+            if worker not in busy:
+                self._launch(read_client(worker), step)
+
+    def _take(self, ended: Finished) -> None:
+        """Go on after a reading or a share: with what its worker can do next for the step that is open."""
+        worker, is_share = self._worker(ended.client), ended.client in self._computes
+        if ended.step == self._open:
+            if is_share:
+                self._came.append(worker)
+            else:
+                self._launch(share_client(worker), ended.step, {"step": self._feeds["step"]})
+            return
+        self._drop(ended.step, worker)
+        if self._open is not None and worker in self._wanted:
+            self._launch(read_client(worker), self._open)
+
+    def _drop(self, step: int, worker: int) -> None:
+        self._dropped.setdefault(step, []).append(worker)
+        self._since["comm/dropped_shares"] += 1
+        self._since["comm/dropped_examples"] += self._shares.examples[worker]
+
+    def _run(self, client: str, step: int, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
+        """Launch a client of the servers and wait for its end; shares that come meanwhile are late."""
+        self._launch(client, step, feeds)
+        while (ended := self._finished()).client != client:
+            self._take(ended)
+        return ended.fetches
+
+    def _launch(self, client: str, step: int, feeds: Mapping[str, Any] | None = None) -> None:
+        self._clients.launch(client, step=step, feeds=feeds)
+        self._under_way.add(client)
+
+    def _finished(self) -> Finished:
+        ended = self._clients.finished()
+        self._under_way.remove(ended.client)
+        return ended
+
+    def _worker(self, client: str) -> int:
+        return self._reads[client] if client in self._reads else self._computes[client]
+
+
+def _of_step(replayed: Mapping[int, Contributors], step: int) -> Contributors:
+    if step not in replayed:
+        raise ConfigError(
+            f"parallelism.replay: the file has steps {min(replayed)} to {max(replayed)}, but step {step} is to be "
+            "made: give the run as many steps as were recorded"
+        )
+    return replayed[step]

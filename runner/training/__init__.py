@@ -1,0 +1,1 @@
+"""One run: wired from a configuration, trained to its end, however it comes."""

@@ -1,0 +1,169 @@
+"""Where the layers of a model-parallel run are: decided once, kept as ``placement.json``, and read from such files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runner.engine.cost import Seconds, node_seconds
+from runner.engine.device import Cluster
+from runner.engine.kernel_table import load_kernels
+from runner.engine.measured_costs import measured_seconds
+from runner.engine.passes.layer_groups import colocate_layers, devices_of_layers, home_layers
+from runner.engine.program import Program
+from runner.engine.program_placement import place_program
+from runner.errors import ConfigError
+from runner.files import read_regular, replace_durably
+from runner.strategies.model import ModelParallel
+from runner.strategies.sharded.layer_cuts import shard_of
+
+VERSION = 1
+_MAX_BYTES = 1 << 26
+_NS = 1e-9
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where layers are, and why.
+
+    layers: layer, or shard of one, -> device, in the order of the network; everything that belongs to it is there.
+    idle: devices without a layer. found_by: the way it was found. tried_step_s: way -> simulated seconds of a training
+    step.
+    """
+
+    layers: Mapping[str, str]
+    idle: tuple[str, ...]
+    found_by: str
+    tried_step_s: Mapping[str, float]
+
+    @property
+    def step_s(self) -> float:
+        """Simulated seconds of a training step."""
+        return self.tried_step_s[self.found_by]
+
+    def write(self, path: Path) -> None:
+        """Write the file that :func:`read_layers` reads; raises OSError."""
+        document = {"version": VERSION, **asdict(self)}
+        replace_durably(path, (json.dumps(document, indent=1) + "\n").encode())
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A program with its placement. seconds: what its nodes take, by which it was placed."""
+
+    program: Program
+    placement: Placement
+    seconds: Seconds
+
+
+def settle(strategy: ModelParallel, program: Program, cluster: Cluster, kept: Path | None = None) -> Settled:
+    """Place a program, or put it where a stored placement says.
+
+    kept: the placement of the run that goes on, before whatever the strategy names. Reads the files that
+    ``parallelism.placement`` and ``parallelism.costs`` name. Raises ConfigError where they are no such files or do
+    not fit.
+    """
+    seconds = _seconds_of_nodes(strategy.costs if kept is None else None, program, cluster)
+    stored = kept if kept is not None or strategy.placement is None else Path(strategy.placement)
+    if stored is not None:
+        layers = read_layers(stored)
+        _expect_fit(stored, layers, program, cluster)
+        program = replace(program, graph=colocate_layers(program.graph, layers))
+    placed = place_program(program, cluster, load_kernels(), seconds)
+    layers = devices_of_layers(placed.program.graph)
+    idle = tuple(device.name for device in cluster.devices if device.name not in layers.values())
+    return Settled(placed.program, Placement(layers, idle, placed.found_by, placed.tried), seconds)
+
+
+def placement_text(placement: Placement) -> str:
+    """A line on how the placement was found and what was tried, and a line for each device with its layers."""
+    tried = ", ".join(f"{way} {1e3 * seconds:,.3f} ms" for way, seconds in placement.tried_step_s.items())
+    devices = sorted({*placement.layers.values(), *placement.idle})
+    return "\n".join(
+        [
+            f"placement of layers: {placement.found_by} (step as simulated: {tried})",
+            *(f"  {device}: {', '.join(_on(placement, device)) or 'no layer'}" for device in devices),
+        ]
+    )
+
+
+def place_text(placement: Placement, layer: str) -> str:
+    """Where a layer is: its device, over how many devices it is cut, or both; "-" where nothing of it was placed."""
+    shards = [shard for shard in map(shard_of, placement.layers) if shard is not None and shard[0] == layer]
+    own = [placement.layers[layer]] if layer in placement.layers else []
+    return ", ".join([f"cut over {len(shards)} devices", *own] if shards else own) or "-"
+
+
+def _on(placement: Placement, device: str) -> list[str]:
+    return [layer for layer, own in placement.layers.items() if own == device]
+
+
+def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> Seconds:
+    """What nodes take: by the record that ``parallelism.costs`` names, or by the formulas where it is None."""
+    if costs is None:
+        return node_seconds
+    try:
+        return measured_seconds(_recorded(costs), program, cluster, load_kernels())
+    except ValueError as error:
+        raise ConfigError(
+            f"parallelism.costs={costs}: {error}; expected a run with trace=true of this network under "
+            "parallelism=single with train.microbatches, or parallelism=model with parallelism.concurrent_steps, as "
+            "many parts as here"
+        ) from None
+
+
+def read_layers(path: Path) -> dict[str, str]:
+    """Return layer -> device of a ``placement.json``; raises ConfigError for anything else."""
+    document = _json(f"parallelism.placement={path}", path)
+    layers = document.get("layers")
+    plain = isinstance(layers, dict) and all(isinstance(device, str) for device in layers.values())
+    if document.get("version") != VERSION or not isinstance(layers, dict) or not plain:
+        raise ConfigError(
+            f"parallelism.placement={path}: expected the placement.json of a run: version {VERSION}, and layers, a map "
+            "from names of layers to devices"
+        )
+    return layers
+
+
+def _expect_fit(path: Path, stored: Mapping[str, str], program: Program, cluster: Cluster) -> None:
+    layers = dict.fromkeys(home_layers(program.graph).values())
+    devices = [device.name for device in cluster.devices]
+    faults = {
+        "it lacks the layers": [layer for layer in layers if layer not in stored],
+        "it places unknown layers": [layer for layer in stored if layer not in layers],
+        "it names unknown devices": sorted(set(stored.values()) - set(devices)),
+    }
+    found = [f"{what} {', '.join(names)}" for what, names in faults.items() if names]
+    if found:
+        raise ConfigError(
+            f"parallelism.placement={path} does not fit: {'; '.join(found)}. The layers are {', '.join(layers)}; the "
+            f"devices {', '.join(devices)}"
+        )
+
+
+def _recorded(path: str) -> dict[str, float]:
+    """Node name -> seconds of a ``trace_summary.json``."""
+    found = _json(f"parallelism.costs={path}", Path(path)).get("node_ns")
+    if not isinstance(found, dict) or not all(_is_duration(ns) for ns in found.values()):
+        raise ValueError("it holds no node_ns, a map from nodes to nanoseconds, as trace_summary.json does")
+    return {node: _NS * ns for node, ns in found.items()}
+
+
+def _is_duration(value: object) -> bool:
+    return type(value) in (int, float) and isinstance(value, int | float) and 0 <= value < math.inf
+
+
+def _json(key: str, path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(read_regular(path, _MAX_BYTES))
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{key}: expected a JSON object, as a run writes it")
+    return document

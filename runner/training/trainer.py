@@ -1,0 +1,280 @@
+"""The training loop: steps, evaluations, checkpoints, and a clean end however it comes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest
+from runner.checkpoint import save as save_checkpoint
+from runner.cleanup import at_the_end
+from runner.config.outcome import outcome_hash
+from runner.engine.conductor import Conductor
+from runner.engine.session import Session, scalar
+from runner.engine.tensor import state_dtype
+from runner.errors import CheckpointError, Interrupted, NonFiniteLossError
+from runner.records.decisions import Decisions
+from runner.records.endings import NotingClients, Origin
+from runner.records.record import Record
+from runner.records.run_directory import RunDirectory
+from runner.signals import StopRequest
+from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
+from runner.training.display import Display
+from runner.training.evaluation import Scores, evaluate
+from runner.training.experiment import Experiment
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """What a run has done so far in this process.
+
+    done: updates applied since the run began, earlier processes included. step_seconds: wall time of each step of
+    this process. saved_step: newest step with a checkpoint of this process.
+    """
+
+    first_step: int
+    done: int
+    step_seconds: list[float] = field(default_factory=list)
+    saved_step: int | None = None
+    scores: Scores | None = None
+
+
+class Trainer:
+    """Trains one experiment on one session, from wherever its variables stand.
+
+    Raises NonFiniteLossError when the loss is not finite and Interrupted, after a checkpoint, when asked to stop.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        session: Session,
+        directory: RunDirectory,
+        record: Record,
+        display: Display,
+        stop: StopRequest,
+        *,
+        meta: CheckpointMeta,
+        first_step: int = 0,
+    ) -> None:
+        self.experiment = experiment
+        self.progress = Progress(first_step, first_step)
+        self._session = session
+        origin = Origin(
+            outcome_hash(experiment.config), first_step, tuple(device.name for device in experiment.cluster.devices)
+        )
+        self._noting = NotingClients(session, directory.endings_jsonl, origin)
+        self._conductor = experiment.program.conduct(self._noting)
+        self._decisions = Decisions(directory.path, first_step)
+        self._directory = directory
+        self._record = record
+        self._display = display
+        self._stop = stop
+        self._meta = meta
+        files = TraceFiles(directory.trace_json, directory.trace_summary_json)
+        self._trace = TraceWindow(session, _traced_steps(experiment, first_step), files, record.artifact)
+
+    def run(self) -> Progress:
+        """Train to the last step, evaluate, save; return what was done."""
+        total = self.experiment.total_steps
+        self._display.start(self.progress.done, total)
+        with (
+            at_the_end("closing the display", lambda error: self._display.close()),
+            at_the_end("writing what was decided", lambda error: self._write_decisions()),
+            self._noting,
+        ):
+            self._train_to(total)
+        return self.progress
+
+    def decided(self) -> Mapping[str, Any]:
+        """What was decided so far and no configuration says; empty where there is nothing."""
+        return self._conductor.record()
+
+    def variables(self) -> dict[str, NDArray[Any]]:
+        """Every variable, whole, by unsharded name."""
+        self._conductor.settle()
+        return self._session.run("save")
+
+    def _write_decisions(self) -> None:
+        for path in self._decisions.write(self._conductor.decisions()):
+            self._record.artifact(path)
+
+    def _train_to(self, total: int) -> None:
+        while self.progress.done < total:
+            self._step()
+            if self.progress.done % self.experiment.eval_every == 0:
+                self._evaluate()
+            self._save_if_due()
+            self._stop_if_asked()
+        if self.progress.scores is None or self.progress.done % self.experiment.eval_every:
+            self._evaluate()
+        self._save()
+
+    def _step(self) -> None:
+        step = self.progress.done
+        config = self.experiment.config
+        rate = self.experiment.learning_rate(step)
+        self._trace.before(step)
+        started = time.perf_counter()
+        answer = train_step(self._conductor, self.experiment, step)
+        seconds = time.perf_counter() - started
+        self._trace.after(step)
+        loss = float(answer["loss"])
+        if not math.isfinite(loss):
+            self._refuse_loss(step, loss, rate)
+        self.progress.done = step + 1
+        self.progress.step_seconds.append(seconds)
+        self._display.step(self.progress.done, loss, config.train.batch_size / seconds)
+        if self._logs_now():
+            since_last = self.progress.step_seconds[-config.train.log_every :]
+            mean_s = sum(since_last) / len(since_last)
+            self._record.metrics(
+                self.progress.done,
+                {
+                    "train/loss": loss,
+                    "train/accuracy": float(answer["accuracy"]),
+                    "train/learning_rate": rate,
+                    "perf/step_time_s": mean_s,
+                    "perf/examples_per_s": config.train.batch_size / mean_s,
+                    **self._conductor.metrics(),
+                },
+            )
+
+    def _refuse_loss(self, step: int, loss: float, rate: float) -> NoReturn:
+        # What is under way ends first: without it the record of endings has gaps, and the run cannot be repeated.
+        with at_the_end("letting what is under way end", lambda error: self._conductor.settle()):
+            raise NonFiniteLossError(
+                step,
+                f"the loss of step {step} is {loss}, with learning rate {rate:g}: lower optimizer.lr or set "
+                "optimizer.clip_norm",
+            )
+
+    def _logs_now(self) -> bool:
+        """Every so many steps, and at both ends, so that a curve begins and ends where the run does."""
+        done = self.progress.done
+        return done % self.experiment.config.train.log_every == 0 or done in (1, self.experiment.total_steps)
+
+    def _evaluate(self) -> None:
+        self._conductor.settle()
+        scores = evaluate(self._session, batches=self.experiment.eval_batches, classes=self.experiment.facts.classes)
+        self.progress.scores = scores
+        self._record.metrics(
+            self.progress.done,
+            {
+                "test/loss": scores.loss,
+                "test/accuracy": scores.accuracy,
+                "train/epoch": self.progress.done / self.experiment.steps_per_epoch,
+            },
+        )
+        self._display.message(
+            f"step {self.progress.done}: test loss {scores.loss:.4f}, test accuracy {scores.accuracy:.2%}"
+        )
+
+    def _save_if_due(self) -> None:
+        every = self.experiment.config.checkpoint.every_steps
+        if every is not None and self.progress.done % every == 0:
+            self._save()
+
+    def _save(self) -> None:
+        if self.progress.saved_step == self.progress.done:
+            return
+        variables = self.variables()
+        _refuse_non_finite(variables, self.progress.done)
+        # First the metrics and what was decided: no checkpoint may outlive what led to it.
+        self._record.sync()
+        self._decisions.write(self._conductor.decisions())
+        examples = self.progress.done * self.experiment.config.train.batch_size
+        path = save_checkpoint(
+            self._directory.checkpoints,
+            step=self.progress.done,
+            variables=variables,
+            meta=replace(self._meta, examples=examples),
+            keep=self.experiment.config.checkpoint.keep,
+        )
+        self.progress.saved_step = self.progress.done
+        log.info("checkpoint %s", path)
+
+    def _stop_if_asked(self) -> None:
+        if self._stop.signum is not None:
+            self._trace.finish()
+            self._save()
+            raise Interrupted(
+                self._stop.signum,
+                f"stopped after step {self.progress.done} of {self.experiment.total_steps}; "
+                f"continue with: runner resume={self._directory.path}",
+            )
+
+
+def _traced_steps(experiment: Experiment, first_step: int) -> range:
+    """The steps whose timeline is recorded; none unless asked for."""
+    config = experiment.config
+    if not config.trace:
+        return range(0)
+    return recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
+
+
+def _refuse_non_finite(variables: Mapping[str, NDArray[Any]], done: int) -> None:
+    """Raise NonFiniteLossError for a variable that is not finite: a fast ReLU can hide it from the loss."""
+    for name, value in variables.items():
+        if not np.isfinite(value).all():
+            raise NonFiniteLossError(
+                done - 1,
+                f"variable {name!r} is not finite after step {done - 1}, so no checkpoint is written: "
+                "lower optimizer.lr or set optimizer.clip_norm",
+            )
+
+
+def train_step(conductor: Conductor, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
+    """Run update number ``step``; return its loss and accuracy."""
+    feeds = {
+        "step": scalar(step, "int64"),
+        "learning_rate": scalar(experiment.learning_rate(step), state_dtype(experiment.config.precision)),
+    }
+    return conductor.update(step, feeds)
+
+
+def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:
+    """Run updates first_step..last_step again, for a session that checks every value to find the faulty one.
+
+    What is under way comes to its end where it did in the run: when that evaluated, and at last.
+    """
+    conductor = experiment.program.conduct(session)
+    for step in range(first_step, last_step + 1):
+        train_step(conductor, experiment, step)
+        if (step + 1) % experiment.eval_every == 0:
+            conductor.settle()
+    conductor.settle()
+
+
+def newest_checkpoint(experiment: Experiment, directory: RunDirectory) -> Checkpoint | None:
+    """The newest usable checkpoint of a run, None when it has none. Raises CheckpointError for one of another run."""
+    path = newest(directory.checkpoints)
+    if path is None:
+        log.warning("no checkpoint in %s: beginning at step 0", directory.checkpoints)
+        return None
+    expected = {name: (spec.shape, spec.dtype) for name, spec in experiment.program.variables.items()}
+    found = load(path, expected)
+    if found.manifest.meta.run_id != directory.run_id:
+        raise CheckpointError(
+            f"{path} belongs to run {found.manifest.meta.run_id}, "
+            f"expected {directory.run_id}, the run of this directory"
+        )
+    return found
+
+
+def begin(session: Session, checkpoint: Checkpoint | None) -> None:
+    """Give every variable its value, in every replica: from the checkpoint, or its initial one."""
+    if checkpoint is None:
+        session.run("init")
+    else:
+        stored = checkpoint.variables
+        session.run("restore", feeds={name: np.asarray(value, order="C") for name, value in stored.items()})

@@ -1,0 +1,76 @@
+"""Bad input: the exit code of its class, and one message that says what, where and what else there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fake_life import FakeLife
+from tests.refusal import Capture, refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaints"),
+    [
+        (["model.filtres=3"], ["model.filtres: Key 'filtres' not in 'LeNet'", "did you mean 'filters'?"]),
+        (["modle=lenet"], ["Could not override 'modle'", "did you mean 'model'?"]),
+        (["+optimizer.foo=1"], ["optimizer.foo: Key 'foo' not in 'Momentum'", "Keys of Momentum: name, lr"]),
+        (["+stray=1"], ["stray: Key 'stray' not in 'Config'", "Keys of the top level: seed, precision"]),
+        (["+model._target_=os.system"], ["model._target_: Key '_target_' not in 'LeNet'"]),
+        (
+            ["optimizer.lr=fast"],
+            [
+                "override optimizer.lr=fast",
+                "optimizer.lr: Value 'fast' of type 'str' could not be converted to Float",
+            ],
+        ),
+        (
+            ["train.batch_size=2.5"],
+            ["train.batch_size: Value '2.5' of type 'float' could not be converted to Integer"],
+        ),
+        (["model=lenet5"], ["Could not find 'model/lenet5'", "cifar_convnet\n", "\tlenet\n", "\tmlp"]),
+        (["experiment=none"], ["Could not find 'experiment/none'", "mnist_lenet"]),
+        (["seed=null"], ["seed: field 'seed' is not Optional"]),
+        (["seed=???"], ["seed: missing value"]),
+        (["~model"], ["model: missing value"]),
+        (["model=null"], ["model=null: Config group override must be a string or a list"]),
+        (["seed=[1"], ["no viable alternative"]),
+        (["train.batch_size=1"], ["train.batch_size=1 is smaller than parallelism.workers=2"]),
+        (["model.units=${oc.env:NO_SUCH_VARIABLE}"], ["Environment variable 'NO_SUCH_VARIABLE' not found"]),
+        (["--config-dir", "absent"], ["Additional config directory", "absent' not found"]),
+        (["hydra/job_logging=default"], ["cannot be changed, it is always hydra/job_logging=none"]),
+        (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
+        (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
+        (["--no-such-option"], ["unrecognized arguments: --no-such-option"]),
+        (["-m", "--cfg", "job"], ["Only one of --run, --multirun, --cfg"]),
+        (["-m", "seed=1,2", "optimizer.lr=fast,slow"], ["optimizer.lr: Value 'fast' of type 'str'"]),
+    ],
+    ids=" ".join,
+)
+def test_a_configuration_error_leaves_with_2_and_says_what_and_where(
+    fake_life: FakeLife, capsys: Capture, arguments: list[str], complaints: list[str]
+):
+    message = refused(arguments, capsys)
+    for complaint in complaints:
+        assert complaint in message
+    assert "HYDRA_FULL_ERROR" not in message
+    assert "To append" not in message
+    assert not fake_life.calls
+
+
+@pytest.mark.parametrize("arguments", [["hydra.run.dir=file/x"], ["-m", "seed=1,2", "hydra.sweep.dir=file/x"]])
+def test_a_directory_that_cannot_be_made_leaves_with_4(
+    fake_life: FakeLife, folder: Path, capsys: Capture, arguments: list[str]
+):
+    (folder / "file").touch()
+    message = refused(arguments, capsys, code=4)
+    assert "cannot write" in message
+    assert "file" in message
+    assert "hydra.run.dir=DIR" in message
+    assert not fake_life.calls
+
+
+@pytest.mark.parametrize("option", ["--experimental-rerun=run.pickle", "--exp=run.pickle"])
+def test_pickles_are_not_run(fake_life: FakeLife, capsys: Capture, option: str):
+    assert "executes what a pickle says" in refused([option], capsys, code=8)

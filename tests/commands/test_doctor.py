@@ -1,0 +1,103 @@
+"""``runner doctor``: what it reports, and what it calls trouble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import zmq
+
+from runner import processor
+from runner.cli import main
+from runner.commands import doctor
+
+Capture = pytest.CaptureFixture[str]
+TOPICS = (
+    "python",
+    "cpu flags",
+    "cores",
+    "memory",
+    "shared memory",
+    "run outputs",
+    "configuration",
+    "numpy",
+    "mlflow",
+    "hydra-core",
+    "blas",
+    "kernels",
+    "libzmq",
+    "tracking store",
+    "datasets",
+    "git",
+)
+
+
+def report(capsys: Capture) -> str:
+    return capsys.readouterr().out
+
+
+def test_everything_a_run_relies_on_is_reported(folder: Path, capsys: Capture):
+    assert main(["doctor"]) == 0
+    text = report(capsys)
+    for topic in TOPICS:
+        assert f"\n{topic} " in f"\n{text}"
+    assert text.endswith("\nno trouble found\n")
+
+
+def test_what_would_make_a_run_fail_is_trouble(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor, "SHARED_MEMORY", folder / "absent")
+    monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
+    monkeypatch.setattr(
+        doctor, "_requirements", lambda: [doctor.Requirement("numpy<1"), doctor.Requirement("nosuch>2")]
+    )
+    assert main(["doctor"]) == 4
+    text = report(capsys)
+    assert f"trouble: shared memory: {folder / 'absent'} is missing" in text
+    assert "trouble: libzmq: older than 4.3.5" in text
+    assert "trouble: numpy: version " in text
+    assert "; expected numpy<1\n" in text
+    assert "trouble: nosuch: not installed; expected nosuch>2" in text
+    assert "no trouble found" not in text
+
+
+def test_little_shared_memory_is_trouble(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
+    assert main(["doctor"]) == 4
+    assert "has less than 64 MiB free" in report(capsys)
+
+
+def test_a_folder_that_cannot_be_written_is_trouble(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    def refuse(dir: Path) -> None:  # noqa: A002 - tempfile's own name
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
+    assert main(["doctor"]) == 4
+    assert f"trouble: run outputs: {folder} is not writable: Permission denied" in report(capsys)
+
+
+def test_a_machine_without_git_is_no_trouble(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    assert main(["doctor"]) == 0
+    assert "not found; runs are recorded without a commit" in report(capsys)
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"avx2", "amx_bf16"}, "native (amx_bf16)"),
+        ({"avx2"}, "not native, precision=bfloat16 is refused: none of avx512_bf16, amx_bf16"),
+    ],
+)
+def test_it_says_whether_bfloat16_is_native(
+    flags: set[str], line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+):
+    monkeypatch.setattr(processor, "flags", lambda: frozenset(flags))
+    assert main(["doctor"]) == 0
+    assert f"bfloat16         {line}" in report(capsys)
+
+
+def test_requirements_come_from_the_base_install_only():
+    names = {requirement.name for requirement in doctor._requirements()}
+    assert {"numpy", "hydra-core", "mlflow"} <= names
+    assert "pytest" not in names

@@ -1,0 +1,237 @@
+"""`runner explain`: its numbers are those of the networks and of the plans."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.commands.explanation import LayerRow, Sent, explain, layer_rows, sent_text, training_plans
+from runner.config.schema import Config
+from runner.engine.transfer_times import Transfer
+from runner.training.build import build
+from tests.small_runs import small_config
+
+
+def test_lenet_on_mnist_has_the_parameters_and_multiply_adds_of_its_layers() -> None:
+    rows = {row.name: row for row in layer_rows(build(small_config("model=lenet", "data=mnist")))}
+    assert sum(row.parameters for row in rows.values()) == 431_080
+    assert rows["conv1"].output == "20x24x24"
+    assert rows["conv1"].multiply_adds == 24 * 24 * 20 * 25
+    assert rows["conv2"].multiply_adds == 8 * 8 * 50 * 20 * 25
+    assert rows["fc1"].multiply_adds == 800 * 500
+    assert rows["fc2"].multiply_adds == 500 * 10
+    assert rows["fc2"].parameters == 5_010
+    assert rows["relu1"].activation_bytes == 500 * 4
+
+
+IMAGENET = ("data=synthetic", "data.classes=1000")
+BIGGER = (*IMAGENET, "data.shape=[3,231,231]")
+PHOTOGRAPHS = ("data=synthetic", "data.shape=[3,32,32]", "data.classes=10")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parameters", "multiply_adds"),
+    [
+        (("model=alexnet", *IMAGENET), 61_100_840, 714_188_480),
+        (("model=alexnet_benchmark", *IMAGENET), 61_100_840, 714_188_480),
+        (("model=alexnet", "model.crop=valid", *IMAGENET, "data.shape=[3,227,227]"), 61_100_840, 714_188_480),
+        (("model=alexnet_footnote", *IMAGENET), 61_838_248, 838_788_800),
+        (("model=overfeat", *BIGGER), 145_920_872, 2_801_403_904),
+        (("model=overfeat_benchmark", *BIGGER), 145_920_872, 2_801_403_904),
+        (("model=vgg_a", *IMAGENET), 132_863_336, 7_609_090_048),
+        (("model=vgg_a_benchmark", *IMAGENET), 132_863_336, 7_609_090_048),
+        (("model=googlenet", *IMAGENET), 6_998_552, 1_582_671_872),
+        (("model=googlenet_benchmark", *IMAGENET), 6_998_552, 1_582_671_872),
+        (("model=resnet_cifar", *PHOTOGRAPHS), 269_722, 40_551_040),
+        (("model=resnet_cifar", "model.depth=110", "model.unit=original", *PHOTOGRAPHS), 1_727_962, 252_887_680),
+        (("model=resnet_cifar", "model.depth=164", "model.block=bottleneck", *PHOTOGRAPHS), 1_703_258, 244_500_992),
+    ],
+)
+def test_classic_networks_have_the_counts_of_their_specifications(
+    overrides: tuple[str, ...], parameters: int, multiply_adds: int
+) -> None:
+    rows = layer_rows(build(small_config(*overrides)))
+    assert sum(row.parameters for row in rows) == parameters
+    assert sum(row.multiply_adds for row in rows) == multiply_adds
+
+
+def test_rows_are_the_layers_of_one_example_whatever_the_batch_and_the_strategy() -> None:
+    model = ("model=alexnet", *IMAGENET)
+    rows = layer_rows(build(small_config(*model)))
+    shared = ("parallelism=sync_data", "parallelism.workers=3", "train.batch_size=7", "train.eval_batch_size=5")
+    assert layer_rows(build(small_config(*model, *shared))) == rows
+    assert [row.name for row in rows[:4]] == ["conv1", "norm1", "relu1", "pool1"]
+    assert rows[0] == LayerRow("conv1", "conv", "64x55x55", 23_296, 70_276_800, 64 * 55 * 55 * 4)
+    assert rows[-2] == LayerRow("fc8", "dense", "1000", 4_097_000, 4_096_000, 1000 * 4)
+
+
+def test_activations_take_twice_the_bytes_in_float64() -> None:
+    single, double = (layer_rows(build(small_config("model=lenet", f"precision={p}"))) for p in ("float32", "float64"))
+    assert [2 * row.activation_bytes for row in single] == [row.activation_bytes for row in double]
+
+
+def test_layers_that_only_pass_on_take_no_memory() -> None:
+    rows = {row.name: row for row in layer_rows(build(small_config("model=vgg_a_benchmark", *IMAGENET)))}
+    assert (rows["flatten"].output, rows["flatten"].activation_bytes) == ("25088", 0)
+    assert "fc1_dropout" not in rows
+    trained = {row.name: row for row in layer_rows(build(small_config("model=vgg_a", *IMAGENET)))}
+    assert trained["fc1_dropout"].activation_bytes == 4096 * 4
+
+
+def test_sums_and_concatenations_have_rows() -> None:
+    resnet = {row.name: row for row in layer_rows(build(small_config("model=resnet_cifar", *PHOTOGRAPHS)))}
+    assert resnet["stage2_unit1_shortcut"] == LayerRow("stage2_unit1_shortcut", "shape", "32x16x16", 0, 0, 32768)
+    assert resnet["stage2_unit1_add"] == LayerRow("stage2_unit1_add", "merge", "32x16x16", 0, 0, 32768)
+    assert (resnet["last_norm"].parameters, resnet["last_norm"].output) == (128, "64x8x8")
+    googlenet = {row.name: row for row in layer_rows(build(small_config("model=googlenet", *IMAGENET)))}
+    assert googlenet["inception_3a_concat"] == LayerRow(
+        "inception_3a_concat", "merge", "256x28x28", 0, 0, 256 * 28 * 28 * 4
+    )
+
+
+def test_moving_averages_are_no_parameters() -> None:
+    rows = layer_rows(build(small_config("model=cifar_convnet", "data=cifar10")))
+    assert sum(row.parameters for row in rows) == 551_146
+
+
+def test_bytes_sent_are_those_of_the_plans() -> None:
+    config = small_config("parallelism=sync_data", "parallelism.workers=2")
+    experiment = build(config)
+    text = explain(config)
+    plans = training_plans(experiment)
+    assert len(plans) == 2
+    for (plan,) in plans.values():
+        assert plan.sent_bytes > 0
+        assert f"{plan.sent_bytes:,}" in text
+        assert f"{plan.arena_bytes:,}" in text
+
+
+def test_parameter_servers_are_devices_beside_the_workers() -> None:
+    servers = ("parallelism.combine=parameter_server", "parallelism.servers=2")
+    text = explain(small_config("parallelism=sync_data", "parallelism.workers=3", *servers))
+    assert "parallelism sync_data with 3 worker(s) and 2 parameter server(s)" in text
+    assert all(f"/job:ps/task:{server}/device:cpu:0" in text for server in range(2))
+
+
+def test_what_is_sent_is_told_by_wire_and_layer_and_in_total() -> None:
+    sent = [
+        Sent(Transfer("b", "a", None, 4, 0.5e-3, 0.0)),
+        Sent(Transfer("a", "b", "fc2", 1_000, 1e-3, 1e-3)),
+        Sent(Transfer("a", "c", "fc2", 1_000, 1e-3, 0.0)),
+        Sent(Transfer("a", "b", "fc1", 20_000, 2.0, 0.25e-3)),
+        Sent(Transfer("a", "b", "fc2", 500, 0.75e-3, 0.5e-3)),
+    ]
+    assert sent_text(sent) == "\n".join(
+        [
+            "from  to  layer  messages  bytes per step",
+            "a     b   fc2           2           1,500",
+            "a     b   fc1           1          20,000",
+            "a     c   fc2           1           1,000",
+            "b     a   -             1               4",
+            "",
+            "from  to  messages  bytes per step  transfer ms  hidden ms",
+            "a     b          3          21,500    2,001.750      1.750",
+            "a     c          1           1,000        1.000      0.000",
+            "b     a          1               4        0.500      0.000",
+            "",
+            "Milliseconds are estimated by the cost model, summed over messages. "
+            "In the hidden ones the receiver computes,",
+            "between a send and the first node that needs it. Messages may hide behind the same compute.",
+        ]
+    )
+
+
+def test_what_is_sent_so_often_on_average_counts_so_often() -> None:
+    sent = [
+        Sent(Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
+        Sent(Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
+        Sent(Transfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
+        Sent(Transfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
+    ]
+    assert sent_text(sent, "evaluation").splitlines()[:6] == [
+        "from  to  layer  messages  bytes per evaluation",
+        "a     b   fc1        0.67                   667",
+        "a     b   fc2           9                   900",
+        "",
+        "from  to  messages  bytes per evaluation  transfer ms  hidden ms",
+        "a     b       9.67                 1,567        9.667      0.333",
+    ]
+
+
+def sent_rows(config: Config) -> list[tuple[str, str, str]]:
+    """Layer, messages and bytes of the table of wires and layers."""
+    lines = [line.split() for line in explain(config).splitlines()]
+    return [(cells[2], cells[3], cells[4]) for cells in lines if len(cells) == 5 and cells[0].startswith("/job:")]
+
+
+@pytest.mark.parametrize(("compression", "bytes_per_value"), [("none", 4), ("high16", 2)])
+def test_rows_hold_the_bytes_of_the_formula_in_the_order_of_sends(compression: str, bytes_per_value: int) -> None:
+    one_by_one = ("parallelism.bucket_bytes=0", f"cluster.compression={compression}")
+    config = small_config("parallelism=sync_data", "parallelism.workers=2", *one_by_one)
+    # Each worker sends the other's half of a gradient and its own half of the sum, of weights and of biases.
+    gradients = [
+        ("fc2", "4", f"{(8 * 10 + 10) * bytes_per_value:,}"),
+        ("fc1", "4", f"{(64 * 8 + 8) * bytes_per_value:,}"),
+    ]
+    scores = [("-", "2", "8")]
+    assert sent_rows(config) == [*gradients, *scores, *gradients]
+
+
+def test_a_single_device_sends_nothing() -> None:
+    assert explain(small_config()).endswith("\n\nNothing is sent between devices.")
+
+
+def test_the_text_says_what_would_run() -> None:
+    text = explain(small_config("train.steps=7", "train.batch_size=16"))
+    assert "model mlp on digits, float32, optimizer momentum, parallelism single" in text
+    assert "7 of 16 examples" in text
+    # 64*8 + 8 and 8*10 + 10.
+    assert "parameters              610" in text
+    assert "multiply-adds/example   592 (forward)" in text
+    # fc1, relu1, fc2 and the loss, float32; flatten gives out the images themselves.
+    assert "activations/example     108 bytes (outputs of all layers)" in text
+
+
+PARAMETERS, VALUE = 610, 4
+"""Of the small network on digits, and bytes of a value."""
+
+
+def sent_by(text: str, job: str) -> int:
+    """Bytes that the devices of a job send in a step, from the table of devices."""
+    rows = [line.split() for line in text.splitlines() if line.startswith(f"/job:{job}/")]
+    return sum(int(row[4].replace(",", "")) for row in rows if len(row) == 6 and not row[1].startswith("/"))
+
+
+@pytest.mark.parametrize(
+    ("loop", "n_fetch", "n_push"), [("overlapped", 1, 1), ("overlapped", 5, 2), ("sequential", 2, 4), ("direct", 1, 1)]
+)
+def test_replicas_that_fetch_and_push_now_and_then_send_what_their_formula_says(
+    loop: str, n_fetch: int, n_push: int
+) -> None:
+    workers, servers = 4, 2
+    rhythm = (f"parallelism.loop={loop}", f"parallelism.n_fetch={n_fetch}", f"parallelism.n_push={n_push}")
+    several = (f"parallelism.workers={workers}", f"parallelism.servers={servers}")
+    text = explain(small_config("parallelism=async_data", *several, *rhythm))
+    whole = PARAMETERS * VALUE + 8 * servers
+    assert sent_by(text, "ps") == pytest.approx(workers * whole / n_fetch, abs=servers)
+    assert sent_by(text, "worker") == pytest.approx(workers * whole / n_push, abs=workers)
+
+
+@pytest.mark.parametrize("batch", [96, 71])
+def test_an_evaluation_of_sandblaster_sends_what_its_formula_says(batch: int) -> None:
+    """Portions of one size, and of two."""
+    workers, servers, portions = 3, 2, 8
+    several = (f"parallelism.workers={workers}", f"parallelism.servers={servers}")
+    minimised = ("optimizer=lbfgs", "schedule=constant", f"train.batch_size={batch}")
+    text = explain(small_config("parallelism=sandblaster", *several, *minimised))
+    assert "those of one evaluation of the batch; an update makes two or more." in text
+    assert "bytes sent per evaluation" in text
+    assert "per step" not in text
+    assert sent_by(text, "ps") == workers * PARAMETERS * VALUE
+    assert sent_by(text, "worker") == workers * portions * PARAMETERS * VALUE
+
+
+def test_backup_workers_send_what_their_formula_says() -> None:
+    backed = ("parallelism.combine=parameter_server", "parallelism.workers=2", "parallelism.backup_workers=1")
+    text = explain(small_config("parallelism=sync_data", *backed))
+    assert sent_by(text, "ps") == 3 * PARAMETERS * VALUE
+    assert sent_by(text, "worker") == 3 * (PARAMETERS + 2) * VALUE

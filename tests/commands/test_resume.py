@@ -1,0 +1,90 @@
+"""``runner resume=DIR``: the stored configuration, its limits, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import runner
+from runner.cli import main
+from runner.config.configuration import dump
+from runner.config.hydra_app import compose
+from tests.fake_life import FakeLife
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def stored(folder: Path) -> Path:
+    """The directory of a run of 30 epochs."""
+    directory = folder / "stored run"
+    directory.mkdir()
+    (directory / "config.yaml").write_text(dump(compose(["seed=7", "model=mlp"]).config()))
+    return directory
+
+
+def test_the_stored_configuration_continues_in_its_directory(fake_life: FakeLife, stored: Path):
+    assert main([f"resume={stored.name}"]) == 0
+    call = fake_life.only
+    assert (call.config.seed, call.config.model.name, call.config.train.epochs) == (7, "mlp", 30.0)
+    assert (call.run_dir, call.resume, call.sweep, call.overrides) == (stored, True, None, [])
+    assert [entry.name for entry in stored.parent.iterdir()] == [stored.name], "Hydra makes no directory"
+
+
+@pytest.mark.parametrize(
+    ("override", "limits"),
+    [("train.epochs=40", (40.0, None)), ("train.steps=99", (None, 99)), ("train.epochs=1e2", (100.0, None))],
+)
+def test_the_limits_may_be_moved(fake_life: FakeLife, stored: Path, override: str, limits: tuple[object, object]):
+    assert main([override, f"resume={stored}"]) == 0
+    train = fake_life.only.config.train
+    assert (train.epochs, train.steps) == limits
+    assert fake_life.only.overrides == [override]
+
+
+def test_from_python_too(fake_life: FakeLife, stored: Path):
+    assert runner.run([f"resume={stored}"]).status == "finished"
+    assert fake_life.only.resume
+
+
+def test_resume_null_is_a_run_like_any_other(fake_life: FakeLife):
+    assert main(["resume=null"]) == 0
+    assert not fake_life.only.resume
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["optimizer.lr=0.1"], "optimizer.lr=0.1: a run continues with its stored configuration"),
+        (["optimizer.lr=0.1"], "beside resume=DIR only train.epochs and train.steps may be given"),
+        (["model=lenet"], "model=lenet: a run continues with its stored configuration"),
+        (["-m"], "-m: a run continues with its stored configuration"),
+        (["+train.steps=3"], "+train.steps=3: a run continues with its stored configuration"),
+        (["resume=other"], "resume is given 2 times"),
+        (["train.steps=few"], "train.steps: Value 'few' of type 'str' could not be converted to Integer"),
+        (["train.steps=["], "train.steps=[: not a number"),
+        (["train.steps=0"], "train.steps=0: expected 1 or more"),
+        (["train.steps=5", "train.epochs=5"], "exactly one says how long to train"),
+    ],
+)
+def test_anything_else_is_refused_by_name(
+    fake_life: FakeLife, stored: Path, capsys: Capture, arguments: list[str], complaint: str
+):
+    assert main([f"resume={stored}", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+    assert not fake_life.calls
+
+
+@pytest.mark.parametrize("directory", ["absent", "."])
+def test_a_directory_without_a_run_is_refused(fake_life: FakeLife, folder: Path, capsys: Capture, directory: str):
+    assert main([f"resume={directory}"]) == 2
+    assert "holds no config.yaml: not the directory of a run" in capsys.readouterr().err
+
+
+def test_a_stored_configuration_is_not_code(fake_life: FakeLife, stored: Path, capsys: Capture):
+    with (stored / "config.yaml").open("a") as file:
+        file.write("_target_: os.system\n")
+    assert main([f"resume={stored}"]) == 2
+    assert "_target_: Key '_target_' not in 'Config'" in capsys.readouterr().err
+    assert not fake_life.calls

@@ -1,0 +1,230 @@
+"""Every option of every group under its schema; what comes in, comes back, and nothing else comes in."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+
+from runner.commands.help_text import options
+from runner.config import hydra_app
+from runner.config.conf_dir import conf_dir
+from runner.config.configuration import GROUPS, dump, fix_machine_values, from_plain, load_stored, to_plain
+from runner.config.schema import Config
+from runner.errors import ConfigError
+
+OPTIONS = [(group, name) for group, table in GROUPS.items() for name in table]
+PRESETS = {
+    ("cluster", "slow_network"): "local",
+    ("cluster", "slow_worker"): "local",
+    ("parallelism", "downpour"): "async_data",
+    ("model", "alexnet_benchmark"): "alexnet",
+    ("model", "alexnet_footnote"): "alexnet",
+    ("model", "googlenet_benchmark"): "googlenet",
+    ("model", "overfeat_benchmark"): "overfeat",
+    ("model", "vgg_a_benchmark"): "vgg_a",
+}
+"""Group and YAML file that holds other values of an option -> the name of that option."""
+EXPERIMENTS = options(conf_dir())["experiment"]
+
+
+def composed(*overrides: str) -> Config:
+    return hydra_app.compose(overrides).config()
+
+
+@pytest.fixture(scope="module")
+def default() -> Config:
+    return composed()
+
+
+def test_every_yaml_file_is_an_option_of_a_table_or_a_preset_of_one():
+    files = options(conf_dir())
+    assert files.keys() - {"experiment"} == GROUPS.keys()
+    assert sorted([*OPTIONS, *PRESETS]) == sorted((group, name) for group in GROUPS for name in files[group])
+
+
+@pytest.mark.parametrize(("group", "name"), PRESETS)
+def test_a_preset_is_its_option_with_other_values(group: str, name: str):
+    option = PRESETS[group, name]
+    chosen = getattr(composed(f"{group}={name}"), group)
+    plain = getattr(composed(f"{group}={option}"), group)
+    assert type(chosen) is GROUPS[group][option]
+    assert chosen.name == option
+    assert chosen != plain
+
+
+@pytest.mark.parametrize(("group", "name"), OPTIONS)
+def test_a_table_lists_plain_dataclasses_by_their_own_names(group: str, name: str):
+    schema = GROUPS[group][name]
+    assert dataclasses.is_dataclass(schema)
+    assert not schema.__dataclass_params__.frozen, "YAML could not override a frozen schema"
+    assert not inspect.isabstract(schema)
+    first = dataclasses.fields(schema)[0]
+    assert (first.name, first.default) == ("name", name)
+
+
+NEEDS = {
+    "lbfgs": ["parallelism=single", "schedule=constant"],
+    "sandblaster": ["optimizer=lbfgs", "schedule=constant"],
+}
+"""Option -> what it does not go without."""
+
+
+@pytest.mark.parametrize(("group", "name"), OPTIONS)
+def test_every_option_composes_to_its_dataclass_and_survives_storage(group: str, name: str, tmp_path: Path):
+    config = composed(f"{group}={name}", *NEEDS.get(name, ()))
+    chosen = getattr(config, group)
+    assert type(chosen) is GROUPS[group][name]
+    assert chosen.name == name
+    (tmp_path / "config.yaml").write_text(dump(config))
+    assert load_stored(tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_composes(name: str):
+    assert composed(f"experiment={name}") != composed()
+
+
+def test_the_default_is_what_the_first_run_trains(default: Config):
+    assert (default.model.name, default.data.name) == ("lenet", "digits")
+    assert (default.parallelism.name, default.tracking.name) == ("sync_data", "mlflow")
+    assert default.parallelism.workers == 2
+    assert default.train.steps is None
+
+
+def test_no_yaml_file_names_code():
+    for file in conf_dir().rglob("*.yaml"):
+        assert "_target_" not in file.read_text(), file
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limits"),
+    [
+        ((), (None, True)),
+        (("train.steps=7",), (7, False)),
+        (("train.epochs=2",), (None, True)),
+        (("experiment=digits_equivalence",), (50, False)),
+        (("experiment=digits_equivalence", "train.epochs=2"), (None, True)),
+        (("train.steps=7", "train.epochs=null"), (7, False)),
+    ],
+)
+def test_naming_one_limit_of_a_run_releases_the_other(overrides: tuple[str, ...], limits: tuple[int | None, bool]):
+    train = composed(*overrides).train
+    assert (train.steps, train.epochs is not None) == limits
+
+
+def test_naming_both_limits_is_refused():
+    with pytest.raises(ConfigError, match=r"train\.epochs=2\.0 and train\.steps=7: exactly one says how long"):
+        composed("train.steps=7", "train.epochs=2")
+
+
+def test_machine_values_are_filled_in_and_kept(default: Config):
+    cluster = dataclasses.replace(default.cluster, threads_per_worker=None)
+    default = dataclasses.replace(default, cluster=cluster)
+    fixed = fix_machine_values(default, cores=8)
+    assert (fixed.cluster.threads_per_worker, fixed.cluster.workers) == (4, 2)
+    assert fix_machine_values(fixed, cores=64) == fixed
+    assert fix_machine_values(default, cores=1).cluster.threads_per_worker == 1
+    assert [fix_machine_values(default, cores=n).cluster.cores_per_worker for n in (8, 1)] == [4.0, 0.5]
+    assert default.cluster.threads_per_worker is None
+
+
+_FLOATS = st.floats(min_value=1e-12, max_value=1e12, allow_nan=False)
+
+
+@st.composite
+def configurations(draw: st.DrawFn, base: dict[str, Any]) -> dict[str, Any]:
+    """Plain configurations that differ from ``base`` in values of every kind of type."""
+    plain = {name: dict(value) if isinstance(value, dict) else value for name, value in base.items()}
+    plain["seed"] = draw(st.integers(0, 2**62))
+    plain["precision"] = draw(st.sampled_from(["float32", "float64", "bfloat16"]))
+    plain["model"] = {"name": "mlp", "hidden": draw(st.lists(st.integers(1, 4096), max_size=4))}
+    plain["optimizer"] = {"name": "sgd", "lr": draw(_FLOATS), "clip_norm": draw(st.none() | _FLOATS)}
+    name = draw(st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), min_size=1, max_size=30))
+    plain["tracking"] = {"name": "mlflow", "experiment": name.replace("${", "$") + "x"}
+    plain["debug"] = {"check_finite": draw(st.booleans())}
+    return plain
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_stored_configuration_is_read_back_equal(default: Config, tmp_path: Path, data: st.DataObject):
+    config = from_plain(data.draw(configurations(to_plain(default))))
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(config), encoding="utf-8")
+    assert load_stored(path) == config
+
+
+def test_the_stored_text_holds_plain_data_only(default: Config):
+    assert yaml.safe_load(dump(default)) == to_plain(default)
+    assert "&" not in dump(default)
+
+
+Edit = tuple[tuple[str, ...], Any]
+"""Path of keys, and the value to put there."""
+
+
+@pytest.mark.parametrize(
+    ("edit", "complaint"),
+    [
+        ((("model", "filtres"), 3), "model.filtres: Key 'filtres' not in 'LeNet'"),
+        ((("model", "filtres"), 3), "did you mean 'filters'?"),
+        ((("model", "_target_"), "os.system"), "model._target_: Key '_target_' not in 'LeNet'"),
+        ((("_target_",), "os.system"), "Keys of the top level: seed, precision, model"),
+        ((("hydra",), {"run": {"dir": "x"}}), "hydra: Key 'hydra' not in 'Config'"),
+        ((("data", "augment", "rotate"), 1), "data.augment.rotate: Key 'rotate' not in 'Augment'"),
+        (
+            (("optimizer", "lr"), "fast"),
+            "optimizer.lr: Value 'fast' of type 'str' could not be converted to Float",
+        ),
+        ((("trace",), "maybe"), "trace: Value 'maybe' is not a valid bool"),
+        ((("trace_steps",), 0), "trace_steps=0: expected 1 to 100"),
+        ((("optimizer", "lr"), -1.0), "optimizer.lr=-1.0: expected a finite number above 0"),
+        (
+            (("train", "batch_size"), None),
+            "train.batch_size: Incompatible value 'None' for field of type 'int'",
+        ),
+        ((("train", "batch_size"), 1), "train.batch_size=1 is smaller than parallelism.workers=2"),
+        ((("train", "batch_size"), "???"), "train.batch_size: missing value"),
+        ((("model", "name"), "perceptron"), "model.name is 'perceptron': expected one of mlp, lenet"),
+        ((("model", "name"), ["lenet"]), "model.name is ['lenet']: expected one of mlp, lenet"),
+        ((("model",), {"units": 3}), "model.name is missing: expected one of mlp, lenet"),
+        (
+            (("model",), "lenet"),
+            f"model: expected one of {', '.join(GROUPS['model'])} with its keys, found 'lenet'",
+        ),
+        ((("train",), 3), "train: expected a section of keys, found 3"),
+        ((("data", "augment"), None), "data.augment: expected a section of keys, found None"),
+        ((("tracking", "experiment"), "${oc.env:HOME}"), "tracking.experiment: '${oc.env:HOME}' holds"),
+        ((("model", "filters"), [1, "x${seed}"]), "model.filters: 'x${seed}' holds an interpolation"),
+    ],
+)
+def test_a_stored_configuration_outside_the_schema_is_refused(
+    default: Config, tmp_path: Path, edit: Edit, complaint: str
+):
+    plain = to_plain(default)
+    (*parents, last), value = edit
+    section = plain
+    for name in parents:
+        section = section[name]
+    section[last] = value
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(plain))
+    with pytest.raises(ConfigError) as caught:
+        load_stored(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert complaint in str(caught.value)
+
+
+def test_a_stored_configuration_without_a_group_is_refused(default: Config, tmp_path: Path):
+    plain = to_plain(default)
+    del plain["optimizer"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(plain))
+    with pytest.raises(ConfigError, match="optimizer: expected one of sgd, momentum"):
+        load_stored(tmp_path / "config.yaml")

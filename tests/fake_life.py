@@ -1,0 +1,68 @@
+"""A training entry that trains nothing: it notes what it was asked for and answers, or fails, as told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runner.config.schema import Config
+from runner.records.summary import Summary
+from runner.sweep.place import SweepPlace
+
+
+@dataclass
+class Call:
+    """The arguments of one call of ``runner.training.life.run``."""
+
+    config: Config
+    run_dir: Path
+    overrides: list[str]
+    sweep: SweepPlace | None
+    resume: bool
+
+
+@dataclass
+class FakeLife:
+    """Stands in for the module ``runner.training.life``. act: called with each call; what it raises ends that run."""
+
+    act: Callable[[Call], None] = lambda call: None
+    calls: list[Call] = field(default_factory=list)
+
+    def run(
+        self,
+        config: Config,
+        run_dir: Path,
+        *,
+        overrides: Sequence[str],
+        sweep: SweepPlace | None,
+        resume: bool,
+    ) -> Summary:
+        """Note the call, act, and return the summary of a finished run."""
+        call = Call(config, run_dir, list(overrides), sweep, resume)
+        self.calls.append(call)
+        self.act(call)
+        return summary_of(call)
+
+    @property
+    def only(self) -> Call:
+        """The call, of which there was exactly one."""
+        (call,) = self.calls
+        return call
+
+
+def summary_of(call: Call) -> Summary:
+    """A finished run whose accuracy is its seed / 10."""
+    return Summary(
+        run_id="0123456789abcdef",
+        status="finished",
+        config_hash="",
+        output_dir=str(call.run_dir),
+        strategy=call.config.parallelism.name,
+        workers=call.config.parallelism.workers,
+        versions={},
+        platform="",
+        processor="",
+        overrides=call.overrides,
+        best={"test/accuracy": call.config.seed / 10},
+    )

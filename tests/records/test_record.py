@@ -1,0 +1,76 @@
+"""The record of a run: what goes to the tracker, and what final and best mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.records.record import Record
+from runner.records.run_directory import RunDirectory
+from runner.tracking import NullTracker, RunInfo
+
+
+class NotingTracker(NullTracker):
+    """Notes parameters and artifacts."""
+
+    def __init__(self) -> None:
+        self.params: Mapping[str, Any] = {}
+        self.artifacts: list[str] = []
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        self.params = params
+
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        self.artifacts.append(f"{folder}/{path.name}")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[RunDirectory]:
+    with RunDirectory.open(tmp_path / "run", resume=False) as directory:
+        yield directory
+
+
+def record_into(directory: RunDirectory, tracker: NotingTracker) -> Record:
+    return Record(directory, tracker, RunInfo(directory.run_id, "a run", directory.path))
+
+
+def test_parameters_are_what_decides_the_outcome_and_the_file_is_whole(directory: RunDirectory) -> None:
+    tracker = NotingTracker()
+    record = record_into(directory, tracker)
+    no_parameters = {"tracking": {"uri": None}, "resume": None, "trace": True, "trace_skip": 1, "trace_steps": 2}
+    record.configuration({"seed": 1, "model": {"name": "mlp"}, **no_parameters})
+    record.close("finished")
+    assert tracker.params == {"seed": 1, "model": {"name": "mlp"}}
+    assert tracker.artifacts == ["/config.yaml"]
+
+
+def test_what_was_decided_is_a_file_and_the_staleness_of_pushes_a_picture_and_a_table(directory: RunDirectory) -> None:
+    tracker = NotingTracker()
+    record = record_into(directory, tracker)
+    record.decided({"staleness": [{"0": 2}], "dropped_pushes": [0]})
+    record.close("finished")
+    assert tracker.artifacts == ["/asynchronous.json", "plots/staleness.png", "plots/staleness.csv"]
+    assert json.loads(directory.asynchronous_json.read_text()) == {"staleness": [{"0": 2}], "dropped_pushes": [0]}
+
+
+def test_other_decisions_are_a_file_and_none_is_none(directory: RunDirectory) -> None:
+    tracker = NotingTracker()
+    record = record_into(directory, tracker)
+    record.decided({})
+    record.decided({"contributors": [1]})
+    record.close("finished")
+    assert tracker.artifacts == ["/asynchronous.json"]
+
+
+def test_best_is_the_lowest_loss_and_the_highest_accuracy_and_final_the_last_of_all(directory: RunDirectory) -> None:
+    record = record_into(directory, NotingTracker())
+    for step, (loss, accuracy) in enumerate([(0.5, 0.8), (0.2, 0.9), (0.3, 0.7)]):
+        record.metrics(step, {"test/loss": loss, "test/accuracy": accuracy, "perf/step_time_s": loss})
+    final, best = record.final_and_best()
+    record.close("finished")
+    assert final == {"test/loss": 0.3, "test/accuracy": 0.7, "perf/step_time_s": 0.3}
+    assert best == {"test/loss": 0.2, "test/accuracy": 0.9}

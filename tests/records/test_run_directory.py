@@ -1,0 +1,236 @@
+"""One run, one process, one directory: locks, epochs, and the errors a user meets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, ResourceError
+from runner.records.run_directory import RunDirectory
+
+
+def start(path: Path) -> RunDirectory:
+    return RunDirectory.open(path, resume=False)
+
+
+def resume(path: Path) -> RunDirectory:
+    return RunDirectory.open(path, resume=True)
+
+
+@contextmanager
+def other_process_holding(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that starts a run in ``path`` and holds it until the block ends."""
+    program = (
+        "import sys; from runner.records.run_directory import RunDirectory\n"
+        f"with RunDirectory.open({str(path)!r}, resume=False):\n"
+        "    print('held', flush=True); sys.stdin.read()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        yield child
+
+
+def test_new_run(tmp_path: Path) -> None:
+    with start(tmp_path / "outputs" / "first") as directory:
+        assert directory.path == tmp_path / "outputs" / "first"
+        assert directory.epoch == 1
+        assert re.fullmatch("[0-9a-f]{16}", directory.run_id)
+        assert {path.name for path in directory.path.iterdir()} == {
+            "run.lock", "run.json", "checkpoints", "plots", "workers",
+        }  # fmt: skip
+    with start(tmp_path / "second") as second:
+        assert second.run_id != directory.run_id
+
+
+def test_paths(tmp_path: Path) -> None:
+    with start(tmp_path) as directory:
+        paths = {
+            "config.yaml": directory.config_yaml,
+            "run.log": directory.log,
+            "summary.json": directory.summary_json,
+            "metrics.jsonl": directory.metrics_jsonl,
+            "graph.dot": directory.graph_dot,
+            "checkpoints": directory.checkpoints,
+            "plots": directory.plots,
+            "workers": directory.workers,
+        }
+    assert paths == {name: tmp_path / name for name in paths}
+
+
+def test_relative_path_survives_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with start(Path("here")) as directory:
+        monkeypatch.chdir("/")
+        directory.config_yaml.write_text("seed: 0\n")
+    assert (tmp_path / "here" / "config.yaml").exists()
+
+
+def test_directory_that_exists_without_a_run_is_taken(tmp_path: Path) -> None:
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / "run.log").write_text("starting\n")
+    with start(tmp_path) as directory:
+        assert directory.epoch == 1
+
+
+def test_resume_keeps_the_run_and_counts_the_start(tmp_path: Path) -> None:
+    with start(tmp_path) as first:
+        assert first.epoch == 1
+    for epoch in (2, 3):
+        with resume(tmp_path) as again:
+            assert (again.run_id, again.epoch) == (first.run_id, epoch)
+    assert json.loads((tmp_path / "run.json").read_bytes()) == {
+        "version": 1,
+        "run_id": first.run_id,
+        "epoch": 3,
+    }
+
+
+def test_epoch_counts_starts_that_were_killed(tmp_path: Path) -> None:
+    with other_process_holding(tmp_path) as child:
+        child.kill()
+    with resume(tmp_path) as directory:
+        assert directory.epoch == 2
+
+
+def test_second_process_is_refused_with_exit_code_9(tmp_path: Path) -> None:
+    with other_process_holding(tmp_path) as child:
+        expected = f"^{re.escape(str(tmp_path))} is in use by process {child.pid}: .*hydra.run.dir=DIR"
+        for again in (start, resume):
+            with pytest.raises(DirectoryInUseError, match=expected) as caught:
+                again(tmp_path)
+            assert caught.value.exit_code == 9
+        child.stdin.close()  # type: ignore[union-attr]
+    with resume(tmp_path) as directory:
+        assert directory.epoch == 2, "the refused starts did not count"
+
+
+def test_holder_that_cannot_be_named(tmp_path: Path) -> None:
+    with start(tmp_path):
+        (tmp_path / "run.lock").write_text("\x1b[2J")
+        with pytest.raises(DirectoryInUseError, match="is in use by another process:"):
+            resume(tmp_path)
+
+
+def test_lock_ends_with_the_block_also_on_error(tmp_path: Path) -> None:
+    def fail() -> None:
+        with start(tmp_path):
+            raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        fail()
+    with resume(tmp_path) as directory:
+        directory.close()
+        with resume(tmp_path) as again:
+            assert again.epoch == 3
+
+
+def test_children_do_not_inherit_the_lock(tmp_path: Path) -> None:
+    directory = start(tmp_path)
+    program = "print('up', flush=True); input()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        directory.close()
+        resume(tmp_path).close()
+        assert child.poll() is None
+        child.kill()
+
+
+def test_finished_run_is_not_overwritten(tmp_path: Path) -> None:
+    with start(tmp_path) as first:
+        pass
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(
+        DirectoryInUseError, match=rf"already holds a run: .*`runner resume={tmp_path}`.*hydra\.run\.dir"
+    ):
+        start(tmp_path)
+    assert (tmp_path / "run.json").read_bytes() == before
+    with resume(tmp_path) as again:
+        assert again.run_id == first.run_id
+
+
+@pytest.mark.parametrize("name", ["missing", "empty"])
+def test_resume_of_no_run_creates_nothing(name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=rf"resume=.*{name}: there is no run to resume \(no run\.json\)"):
+        resume(tmp_path / name)
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 60_000,
+        '{"version": 1}',
+        '{"version": 2, "run_id": "a", "epoch": 1}',
+        '{"version": 1, "run_id": "../a", "epoch": 1}',
+        '{"version": 1, "run_id": "a", "epoch": 0}',
+        '{"version": 1, "run_id": "a", "epoch": true}',
+        '{"version": 1, "run_id": "a", "epoch": 1, "more": 1}',
+        " " * 70_000 + '{"version": 1, "run_id": "a", "epoch": 1}',
+    ],
+)
+def test_damaged_state_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"run\.json is damaged: expected version 1, run_id"):
+        resume(tmp_path)
+    assert (tmp_path / "run.json").read_text() == content
+    with pytest.raises(CheckpointError, match="damaged"):
+        resume(tmp_path)  # and the lock was given back
+
+
+def test_crash_while_counting_keeps_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(tmp_path).close()
+    with monkeypatch.context() as patch:
+
+        def no_space(descriptor: int, offset: int, length: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(os, "posix_fallocate", no_space)
+        with pytest.raises(ResourceError, match=r"cannot write in .*: No space left on device .*free space"):
+            resume(tmp_path)
+    with resume(tmp_path) as directory:
+        assert directory.epoch == 2
+
+
+def test_file_in_place_of_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ResourceError, match=r"cannot write in .*file.*: Not a directory .*hydra\.run\.dir=DIR"):
+            start(path)
+
+
+def test_unwritable_place() -> None:
+    """/proc takes no directories, not even from root."""
+    with pytest.raises(ResourceError, match=r"cannot write in /proc/runs/1: .*expected a writable directory"):
+        start(Path("/proc/runs/1"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_directory_without_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ResourceError, match="Permission denied"):
+        start(tmp_path)
+
+
+def test_lock_does_not_follow_a_link(tmp_path: Path) -> None:
+    (tmp_path / "run.lock").symlink_to(tmp_path / "target")
+    with pytest.raises(ResourceError, match="symbolic link"):
+        start(tmp_path)
+    assert not (tmp_path / "target").exists()

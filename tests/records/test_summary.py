@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.errors import DataError
+from runner.records.summary import (
+    SCHEMA_VERSION,
+    Failure,
+    Summary,
+    config_hash,
+    git_commit,
+    processor,
+    step_time,
+    versions,
+)
+
+SUMMARY = Summary(
+    run_id="0123456789abcdef",
+    status="finished",
+    config_hash="c0ffee",
+    output_dir="/data/run",
+    strategy="sync_data",
+    workers=2,
+    versions={"python": "3.11.9", "numpy": "2.3.0"},
+    platform="Linux",
+    processor="CPU",
+    overrides=["optimizer.lr=0.1"],
+    git_commit="a" * 40 + "-dirty",
+    kernels={"cpu": "numpy 2.3.0"},
+    steps=100,
+    examples=3200,
+    wall_seconds=12.5,
+    step_time_s={"median": 0.01, "p10": 0.009, "p90": 0.02},
+    examples_per_s=3200.0,
+    final={"test/accuracy": 0.97, "train/loss": 0.1},
+    best={"test/accuracy": 0.98},
+    bytes_sent_per_worker=[1000, 1001],
+    peak_memory_bytes={"master": 1 << 30, "worker-0": 1 << 29},
+    weights_sha256="f" * 64,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "summary.json"
+
+
+def _edit(path: Path, **changes: Any) -> None:
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | changes))
+
+
+def test_a_summary_is_read_back_as_it_was_written(path: Path) -> None:
+    SUMMARY.write(path)
+    assert Summary.read(path) == SUMMARY
+    assert [file.name for file in path.parent.iterdir()] == ["summary.json"]
+
+
+def test_so_is_one_of_a_run_that_failed_early(path: Path) -> None:
+    failed = Summary(
+        run_id="1",
+        status="failed",
+        config_hash="",
+        output_dir="",
+        strategy="single",
+        workers=1,
+        versions={},
+        platform="",
+        processor="",
+        error=Failure("NumericError", "the loss of step 3 is nan", 5),
+    )
+    failed.write(path)
+    assert Summary.read(path) == failed
+
+
+def test_every_field_is_documented() -> None:
+    documentation = Summary.__doc__ or ""
+    assert [field.name for field in fields(Summary) if f"\n      {field.name} " not in documentation] == []
+
+
+def test_numbers_that_are_not_finite_survive_in_strict_json(path: Path) -> None:
+    replace(SUMMARY, final={"train/loss": math.inf, "test/loss": math.nan}).write(path)
+    json.loads(path.read_text(), parse_constant=pytest.fail)
+    final = Summary.read(path).final
+    assert final["train/loss"] == math.inf
+    assert math.isnan(final["test/loss"])
+
+
+def test_a_newer_schema_is_refused_with_the_way_out(path: Path) -> None:
+    SUMMARY.write(path)
+    _edit(path, schema_version=2, surprise=True)
+    with pytest.raises(DataError, match=r"summary\.json: schema_version 2, expected 1; read it with a newer"):
+        Summary.read(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": "many"}, r"steps: 'many' of type str, expected int"),
+        ({"steps": True}, r"steps: 'True' of type bool, expected int"),
+        ({"final": {"test/loss": None}}, r"final\.test/loss: 'None' of type NoneType, expected float"),
+        (
+            {"bytes_sent_per_worker": [1, 2.5]},
+            r"bytes_sent_per_worker\[1\]: '2\.5' of type float, expected int",
+        ),
+        ({"error": "boom"}, r"error: 'boom' of type str, expected Failure"),
+        ({"error": {"message": "boom"}}, r"error: unknown fields \[\], missing fields \['class_name'"),
+        ({"status": "done"}, r"status 'done': expected one of finished, failed, interrupted"),
+        ({"colour": "red"}, r"unknown fields \['colour'\], missing fields \[\]"),
+        ({"overrides": {}}, r"overrides: '\{\}' of type dict, expected list\[str\]"),
+    ],
+)
+def test_a_document_of_another_shape_is_refused(changes: dict[str, Any], message: str, path: Path) -> None:
+    SUMMARY.write(path)
+    _edit(path, **changes)
+    with pytest.raises(DataError, match=message):
+        Summary.read(path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"schema_version": "1"}'])
+def test_a_file_of_something_else_is_refused(text: str, path: Path) -> None:
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"summary\.json: (cannot be read as JSON|schema_version)"):
+        Summary.read(path)
+
+
+def test_a_missing_file_is_refused(path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot be read as JSON: .*No such file"):
+        Summary.read(path)
+
+
+def test_a_missing_field_is_refused(path: Path) -> None:
+    SUMMARY.write(path)
+    document = json.loads(path.read_text())
+    del document["weights_sha256"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(DataError, match=r"missing fields \['weights_sha256'\]"):
+        Summary.read(path)
+
+
+def test_an_unknown_status_cannot_be_written() -> None:
+    with pytest.raises(ValueError, match="'ok': expected one of finished"):
+        replace(SUMMARY, status="ok")
+
+
+def test_the_hash_of_a_configuration_knows_values_not_order() -> None:
+    assert config_hash({"a": 1, "b": {"c": [1, 2]}}) == config_hash({"b": {"c": [1, 2]}, "a": 1})
+    assert config_hash({"a": 1}) != config_hash({"a": 2})
+    assert config_hash({"a": 1}) != config_hash({"a": "1"})
+
+
+def test_step_times_are_summed_up() -> None:
+    seconds = [float(n) for n in range(1, 12)]
+    assert step_time(seconds) == {"median": 6.0, "p10": 2.0, "p90": 10.0}
+    assert step_time([]) == {}
+    assert all(type(value) is float for value in step_time(np.asarray(seconds, np.float32)).values())
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=n", "-c", "user.email=e@localhost", "-c", "commit.gpgsign=false"]
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_commit_is_marked_when_files_are_changed(tmp_path: Path) -> None:
+    assert git_commit(tmp_path) is None
+    _git(tmp_path, "init", "-q")
+    assert git_commit(tmp_path) is None
+    (tmp_path / "code.py").write_text("1")
+    _git(tmp_path, "add", ".")
+    _git(tmp_path, "commit", "-q", "-m", "first")
+    _git(tmp_path, "tag", "v1")
+    commit = _git(tmp_path, "rev-parse", "HEAD")
+    assert git_commit(tmp_path) == commit
+    (tmp_path / "untracked.txt").write_text("1")
+    assert git_commit(tmp_path) == commit
+    (tmp_path / "code.py").write_text("2")
+    assert git_commit(tmp_path) == f"{commit}-dirty"
+
+
+def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_commit(tmp_path) is None
+
+
+def test_versions_name_what_a_result_depends_on() -> None:
+    found = versions()
+    assert {"python", "runner", "numpy", "mlflow"} <= found.keys()
+    assert found["numpy"] == np.__version__
+
+
+def test_the_processor_has_a_name() -> None:
+    assert processor()
+
+
+def test_the_schema_has_version_1() -> None:
+    assert SCHEMA_VERSION == SUMMARY.schema_version == 1

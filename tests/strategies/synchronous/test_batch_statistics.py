@@ -1,0 +1,240 @@
+"""Whose statistics batch normalisation takes: each worker's, the first one's for the averages, or those of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runner import nn
+from runner.engine import ops
+from runner.engine.compile import compile_signature
+from runner.engine.device import local_cluster
+from runner.engine.kernel_table import load_kernels
+from runner.engine.network import NetworkBuilder, Outputs
+from runner.engine.program import Client
+from runner.engine.tensor import Tensor
+from runner.errors import ConfigError
+from runner.kernels.registry import Registry
+from runner.optimizers.base import Optimizer
+from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Sgd
+from runner.strategies.base import Task, shares
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from runner.strategies.synchronous.batch_statistics import STATISTICS
+from runner.strategies.synchronous.exchange import COMBINES
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, batch_normalised, task_of
+from tests.strategies.training import Trainer, Weights, difference, expect_same_bits, opened, trained
+
+STEPS = 8
+BATCH = 13
+"""Odd, so that no K divides it but 1."""
+DECAY = 0.8
+
+
+def normalised_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Images and features normalised, one upon the other, and a part of the network that is not."""
+    h = nn.conv(net, batch["x"], 3, 3, name="conv1", bias=None)
+    h = nn.flatten(net, nn.relu(net, nn.batch_norm(net, h, name="norm1", decay=DECAY), name="relu1"), name="flat")
+    h = nn.dense(net, h, 5, name="fc1", bias=None)
+    h = nn.relu(net, nn.batch_norm(net, h, name="norm2", epsilon=1e-3), name="relu2")
+    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
+
+
+CHANNELS = {"norm1": 3, "norm2": 5}
+
+
+def task_for(dtype: str = "float64", optimizer: Optimizer | None = None, batch_size: int = BATCH) -> Task:
+    optimizer = optimizer or Momentum(weight_decay=1e-3, clip_norm=0.5)
+    return task_of(normalised_twice, optimizer, batch_size=batch_size, dtype=dtype)
+
+
+Run = tuple[Weights, list[Any]]
+
+
+@cache
+def single(dtype: str = "float64") -> Run:
+    return trained(Single(), task_for(dtype), load_kernels(), STEPS)
+
+
+@cache
+def sync(workers: int, statistics: str, dtype: str = "float64", combine: str = "sharded_reduce") -> Run:
+    strategy = SyncData(workers=workers, statistics=statistics, combine=combine)
+    return trained(strategy, task_for(dtype), load_kernels(), STEPS)
+
+
+@contextmanager
+def begun(strategy: SyncData, task: Task, registry: Registry) -> Iterator[tuple[Trainer, list[str]]]:
+    """A program with its initial values, and names of clients that read the replicas' variables."""
+    names = list(strategy.build(task).variables)
+    replicas = {
+        f"replica_{k}": Client(f"replica_{k}", {name: Tensor(f"replica_{k}/{name}") for name in names})
+        for k in range(strategy.workers)
+    }
+    with opened(strategy, task, registry, **replicas) as trainer:
+        trainer.session.run("init")
+        yield trainer, list(replicas)
+
+
+@pytest.mark.parametrize("combine", [*sorted(COMBINES), "parameter_server"])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_pooled_statistics_make_many_workers_one(workers: int, combine: str) -> None:
+    (weights, history), (expected, reference) = sync(workers, "pooled", combine=combine), single()
+    assert {"norm1/moving_mean", "norm1/moving_variance", "norm2/moving_mean", "norm2/moving_variance"} <= set(weights)
+    assert difference(weights, expected) <= 1e-10
+    np.testing.assert_allclose(history, reference, rtol=1e-10)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_in_single_precision_they_do_but_for_rounding(workers: int) -> None:
+    (weights, history), (expected, reference) = sync(workers, "pooled", "float32"), single("float32")
+    assert weights["norm1/moving_mean"].dtype == np.float32
+    assert difference(weights, expected) <= 1e-5
+    np.testing.assert_allclose(history, reference, rtol=1e-5)
+
+
+def test_a_share_of_one_example_is_normalised_by_the_batch(registry: Registry) -> None:
+    task = task_for(batch_size=4)
+    (weights, _), (expected, _) = (
+        trained(s, task, registry, STEPS) for s in (SyncData(workers=4, statistics="pooled"), Single())
+    )
+    assert difference(weights, expected) <= 1e-10
+
+
+def test_a_mean_far_from_zero_costs_no_digits(registry: Registry) -> None:
+    def far_away(net: NetworkBuilder, batch: Batch) -> Outputs:
+        distance = ops.fill(net.graph, 1e4, (), "float64")
+        return batch_normalised(net, {**batch, "x": ops.add(net.graph, batch["x"], distance)})
+
+    task = task_of(far_away, Sgd(), batch_size=BATCH)
+    (weights, _), (expected, _) = (
+        trained(s, task, registry, 1) for s in (SyncData(workers=3, statistics="pooled"), Single())
+    )
+    # The square of the mean has 1e8 times the size of the variance: from a difference of squares 1e-8 would be lost.
+    np.testing.assert_allclose(weights["norm1/moving_variance"], expected["norm1/moving_variance"], rtol=1e-11)
+
+
+def test_gradients_flow_through_pooled_statistics(registry: Registry) -> None:
+    """One step of gradient descent tells the gradient; the loss along it is measured at two points."""
+    task, rate, width = task_for(optimizer=Sgd(), batch_size=7), 0.1, 1e-5
+    rng = np.random.default_rng(3)
+    with opened(SyncData(workers=3, statistics="pooled"), task, registry) as trainer:
+        trainer.session.run("init")
+        start = trainer.weights()
+        trained_names = [name for name in start if "moving" not in name]
+        trainer.train([0])
+        gradient = {name: (start[name] - trainer.weights()[name]) / rate for name in trained_names}
+
+        def loss(moved: Weights) -> float:
+            trainer.session.run("restore", feeds={**start, **moved})
+            return trainer.train([0])[0][0]
+
+        for name in trained_names:
+            direction = rng.standard_normal(start[name].shape)
+            ahead, behind = (loss({name: start[name] + sign * width * direction}) for sign in (1, -1))
+            slope = (ahead - behind) / (2 * width)
+            assert slope == pytest.approx(float((gradient[name] * direction).sum()), rel=1e-6, abs=1e-9), name
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_averages_of_the_first_worker_advance_by_the_decay_to_the_power_of_workers(
+    workers: int, registry: Registry
+) -> None:
+    (_, end) = shares(BATCH, workers)[0]
+    decay = DECAY**workers
+    with begun(SyncData(workers=workers, statistics="first_worker"), task_for(), registry) as (trainer, _):
+        expected = trainer.weights()["norm1/moving_mean"], trainer.weights()["norm1/moving_variance"]
+        for step in range(3):
+            response = convolved(Examples(BATCH).read("train", step, 0, end)["x"], trainer.weights()["conv1/weights"])
+            seen = response.mean((0, 2)), response.var((0, 2))
+            expected = tuple(decay * old + (1 - decay) * new for old, new in zip(expected, seen, strict=True))
+            trainer.train([step])
+            weights = trainer.weights()
+            np.testing.assert_allclose(weights["norm1/moving_mean"], expected[0], rtol=1e-10)
+            np.testing.assert_allclose(weights["norm1/moving_variance"], expected[1], rtol=1e-10)
+
+
+def convolved(images: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+    """Responses (N, filters, places) of 3x3 filters on images of 6x6."""
+    places = [(i, j) for i in range(4) for j in range(4)]
+    patches = [np.einsum("ncij,fcij->nf", images[:, :, i : i + 3, j : j + 3], weights) for i, j in places]
+    return np.stack(patches, axis=-1)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_only_averages_differ_between_the_first_worker_and_all_shares(workers: int) -> None:
+    (weights, history), (expected, reference) = sync(workers, "first_worker"), sync(workers, "shares")
+    learned = [name for name in expected if "moving" not in name]
+    expect_same_bits({name: weights[name] for name in learned}, {name: expected[name] for name in learned})
+    assert history == reference
+    averages = [name for name in expected if "moving" in name]
+    assert all(np.abs(weights[name] - expected[name]).max() > 1e-3 for name in averages) or workers == 1
+
+
+@pytest.mark.parametrize("statistics", sorted(STATISTICS))
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_replicas_stay_identical(workers: int, statistics: str, registry: Registry) -> None:
+    with begun(SyncData(workers=workers, statistics=statistics), task_for(), registry) as (trainer, replicas):
+        trainer.train(range(3))
+        first, *others = (trainer.session.run(name) for name in replicas)
+        for other in others:
+            expect_same_bits(first, other)
+
+
+@pytest.mark.parametrize("statistics", sorted(STATISTICS))
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics: str, registry: Registry) -> None:
+    with begun(SyncData(workers=workers, statistics=statistics), task_for(), registry) as (trainer, _):
+        trainer.train(range(2))
+        counted = trainer.session.sent_bytes()
+        specs = trainer.program.variables
+    channels = sum(CHANNELS.values())
+    summed = sum(spec.size for name, spec in specs.items() if "moving" not in name and "velocity" not in name)
+    if statistics == "shares":
+        summed += 2 * channels
+    # All that is summed goes in one bucket: what others own, and what is owned to all others. Then two scores.
+    expected = [summed + (workers - 2) * (hi - lo) + 2 * (k > 0) for k, (lo, hi) in enumerate(shares(summed, workers))]
+    if statistics == "first_worker":
+        expected[0] += 2 * channels * (workers - 1)
+    if statistics == "pooled":
+        expected = [values + 4 * channels * (1 if k else workers - 1) for k, values in enumerate(expected)]
+    assert counted == [2 * 8 * values for values in expected]
+
+
+def test_statistics_of_the_first_worker_are_one_message_to_each_other() -> None:
+    def sends(statistics: str) -> int:
+        program = SyncData(workers=3, statistics=statistics).build(task_for())
+        parts = compile_signature(
+            program.graph, program.clients["train"].signature, local_cluster(3), load_kernels()
+        ).parts
+        return sum(node.op == "send" for part in parts.values() for node in part.graph)
+
+    assert sends("first_worker") == sends("shares") + 2
+
+
+@pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
+@pytest.mark.parametrize("statistics", sorted(set(STATISTICS) - {"shares"}))
+def test_without_batch_normalisation_programs_are_the_same(network: str, statistics: str) -> None:
+    task = task_of(NETWORKS[network], Momentum(), batch_size=BATCH)
+    program, usual = (SyncData(workers=3, statistics=each).build(task) for each in (statistics, "shares"))
+    assert program.clients == usual.clients
+    for device in {node.device for node in usual.graph}:
+        own, expected = ([node for node in each.graph if node.device == device] for each in (program, usual))
+        assert own == expected
+
+
+def test_one_worker_has_the_statistics_of_the_batch_already() -> None:
+    pooled, usual = (SyncData(workers=1, statistics=each).build(task_for()) for each in ("pooled", "shares"))
+    assert list(pooled.graph) == list(usual.graph)
+
+
+def test_unknown_statistics_are_refused_with_those_there_are() -> None:
+    expected = r"parallelism\.statistics='global': expected one of first_worker, pooled, shares"
+    with pytest.raises(ConfigError, match=expected):
+        SyncData(statistics="global")

@@ -1,0 +1,280 @@
+"""``combine=parameter_server`` obeys the laws of ``sync_data``, with one copy of the variables on their servers."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner import nn
+from runner.engine import ops
+from runner.engine.initializers import Normal
+from runner.engine.kernel_table import load_kernels
+from runner.engine.network import NetworkBuilder, Outputs
+from runner.engine.program import Program
+from runner.engine.tensor import TensorSpec
+from runner.errors import ConfigError
+from runner.kernels.registry import Registry
+from runner.optimizers.adam import Adam
+from runner.optimizers.base import Optimizer
+from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Sgd
+from runner.strategies.base import Strategy, Task
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from runner.strategies.synchronous.parameter_server import shard_by_size
+from tests.strategies.networks import CLASSES, NETWORKS, Batch, task_of
+from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
+
+STEPS = 8
+BATCH = 13
+"""Odd, so that no K divides it but 1."""
+
+PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
+"""Networks that treat every example by itself."""
+
+SIZES = list(product([1, 2, 3, 4], [1, 2, 3]))
+"""Numbers of workers and of servers."""
+
+CLIP_NORM = 0.5
+
+Run = tuple[Weights, list[Any]]
+
+
+def momentum(clip_norm: float | None = CLIP_NORM) -> Optimizer:
+    """Slots, weight decay and a clipping that acts: all that an update may depend on."""
+    return Momentum(weight_decay=1e-3, clip_norm=clip_norm)
+
+
+def task_for(network: str, microbatches: int = 1, dtype: str = "float64", optimizer: Optimizer | None = None) -> Task:
+    chosen = optimizer or momentum()
+    return task_of(NETWORKS[network], chosen, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
+
+
+def served(workers: int, servers: int, statistics: str = "shares") -> SyncData:
+    return SyncData(workers=workers, combine="parameter_server", servers=servers, statistics=statistics)
+
+
+@cache
+def single(network: str, microbatches: int = 1, dtype: str = "float64") -> Run:
+    return trained(Single(), task_for(network, microbatches, dtype), load_kernels(), STEPS)
+
+
+@cache
+def through_servers(network: str, workers: int, servers: int, dtype: str = "float64") -> Run:
+    return trained(served(workers, servers), task_for(network, dtype=dtype), load_kernels(), STEPS)
+
+
+@pytest.mark.parametrize(("workers", "servers"), SIZES)
+@pytest.mark.parametrize("network", PER_EXAMPLE)
+def test_it_equals_single_with_the_same_batch(network: str, workers: int, servers: int) -> None:
+    (weights, history), (expected, reference) = through_servers(network, workers, servers), single(network)
+    assert difference(weights, expected) <= 1e-10
+    np.testing.assert_allclose(history, reference, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("workers", "servers"), SIZES)
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, workers: int, servers: int) -> None:
+    (weights, history), (expected, reference) = through_servers(network, workers, servers), single(network, workers)
+    expect_same_bits(weights, expected)
+    assert history == reference
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("network", ["dense", "convolutional"])
+def test_other_precisions_too_equal_microbatches_bit_for_bit(network: str, dtype: str) -> None:
+    (weights, history), (expected, reference) = through_servers(network, 3, 2, dtype), single(network, 3, dtype)
+    assert {value.dtype for value in weights.values()} == {np.dtype(np.float32)}
+    expect_same_bits(weights, expected)
+    assert history == reference
+
+
+@pytest.mark.parametrize("optimizer", [Sgd(), Adam(), Momentum(bias_lr_factor=2.0)], ids=lambda each: each.name)
+def test_every_server_updates_as_single_does(optimizer: Optimizer, registry: Registry) -> None:
+    weights, _ = trained(served(2, 3), task_for("dropped_out", optimizer=optimizer), registry, STEPS)
+    expected, _ = trained(Single(), task_for("dropped_out", 2, optimizer=optimizer), registry, STEPS)
+    expect_same_bits(weights, expected)
+
+
+@pytest.mark.parametrize("statistics", ["shares", "first_worker", "pooled"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_statistics_are_those_of_a_sharded_reduce(statistics: str, workers: int, registry: Registry) -> None:
+    task = task_for("batch_normalised")
+    weights, history = trained(served(workers, 2, statistics), task, registry, STEPS)
+    expected, reference = trained(SyncData(workers=workers, statistics=statistics), task, registry, STEPS)
+    expect_same_bits(weights, expected)
+    assert history == reference
+
+
+def continued(first: Strategy, second: Strategy, registry: Registry) -> Weights:
+    """Weights after three steps under one strategy and, from its checkpoint, three under another."""
+    with opened(first, task_for("batch_normalised"), registry) as trainer:
+        trainer.session.run("init")
+        trainer.train(range(3))
+        saved = trainer.weights()
+    with opened(second, task_for("batch_normalised"), registry) as trainer:
+        trainer.session.run("restore", feeds=saved)
+        expect_same_bits(trainer.weights(), saved)
+        trainer.train(range(3, 6))
+        return trainer.weights()
+
+
+@pytest.mark.parametrize("first", [SyncData(workers=3), served(3, 2)], ids=["sharded_reduce", "parameter_server"])
+@pytest.mark.parametrize("second", [SyncData(workers=3), served(3, 3)], ids=["sharded_reduce", "parameter_server"])
+def test_a_checkpoint_of_one_combine_continues_under_another(
+    first: Strategy, second: Strategy, registry: Registry
+) -> None:
+    undisturbed, _ = trained(Single(), task_for("batch_normalised", 3), registry, 6)
+    expect_same_bits(continued(first, second, registry), undisturbed)
+
+
+def test_every_variable_is_kept_once_by_its_server_with_its_slots() -> None:
+    program = served(3, 2).build(task_for("batch_normalised"))
+    kept = {node.name: node.device for node in program.graph if node.op == "variable"}
+    assert set(kept) == set(program.variables)
+    assert set(kept.values()) == {"/job:ps/task:0/device:cpu:0", "/job:ps/task:1/device:cpu:0"}
+    for name, device in kept.items():
+        assert device == kept[name.removesuffix("/velocity")]
+    writes = [node for node in program.graph if node.op == "assign"]
+    assert {(node.inputs[0].node, node.device) for node in writes} == set(kept.items())
+
+
+def bytes_of_a_step(program: Program, workers: int, servers: int, clips: bool) -> list[int]:
+    """The formula of the docstring, device by device: workers, then servers."""
+    kept = {node.name: node.device for node in program.graph if node.op == "variable"}
+    network = {name: spec.nbytes for name, spec in program.variables.items() if "velocity" not in name}
+    trained_bytes = {name: nbytes for name, nbytes in network.items() if "moving" not in name}
+    scalar = 8
+    sent = [sum(network.values()) + (2 * scalar if k else 0) for k in range(workers)]
+    for server in range(servers):
+        own = [n for name, n in trained_bytes.items() if kept[name] == f"/job:ps/task:{server}/device:cpu:0"]
+        norms = (servers - 1 if server == 0 else len(own)) * scalar if clips else 0
+        sent.append(workers * sum(own) + norms)
+    return sent
+
+
+@pytest.mark.parametrize("clip_norm", [None, CLIP_NORM])
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 1), (3, 2), (4, 3)])
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_bytes_sent_in_a_step_are_those_of_the_formula(
+    network: str, workers: int, servers: int, clip_norm: float | None, registry: Registry
+) -> None:
+    strategy = served(workers, servers)
+    with opened(strategy, task_for(network, optimizer=momentum(clip_norm)), registry) as trainer:
+        trainer.session.run("init")
+        assert trainer.session.sent_bytes() == [0] * (workers + servers)
+        trainer.train(range(3))
+        counted = trainer.session.sent_bytes()
+        plans = trainer.session.plans("train")
+        planned = [plans[device].sent_bytes for device in sorted(plans, key=lambda name: ("ps" in name, name))]
+        expected = bytes_of_a_step(trainer.program, workers, servers, clip_norm is not None)
+    assert planned == expected
+    assert counted == [3 * nbytes for nbytes in expected]
+
+
+@pytest.mark.parametrize("statistics", ["first_worker", "pooled"])
+def test_statistics_that_need_no_sum_are_sent_by_the_first_worker_alone(statistics: str, registry: Registry) -> None:
+    workers, servers, channels = 3, 2, 3
+    with opened(served(workers, servers, statistics), task_for("batch_normalised"), registry) as trainer:
+        trainer.session.run("init")
+        trainer.train(range(1))
+        counted = trainer.session.sent_bytes()
+        expected = bytes_of_a_step(trainer.program, workers, servers, clips=True)
+    for k in range(workers):
+        averages = 0 if k == 0 else 2 * channels * 8
+        pooled = 4 * channels * 8 * (workers - 1 if k == 0 else 1) if statistics == "pooled" else 0
+        expected[k] += pooled - averages
+    assert counted == expected
+
+
+def test_in_total_parameters_cross_the_wire_twice_for_every_worker(registry: Registry) -> None:
+    with opened(served(3, 2), task_for("dense", optimizer=momentum(None)), registry) as trainer:
+        trainer.session.run("init")
+        trainer.train(range(1))
+        counted = trainer.session.sent_bytes()
+        parameters = sum(spec.size for name, spec in trainer.program.variables.items() if "velocity" not in name)
+    scores = 2 * 2
+    assert sum(counted) == (2 * 3 * parameters + scores) * 8
+
+
+def tied(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """A matrix that multiplies twice."""
+    h = nn.flatten(net, batch["x"], name="flat")
+    with net.layer("tied", "dense"):
+        weights = net.parameter("weights", (36, 36), Normal(0.1)).tensor
+        h = ops.matmul(net.graph, ops.matmul(net.graph, h, weights), weights)
+    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc"), batch["y"])
+
+
+def test_a_variable_that_is_used_twice_is_read_once_and_has_one_gradient(registry: Registry) -> None:
+    task = task_of(tied, Sgd(), batch_size=BATCH)
+    with opened(served(2, 1), task, registry) as trainer:
+        trainer.session.run("init")
+        trainer.train(range(3))
+        counted, weights = trainer.session.sent_bytes(), trainer.weights()
+        expected_bytes = bytes_of_a_step(trainer.program, 2, 1, clips=False)
+    assert counted == [3 * nbytes for nbytes in expected_bytes]
+    expected, _ = trained(Single(), task_of(tied, Sgd(), batch_size=BATCH, microbatches=2), registry, 3)
+    expect_same_bits(weights, expected)
+
+
+def floats(**sizes: int) -> dict[str, TensorSpec]:
+    return {name: TensorSpec((size,), "float32") for name, size in sizes.items()}
+
+
+def test_the_largest_variable_goes_first_to_the_server_with_the_least() -> None:
+    assert shard_by_size(floats(a=1, b=10, c=6, d=5, e=2), 2) == {"a": 1, "b": 0, "c": 1, "d": 1, "e": 0}
+
+
+def test_of_equal_variables_the_first_created_goes_first_to_the_first_server() -> None:
+    assert shard_by_size(floats(z=3, y=3, x=3, w=3), 3) == {"z": 0, "y": 1, "x": 2, "w": 0}
+
+
+def test_variables_without_elements_fill_servers_too() -> None:
+    assert shard_by_size(floats(a=0, b=0, c=0), 2) == {"a": 0, "b": 1, "c": 0}
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.data())
+def test_no_server_is_empty_and_none_is_fuller_than_another_by_more_than_a_variable(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    servers = data.draw(st.integers(1, len(sizes)))
+    specs = floats(**{f"v{i}": size for i, size in enumerate(sizes)})
+    chosen = shard_by_size(specs, servers)
+    assert list(chosen) == list(specs)
+    assert set(chosen.values()) == set(range(servers))
+    loads = [sum(specs[name].size for name, at in chosen.items() if at == server) for server in range(servers)]
+    assert max(loads) - min(loads) <= max(sizes)
+
+
+def test_more_servers_than_variables_are_refused() -> None:
+    expected = r"parallelism\.servers=7: the network has 6 variables, .*; use 6 servers or fewer"
+    with pytest.raises(ConfigError, match=expected):
+        served(2, 7).build(task_for("dense"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"combine": "sharded_reduce", "servers": 2},
+            r"parallelism\.servers=2 with parallelism\.combine=sharded_reduce: only combine=parameter_server has "
+            "servers; choose it, or set servers to null",
+        ),
+        ({"combine": "parameter_server", "servers": 0}, r"parallelism\.servers=0: expected 1 or more"),
+    ],
+)
+def test_a_number_of_servers_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        SyncData(**settings)
+
+
+def test_one_server_is_the_default_and_others_have_none() -> None:
+    assert SyncData(combine="parameter_server").servers == 1
+    assert SyncData().servers is None

@@ -1,0 +1,152 @@
+"""A sweep: every job runs, a failed one does not stop it, the table and the exit code tell."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from runner.cli import main
+from runner.errors import DirectoryInUseError, Interrupted, NumericError
+from runner.records.summary import Failure, Summary
+from runner.sweep.place import SweepPlace
+from tests.fake_life import Call, FakeLife, summary_of
+
+Capture = pytest.CaptureFixture[str]
+SWEEP = ["-m", "tracking=none", "hydra.sweep.dir=sweep"]
+
+
+def fail_on_seed_2(call: Call) -> None:
+    if call.config.seed == 2:
+        raise NumericError("the loss of step 3 is nan")
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "sweep" / "jobs.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_combination_is_a_job_that_knows_its_place(fake_life: FakeLife, folder: Path, capsys: Capture):
+    assert main([*SWEEP, "seed=1,2", "parallelism=single,sync_data", "train.steps=3"]) == 0
+    assert [call.sweep for call in fake_life.calls] == [
+        SweepPlace(folder / "sweep", number, {"seed": seed, "parallelism": strategy})
+        for number, (seed, strategy) in enumerate(
+            [("1", "single"), ("1", "sync_data"), ("2", "single"), ("2", "sync_data")]
+        )
+    ]
+    assert [call.run_dir for call in fake_life.calls] == [folder / "sweep" / str(job) for job in range(4)]
+    assert all(call.config.train.epochs is None for call in fake_life.calls)
+    out, err = capsys.readouterr()
+    assert out.split()[:2] == ["seed", "parallelism"]
+    assert "job 1 (seed=1, parallelism=sync_data)\n" in err
+
+
+def test_the_table_shows_the_best_job_first(fake_life: FakeLife, folder: Path):
+    assert main([*SWEEP, "seed=1,3,2"]) == 0
+    assert [row["seed"] for row in rows(folder)] == ["3", "2", "1"]
+
+
+def test_a_failed_job_does_not_stop_the_sweep_but_shows(fake_life: FakeLife, folder: Path, capsys: Capture):
+    fake_life.act = fail_on_seed_2
+    assert main([*SWEEP, "seed=2,1,3"]) == 1
+    assert [call.config.seed for call in fake_life.calls] == [2, 1, 3]
+    assert [(row["seed"], row["status"].split(":")[0]) for row in rows(folder)] == [
+        ("3", "finished"),
+        ("1", "finished"),
+        ("2", "failed"),
+    ]
+    out, err = capsys.readouterr()
+    assert "failed: NumericError: the loss of step 3 is nan" in out
+    assert "job 0 (seed=2): error: the loss of step 3 is nan\n" in err
+    assert err.endswith(f"runner: 1 of 3 jobs failed; see {folder / 'sweep'}\n")
+    assert "Traceback" not in err
+    assert "Error executing job" not in err
+
+
+def test_a_defect_in_a_job_shows_its_traceback_and_the_sweep_goes_on(fake_life: FakeLife, capsys: Capture):
+    def break_down(call: Call) -> None:
+        if call.config.seed == 2:
+            raise ZeroDivisionError("a defect")
+
+    fake_life.act = break_down
+    assert main([*SWEEP, "seed=2,1"]) == 1
+    assert len(fake_life.calls) == 2
+    assert "ZeroDivisionError: a defect" in capsys.readouterr().err
+
+
+def test_a_failed_job_does_not_stop_a_sweep_that_is_cut_into_batches(fake_life: FakeLife):
+    fake_life.act = fail_on_seed_2
+    assert main([*SWEEP, "seed=2,1", "hydra.sweeper.max_batch_size=1"]) == 1
+    assert [call.config.seed for call in fake_life.calls] == [2, 1]
+
+
+def test_an_impossible_combination_fails_its_job_only(fake_life: FakeLife, folder: Path, capsys: Capture):
+    assert main([*SWEEP, "train.batch_size=1,8"]) == 1
+    assert [call.config.train.batch_size for call in fake_life.calls] == [8]
+    assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished", "failed"]
+    assert "job 0 (train.batch_size=1): error: train.batch_size=1 is smaller" in capsys.readouterr().err
+
+
+def test_what_a_failed_run_wrote_about_itself_is_in_the_table(fake_life: FakeLife, folder: Path):
+    def fail_after_some_steps(call: Call) -> None:
+        written = summary_of(call)
+        call.run_dir.mkdir(exist_ok=True)
+        failed = Summary(**{**vars(written), "status": "failed", "error": Failure("NumericError", "nan", 5)})
+        failed.write(call.run_dir / "summary.json")
+        raise NumericError("nan")
+
+    fake_life.act = fail_after_some_steps
+    assert main([*SWEEP, "seed=4"]) == 1
+    assert [row["best test/accuracy"] for row in rows(folder)] == ["0.4000"]
+
+
+def test_the_record_of_another_run_is_not_taken_for_the_jobs_own(fake_life: FakeLife, folder: Path):
+    def meet_another_run(call: Call) -> None:
+        call.run_dir.mkdir(exist_ok=True)
+        summary_of(call).write(call.run_dir / "summary.json")
+        raise DirectoryInUseError("in use")
+
+    fake_life.act = meet_another_run
+    assert main([*SWEEP, "seed=4"]) == 1
+    assert [row["status"] for row in rows(folder)] == ["failed: DirectoryInUseError: in use"]
+
+
+def test_an_interruption_ends_the_whole_sweep(fake_life: FakeLife, folder: Path, capsys: Capture):
+    def stop(call: Call) -> None:
+        if call.config.seed == 2:
+            raise Interrupted(2)
+
+    fake_life.act = stop
+    assert main([*SWEEP, "seed=1,2,3"]) == 130
+    assert [call.config.seed for call in fake_life.calls] == [1, 2]
+    assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished", "interrupted"]
+    err = capsys.readouterr().err
+    assert err.count("stopped by SIGINT") == 1
+    assert f"runner: sweep interrupted, 0 of 2 jobs failed; see {folder / 'sweep'}\n" in err
+
+
+def test_the_tracking_record_of_the_sweep_is_ended(fake_life: FakeLife, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    ended: list[tuple[Path, str, list[Path], str]] = []
+    monkeypatch.setattr(
+        "runner.tracking.NoTracking.finish_sweep",
+        lambda self, *arguments: ended.append(arguments),
+    )
+    main([*SWEEP, "seed=1"])
+    fake_life.act = fail_on_seed_2
+    main([*SWEEP, "seed=2"])
+    assert [end[:3] for end in ended] == [
+        (folder / "sweep", status, [folder / "sweep" / "jobs.csv"]) for status in ("finished", "failed")
+    ]
+    assert ended[0][3].splitlines()[-1] == "| none | 1 | 0.1000 |  | finished |"
+
+
+def test_values_swept_by_a_configuration_are_swept_values_too(fake_life: FakeLife, folder: Path):
+    own = folder / "own" / "experiment"
+    own.mkdir(parents=True)
+    (own / "seeds.yaml").write_text("# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '4,5'}}}\n")
+    assert main(["--config-dir", "own", "experiment=seeds", *SWEEP[1:]]) == 0
+    assert [dict(call.sweep.swept) for call in fake_life.calls if call.sweep] == [
+        {"seed": "4"},
+        {"seed": "5"},
+    ]

@@ -1,0 +1,110 @@
+"""Where a loss that is not finite began: found by repeating the run as it went, as far as that is known."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.config.outcome import outcome_hash
+from runner.engine.session import Session
+from runner.errors import NumericError
+from runner.records.endings import read_endings
+from runner.records.run_directory import RunDirectory
+from runner.training import non_finite as origin
+from runner.training.build import build
+from runner.training.experiment import Experiment
+from runner.training.life import run
+from runner.training.non_finite import as_it_went
+from tests.small_runs import small_config
+
+ASYNC = ("parallelism=async_data", "parallelism.workers=2", "parallelism.servers=2")
+VIRTUAL = "parallelism.virtual_time=true"
+RUINED = (*ASYNC, VIRTUAL, "optimizer.lr=1e25", "schedule=constant", "train.steps=20", "train.eval_every=1")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[RunDirectory]:
+    with RunDirectory.open(tmp_path / "run", resume=False) as directory:
+        yield directory
+
+
+@pytest.fixture
+def repeated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The strategies of what is repeated to find an origin."""
+    opened: list[Any] = []
+    open_session = origin.open_session
+
+    @contextmanager
+    def noted(experiment: Experiment, directory: RunDirectory, check_finite: bool) -> Iterator[Session]:
+        opened.append(experiment.config.parallelism)
+        with open_session(experiment, directory, check_finite) as session:
+            yield session
+
+    monkeypatch.setattr(origin, "open_session", noted)
+    return opened
+
+
+def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_path: Path, repeated: list[Any]) -> None:
+    with pytest.raises(NumericError, match=r"the loss of step \d+ is (nan|inf).*\. Its origin: .*node '.*first node"):
+        run(small_config(*RUINED), tmp_path / "run", overrides=[])
+    (strategy,) = repeated
+    assert strategy.replay == str(tmp_path / "run" / "endings-1.jsonl")
+    assert not strategy.virtual_time
+
+
+def test_what_is_under_way_when_a_run_is_ruined_is_in_its_record(tmp_path: Path) -> None:
+    """Without what was begun before them, parts that have ended cannot be repeated in their turns."""
+    config = small_config(*RUINED, "parallelism.workers=3", "train.eval_every=20")
+    with pytest.raises(NumericError, match="Its origin: "):
+        run(config, tmp_path / "run", overrides=[])
+    turns: dict[str, list[int]] = {}
+    for ending in read_endings(tmp_path / "run" / "endings-1.jsonl", outcome_hash(config)):
+        for device, turn in ending.turns.items():
+            turns.setdefault(device, []).append(turn)
+    assert len(turns) == 5
+    assert all(sorted(own) == list(range(len(own))) for own in turns.values())
+
+
+def test_after_a_checkpoint_their_order_is_not_known_and_the_origin_is_a_possible_one(
+    tmp_path: Path, repeated: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    run(small_config(*RUINED, "optimizer.lr=0.1", "train.steps=2"), tmp_path / "run", overrides=[])
+    expected = r"\. A possible origin, that of another race: .*node '"
+    with caplog.at_level(logging.WARNING), pytest.raises(NumericError, match=expected):
+        run(small_config(*RUINED), tmp_path / "run", overrides=[], resume=True)
+    (strategy,) = repeated
+    assert strategy.replay is None
+    expected = "the order in which clients overlapped cannot be repeated from step 2 on: another race is run, and "
+    assert any(message.startswith(expected) for message in caplog.messages)
+
+
+def test_what_does_not_overlap_is_repeated_as_it_is(directory: RunDirectory) -> None:
+    experiment = build(small_config())
+    assert as_it_went(experiment, directory, 0) is experiment
+    assert as_it_went(experiment, directory, 5) is experiment
+
+
+def test_without_a_record_of_endings_nothing_is_known_of_an_order(directory: RunDirectory) -> None:
+    assert as_it_went(build(small_config(*ASYNC)), directory, 0) is None
+
+
+def test_a_run_over_an_emulated_network_is_repeated_without_it(directory: RunDirectory) -> None:
+    directory.endings_jsonl.touch()
+    again = as_it_went(build(small_config(*ASYNC, "cluster=slow_network")), directory, 0)
+    assert again is not None
+    assert again.emulation is None
+
+
+def test_a_record_that_is_damaged_leaves_the_first_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(RunDirectory, "endings_jsonl", property(lambda directory: directory.path / "config.yaml"))
+    monkeypatch.setattr("runner.training.trainer.NotingClients.finished", lambda clients: clients._clients.finished())
+    with pytest.raises(NumericError, match=r"^the loss of step \d+ is .* or set optimizer.clip_norm$"):
+        run(small_config(*RUINED), tmp_path / "run", overrides=[])
+    assert any(message.startswith("its origin was not found: ") for message in caplog.messages)

@@ -1,0 +1,261 @@
+"""The training loop in one process: what it does at each step, and what it leaves when it is stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runner.checkpoint import load
+from runner.engine.conductor import Conductor
+from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, Interrupted, NumericError
+from runner.records.record import Record
+from runner.records.summary import Summary
+from runner.tracking import read_metrics
+from runner.training.build import build
+from runner.training.experiment import Experiment
+from runner.training.life import run
+from runner.training.trainer import Trainer, replay, train_step
+from tests.small_runs import small_config
+
+
+def train(folder: Path, *overrides: str, resume: bool = False) -> Summary:
+    return run(small_config(*overrides), folder / "run", overrides=list(overrides), resume=resume)
+
+
+def steps_of(folder: Path, metric: str) -> list[int]:
+    return [r.step for r in read_metrics(folder / "run" / "metrics.jsonl") if metric in r.values]
+
+
+def test_epochs_become_steps_that_see_every_example() -> None:
+    experiment = build(small_config("train.epochs=2", "train.steps=null", "train.batch_size=100"))
+    assert experiment.facts.train_examples == 1438
+    assert experiment.total_steps == math.ceil(2 * 14.38)
+    assert experiment.eval_every == 14
+
+
+def test_steps_are_repeated_with_their_ends_where_they_were() -> None:
+    experiment = build(small_config("train.eval_every=2"))
+    events: list[Any] = []
+
+    class Settling(Conductor):
+        def update(self, step: int, feeds: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
+            events.append(step)
+            return {}
+
+        def settle(self) -> None:
+            events.append("settled")
+
+    program = replace(experiment.program, conduct=lambda clients: Settling())
+    session: Any = None
+    replay(session, replace(experiment, program=program), first_step=1, last_step=4)
+    assert events == [1, "settled", 2, 3, "settled", 4, "settled"]
+
+
+def test_evaluations_cover_the_test_split_once() -> None:
+    experiment = build(small_config("train.eval_batch_size=100"))
+    assert experiment.eval_batches == 4
+    assert experiment.facts.test_examples == 359
+
+
+def test_a_run_evaluates_logs_and_saves_when_due(tmp_path: Path) -> None:
+    overrides = ("train.steps=7", "train.eval_every=3", "train.log_every=2", "checkpoint.every_steps=2")
+    summary = train(tmp_path, *overrides)
+    assert steps_of(tmp_path, "test/accuracy") == [3, 6, 7]
+    assert steps_of(tmp_path, "train/loss") == [1, 2, 4, 6, 7]
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["step-4", "step-6", "step-7"]
+    assert summary.steps == 7
+    assert summary.examples == 7 * 32
+    assert summary.final["test/accuracy"] <= summary.best["test/accuracy"]
+    assert Summary.read(tmp_path / "run" / "summary.json") == summary
+
+
+def test_evaluation_scores_every_example_of_the_test_split_once(tmp_path: Path) -> None:
+    summaries = [train(tmp_path / str(size), f"train.eval_batch_size={size}") for size in (359, 100, 17)]
+    losses = [summary.final["test/loss"] for summary in summaries]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
+    assert len({summary.final["test/accuracy"] for summary in summaries}) == 1
+
+
+def test_metrics_are_on_the_disk_before_a_checkpoint_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(Record, "sync", lambda record: events.append("metrics"))
+
+    def saved(*arguments: object, **named: object) -> Path:
+        events.append("checkpoint")
+        return tmp_path
+
+    monkeypatch.setattr("runner.training.trainer.save_checkpoint", saved)
+    train(tmp_path, "train.steps=4", "checkpoint.every_steps=2")
+    assert events == ["metrics", "checkpoint"] * 2
+
+
+def test_resume_with_more_steps_continues_the_curve(tmp_path: Path) -> None:
+    overrides = ("schedule=constant", "train.log_every=1")
+    whole = train(tmp_path / "whole", *overrides, "train.steps=6")
+    train(tmp_path, *overrides, "train.steps=4")
+    longer = train(tmp_path, *overrides, "train.steps=6", resume=True)
+    assert longer.weights_sha256 == whole.weights_sha256
+    assert steps_of(tmp_path, "train/loss") == [1, 2, 3, 4, 5, 6]
+
+
+def test_iterations_of_lbfgs_resume_as_if_they_had_not_stopped(tmp_path: Path) -> None:
+    """Their history has variables without dimensions, and a trace sees their evaluations."""
+    settings = ("optimizer=lbfgs", "schedule=constant", "train.batch_size=100", "train.log_every=1")
+    whole = train(tmp_path / "whole", *settings, "train.steps=5")
+    train(tmp_path / "stopped", *settings, "train.steps=3", "trace=true", "trace_skip=0", "trace_steps=1")
+    resumed = train(tmp_path / "stopped", *settings, "train.steps=5", resume=True)
+    assert resumed.weights_sha256 == whole.weights_sha256
+    assert steps_of(tmp_path / "stopped", "train/objective") == steps_of(tmp_path / "whole", "train/objective")
+    assert (tmp_path / "stopped" / "run" / "trace.json").exists()
+
+
+def test_resume_of_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    first = train(tmp_path)
+    again = train(tmp_path, resume=True)
+    assert (again.weights_sha256, again.steps) == (first.weights_sha256, first.steps)
+
+
+def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    train(tmp_path)
+    with pytest.raises(DirectoryInUseError, match="already holds a run"):
+        train(tmp_path)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    train(tmp_path)
+    train(tmp_path / "other")
+    checkpoints = tmp_path / "run" / "checkpoints"
+    (checkpoints / "step-3").rename(tmp_path / "away")
+    (tmp_path / "other" / "run" / "checkpoints" / "step-3").rename(checkpoints / "step-3")
+    with pytest.raises(CheckpointError, match="belongs to run"):
+        train(tmp_path, resume=True)
+
+
+def test_a_loss_that_is_not_finite_is_traced_to_its_node(tmp_path: Path) -> None:
+    with pytest.raises(NumericError, match=r"the loss of step \d+ is (nan|inf).*node 'train/.*first node"):
+        train(tmp_path, "optimizer.lr=1e30", "train.steps=20")
+    summary = Summary.read(tmp_path / "run" / "summary.json")
+    assert summary.status == "failed"
+    assert summary.error is not None
+    assert summary.error.exit_code == NumericError.exit_code
+
+
+def closings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How records are closed from now on."""
+    noted: list[str] = []
+    close = Record.close
+
+    def noting(record: Record, status: str) -> None:
+        noted.append(status)
+        close(record, status)
+
+    monkeypatch.setattr(Record, "close", noting)
+    return noted
+
+
+def refuse(*arguments: object, **named: object) -> Any:
+    raise OSError("no space")
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("training.trainer.Decisions.write", "writing what was decided"),
+        ("training.life.dropped_by_worker", "summing up"),
+        ("records.record.Record.plots", "drawing plots"),
+    ],
+)
+def test_what_fails_after_a_failure_is_a_warning_and_the_record_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str, said: str
+) -> None:
+    monkeypatch.setattr(f"runner.{what}", refuse)
+    statuses = closings(monkeypatch)
+    with pytest.raises(NumericError, match=r"the loss of step \d+ is"):
+        train(tmp_path, "optimizer.lr=1e30", "train.steps=20")
+    assert f"{said} failed too, after NonFiniteLossError: no space" in caplog.messages
+    assert statuses == ["failed"]
+
+
+def test_what_fails_after_a_good_end_fails_the_run_and_closes_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.training.life.dropped_by_worker", refuse)
+    statuses = closings(monkeypatch)
+    with pytest.raises(OSError, match="no space"):
+        train(tmp_path)
+    assert statuses == ["failed"]
+    assert Summary.read(tmp_path / "run" / "summary.json").status == "failed"
+
+
+def test_a_model_that_does_not_fit_its_images_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pool"):
+        train(tmp_path, "model=lenet", "data=synthetic", "data.shape=[1,2,2]")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_record_of_a_run_is_complete(tmp_path: Path) -> None:
+    summary = train(tmp_path)
+    folder = tmp_path / "run"
+    assert "seed: 0" in (folder / "config.yaml").read_text()
+    assert "digraph" in (folder / "graph.dot").read_text()
+    assert (folder / "plots" / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "checkpoint" in (folder / "run.log").read_text()
+    assert json.loads((folder / "summary.json").read_text())["weights_sha256"] == summary.weights_sha256
+    checkpoint = load(folder / "checkpoints" / "step-3")
+    assert checkpoint.manifest.meta.examples == summary.examples == 3 * 32
+    stored = checkpoint.variables
+    assert {"fc1/weights", "fc1/weights/velocity"} <= stored.keys()
+    assert all(np.isfinite(value).all() for value in stored.values())
+
+
+def test_no_checkpoint_is_written_of_a_variable_that_is_not_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A fast ReLU makes 0 of a NaN, so that the loss of a ruined network can look sound.
+    healthy = Trainer.variables
+
+    def ruined(trainer: Trainer) -> dict[str, np.ndarray]:
+        return {**healthy(trainer), "fc1/bias": np.array([np.nan], np.float32)}
+
+    monkeypatch.setattr(Trainer, "variables", ruined)
+    expected = r"variable 'fc1/bias' is not finite after step 1, so no checkpoint is written: lower optimizer.lr"
+    with pytest.raises(NumericError, match=expected):
+        train(tmp_path, "train.steps=4", "checkpoint.every_steps=2")
+    assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+def test_a_trace_is_two_files_and_a_table_and_changes_no_bit(tmp_path: Path) -> None:
+    plain = train(tmp_path / "plain", "train.steps=6")
+    assert not (tmp_path / "plain" / "run" / "trace.json").exists()
+    traced = train(tmp_path, "train.steps=6", "trace=true", "trace_skip=2", "trace_steps=3")
+    assert traced.weights_sha256 == plain.weights_sha256
+    folder = tmp_path / "run"
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert {event["args"]["step"] for event in events if event["ph"] == "X"} == {2, 3, 4}
+    summary = json.loads((folder / "trace_summary.json").read_text())
+    assert [each["step"] for each in summary["steps"]] == [2, 3, 4]
+    assert "critical path of 3 step(s)" in (folder / "run.log").read_text()
+
+
+def test_a_run_that_is_stopped_within_its_trace_writes_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(conductor: Conductor, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
+        if step == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return train_step(conductor, experiment, step)
+
+    monkeypatch.setattr("runner.training.trainer.train_step", stopped)
+    with pytest.raises(Interrupted):
+        train(tmp_path, "train.steps=20", "trace=true", "trace_skip=2", "trace_steps=10")
+    summary = json.loads((tmp_path / "run" / "trace_summary.json").read_text())
+    assert [each["step"] for each in summary["steps"]] == [2, 3]
