@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from runner.config.monitor import MONITORED
 from runner.config.schema import Config, worker_processes
 from runner.errors import ConfigError
 
@@ -38,6 +39,11 @@ def _single_values(config: Config) -> Iterator[str]:
         yield f"trace_steps={config.trace_steps}: expected 1 to {MOST_TRACED_STEPS}; a trace is held in memory"
     if config.resume is not None:
         yield f"resume={config.resume!r}: a run is continued by `runner resume=DIR`, not by a configuration"
+
+
+def _monitor(config: Config) -> Iterator[str]:
+    if config.train.monitor not in (None, *MONITORED):
+        yield f"train.monitor={config.train.monitor!r}: expected one of {', '.join(MONITORED)}, or null"
 
 
 def _counts(config: Config) -> Iterator[str]:
@@ -209,6 +215,7 @@ def _yaml(value: object) -> object:
 
 _RULES = (
     _single_values,
+    _monitor,
     _counts,
     _length,
     _shares,

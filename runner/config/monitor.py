@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runner.config.schema import Config
+
 MONITORED = ("val/accuracy", "val/loss", "test/accuracy", "test/loss", "train/loss")
 
 
@@ -21,3 +23,8 @@ class Monitor:
     def better(self, value: float, than: float) -> bool:
         """Whether ``value`` is strictly better; a value that is not a number never is."""
         return value > than if self.highest else value < than
+
+
+def monitor_of(config: Config) -> Monitor:
+    """The metric by which runs of this configuration are compared."""
+    return Monitor(config.train.monitor or "test/accuracy")

@@ -31,6 +31,7 @@ class TrainConfig:
     eval_every: int | None = key(None, "steps between evaluations; null: once per epoch")
     eval_batch_size: int = key(256, "examples per evaluation batch, over all workers")
     log_every: int = key(10, "steps between logged training metrics")
+    monitor: str | None = key(None, "metric by which runs and checkpoints are compared; null: test/accuracy")
 
 
 @dataclass
