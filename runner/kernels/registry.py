@@ -141,7 +141,8 @@ class Kernel:
     dtypes: the dtypes its floating inputs and outputs may have.
     arrange: (attributes, input specs, output specs, offered layouts) -> Arrangement, or None where the kernel cannot
         do this node. An offered layout is that of the input as it is; None means that it is the kernel's to choose,
-        as the layout of a variable that nobody has read yet. A pure function.
+        as the layout of a variable that nobody has read yet. A pure function of these and of the number of threads
+        that the caller has for kernels; the caller of ``bind`` has as many.
     bind: (attributes, arrangement, buffers) -> what computes the outputs from the inputs.
     """
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from runner.commands.explanation import explain
+from runner.records.run_directory import RunDirectory
 from runner.training.build import build
-from runner.training.comparison import predicted_step_s, verdict
+from runner.training.comparison import measured_step_s, predicted_step_s, verdict
 from tests.small_runs import small_config
 
 SPLIT = ("parallelism=model", "parallelism.constraints={fc1: 0, fc2: 1}")
@@ -56,3 +57,11 @@ def test_measured_costs_are_those_of_all_that_is_compared(tmp_path: Path) -> Non
 def test_data_parallelism_is_left_out_where_a_worker_would_have_no_example() -> None:
     config = small_config("parallelism=model", "parallelism.workers=4", "train.batch_size=3")
     assert list(predicted_step_s(build(config))) == ["model", "single"]
+
+
+def test_steps_are_measured_on_sessions_of_all_three(tmp_path: Path) -> None:
+    experiment = build(small_config(*SPLIT))
+    with RunDirectory.open(tmp_path / "run", resume=False) as directory:
+        measured = measured_step_s(experiment, directory, steps=2)
+    assert list(measured) == ["model", "single", "sync_data"]
+    assert all(seconds > 0 for seconds in measured.values())

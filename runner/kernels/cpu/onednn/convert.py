@@ -49,7 +49,7 @@ def register(registry: Registry, library: Library) -> None:
         reorder = in_turn(library, [_reordering(library, unpacked, result, buffers.scratch[layout.nbytes :])])
         return _unpacking(source.data, unpacked.data, reorder)
 
-    registry.add(Kernel("convert", "cpu", "onednn", PRIORITY, FLOATS, answering(arrange), bind))
+    registry.add(Kernel("convert", "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
     _register_cast(registry, library)
 
 
@@ -70,7 +70,7 @@ def _register_cast(registry: Registry, library: Library) -> None:
     def bind(node: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         return _reordering(library, buffers.inputs[0], buffers.outputs[0], buffers.scratch)
 
-    registry.add(Kernel("cast", "cpu", "onednn", PRIORITY, FLOATS, answering(arrange), bind))
+    registry.add(Kernel("cast", "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
 
 
 def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:

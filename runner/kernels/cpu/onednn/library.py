@@ -29,6 +29,8 @@ const dnnl_version_t *dnnl_version(void);
 const char *dnnl_status2str(int);
 const char *dnnl_fmt_tag2str(int);
 
+int omp_get_max_threads(void);
+
 int dnnl_engine_create(object *, int kind, size_t index);
 int dnnl_stream_create(object *, object engine, unsigned flags);
 
@@ -125,11 +127,13 @@ _UNIMPLEMENTED = 3
 class Library:
     """The loaded library with its one CPU engine and stream.
 
-    path: file it was loaded from. version: such as "3.2.0". tags: names of memory formats -> their numbers.
+    c, openmp: the libraries. path: file it was loaded from. version: such as "3.2.0". tags: names of memory formats ->
+    their numbers.
     """
 
     ffi: Any
     c: Any
+    openmp: Any
     path: str
     version: str
     engine: Any
@@ -160,28 +164,32 @@ class Library:
         """The number of a pointer."""
         return int(self.ffi.cast("intptr_t", pointer))
 
+    def threads(self) -> int:
+        """How many threads a primitive is made for that the calling thread of Python makes."""
+        return int(self.openmp.omp_get_max_threads())
+
 
 @cache
 def load() -> Library:
     """Load oneDNN once per process. Raises OneDnnUnavailable saying what was tried and what to do."""
     ffi = cffi.FFI()
     ffi.cdef(_DECLARATIONS)
-    _load_openmp(ffi)
+    openmp = _load_openmp(ffi)
     path, c = _open(ffi)
     found = c.dnnl_version()
     version = f"{found.major}.{found.minor}.{found.patch}"
     if found.major != 3:
         raise OneDnnUnavailable(f"{path} is oneDNN {version}; expected version 3")
-    bare = Library(ffi, c, path, version, None, None, {})
+    bare = Library(ffi, c, openmp, path, version, None, None, {})
     engine = bare.create("engine_create", _CPU_ENGINE, 0)
     stream = bare.create("stream_create", engine, _IN_ORDER)
-    return Library(ffi, c, path, version, engine, stream, _tags(ffi, c))
+    return Library(ffi, c, openmp, path, version, engine, stream, _tags(ffi, c))
 
 
-def _load_openmp(ffi: Any) -> None:
+def _load_openmp(ffi: Any) -> Any:
     try:
         # Its symbols are the ones libdnnl and our own machine code resolve against: one pool of threads for all.
-        ffi.dlopen("libgomp.so.1", ffi.RTLD_GLOBAL | ffi.RTLD_NOW)
+        return ffi.dlopen("libgomp.so.1", ffi.RTLD_GLOBAL | ffi.RTLD_NOW)
     except OSError as error:
         raise OneDnnUnavailable(
             f"the OpenMP library libgomp.so.1 could not be loaded ({error}); on Debian: apt install libgomp1"

@@ -90,7 +90,7 @@ def _add(registry: Registry, library: Library, op: str, describe: Describe) -> N
         node = Node(given, [each.spec for each in buffers.inputs], [each.spec for each in buffers.outputs])
         return _bound(library, describe(library, node), buffers)
 
-    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(arrange), bind))
+    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
 
 
 def _bound(library: Library, product: Product, buffers: Buffers) -> Bound:

@@ -97,7 +97,7 @@ def _add_gradient(registry: Registry, library: Library) -> None:
         return bound(forward, first, scratch), bound(backward, second, scratch)
 
     op = "local_response_normalization_gradient"
-    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(arrange), bind))
+    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
 
 
 def _both_passes(library: Library, node: Node, name: str) -> tuple[Description, Description]:

@@ -101,7 +101,7 @@ def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into
             return _after_clearing(buffers.outputs[0], in_turn(library, calls))
         return calls
 
-    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(arrange), bind))
+    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
 
 
 def _layout(library: Library, spec: Spec, name: str) -> Layout:

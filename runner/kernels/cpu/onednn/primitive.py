@@ -63,9 +63,15 @@ Argument = tuple[Any, Operand]
 def bound(description: Description, arguments: Mapping[int, Argument], scratch: Array) -> NativeCall:
     """Build the primitive and fix its arguments: DNNL_ARG number -> (descriptor, tensor).
 
-    scratch: at least ``description.scratch_bytes`` bytes.
+    scratch: at least ``description.scratch_bytes`` bytes; ValueError where it is less.
     """
     library = description.library
+    if scratch.nbytes < description.scratch_bytes:
+        # The library is told an address and no end: it would write on.
+        raise ValueError(
+            f"a primitive for {library.threads()} threads wants {description.scratch_bytes} bytes of scratch memory, "
+            f"came {scratch.nbytes}: it was planned for other threads; plan and bind under one budget of threads"
+        )
     ffi = library.ffi
     primitive = library.owned(library.create("primitive_create", description.handle), "primitive")
     places = {number: (descriptor, operand.address) for number, (descriptor, operand) in arguments.items()}

@@ -90,20 +90,21 @@ def add_kernel(
         }
         return bound(recipe.description, arguments, buffers.scratch)
 
-    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, dtypes, answering(arrange), bind))
+    registry.add(Kernel(op, "cpu", "onednn", PRIORITY, dtypes, answering(library, arrange), bind))
 
 
-def answering(arrange: Callable[[Node, Layouts], Arrangement | None]) -> Arrange:
+def answering(library: Library, arrange: Callable[[Node, Layouts], Arrangement | None]) -> Arrange:
     """A registry's arrange function: refuses what oneDNN cannot know or has not implemented, remembers its answers.
 
-    Networks repeat their layers, and asking the library costs more than remembering what it said.
+    Networks repeat their layers, and asking the library costs more than remembering what it said. It says it for the
+    threads that the caller has: most scratch memory is a piece for each of them.
     """
     known: dict[object, Arrangement | None] = {}
 
     def answer(
         attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Layouts
     ) -> Arrangement | None:
-        key = (tuple(sorted(attributes.items())), tuple(inputs), tuple(outputs), tuple(offered))
+        key = (library.threads(), tuple(sorted(attributes.items())), tuple(inputs), tuple(outputs), tuple(offered))
         if key not in known:
             known[key] = _asked(arrange, Node(attributes, inputs, outputs), offered)
         return known[key]

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Sequence
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import OneDnnError, Unimplemented
@@ -14,7 +15,7 @@ from runner.kernels.cpu.onednn.memory import in_c_order
 from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
 from runner.kernels.cpu.onednn.recipe import Node, answering, format_of
 from runner.kernels.registry import Arrangement, Layout, NativeCall, allocate, plain
-from tests.kernels.cpu.onednn.checking import floats, library, normal
+from tests.kernels.cpu.onednn.checking import check, floats, library, normal
 from tests.kernels.harness import Shaped, filled, holding
 
 
@@ -33,7 +34,7 @@ class _Asked:
 
 def test_an_answer_is_remembered_for_the_same_node_and_offer() -> None:
     asked = _Asked()
-    arrange = answering(asked)
+    arrange = answering(library(), asked)
     x, y = floats(2, 3), floats(3, 2)
     first = arrange({"size": 1}, [x], [x], [plain(x)])
     assert arrange({"size": 1}, [x], [x], [plain(x)]) is first
@@ -43,17 +44,35 @@ def test_an_answer_is_remembered_for_the_same_node_and_offer() -> None:
     assert len(asked.nodes) == 4
 
 
+def test_an_answer_is_that_for_the_threads_there_are() -> None:
+    asked = _Asked()
+    arrange = answering(library(), asked)
+    x = floats(2, 3)
+    for threads, questions in ((1, 1), (2, 2), (1, 2), (3, 3)):
+        with threadpool_limits(threads, user_api="openmp"):
+            arrange({}, [x], [x], [plain(x)])
+        assert len(asked.nodes) == questions
+
+
+def test_threads_that_are_added_have_memory_to_work_in() -> None:
+    """What is written behind it is found by the guard bytes of ``check``. oneDNN wants some with AVX-512 only."""
+    attributes = {"transpose_a": False, "transpose_b": False, "bias": False, "relu": False, "dtype": "float32"}
+    for threads in (1, 2, 7):
+        with threadpool_limits(threads, user_api="openmp"):
+            check("matmul_fused", attributes, [normal(1, 32, 64), normal(2, 64, 8)], [floats(32, 8)])
+
+
 def test_what_is_not_implemented_is_left_to_others() -> None:
     x = floats(2, 3)
-    assert answering(_Asked())({"unknown": True}, [x], [x], [None]) is None
+    assert answering(library(), _Asked())({"unknown": True}, [x], [x], [None]) is None
 
 
 @pytest.mark.parametrize("spec", [floats(), floats(2, 0), Shaped((2,), "int64"), Shaped((2,), "float64")])
 def test_what_onednn_cannot_hold_is_not_even_asked_for(spec: Shaped) -> None:
     asked = _Asked()
     good = floats(2, 3)
-    assert answering(asked)({}, [good, spec], [good], [None, None]) is None
-    assert answering(asked)({}, [good], [spec], [None]) is None
+    assert answering(library(), asked)({}, [good, spec], [good], [None, None]) is None
+    assert answering(library(), asked)({}, [good], [spec], [None]) is None
     assert not asked.nodes
 
 
@@ -75,6 +94,14 @@ def _doubling() -> tuple[Description, dict[int, object]]:
     x, y = holding(normal(1, 4)), filled(spec, plain(spec))
     places = {dnnl.MULTIPLE_SRC: x, dnnl.MULTIPLE_SRC + 1: x, dnnl.DST: y}
     return made, {number: (descriptor, operand) for number, operand in places.items()}
+
+
+def test_too_little_memory_to_work_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Description, "scratch_bytes", 128)
+    made, arguments = _doubling()
+    expected = "a primitive for 1 threads wants 128 bytes of scratch memory, came 64: it was planned for other threads"
+    with pytest.raises(ValueError, match=expected):
+        bound(made, arguments, allocate(64))
 
 
 def test_calls_run_in_turn() -> None:
