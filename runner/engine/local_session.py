@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from runner.engine.compile import Compiled, Signature
 from runner.engine.conductor import Finished
@@ -70,7 +71,8 @@ class LocalSession:
         self._begun = dict.fromkeys(self._stores, 0)
         self._pool: ThreadPoolExecutor | None = None
         if len(cluster.devices) > 1:
-            self._pool = ThreadPoolExecutor(len(cluster.devices), thread_name_prefix="device")
+            count = len(cluster.devices)
+            self._pool = ThreadPoolExecutor(count, thread_name_prefix="device", initializer=_threads_of_caller())
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         """Run one step of a client; see :class:`~runner.engine.session.Session`."""
@@ -219,6 +221,22 @@ class LocalSession:
         if failures:
             raise ready.rendezvous.reset() or failures[0]
         return {device: future.result() for device, future in running.items()}
+
+
+def _threads_of_caller() -> Callable[[], None]:
+    """What gives another thread of Python as many threads for kernels as the caller has.
+
+    OpenMP counts them for each. Plans are made by the caller, memory to work in for each of its threads included, and
+    are bound anew by the thread of a device where the arena has grown.
+    """
+    pools = ThreadpoolController().select(user_api="openmp").lib_controllers
+    numbers = [pool.num_threads for pool in pools]
+
+    def take() -> None:
+        for pool, number in zip(pools, numbers, strict=True):
+            pool.set_num_threads(number)
+
+    return take
 
 
 class _Ready:

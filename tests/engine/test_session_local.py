@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from runner.engine import local_session, ops, program_plans
 from runner.engine.compile import Signature
 from runner.engine.device import local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
+from runner.engine.kernel_table import native_libraries
 from runner.engine.local_session import LocalSession
 from runner.engine.program import Client, Program
 from runner.engine.rendezvous import LocalRendezvous
@@ -42,6 +44,29 @@ def there_and_back() -> Graph:
 
 
 CLIENT = client("run", [BACK], feeds=[X])
+
+
+def openmp_threads() -> set[int]:
+    """How many each OpenMP library has for the calling thread of Python."""
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"}
+
+
+def test_the_thread_of_a_device_has_the_threads_of_who_made_the_session() -> None:
+    native_libraries()  # there is nothing to limit before OpenMP is loaded
+    if not openmp_threads():
+        pytest.skip("this machine has no OpenMP")
+    found = []
+
+    def exp(value: Array) -> Array:
+        found.append((threading.current_thread().name, openmp_threads()))
+        return np.exp(value)
+
+    kernels = Replaced(reference_registry(), {"exp": exp})
+    with threadpool_limits(3, user_api="openmp"), session(there_and_back(), kernels, CLIENT, cluster=TWO) as opened:
+        opened.run("run", feeds={str(X): VALUE})
+    ((name, threads),) = found
+    assert name.startswith("device")
+    assert threads == {3}
 
 
 @pytest.fixture
