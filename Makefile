@@ -8,7 +8,7 @@ MEASURED = $(strip $(if $(filter collectives%,$(CASE)),COLLECTIVES,$(if $(filter
 	$(if $(filter backup,$(CASE)),BACKUP,RESULTS))))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench bench-peers clean
+.PHONY: help run test check docs bench bench-peers clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,6 +23,9 @@ check: $(VENV)/.installed-dev  ## lint, format check and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.installed-dev  ## build the documentation into site/
+	$(BIN)/python -m mkdocs build --strict
 
 bench: $(VENV)/.installed-dev  ## measure training steps, or ARGS=collectives, overlap or backup, into benchmarks/
 	$(BIN)/python -m benchmarks $(ARGS) --output benchmarks/$(MEASURED).md

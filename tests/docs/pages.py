@@ -1,0 +1,51 @@
+"""The fenced blocks of a page, and what its comments say about trying them.
+
+A comment of HTML on the line before a block, which readers do not see, is one of
+
+    <!-- run: KEY=VALUE ... -->   every `runner` command of the block that trains gets these overrides too
+    <!-- not run: REASON -->
+    <!-- file: PATH -->           the block is a file in the folder of the page, not commands
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+BLOCK = re.compile(r"(?:<!-- (?P<said>[^>]*?) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+KINDS = ("run", "not run", "file")
+VERBS = re.compile(r"runner (--plugin \S+ )?(explain|data|ui|doctor|list|new|rerun|compare|eval|predict|sweep)\b")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block. kind: one of KINDS. said: what stands behind the kind in its comment."""
+
+    language: str
+    text: str
+    kind: str
+    said: str
+
+    @property
+    def commands(self) -> list[str]:
+        """One command a line, with what is given to those that train; comments of the shell are left to the shell."""
+        given = " ".join(map(shlex.quote, self.said.split()))
+        return [_limited(line, given) for line in self.text.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def _limited(line: str, given: str) -> str:
+    command, hash_sign, comment = line.partition("  #")
+    trains = command.startswith("runner ") and not VERBS.match(command)
+    return f"{command.rstrip()} {given}{hash_sign}{comment}" if given and trains else line
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The blocks of a page in order; raises ValueError for a comment that is none of the kinds."""
+    for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        kind, _, said = (found["said"] or "run:").partition(":")
+        if kind not in KINDS:
+            raise ValueError(f"{page}: comment {found['said']!r} before a block; expected one of {', '.join(KINDS)}")
+        yield Block(found["language"], found["text"], kind, said.strip())
