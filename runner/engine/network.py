@@ -25,17 +25,22 @@ class StateUpdate:
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """What a network answers for N examples.
+class Answers:
+    """What is known of N examples. losses: (N,) of each. predictions: (N,) int64 class. correct: (N,) 1 or 0.
 
-    losses: (N,) loss of each example. logits: (N, C). predictions: (N,) int64 class. correct: (N,) 1 or 0. Floats are
-    in the network's state dtype.
+    Floats are in the network's state dtype.
     """
 
     losses: Tensor
-    logits: Tensor
     predictions: Tensor
     correct: Tensor
+
+
+@dataclass(frozen=True)
+class Outputs(Answers):
+    """What a network answers for N examples. logits: (N, C), in its state dtype."""
+
+    logits: Tensor
 
 
 NetworkFunction = Callable[["NetworkBuilder", Mapping[str, Tensor]], Outputs]

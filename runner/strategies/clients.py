@@ -9,13 +9,13 @@ from typing import Protocol
 from runner.engine import ops
 from runner.engine.conductor import Clients, Conductor, Synchronous
 from runner.engine.graph import Graph
-from runner.engine.network import Outputs
+from runner.engine.network import Answers
 from runner.engine.program import Client, Program
 from runner.engine.tensor import Tensor
 from runner.engine.variables import Variable, Variables
 from runner.strategies.base import Replica, ordered_sum, shares
 
-Scored = tuple[Outputs, Mapping[str, Tensor]]
+Scored = tuple[Answers, Mapping[str, Tensor]]
 """What a replica answers for its share of an evaluation batch, and that share as it is fed."""
 
 

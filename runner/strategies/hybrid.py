@@ -52,8 +52,9 @@ class Hybrid:
 
     Bytes on the wire in a step, values of b bytes, N examples: across the boundary of F features (K - 1) N F b forward
     and as many backward, in every scheme, if each worker has units of the first dense layer; between dense layers of U
-    units likewise (K - 1) N U b each way; the logits of C classes N C b less what is where it is needed, each way
-    (:func:`~runner.strategies.sharded.hybrid_layers.add_dense`); dropout between dense layers 8 (K - 1) N once, for the
+    units likewise (K - 1) N U b each way; the loss, normalised across shards, (K - 1) N (3 b + 16) forward and
+    (K - 1) N b back for a softmax, b less each way for logistic units, if each worker has classes
+    (:class:`~runner.strategies.sharded.dense_loss.DenseLoss`); dropout between dense layers 8 (K - 1) N once, for the
     indices of examples; P parameters below the dense layers 2 (K - 1) P b, and what their statistics take; loss and
     accuracy 2 (K - 1) b. With clip_norm and one update in a step, b for each shard of a variable that is not on the
     first worker, and (K - 1) b.

@@ -6,7 +6,7 @@ of small results only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from runner.engine import op as op_table
 from runner.engine.graph import Graph, Node
-from runner.engine.passes.rewriting import Rewrite, Roots
-from runner.engine.tensor import FLOATS, TensorSpec
+from runner.engine.passes.rewriting import Moved, Rewrite, Roots, Uses, fresh_name, rewired
+from runner.engine.tensor import FLOATS, Tensor, TensorSpec
 from runner.kernels.registry import Buffers, Operand, Registry, allocate, plain
 
 Array = NDArray[Any]
@@ -33,7 +33,7 @@ UNIFORM = frozenset(
 """Ops that make equal elements of equal elements, with arithmetic that rounds alike everywhere."""
 
 REARRANGING = frozenset({"broadcast_to", "identity", "reshape", "slice", "stop_gradient", "transpose"})
-"""Ops that leave of a tensor of equal elements another such, but for its shape."""
+"""Ops that leave of a tensor of equal elements another such, but for its shape; beside them ``split``, ``concat``."""
 
 LARGEST_WHOLE = 2**53
 """A ``fill`` holds its number as a float64; whole numbers beyond this may not fit."""
@@ -42,20 +42,34 @@ LARGEST_WHOLE = 2**53
 def fold_constants(graph: Graph, roots: Roots, registry: Registry) -> Rewrite:
     """Return the graph with nodes over ``fill`` and ``constant`` replaced by such under their names.
 
-    registry: where the reference kernels are found that compute the values.
+    The parts of a ``split`` become nodes of their own. registry: where the reference kernels are found that compute
+    the values.
     """
-    result = Graph()
-    for node in graph:
+    result, moved = Graph(), Moved()
+    pinned = Uses(graph, roots).pinned
+    for original in graph:
+        node = rewired(original, moved)
         sources = [result.nodes[tensor.node] for tensor in node.inputs]
-        constant = sources and all(source.op in ("fill", "constant") for source in sources)
-        result.insert(_folded(node, sources, registry) if constant else node)
-    return result, {}
+        if not sources or any(source.op not in ("fill", "constant") for source in sources):
+            result.insert(node)
+        elif node.op == "split" and sources[0].op == "fill" and not node.control_inputs and node.name not in pinned:
+            moved.update(zip(original.tensors, _parts(result, node, sources[0]), strict=True))
+        else:
+            result.insert(_folded(node, sources, registry))
+    return result, moved
+
+
+def _parts(result: Graph, split: Node, source: Node) -> Iterator[Tensor]:
+    """Insert a ``fill`` for each part of a split of one."""
+    for port, spec in enumerate(split.outputs):
+        part = replace(split, name=fresh_name(result.nodes, f"{split.name}/{port}"), outputs=(spec,))
+        yield result.insert(_replaced(part, "fill", source.attributes["value"]))[0]
 
 
 def _folded(node: Node, sources: Sequence[Node], registry: Registry) -> Node:
     """The constant that takes the place of a node, or the node where it has to stay."""
     if all(source.op == "fill" for source in sources):
-        if node.op in REARRANGING:
+        if node.op in REARRANGING or (node.op == "concat" and _all_equal(sources)):
             return _replaced(node, "fill", sources[0].attributes["value"])
         if node.op in UNIFORM:
             scalars = [np.full((), source.attributes["value"], source.outputs[0].dtype) for source in sources]
@@ -68,6 +82,11 @@ def _folded(node: Node, sources: Sequence[Node], registry: Registry) -> Node:
     if _is_uniform(table) and _fits_a_fill(table.flat[0]):
         return _replaced(node, "fill", float(table.flat[0]))
     return _replaced(node, "constant", table.astype(table.dtype.newbyteorder("<")).tobytes())
+
+
+def _all_equal(sources: Sequence[Node]) -> bool:
+    first = sources[0].attributes["value"]
+    return all(source.attributes["value"] == first for source in sources)
 
 
 def _makes_a_table(node: Node, sources: Sequence[Node]) -> bool:

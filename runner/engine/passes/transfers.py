@@ -1,7 +1,7 @@
 """Cut edges between devices into Send and Recv (TensorFlow whitepaper 2016, section 3.2.2).
 
 One pair per (tensor, destination device), however many nodes read the tensor there. A control edge between devices
-becomes a transfer of an empty tensor.
+becomes a transfer of an empty tensor. Constants are not sent: a device that reads one has it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class _Cut:
             return tensor
         arrival = (tensor, reader.device)
         if arrival not in self._arrivals:
-            self._arrivals[arrival] = self._transfer(tensor, producer, reader.device)
+            known = producer.op in ("fill", "constant") and not producer.control_inputs
+            give = self._repeated if known else self._transfer
+            self._arrivals[arrival] = give(tensor, producer, reader.device)
         return self._arrivals[arrival]
 
     def _local_control(self, name: str, reader: Node) -> str:
@@ -77,6 +79,10 @@ class _Cut:
             )
             self._tokens[name] = self.result.insert(token)[0]
         return self._local(self._tokens[name], reader).node
+
+    def _repeated(self, tensor: Tensor, producer: Node, destination: str) -> Tensor:
+        name = f"{producer.name}/on/{device_slug(destination)}"
+        return self.result.insert(replace(producer, name=name, device=destination, colocate_with=()))[tensor.port]
 
     def _transfer(self, tensor: Tensor, producer: Node, destination: str) -> Tensor:
         key = transfer_key(tensor, destination)

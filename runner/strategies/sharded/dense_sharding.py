@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -32,6 +32,10 @@ class Spread:
 
     cut: Cut
     parts: Mapping[int, Tensor]
+
+
+Rule = Callable[[Node], Sequence[Spread]]
+"""Adds a node of a blueprint on all workers that have a part in it; returns its outputs, in the order of its ports."""
 
 
 class ShardedLayers:
@@ -81,48 +85,91 @@ class ShardedLayers:
     def __contains__(self, tensor: Tensor) -> bool:
         return tensor in self._held
 
-    def add(self, nodes: Sequence[Node]) -> None:
+    def add(self, nodes: Sequence[Node], rules: Mapping[str, Rule] | None = None) -> None:
         """Add nodes of the blueprint, in graph order, each on all workers that have a part in it.
 
-        Raises ConfigError naming the layer that cannot be cut by units.
+        rules: of ops that dense layers do not have. Raises ConfigError naming the layer that cannot be cut by units.
         """
         for declared in self._blueprint.declared_for(nodes):
             self._declare(declared)
         for node in nodes:
-            outputs = self._rule(node)(node)
+            outputs = self._rule(node, rules or {})(node)
             self._held.update(zip(node.tensors, outputs, strict=True))
 
-    def rows(self, tensor: Tensor, counts: Sequence[int]) -> dict[int, Tensor]:
+    def rows(self, spread: Spread, counts: Sequence[int], layer: LayerStamp | None) -> dict[int, Tensor]:
         """Exchange columns for rows: return what all units say of each worker's own examples, (count, U).
 
-        tensor: cut by units. counts: examples of the pass by worker, in whose order they stand. Bytes on the wire:
-        worker j sends N - n_j rows of its U_j columns, in total N U b less n_j U_j b for every j; as many backward.
+        spread: (N, U_j) of each worker j with units. counts: examples of the pass by worker, in whose order they
+        stand; without examples there is no answer. layer: that asks. Bytes on the wire: worker j sends N - n_j rows of
+        its U_j columns, in total N U b less n_j U_j b for every j; as many backward.
         """
-        layer = self._blueprint.graph.nodes[tensor.node].layer
         owners = [worker for worker, count in enumerate(counts) if count]
         sent = {}
-        for j, part in self._held[tensor].parts.items():
-            with self._on(j, layer):
+        for j, part in spread.parts.items():
+            with self.on(j, layer):
                 sent[j] = ops.split(self.graph, part, 0, [counts[k] for k in owners], name="rows")
         whole = {}
         for i, k in enumerate(owners):
-            with self._on(k, layer):
+            with self.on(k, layer):
                 whole[k] = joined(self.graph, [parts[i] for parts in sent.values()], axis=1)
         return whole
+
+    def whole(self, tensor: Tensor, worker: int, reader: LayerStamp | None) -> Tensor:
+        """Return all of a tensor of the blueprint on one worker, gathered for the layer that reads it first."""
+        held = self._held[tensor]
+        if held.cut is Cut.COPIES:
+            return held.parts[worker]
+        if (tensor, worker) not in self._gathered:
+            axis = 0 if held.cut is Cut.EXAMPLES else self._blueprint.graph.spec(tensor).rank - 1
+            with self.on(worker, reader):
+                self._gathered[tensor, worker] = joined(self.graph, list(held.parts.values()), axis)
+        return self._gathered[tensor, worker]
+
+    @contextmanager
+    def on(self, worker: int, layer: LayerStamp | None) -> Iterator[None]:
+        """Add nodes of a layer on a worker."""
+        with self._replicas[worker].within(self._scope), self.graph.layer(layer):
+            yield
+
+    def shares(self, units: int) -> dict[int, Share]:
+        """Worker -> (begin, end) of its units, of the workers that have some."""
+        return shares_of_units(units, len(self._replicas))
+
+    def units(self, tensor: Tensor) -> int:
+        """How many units a tensor of the blueprint has; they are its last axis."""
+        return self._blueprint.graph.spec(tensor).shape[-1]
+
+    def alike(self, node: Node) -> Sequence[Spread]:
+        """The rule of what treats all that it reads alike, by units or by examples: it stays where its inputs are."""
+        read = [self._held[tensor] for tensor in node.inputs]
+        cuts = {each.cut for each in read} - {Cut.COPIES} or {Cut.COPIES}
+        if len(cuts) > 1:
+            self.refuse(node)
+        (cut,) = cuts
+        workers = next(each for each in read if each.cut is cut).parts
+        added = {j: self._add(node, j, [each.parts[j] for each in read]) for j in workers}
+        return [Spread(cut, {j: copy[port] for j, copy in added.items()}) for port in range(len(node.outputs))]
+
+    def refuse(self, node: Node) -> NoReturn:
+        """Raise ConfigError for a node that cannot be cut by units."""
+        layer = f"layer {node.layer.name!r} ({node.layer.kind})" if node.layer else "a node without a layer"
+        raise ConfigError(
+            f"{layer} stands beside or behind a dense layer, and its op {node.op!r} cannot be cut by units there; "
+            "expected dense layers, element-wise ones, dropout and batch normalisation; use parallelism=sync_data"
+        )
 
     def _declare(self, declared: Declaration) -> None:
         """Give every worker its units of a variable."""
         axis = declared.spec.rank - 1
-        for j, (lo, hi) in self._shares(declared.spec.shape[axis]):
+        for j, (lo, hi) in self.shares(declared.spec.shape[axis]).items():
             part = Part(declared.spec, axis, lo, hi)
             self._stores[j].declare(replace(declared, spec=part.spec, part=part), self._replicas[j].device)
 
-    def _rule(self, node: Node) -> Callable[[Node], Sequence[Spread]]:
-        rules = {"variable": self._variable, "fill": self._fill, "matmul": self._matmul, "dropout_mask": self._mask}
-        if node.op in BY_UNIT:
-            return self._by_unit
+    def _rule(self, node: Node, others: Mapping[str, Rule]) -> Rule:
+        own = {"variable": self._variable, "fill": self._fill, "matmul": self._matmul, "dropout_mask": self._mask}
+        rules = {**dict.fromkeys(BY_UNIT, self._by_unit), **own, **others}
         if node.op not in rules:
-            self._refuse(node)
+            self.refuse(node)
         return rules[node.op]
 
     def _variable(self, node: Node) -> Sequence[Spread]:
@@ -131,16 +178,16 @@ class ShardedLayers:
 
     def _fill(self, node: Node) -> Sequence[Spread]:
         if node.outputs[0].rank:
-            self._refuse(node)
+            self.refuse(node)
         return [Spread(Cut.COPIES, {j: self._add(node, j, [])[0] for j in range(len(self._replicas))})]
 
     def _matmul(self, node: Node) -> Sequence[Spread]:
         x, weights = node.inputs
         turned = node.attributes["transpose_a"] or node.attributes["transpose_b"]
         if turned or self._held[weights].cut is not Cut.UNITS:
-            self._refuse(node)
+            self.refuse(node)
         products = {
-            j: self._add(node, j, [self._whole(x, j, node.layer), shard])[0]
+            j: self._add(node, j, [self.whole(x, j, node.layer), shard])[0]
             for j, shard in self._held[weights].parts.items()
         }
         return [Spread(Cut.UNITS, products)]
@@ -149,49 +196,18 @@ class ShardedLayers:
         step, index = node.inputs
         shape = node.attributes["shape"]
         if len(shape) != 2:
-            self._refuse(node)
+            self.refuse(node)
         masks = {}
-        for j, (lo, hi) in self._shares(shape[1]):
-            inputs = [self._held[step].parts[j], self._whole(index, j, node.layer)]
+        for j, (lo, hi) in self.shares(shape[1]).items():
+            inputs = [self._held[step].parts[j], self.whole(index, j, node.layer)]
             masks[j] = self._add(node, j, inputs, **mask_of_units(node, (lo, hi)))[0]
         return [Spread(Cut.UNITS, masks)]
 
     def _by_unit(self, node: Node) -> Sequence[Spread]:
-        read = [self._held[tensor] for tensor in node.inputs]
-        if any(each.cut is Cut.EXAMPLES for each in read):
-            self._refuse(node)
-        cut = Cut.UNITS if any(each.cut is Cut.UNITS for each in read) else Cut.COPIES
-        workers = next(each for each in read if each.cut is cut).parts
-        added = {j: self._add(node, j, [each.parts[j] for each in read]) for j in workers}
-        return [Spread(cut, {j: copy[port] for j, copy in added.items()}) for port in range(len(node.outputs))]
-
-    def _refuse(self, node: Node) -> NoReturn:
-        layer = f"layer {node.layer.name!r} ({node.layer.kind})" if node.layer else "a node without a layer"
-        raise ConfigError(
-            f"{layer} stands beside or behind a dense layer, and its op {node.op!r} cannot be cut by units there; "
-            "expected dense layers, element-wise ones, dropout and batch normalisation; use parallelism=sync_data"
-        )
-
-    def _whole(self, tensor: Tensor, worker: int, reader: LayerStamp | None) -> Tensor:
-        """All of a tensor on one worker, gathered for the layer that reads it first."""
-        held = self._held[tensor]
-        if held.cut is Cut.COPIES:
-            return held.parts[worker]
-        if (tensor, worker) not in self._gathered:
-            axis = 0 if held.cut is Cut.EXAMPLES else self._blueprint.graph.spec(tensor).rank - 1
-            with self._on(worker, reader):
-                self._gathered[tensor, worker] = joined(self.graph, list(held.parts.values()), axis)
-        return self._gathered[tensor, worker]
+        if any(self._held[tensor].cut is Cut.EXAMPLES for tensor in node.inputs):
+            self.refuse(node)
+        return self.alike(node)
 
     def _add(self, node: Node, worker: int, inputs: Sequence[Tensor], **changes: object) -> Node:
-        with self._on(worker, node.layer):
+        with self.on(worker, node.layer):
             return self.graph.add(node.op, inputs, {**node.attributes, **changes}, name=node.name)
-
-    @contextmanager
-    def _on(self, worker: int, layer: LayerStamp | None) -> Iterator[None]:
-        with self._replicas[worker].within(self._scope), self.graph.layer(layer):
-            yield
-
-    def _shares(self, units: int) -> Iterable[tuple[int, Share]]:
-        """(worker, (begin, end)) of the workers that have units."""
-        return shares_of_units(units, len(self._replicas)).items()

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.engine import ops
-from runner.engine.network import Outputs, StateUpdate
+from runner.engine.network import Answers, StateUpdate
 from runner.engine.tensor import Tensor
 from runner.engine.variables import Variables
 from runner.strategies.base import Pass, Replica, Share
 from runner.strategies.sharded.blueprint import add_copies
+from runner.strategies.sharded.dense_loss import DenseLoss
 from runner.strategies.sharded.dense_sharding import Cut, ShardedLayers, Spread
 from runner.strategies.sharded.network_parts import Parts, PartsOf
 from runner.strategies.sharded.schemes import Examples
@@ -47,7 +48,7 @@ class DensePass:
     state_updates: by worker, statistics of the pass's examples for the worker's units.
     """
 
-    outputs: Mapping[int, Outputs]
+    outputs: Mapping[int, Answers]
     state_updates: Mapping[int, Sequence[StateUpdate]]
 
 
@@ -87,27 +88,24 @@ def add_dense(
 ) -> DensePass:
     """Add a pass through the dense layers, cut by units, and the loss of each worker's examples.
 
-    stores: where every worker has its shards of variables. The logits of an example go to the worker that has its
-    image and its label, so that nothing else is sent for the loss, whichever it is, and kernels and bits of the loss
-    are those of a network that is not cut. Maxima and sums alone would be fewer bytes for many classes, but beside the
-    boundary either is small, and predictions need the logits.
-
-    Bytes on the wire, values of b bytes: see :class:`~runner.strategies.sharded.dense_sharding.ShardedLayers`, and
-    (C - C_k) b for each example of worker k, which has C_k of the C classes itself; as many backward.
+    stores: where every worker has its shards of variables. Bytes on the wire: see
+    :class:`~runner.strategies.sharded.dense_sharding.ShardedLayers` and
+    :class:`~runner.strategies.sharded.dense_loss.DenseLoss`.
     """
     parts = parts_of(sum(rows.counts))
     blueprint = parts.blueprint
+    drawn = blueprint.outputs
     held = {
         parts.boundary: Spread(Cut.EXAMPLES, rows.boundary),
         blueprint.batch["index"]: Spread(Cut.EXAMPLES, rows.index),
+        blueprint.batch["y"]: Spread(Cut.EXAMPLES, rows.labels),
         blueprint.step: Spread(Cut.COPIES, {k: replica.step for k, replica in enumerate(replicas)}),
     }
     layers = ShardedLayers(blueprint, replicas, stores, scope, held)
     layers.add(parts.dense)
-    outputs = {
-        k: _add_head(replicas[k], parts_of(rows.counts[k]), logits, rows.labels[k], scope)
-        for k, logits in layers.rows(parts.logits, rows.counts).items()
-    }
+    layers.add(parts.head, DenseLoss(layers, rows.counts).rules)
+    answers = [layers[each].parts for each in (drawn.losses, drawn.predictions, drawn.correct)]
+    outputs = {k: Answers(*(each[k] for each in answers)) for k in rows.labels}
     return DensePass(outputs, _statistics(layers, parts, stores))
 
 
@@ -116,15 +114,6 @@ def _rows(replica: Replica, scope: str, whole: Tensor, counts: Sequence[int]) ->
     with replica.within(scope), graph.layer(graph.nodes[whole.node].layer):
         cut = [whole] if len(counts) == 1 else ops.split(graph, whole, 0, counts, name="rows")
         return [ops.identity(graph, each, name="given") for each in cut]
-
-
-def _add_head(replica: Replica, parts: Parts, logits: Tensor, labels: Tensor, scope: str) -> Outputs:
-    blueprint = parts.blueprint
-    given = {parts.logits: logits, blueprint.batch["y"]: labels}
-    with replica.within(scope):
-        added = add_copies(blueprint, parts.head, replica.variables, given)
-    drawn = blueprint.outputs
-    return Outputs(added[drawn.losses], added[drawn.logits], added[drawn.predictions], added[drawn.correct])
 
 
 def _statistics(layers: ShardedLayers, parts: Parts, stores: Sequence[Variables]) -> dict[int, list[StateUpdate]]:

@@ -58,7 +58,7 @@ class ShardedNetwork:
         for each in blueprint.state_updates:
             net.advance(net.variables[each.variable.name], added.whole(each.batch_value), each.decay)
         drawn = blueprint.outputs
-        return Outputs(*map(added.whole, (drawn.losses, drawn.logits, drawn.predictions, drawn.correct)))
+        return Outputs(*map(added.whole, (drawn.losses, drawn.predictions, drawn.correct, drawn.logits)))
 
 
 class _ShardedPass:

@@ -145,5 +145,35 @@ def test_equal_elements_give_equal_elements(op: str, registry: Registry) -> None
         assert folded(graph, registry, y)[0] == "fill"
 
 
+def test_parts_of_equal_elements_are_joined_and_cut_without_a_kernel(registry: Registry) -> None:
+    graph = Graph()
+    whole = ops.fill(graph, 0.5, (5, 1), "float32")
+    parts = ops.split(graph, whole, 0, (2, 3), name="parts")
+    joined = ops.concat(graph, [*parts, ops.fill(graph, 0.5, (1, 1), "float32")], 0, name="joined")
+    result, moved = fold_constants(graph, Roots.of([*parts, joined]), registry)
+    verify(result)
+    assert [(moved[part].node, result.spec(moved[part]).shape) for part in parts] == [
+        ("parts/0", (2, 1)),
+        ("parts/1", (3, 1)),
+    ]
+    assert {node.op for node in result} == {"fill"}
+    assert result.nodes["joined"].attributes == {"value": 0.5, "shape": (6, 1), "dtype": "float32"}
+
+
+def test_a_split_that_others_wait_for_stays(registry: Registry) -> None:
+    graph = Graph()
+    ops.split(graph, ops.fill(graph, 0.5, (2,), "float32"), 0, (1, 1), name="parts")
+    with graph.control_dependencies(["parts"]):
+        late = ops.fill(graph, 1.0, (), "float32", name="late")
+    result, moved = fold_constants(graph, Roots.of([late]), registry)
+    assert (result.nodes["parts"].op, moved) == ("split", {})
+
+
+def test_unequal_constants_are_joined_as_they_are(registry: Registry) -> None:
+    graph = Graph()
+    halves = [ops.fill(graph, value, (600,), "float64") for value in (0.5, 1.5)]
+    assert folded(graph, registry, ops.concat(graph, halves, 0))[0] == "concat"
+
+
 def test_the_tables_name_ops() -> None:
     assert OPS.keys() >= UNIFORM | REARRANGING

@@ -105,6 +105,20 @@ def test_a_control_edge_becomes_one_empty_transfer_per_destination() -> None:
     assert cut.nodes["late_3"].control_inputs == ("first",)
 
 
+def test_a_constant_is_not_sent_but_made_where_it_is_read() -> None:
+    graph = Graph()
+    with graph.device(HERE):
+        half = ops.fill(graph, 0.5, (3,), "float32", name="half")
+    with graph.device(THERE):
+        for k in range(2):
+            ops.neg(graph, half, name=f"negated_{k}")
+    cut = insert_transfers(graph)
+    verify(cut)
+    assert of_op(cut, "send") == []
+    ((copied,),) = ({tensor.node for node in of_op(cut, "neg") for tensor in node.inputs},)
+    assert (cut.nodes[copied].device, cut.nodes[copied].attributes) == (THERE, graph.nodes["half"].attributes)
+
+
 @given(samples())
 def test_no_edge_crosses_devices_and_every_transfer_is_one_of_its_kind(sample: Sample) -> None:
     cut = cut_of(sample)

@@ -73,6 +73,16 @@ def gathered(held: list[int], readers: list[int], each: int, *, backward: bool) 
     return sent
 
 
+def loss(examples: list[int], classes: list[int], told: int = 2) -> Wires:
+    """Of labels, of ``told`` values of an example by each worker with classes, of gradients, and of predictions."""
+    sent: Wires = Counter()
+    for j, i in permutations(range(len(examples)), 2):
+        sent[j, i] += examples[j] * B * (classes[i] > 0)  # labels
+        sent[j, i] += examples[i] * (told * B + B + B) * (classes[j] > 0)  # a largest logit, and whose it is
+        sent[j, i] += examples[j] * (told - 1) * B * (classes[i] > 0)  # gradients, of those that are no constants
+    return sent
+
+
 def formula(workers: int, batch: int = BATCH) -> Wires:
     """Bytes on every wire in a step with one update, in whatever scheme."""
     examples = sizes(batch, workers)
@@ -83,7 +93,7 @@ def formula(workers: int, batch: int = BATCH) -> Wires:
     sent += gathered(fc2, fc3, batch * B, backward=True)
     below = sizes(BELOW, workers)
     for j, i in permutations(range(workers), 2):
-        sent[j, i] += (examples[i] * fc3[j] + examples[j] * fc3[i]) * B  # logits, and gradients of logits
+        sent[j, i] += loss(examples, fc3)[j, i]
         sent[j, i] += (below[i] + below[j]) * B  # gradients below: what the other owns, and what is owned
         sent[j, i] += 2 * B * (i == 0)  # loss and accuracy
     return sent
@@ -117,10 +127,12 @@ def test_totals_are_those_of_the_description(workers: int) -> None:
     assert boundary.total() == 2 * others * BATCH * FEATURES * B
     between = gathered(sizes(7, workers), sizes(5, workers), BATCH * B, backward=True)
     assert between.total() == 2 * others * BATCH * UNITS[0] * B
-    logits = sum(n * (CLASSES - own) for n, own in zip(examples, classes, strict=True))
+    heads = loss(examples, classes)
+    if workers <= CLASSES:
+        assert heads.total() == others * BATCH * (3 * B + 16 + B)
     last = gathered(sizes(5, workers), classes, BATCH * B, backward=True).total()
     rest = 8 * others * BATCH + 2 * others * BELOW * B + 2 * others * B
-    assert formula(workers).total() == boundary.total() + between.total() + last + 2 * logits * B + rest
+    assert formula(workers).total() == boundary.total() + between.total() + last + heads.total() + rest
 
 
 def test_what_two_dense_layers_read_is_exchanged_once(registry: Registry) -> None:
@@ -132,7 +144,7 @@ def test_what_two_dense_layers_read_is_exchanged_once(registry: Registry) -> Non
     task = task_of(forked, Sgd(), batch_size=4)
     expected = gathered([2, 2], [1, 1], 36 * B, backward=False) + gathered([3, 3], [1, 1], 4 * B, backward=True)
     for j, i in ((0, 1), (1, 0)):
-        expected[j, i] += 2 * CLASSES * B + 2 * B * (i == 0)
+        expected[j, i] += loss([2, 2], [2, 1])[j, i] + 2 * B * (i == 0)
     assert wires(Hybrid(workers=2, scheme="a").build(task)) == expected
     (weights, _), (reference, _) = (trained(each, task, registry, 3) for each in (Hybrid(workers=2), Single()))
     assert difference(weights, reference) <= 1e-10
@@ -151,8 +163,8 @@ def test_images_are_sent_forward_only_where_nothing_below_is_trained() -> None:
     images, units = gathered([2, 2], [1, 1], 36 * B, backward=False), [8, 6]
     for width in units:
         images += gathered(sizes(width, 2), [1, 1], 4 * B, backward=True)
-    images[0, 1] += (2 * 2 + 2 * 1) * B
-    images[1, 0] += (2 * 1 + 2 * 2) * B + 2 * B
+    images += loss([2, 2], [2, 1])
+    images[1, 0] += 2 * B
     assert wires(program) == images
 
 

@@ -1,0 +1,139 @@
+"""The loss of a classifier whose classes are cut over workers: logits stay, sums and maxima over them travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from runner.engine import ops
+from runner.engine.graph import Graph, LayerStamp, Node
+from runner.engine.tensor import Tensor
+from runner.strategies.sharded.dense_sharding import Cut, Rule, ShardedLayers, Spread
+
+OfUnits = Callable[[int, Tensor], Tensor]
+"""From a worker and its columns of a tensor (N, U) to what it tells of each example, (N, 1)."""
+
+
+class DenseLoss:
+    """Rules for the ops of a loss over logits (N, C), of which worker j has the columns of its C_j classes.
+
+    The worker that has an example is told of each other one's classes: for a softmax the logarithm l_j of the sum of
+    their exponentials, and the logit t_j of the label if it is among them, else 0, so that the loss is
+    log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014, section 4); for logistic units the sum
+    of their cross-entropies; for the prediction their largest logit and whose it is. For this every worker knows the
+    labels of all examples. Sums are over workers in their order; of equal logits the first class wins, as where
+    nothing is cut.
+
+    Bytes on the wire from worker j to each other worker k, which has n_k examples of the pass, values of b bytes:
+    2 n_k b for a softmax and n_k b back, for the gradient of l_j; n_k b for logistic units, and nothing back;
+    n_k (b + 8) for predictions. The labels take 8 bytes of each example to every worker with classes but its own.
+    """
+
+    def __init__(self, layers: ShardedLayers, counts: Sequence[int]) -> None:
+        """Begin with a pass that holds logits by units and labels by examples.
+
+        counts: examples of the pass by worker, in whose order they stand.
+        """
+        self._layers = layers
+        self._counts = counts
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        """Op -> its rule."""
+        return {
+            "softmax_cross_entropy": self._softmax,
+            "one_hot": self._one_hot,
+            "reduce_sum": self._sum,
+            "argmax": self._argmax,
+            **dict.fromkeys(("cast", "equal", "sigmoid_cross_entropy"), self._layers.alike),
+        }
+
+    @property
+    def _graph(self) -> Graph:
+        return self._layers.graph
+
+    def _softmax(self, node: Node) -> Sequence[Spread]:
+        logits, labels = node.inputs
+        spec = node.outputs[1]
+        targets = self._targets(labels, spec.shape[1], spec.dtype, node.layer)
+        sums = self._told(node, logits, lambda j, own: _log_sum(self._graph, own))
+        chosen = self._told(node, logits, lambda j, own: _sum(self._graph, ops.mul(self._graph, own, targets[j])))
+        losses = {}
+        for k, parts in sums.items():
+            with self._layers.on(k, node.layer):
+                difference = ops.sub(self._graph, _log_sum(self._graph, parts), _sum(self._graph, chosen[k]))
+                losses[k] = ops.reshape(self._graph, difference, (self._counts[k],), name=node.name)
+        # Nothing reads the probabilities: gradients are those of the sums.
+        return [Spread(Cut.EXAMPLES, losses), Spread(Cut.UNITS, {})]
+
+    def _one_hot(self, node: Node) -> Sequence[Spread]:
+        depth, dtype = node.attributes["depth"], node.attributes["dtype"]
+        return [Spread(Cut.UNITS, self._targets(node.inputs[0], depth, dtype, node.layer))]
+
+    def _sum(self, node: Node) -> Sequence[Spread]:
+        """Sum over all units of each example."""
+        if node.attributes["axes"] != (1,) or node.attributes["keepdims"]:
+            self._layers.refuse(node)
+        sums = {}
+        for k, parts in self._told(node, node.inputs[0], lambda j, own: _sum(self._graph, own)).items():
+            with self._layers.on(k, node.layer):
+                sums[k] = ops.reduce_sum(self._graph, parts, axes=(1,), name=node.name)
+        return [Spread(Cut.EXAMPLES, sums)]
+
+    def _argmax(self, node: Node) -> Sequence[Spread]:
+        if node.attributes["axis"] != 1:
+            self._layers.refuse(node)
+        (x,) = node.inputs
+        first = {j: begin for j, (begin, _) in self._layers.shares(self._layers.units(x)).items()}
+        largest = self._told(node, x, lambda j, own: _max(self._graph, own))
+        places = self._told(node, x, lambda j, own: _place_of_max(self._graph, own, first[j]))
+        found = {}
+        for k, values in largest.items():
+            with self._layers.on(k, node.layer):
+                found[k] = _at_max(self._graph, values, places[k], node.name)
+        return [Spread(Cut.EXAMPLES, found)]
+
+    def _told(self, node: Node, tensor: Tensor, tell: OfUnits) -> dict[int, Tensor]:
+        """What each worker with examples is told by all with units, (n_k, workers), in their order."""
+        told = {}
+        for j, own in self._layers[tensor].parts.items():
+            with self._layers.on(j, node.layer):
+                told[j] = tell(j, own)
+        return self._layers.rows(Spread(Cut.UNITS, told), self._counts, node.layer)
+
+    def _targets(self, labels: Tensor, classes: int, dtype: str, layer: LayerStamp | None) -> dict[int, Tensor]:
+        """For each worker with classes 1 where the label is one of its own and 0 elsewhere, (N, C_j)."""
+        targets = {}
+        for j, (begin, end) in self._layers.shares(classes).items():
+            whole = self._layers.whole(labels, j, layer)
+            with self._layers.on(j, layer):
+                encoded = ops.one_hot(self._graph, whole, depth=classes, dtype=dtype, name="targets")
+                targets[j] = ops.slice(self._graph, encoded, (0, begin), (sum(self._counts), end - begin), name="own")
+        return targets
+
+
+def _log_sum(graph: Graph, x: Tensor) -> Tensor:
+    """log(sum(exp(x))) over the last axis of (N, M), as (N, 1), so that nothing overflows."""
+    # The maximum cancels, in the gradient too, so that none is taken of it.
+    largest = ops.stop_gradient(graph, _max(graph, x))
+    return ops.add(graph, largest, ops.log(graph, _sum(graph, ops.exp(graph, ops.sub(graph, x, largest)))))
+
+
+def _sum(graph: Graph, x: Tensor) -> Tensor:
+    return ops.reduce_sum(graph, x, axes=(1,), keepdims=True)
+
+
+def _max(graph: Graph, x: Tensor) -> Tensor:
+    return ops.reduce_max(graph, x, axes=(1,), keepdims=True)
+
+
+def _place_of_max(graph: Graph, x: Tensor, first: int) -> Tensor:
+    """Number of the first largest unit of (N, M), whose units are counted from ``first``; (N, 1) int64."""
+    place = ops.add(graph, ops.argmax(graph, x, axis=1), ops.fill(graph, float(first), (), "int64"))
+    return ops.reshape(graph, place, (graph.spec(x).shape[0], 1))
+
+
+def _at_max(graph: Graph, values: Tensor, places: Tensor, name: str) -> Tensor:
+    """The entry of places (n, M) where values (n, M) are largest for the first time; (n,) int64."""
+    spec = graph.spec(values)
+    chosen = ops.one_hot(graph, ops.argmax(graph, values, axis=1), depth=spec.shape[1], dtype=spec.dtype)
+    return ops.reduce_sum(graph, ops.mul(graph, ops.cast(graph, chosen, "int64"), places), axes=(1,), name=name)
