@@ -43,7 +43,7 @@ class Bars(DatasetSettings):
         facts = self.facts()
         rng = np.random.default_rng(self.data_seed)
         train, test = (self._split(count, rng) for count in (facts.train_examples, facts.test_examples))
-        return Dataset(self.name, train, test, CLASSES, Normalisation(scale=255.0, mean=(0.4,), std=(0.3,)))
+        return Dataset(self.name, train, test, CLASSES, Normalisation(scale=255.0, mean=(0.33,), std=(0.24,)))
 
     def _split(self, count: int, rng: np.random.Generator) -> Split:
         labels = np.arange(count, dtype=np.int64) % len(CLASSES)

@@ -87,7 +87,7 @@ def _require_free(kind: str, name: str) -> None:
             f"as my_{kind}"
         )
     if name in (OPS if kind == "op" else GROUPS[KINDS[kind].group]):
-        raise ConfigError(f"name {name!r}: runner has a {kind} of that name; choose another, such as my_{name}")
+        raise ConfigError(f"name {name!r} is that of a {kind} of runner's own; choose another, such as my_{name}")
 
 
 def _write(texts: dict[Path, str]) -> None:

@@ -46,7 +46,7 @@ def _installed() -> list[str]:
     """Modules that entry points name. Raises ConfigError for one that names another object than ``plugin``."""
     points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name)
     for point in points:
-        if point.attr not in ("", "plugin"):
+        if point.attr and point.attr != "plugin":
             raise ConfigError(
                 f"entry point {point.name} = {point.value} of group {GROUP}: expected a module, or MODULE:plugin; "
                 "correct or uninstall the package that brings it"
