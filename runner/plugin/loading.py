@@ -51,8 +51,8 @@ def locate(reference: str) -> Located:
     located = Located(str(path) if name.endswith(".py") else name, path, source, hashlib.sha256(source).hexdigest())
     if pin and pin != located.sha256:
         raise ConfigError(
-            f"--plugin {reference}: SHA-256 of {path} is {located.sha256}; expected {pin}: it was changed since; use "
-            "the source it was, or leave out what is behind #"
+            f"{path} was changed: its SHA-256 is {located.sha256}, expected {pin} of --plugin {reference}; use the "
+            "source that was pinned, or leave out what stands behind #"
         )
     return located
 

@@ -41,6 +41,13 @@ def test_training_and_verbs_know_the_model(fake_life: FakeLife, capsys: Capture)
     assert fake_life.only.overrides == ["model=all_conv", "model.filters=4"]
 
 
+def test_yaml_without_its_plugin_says_what_is_missing(folder: Path, capsys: Capture) -> None:
+    Path("conf/model").mkdir(parents=True)
+    Path("conf/model/absent.yaml").write_text('defaults: ["/schema/model/absent@_here_"]')
+    message = refused(["--config-dir", "conf", "model=absent"], capsys)
+    assert "There is no such option: correct the name, or give the --plugin that brings it." in message
+
+
 def test_a_plugin_that_fails_ends_the_command_with_its_line(folder: Path, capsys: Capture) -> None:
     Path("broken.py").write_text("\nimport no_such_library\n")
     message = refused(["--plugin", "broken.py"], capsys)
