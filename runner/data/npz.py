@@ -130,11 +130,10 @@ def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
 
 
 def _fill(buffer: memoryview, stream: BinaryIO) -> None:
-    """Read until the buffer is full and the stream at its end, where its checksum is compared."""
+    """Read until the buffer is full, which is the end of the member: there its checksum is compared."""
     done = 0
     while done < len(buffer):
         count = stream.readinto(buffer[done:])  # type: ignore[attr-defined]
         if not count:
             raise EOFError(f"it ends {len(buffer) - done} bytes early")
         done += count
-    stream.read(1)
