@@ -20,6 +20,7 @@ CLASS_NAMES = "class_names"
 
 LAYOUTS = ("nchw", "nhwc")
 MOST_CLASSES = 1_000_000
+_MOST_NAME_BYTES = 1 << 26
 _PIXELS = ("uint8", "float32", "float64")
 # An axis as short as this is one of colours: grey, grey and opacity, RGB, RGBA.
 _MOST_COLOURS = 4
@@ -142,11 +143,12 @@ class Arrays(OwnFiles):
         if CLASS_NAMES not in headers:
             return tuple(str(label) for label in range(largest + 1))
         header = headers[CLASS_NAMES]
-        if header.dtype.kind != "U" or len(header.shape) != 1 or not largest < header.shape[0] <= MOST_CLASSES:
+        fits = len(header.shape) == 1 and largest < header.shape[0] <= MOST_CLASSES
+        if header.dtype.kind != "U" or not fits or header.nbytes > _MOST_NAME_BYTES:
             raise self._wrong(
                 CLASS_NAMES,
                 f"is {header.dtype}{list(header.shape)}",
-                f"text, the names of labels 0 to {largest} or more, as numpy.array(['cat', 'dog'])",
+                f"text, the names of labels 0 to {largest} or more in 64 MiB, as numpy.array(['cat', 'dog'])",
             )
         return tuple(str(name) for name in read_array(Path(self.path), CLASS_NAMES))
 

@@ -51,6 +51,6 @@ def describe_datasets(root: Path) -> str:
 
 def _whereabouts(name: str, root: Path) -> str:
     if name not in ORIGINS:
-        return "built in"
+        return "nothing to fetch"
     published, _ = ORIGINS[name]
     return str(root / name) if is_cached(published, root) else f"to get it: runner data fetch {name}"

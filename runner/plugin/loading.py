@@ -63,7 +63,8 @@ def execute(located: Located) -> Plugin:
     Raises ConfigError, with file and line, for whatever goes wrong in it.
     """
     try:
-        module = _execute_file(located) if located.reference.endswith(".py") else _import(located.reference)
+        by_file = located.reference.endswith(".py")
+        module = _execute_file(located) if by_file else importlib.import_module(located.reference)
     except Exception as error:  # whatever a module of the user's raises is about that module
         raise ConfigError(f"{_place(located.path, error)}: {_reason(error)}") from error
     found = getattr(module, OBJECT, None)
@@ -103,10 +104,6 @@ def _execute_file(located: Located) -> ModuleType:
         del sys.modules[module.__name__]
         raise
     return module
-
-
-def _import(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def _place(path: Path, error: Exception) -> str:
