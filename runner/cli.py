@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.commands.plugins import install_plugins, split_plugins
 from runner.console import print_error
 from runner.errors import ConfigError, RunnerError, SecurityError
 
@@ -22,10 +23,14 @@ DEBUG_OPTION = "--debug"
 
 @dataclass(frozen=True)
 class Verb:
-    """A command other than training. text: its line in the help; empty for an internal one."""
+    """A command other than training.
+
+    text: its line in the help; empty for an internal one. plugins: whether it reads the tables that plugins add to.
+    """
 
     text: str
     run: Callable[[Sequence[str]], int]
+    plugins: bool = True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,16 +73,27 @@ def _output_was_closed() -> bool:
 
 
 def _dispatch(arguments: list[str], *, debug: bool) -> int:
+    references, arguments = split_plugins(arguments)
     first = arguments[0] if arguments else ""
     if first in VERBS:
-        return VERBS[first].run(arguments[1:])
+        return _run_verb(first, references, arguments[1:])
     if "--help" in arguments or "-h" in arguments:
         return _help()
     if "--version" in arguments:
         return _version()
     _refuse_unknown_verb(first)
     _refuse_pickles(arguments)
+    install_plugins(references)
     return _train(arguments, debug=debug)
+
+
+def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str]) -> int:
+    verb = VERBS[name]
+    if verb.plugins:
+        install_plugins(references)
+    elif references:
+        raise ConfigError(f"--plugin {references[0]}: `runner {name}` reads no configuration; leave it out")
+    return verb.run(arguments)
 
 
 def _help() -> int:
@@ -141,6 +157,12 @@ def _doctor(arguments: Sequence[str]) -> int:
     return doctor_main(arguments)
 
 
+def _new(arguments: Sequence[str]) -> int:
+    from runner.commands.new import main as new_main
+
+    return new_main(arguments)
+
+
 def _worker(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="runner worker", description="One worker of a run (internal).")
     parser.add_argument("--address", required=True, help="where the master listens")
@@ -164,7 +186,10 @@ def _worker(arguments: Sequence[str]) -> int:
 VERBS: dict[str, Verb] = {
     "explain": Verb("what a configuration amounts to: parameters, cost, placement; trains nothing", _explain),
     "data": Verb("list the datasets, or fetch one into the cache", _data),
-    "ui": Verb("show the recorded runs in the browser (MLflow, on this machine only)", _ui),
-    "doctor": Verb("what this machine and installation offer, and what they lack", _doctor),
+    "ui": Verb("show the recorded runs in the browser (MLflow, on this machine only)", _ui, plugins=False),
+    "doctor": Verb("what this machine and installation offer, and what they lack", _doctor, plugins=False),
+    "new": Verb(
+        "write a starting point for a model, optimizer, dataset, strategy or op of your own", _new, plugins=False
+    ),
     "worker": Verb("", _worker),
 }

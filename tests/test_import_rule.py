@@ -52,20 +52,22 @@ MAY_IMPORT = {
     "tracing": "engine errors files",
     "records": "errors files engine tracking",
     "records.decisions": "files",
+    # What a file of the user's adds to the tables.
+    "plugin": "models optimizers strategies data engine kernels.registry errors",
     # The configuration is the dataclasses of the rooms it configures.
     "config": "errors files engine.device",
     "config.configuration": "config errors models optimizers strategies data tracking",
     "config.hydra_app": "config config.configuration sweep.place errors",
     # Training; build is the only wiring.
     "training": "config records strategies data checkpoint tracking tracing engine errors files signals cleanup"
-    " processor sweep.place",
+    " plugin processor sweep.place",
     "training.life": "training config.configuration config records checkpoint tracking engine errors files signals"
-    " cleanup sweep.place",
+    " cleanup plugin sweep.place",
     # Commands.
     "sweep": "config config.hydra_app console records errors",
     "sweep.place": "",
     "commands": "training training.life sweep config config.configuration config.hydra_app records optimizers engine"
-    " data tracking console cores processor errors",
+    " data tracking plugin console cores processor errors",
     "cli": "commands config records console data errors engine.worker",
     "__main__": "cli",
     "": "commands records.summary",

@@ -35,6 +35,7 @@ Examples:
   runner model=mlp optimizer.lr=0.01 train.epochs=5
   runner -m optimizer.lr=0.01,0.05 parallelism=single,sync_data
   runner --config-dir my_configs model=mine  with YAML files of your own
+  runner --plugin mine.py --config-dir conf model=mine    with code of your own: see `runner new`
   runner --cfg job optimizer=adam            print the configuration instead of training
   runner --cfg job --package parallelism parallelism=async_data    print the keys of a strategy
   runner --info defaults                     print which files it comes from

@@ -131,7 +131,7 @@ def _option(group: str, values: object) -> Any:
     name = values.get("name")
     if not isinstance(name, str) or name not in GROUPS[group]:
         came = "is missing" if name is None else f"is {name!r}"
-        raise ConfigError(f"{group}.name {came}: expected one of {options}")
+        raise ConfigError(f"{group}.name {came}: expected one of {options}, or what a --plugin brings")
     return _build(GROUPS[group][name], values, where=group)
 
 

@@ -9,6 +9,9 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config.schema import Config
 
+_NO_SCHEMA = "Could not load 'schema/"
+_MISSING_PLUGIN = "There is no such option: correct the name, or give the --plugin that brings it."
+
 _MISLEADING = "To append to your config use +"
 """Hydra's advice for an unknown key. Keys outside the schema are refused here however they are written."""
 
@@ -27,6 +30,8 @@ def describe(error: Exception, where: str = "") -> str:
         reason = _value_error(cause, where)
         # A message that already quotes OmegaConf is complete but for the keys there are.
         text += f"\n{_known_keys(cause)}" if _first_line(cause) in text else f"\n{reason}"
+    if _NO_SCHEMA in text:
+        text += f"\n{_MISSING_PLUGIN}"
     return text.rstrip()
 
 

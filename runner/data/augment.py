@@ -1,6 +1,7 @@
 """Random crops and mirror images for the train split."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ DRAWS_PER_IMAGE = 3
 class Augment:
     """How each train image is varied.
 
-    crop_padding: pixels of black put around the image before it is cropped back to its size at a random
+    crop_padding: pixels of black, 0 as stored, put around the image before it is cropped back to its size at a random
     place; 0 leaves it alone. flip: mirror each image left to right with probability 1/2.
     """
 
@@ -32,7 +33,7 @@ class Augment:
         """Whether images change at all."""
         return self.crop_padding > 0 or self.flip
 
-    def apply(self, images: NDArray[np.uint8], draws: NDArray[np.float64]) -> NDArray[np.uint8]:
+    def apply(self, images: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[Any]:
         """Return ``images`` (S, C, H, W) varied by ``draws`` (S, 3) in [0, 1): row, column, mirror."""
         if self.crop_padding:
             images = _crop(images, self.crop_padding, draws[:, :2])
@@ -41,7 +42,7 @@ class Augment:
         return images
 
 
-def _crop(images: NDArray[np.uint8], padding: int, draws: NDArray[np.float64]) -> NDArray[np.uint8]:
+def _crop(images: NDArray[Any], padding: int, draws: NDArray[np.float64]) -> NDArray[Any]:
     height, width = images.shape[2:]
     border = (padding, padding)
     padded = np.pad(images, ((0, 0), (0, 0), border, border))

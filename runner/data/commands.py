@@ -10,6 +10,7 @@ from runner.data import DATASETS
 from runner.data.cache import cache_root, is_cached
 from runner.data.fetch import fetch
 from runner.data.origins import ORIGINS
+from runner.data.own_files import OwnFiles
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -35,7 +36,11 @@ def describe_datasets(root: Path) -> str:
     """Return a table of all datasets at their default settings, with where each is."""
     lines = [f"{'name':14} {'shape':12} {'classes':>7} {'train':>7} {'test':>7}  where"]
     for name, settings in DATASETS.items():
-        facts = settings().facts()
+        example = settings()
+        if isinstance(example, OwnFiles) and not example.path:
+            lines.append(f"{name:49}  your own files: {example.ask}")
+            continue
+        facts = example.facts()
         shape = "x".join(map(str, facts.shape))
         lines.append(
             f"{name:14} {shape:12} {facts.classes:7} {facts.train_examples:7} {facts.test_examples:7}  "
@@ -46,6 +51,6 @@ def describe_datasets(root: Path) -> str:
 
 def _whereabouts(name: str, root: Path) -> str:
     if name not in ORIGINS:
-        return "built in"
+        return "nothing to fetch"
     published, _ = ORIGINS[name]
     return str(root / name) if is_cached(published, root) else f"to get it: runner data fetch {name}"

@@ -35,8 +35,8 @@ class Normalisation:
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-    def apply(self, images: NDArray[np.uint8], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return ``images`` (S, C, H, W) normalised in ``dtype``, as a new array of the same shape."""
+    def apply(self, images: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return ``images`` (S, C, H, W), uint8 or floats, normalised in ``dtype``, as a new array of that shape."""
         mean, std = (np.asarray(values, np.float64)[:, None, None] for values in (self.mean, self.std))
         inputs: NDArray[Any] = np.multiply(images, (1.0 / (self.scale * std)).astype(dtype), dtype=dtype)
         inputs -= (mean / std).astype(dtype)
@@ -45,9 +45,9 @@ class Normalisation:
 
 @dataclass(frozen=True)
 class Split:
-    """Examples of one split: images (N, C, H, W) uint8 as stored, labels (N,) int64."""
+    """Examples of one split: images (N, C, H, W) as stored, uint8 or floats; labels (N,) int64."""
 
-    images: NDArray[np.uint8]
+    images: NDArray[Any]
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:

@@ -28,10 +28,10 @@ def from_plain(schema: type[SettingsType], plain: Mapping[str, object], where: s
 def _checked(value: object, hint: Any, where: str) -> Any:
     if is_dataclass(hint) and isinstance(value, Mapping):
         return from_plain(hint, value, where)  # type: ignore[arg-type]
-    if get_origin(hint) is list and isinstance(value, list):
-        (item,) = get_args(hint)
-        return [_checked(entry, item, f"{where}[{i}]") for i, entry in enumerate(value)]
     allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    items = [get_args(each)[0] for each in allowed if get_origin(each) is list]
+    if items and isinstance(value, list):
+        return [_checked(entry, items[0], f"{where}[{i}]") for i, entry in enumerate(value)]
     # By exact type: to isinstance a bool would be an int.
     if type(value) in allowed:
         return value

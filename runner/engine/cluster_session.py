@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,7 @@ class ClusterSession:
     source: plain description that each worker builds its input source from, or None. threads: kernel threads of
     each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``. monitor: judges
     heartbeats; with its default limits if None. emulation: waits added to transfers and steps; None for none.
+    worker_options: more of the workers' command line, no secrets.
 
     Raises ClusterError within two seconds of a worker's death, naming it, its exit code and the last lines of its
     log; what a worker itself reported is raised as its own class, with the worker named.
@@ -64,6 +65,7 @@ class ClusterSession:
         check_finite: bool = False,
         monitor: HeartbeatMonitor | None = None,
         emulation: Emulation | None = None,
+        worker_options: Sequence[str] = (),
     ) -> None:
         self._program = program
         self._planned = ProgramPlans(program, cluster, registry)
@@ -72,6 +74,7 @@ class ClusterSession:
         self._identity = Identity(run_id, epoch, MASTER_ROLE, 0, new_token())
         self._logs = logs
         self._threads = threads
+        self._worker_options = worker_options
         self._monitor = monitor or HeartbeatMonitor()
         self._workers = _worker_names(cluster)
         self._sent = dict.fromkeys(self._workers, 0)
@@ -95,6 +98,7 @@ class ClusterSession:
                 threads=self._threads,
                 queued_messages=self._messages_per_step() + SPARE_MESSAGES,
                 monitor=self._monitor,
+                options=self._worker_options,
             )
         )
         return self

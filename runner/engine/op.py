@@ -1,7 +1,7 @@
 """What an op *is*: its shape rule, its gradient, its cost, its attributes. How it is computed is a kernel's business.
 
 Facts about mathematics live here once. The table ``OPS`` is filled when :mod:`runner.engine.ops` is imported
-and never changes afterwards.
+and, at the start of a process, by plugins; it never changes afterwards.
 """
 
 from __future__ import annotations

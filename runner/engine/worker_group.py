@@ -47,12 +47,13 @@ def start_workers(
     threads: int,
     queued_messages: int,
     monitor: HeartbeatMonitor,
+    options: Sequence[str] = (),
 ) -> Iterator[WorkerGroup]:
     """Start worker processes and set them up; leaving the context leaves no process and no shared memory.
 
     workers: names of all processes, parameter servers too. identity: the master's. setup: the document that each
     gets. logs: folder for their logs. threads: kernel threads of each. queued_messages: how many messages one worker
-    may send another before that one reads. monitor: judges heartbeats.
+    may send another before that one reads. monitor: judges heartbeats. options: more of their command line, no secrets.
 
     Raises ResourceError when one cannot be started, and what :meth:`WorkerGroup.gather` raises.
     """
@@ -75,6 +76,7 @@ def start_workers(
                 ),
                 *("--run", identity.run, "--epoch", str(identity.epoch)),
                 *("--peers", str(peers), "--servers", str(servers), "--queued-messages", str(queued_messages)),
+                *options,
             ]
             monitor.watch(worker, time.monotonic())
             supervisor.start(worker, argv, logs / f"{worker}.log", {**os.environ, **thread_budget(threads)})

@@ -164,7 +164,7 @@ class Choice:
 
 
 class Registry:
-    """Kernels of one process. Filled by importing kernel modules, read by the planner and the executor.
+    """Kernels of one process. Filled by importing kernel modules, and by plugins; read by the planner and the executor.
 
     join: how neighbouring native calls become one; whoever registers kernels in machine code sets it.
     """
@@ -213,6 +213,10 @@ class Registry:
             f"op {op!r} on {device_type!r} has no kernel of {library!r}; "
             f"it has those of: {', '.join(kernel.library for kernel in kernels) or 'none'}"
         )
+
+    def of(self, op: str, device_type: str) -> tuple[Kernel, ...]:
+        """The kernels of an op on a device type, by priority."""
+        return tuple(self._kernels.get((op, device_type), ()))
 
     def device_types(self, op: str) -> frozenset[str]:
         """Device types that have at least one kernel for the op."""

@@ -68,6 +68,7 @@ class Summary:
       strategy           name of the parallelism, such as "sync_data"
       workers            number of worker processes, backup workers too
       emulated           the slow network that was emulated, "" for a real one
+      plugins            file or module of each plugin -> SHA-256 of its source
 
     Course of the run; empty, 0 or null for one that ended before it:
       kernels            device type -> libraries of the kernels in use
@@ -102,6 +103,7 @@ class Summary:
     overrides: list[str] = field(default_factory=list)
     git_commit: str | None = None
     emulated: str = ""
+    plugins: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
     kernels_missing: dict[str, str] = field(default_factory=dict)
     steps: int = 0

@@ -27,6 +27,7 @@ from runner.engine.session import Session
 from runner.engine.stragglers import Stragglers
 from runner.engine.tensor import state_dtype
 from runner.errors import ConfigError
+from runner.plugin import pinned_references
 from runner.processor import require_precision
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
@@ -132,6 +133,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
             threads=experiment.threads_per_worker,
             check_finite=check_finite,
             emulation=experiment.emulation,
+            worker_options=[f"--plugin={reference}" for reference in pinned_references()],
         ) as cluster_session:
             yield cluster_session
 

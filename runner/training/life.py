@@ -18,6 +18,7 @@ from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
 from runner.errors import ConfigError, Interrupted, NonFiniteLossError, RunnerError
 from runner.files import replace_durably
+from runner.plugin import provenance
 from runner.records.decisions import dropped_by_worker
 from runner.records.record import Record
 from runner.records.run_directory import PLACEMENT_FILE, RunDirectory
@@ -191,7 +192,12 @@ class _Life:
         return Record(self._directory, tracker, info)
 
     def _tags(self) -> dict[str, str]:
-        known = {_COMMIT_TAG: self.summary.git_commit, "runner.emulated": self.summary.emulated}
+        plugins = ", ".join(f"{name} sha256:{digest}" for name, digest in self.summary.plugins.items())
+        known = {
+            _COMMIT_TAG: self.summary.git_commit,
+            "runner.emulated": self.summary.emulated,
+            "runner.plugins": plugins,
+        }
         return {"runner.run_dir": str(self._directory.path)} | {tag: text for tag, text in known.items() if text}
 
     def _name(self) -> str:
@@ -248,6 +254,7 @@ def _draft(experiment: Experiment, directory: RunDirectory, overrides: Sequence[
         overrides=list(overrides),
         git_commit=git_commit(Path(__file__).parent),
         emulated=str(experiment.emulation or ""),
+        plugins=provenance(),
     )
 
 

@@ -36,6 +36,7 @@ def run_installed(site: Path, folder: Path, *arguments: str) -> subprocess.Compl
 
 def test_the_wheel_carries_its_configuration(site: Path) -> None:
     assert (site / "runner" / "conf" / "config.yaml").is_file()
+    assert (site / "runner" / "commands" / "templates" / "model.py.txt").is_file()
     assert not (site / "tests").exists()
 
 

@@ -1,0 +1,59 @@
+"""A dataset of one's own, made by code: bars that lie or stand (after Foeldiak 1990), under noise."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.data.dataset import Dataset, Facts, Normalisation, Split
+from runner.data.settings import DatasetSettings
+from runner.errors import ConfigError
+from runner.plugin import Plugin
+
+CLASSES = ("lying", "standing")
+
+
+@dataclass
+class Bars(DatasetSettings):
+    """Square images with bars of one direction, which is their class.
+
+    side: pixels of an image. bars: of each image. examples: of the train split; a quarter as many are tested.
+    data_seed: of all draws, independent of the run's seed.
+    """
+
+    name: str = "bars"
+    side: int = 12
+    bars: int = 2
+    examples: int = 1000
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bars < self.side:
+            raise ConfigError(f"data.bars={self.bars}: expected 1 or more, fewer than data.side={self.side}")
+        if self.examples < 8:
+            raise ConfigError(f"data.examples={self.examples}: expected 8 or more")
+        super().__post_init__()
+
+    def facts(self) -> Facts:
+        """Return shape, classes and counts, as set: what the network looks like is known before any image is."""
+        return Facts((1, self.side, self.side), CLASSES, self.examples, self.examples // 4)
+
+    def load(self) -> Dataset:
+        """Draw both splits; every worker draws the same."""
+        facts = self.facts()
+        rng = np.random.default_rng(self.data_seed)
+        train, test = (self._split(count, rng) for count in (facts.train_examples, facts.test_examples))
+        return Dataset(self.name, train, test, CLASSES, Normalisation(scale=255.0, mean=(0.33,), std=(0.24,)))
+
+    def _split(self, count: int, rng: np.random.Generator) -> Split:
+        labels = np.arange(count, dtype=np.int64) % len(CLASSES)
+        return Split(np.stack([self._draw(int(label), rng) for label in labels]), labels)
+
+    def _draw(self, label: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+        """Return one image (1, side, side)."""
+        pixels = rng.integers(0, 128, (self.side, self.side), dtype=np.uint8)
+        pixels[rng.permutation(self.side)[: self.bars]] += 127
+        return (pixels if label == 0 else pixels.T)[None]
+
+
+plugin = Plugin(datasets={"bars": Bars})

@@ -1,0 +1,45 @@
+"""A model of one's own: a network of convolutions only, after Springenberg et al. 2015, "Striving for Simplicity"."""
+
+from dataclasses import dataclass
+
+from runner import nn
+from runner.engine.network import NetworkBuilder
+from runner.engine.tensor import Tensor
+from runner.models.base import Model, require
+from runner.plugin import Plugin
+
+
+@dataclass
+class AllConv(Model):
+    """Stages of a 3x3 convolution and one of stride 2 that shrinks the image; then 1x1 to the classes, averaged.
+
+    filters: of the first stage, doubled in each that follows. stages: how often the image is halved. dropout: rate
+    behind each stage.
+    """
+
+    name: str = "all_conv"
+    filters: int = 16
+    stages: int = 2
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.filters > 0, "filters", self.filters, "a whole number above 0")
+        require(self.stages > 0, "stages", self.stages, "a whole number above 0")
+        require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "a number from 0 to below 1")
+
+    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+        """Add layers conv1, relu1, shrink1, ... and return the average of the class maps."""
+        h = x
+        for stage in range(1, self.stages + 1):
+            filters = self.filters * 2 ** (stage - 1)
+            h = nn.conv(net, h, filters, kernel=3, padding="same", name=f"conv{stage}")
+            h = nn.relu(net, h, name=f"relu{stage}")
+            h = nn.conv(net, h, filters, kernel=3, stride=2, padding="same", name=f"shrink{stage}")
+            h = nn.relu(net, h, name=f"shrink_relu{stage}")
+            h = nn.dropout(net, h, self.dropout, name=f"dropout{stage}")
+        h = nn.conv(net, h, classes, kernel=1, name="classes")
+        return nn.global_avg_pool(net, h, name="average")
+
+
+plugin = Plugin(models={"all_conv": AllConv})

@@ -1,0 +1,72 @@
+"""An op of one's own: swish, with its gradient and its kernel; a layer that adds it, and a model to try it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner import nn
+from runner.engine import ops
+from runner.engine.graph import Graph, Node
+from runner.engine.network import NetworkBuilder
+from runner.engine.op import OpDef
+from runner.engine.ops.common import float_like_input, input_flops, scalar, single_output
+from runner.engine.tensor import Tensor
+from runner.kernels.registry import function_kernel
+from runner.models.base import Model, require_sizes
+from runner.plugin import Plugin
+
+
+def swish(x: NDArray[Any]) -> NDArray[Any]:
+    """Return x / (1 + e ** -x), any shape, in the dtype of x (Ramachandran et al. 2017). This is the kernel."""
+    decay = np.exp(-np.abs(x))  # never overflows, unlike exp(-x)
+    y: NDArray[Any] = x * np.where(x >= 0, 1, decay) / (1 + decay)
+    return y
+
+
+def gradient(graph: Graph, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    """Add dx = dy * (s + y * (1 - s)) for s = sigmoid(x) and y = x * s."""
+    (x,) = node.inputs
+    s = ops.sigmoid(graph, x)
+    rest = ops.sub(graph, scalar(graph, 1.0, s), s)
+    return [ops.mul(graph, dy, ops.add(graph, s, ops.mul(graph, node[0], rest)))]
+
+
+SWISH = OpDef(
+    "swish",
+    infer=float_like_input("swish"),  # one float input, an output like it
+    gradient=single_output(gradient),
+    arity=1,
+    flops=input_flops(5),
+)
+
+
+def swish_layer(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
+    """Add swish(x), any shape, as a layer."""
+    with net.layer(name, "activation"):
+        return net.output(net.graph.add("swish", [x])[0])
+
+
+@dataclass
+class SwishMlp(Model):
+    """Dense layers with swish over the pixels in a row, and one more for the logits. hidden: units of each."""
+
+    name: str = "swish_mlp"
+    hidden: list[int] = field(default_factory=lambda: [64])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_sizes("hidden", self.hidden)
+
+    def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
+        """Add layers flatten, fc1, swish1, ... and return the logits of the last fc."""
+        h = nn.flatten(net, x, name="flatten")
+        for i, units in enumerate(self.hidden, start=1):
+            h = nn.dense(net, h, units, name=f"fc{i}")
+            h = swish_layer(net, h, name=f"swish{i}")
+        return nn.dense(net, h, classes, name=f"fc{len(self.hidden) + 1}")
+
+
+plugin = Plugin(models={"swish_mlp": SwishMlp}, ops=[SWISH], kernels=[function_kernel("swish", swish)])

@@ -1,0 +1,104 @@
+"""The verb ``new``: a commented starting point for something of one's own, and the command that runs it."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from runner.errors import ConfigError, ResourceError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What can be begun. group: of the configuration that chooses it. suffix: of the option behind the name."""
+
+    text: str
+    group: str
+    suffix: str = ""
+
+
+KINDS = {
+    "model": Kind("a network", "model"),
+    "optimizer": Kind("an update rule", "optimizer"),
+    "dataset": Kind("data made or read by code", "data"),
+    "strategy": Kind("a way to train in parallel", "parallelism"),
+    "op": Kind("an op with gradient and kernel, and a model that uses it", "model", "_net"),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write NAME.py and conf/GROUP/NAME.yaml into the working directory; print how to run them.
+
+    Raises ConfigError for a name that cannot be used and for a file that is there already, ResourceError where nothing
+    can be written.
+    """
+    parser = argparse.ArgumentParser(
+        prog="runner new",
+        description="Write a commented starting point, NAME.py and conf/GROUP/NAME.yaml, and print how to run it.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="kinds:\n" + "\n".join(f"  {name:10} {kind.text}" for name, kind in KINDS.items()),
+    )
+    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("name", metavar="NAME", help="small letters, digits and underscores, such as my_net")
+    options = parser.parse_args(arguments)
+    kind, name = KINDS[options.kind], options.name
+    _require_free(options.kind, name)
+    texts = starting_point(options.kind, name)
+    _write(texts)
+    for path in texts:
+        print(f"wrote {path}")
+    print(f"run it: runner --plugin {name}.py --config-dir conf {kind.group}={name}{kind.suffix} train.steps=20")
+    return 0
+
+
+def starting_point(kind: str, name: str) -> dict[Path, str]:
+    """Return the texts of both files, by their paths below the working directory."""
+    group, option = KINDS[kind].group, name + KINDS[kind].suffix
+    words = {
+        "name": name,
+        "cls": "".join(part.capitalize() for part in name.split("_")),
+        "group": group,
+        "option": option,
+    }
+    return {
+        Path(f"{name}.py"): _template(f"{kind}.py.txt").substitute(words),
+        Path("conf", group, f"{option}.yaml"): _template("option.yaml.txt").substitute(words),
+    }
+
+
+def _template(name: str) -> string.Template:
+    return string.Template(files("runner.commands").joinpath("templates", name).read_text(encoding="utf-8"))
+
+
+def _require_free(kind: str, name: str) -> None:
+    """Raise ConfigError for a name that is none, or that the package has already."""
+    from runner.config.configuration import GROUPS
+    from runner.engine.op import OPS
+    from runner.plugin.contract import NAME
+
+    if NAME.fullmatch(name) is None or keyword.iskeyword(name):
+        raise ConfigError(
+            f"name {name!r}: expected small letters, digits and underscores, a letter first, no word of Python's, such "
+            f"as my_{kind}"
+        )
+    if name in (OPS if kind == "op" else GROUPS[KINDS[kind].group]):
+        raise ConfigError(f"name {name!r} is that of a {kind} of runner's own; choose another, such as my_{name}")
+
+
+def _write(texts: dict[Path, str]) -> None:
+    """Create all files, or none where one is there already."""
+    for path in texts:
+        if path.exists() or path.is_symlink():
+            raise ConfigError(f"{path} is there already; choose another name, or move it away")
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+    except OSError as error:
+        raise ResourceError(f"cannot write {error.filename}: {error.strerror}; go to a folder of your own") from error

@@ -1,0 +1,54 @@
+"""The option ``--plugin`` of every verb that reads configurations, and the plugins that installed packages bring."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+
+from runner.errors import ConfigError
+
+OPTION = "--plugin"
+GROUP = "runner.plugins"
+"""Entry points of this group name a module each; it holds the plugin as ``plugin``."""
+
+
+def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what ``--plugin`` names, in order, and the arguments without it.
+
+    Raises ConfigError where nothing stands behind it.
+    """
+    references: list[str] = []
+    others: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        name, given, reference = argument.partition("=")
+        if name != OPTION:
+            others.append(argument)
+            continue
+        reference = reference if given else next(waiting, "")
+        if not reference or reference.startswith("-"):
+            raise ConfigError(f"{OPTION}: expected a Python file or module behind it, as in {OPTION} my_model.py")
+        references.append(reference)
+    return references, others
+
+
+def install_plugins(references: Sequence[str]) -> None:
+    """Load the plugins of the command line, then those of installed packages; see :func:`runner.plugin.install`."""
+    wanted = [*references, *_installed()]
+    if wanted:
+        # Late: most commands have none, and need not load what a plugin may add to.
+        from runner.plugin import install
+
+        install(wanted)
+
+
+def _installed() -> list[str]:
+    """Modules that entry points name. Raises ConfigError for one that names another object than ``plugin``."""
+    points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name)
+    for point in points:
+        if point.attr and point.attr != "plugin":
+            raise ConfigError(
+                f"entry point {point.name} = {point.value} of group {GROUP}: expected a module, or MODULE:plugin; "
+                "correct or uninstall the package that brings it"
+            )
+    return [point.module for point in points]

@@ -1,0 +1,164 @@
+"""Data of the user's own, as arrays in an .npz file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.data.dataset import Dataset, Facts, Split
+from runner.data.npz import ArrayHeader, read_array, read_headers
+from runner.data.own_files import OwnFiles
+from runner.errors import ConfigError, DataError
+
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+"""Arrays that a file must hold."""
+
+CLASS_NAMES = "class_names"
+"""An array that it may hold: text, (classes,)."""
+
+LAYOUTS = ("nchw", "nhwc")
+MOST_CLASSES = 1_000_000
+_MOST_NAME_BYTES = 1 << 26
+_PIXELS = ("uint8", "float32", "float64")
+# An axis as short as this is one of colours: grey, grey and opacity, RGB, RGBA.
+_MOST_COLOURS = 4
+
+
+@dataclass
+class Arrays(OwnFiles):
+    """Settings of ``arrays``: a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
+
+    x_train, x_test: images, uint8 (0 to 255) or float32 or float64 (any finite numbers), (N, H, W), (N, C, H, W) or
+    (N, H, W, C). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it a class is
+    called by its number, and the largest label of both splits is that of the last class. Nothing else is read.
+
+    layout: "nchw" or "nhwc" of images of four axes. null: the one whose axis of channels is at most 4 long, where the
+    other's is longer. Rows of F features are images (N, F, 1, 1) with layout=nchw.
+    """
+
+    name: str = "arrays"
+    layout: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.layout not in (None, *LAYOUTS):
+            raise ConfigError(f"data.layout={self.layout!r}: expected one of {', '.join(LAYOUTS)}, or null")
+        super().__post_init__()
+
+    @property
+    def ask(self) -> str:
+        """What to do where there is no path."""
+        return "name an .npz file, as in data=arrays data.path=my.npz"
+
+    def facts_of_files(self) -> Facts:
+        """Return shape, classes and counts, from the headers and the labels: no image is read."""
+        headers = self._headers()
+        layout = self._layout(headers["x_train"].shape)
+        train, test = (_image_shape(headers[key].shape, layout) for key in ("x_train", "x_test"))
+        if train != test:
+            raise self._wrong("x_test", f"holds images {test}", f"images {train}, (C, H, W), as x_train does")
+        self.require_room(headers["x_train"].nbytes + headers["x_test"].nbytes, "x_train and x_test")
+        names = self._class_names(headers, [self._labels(key, headers) for key in ("y_train", "y_test")])
+        return Facts(train, names, headers["x_train"].shape[0], headers["x_test"].shape[0])
+
+    def load(self) -> Dataset:
+        """Read the file. Raises DataError for impossible contents."""
+        facts, headers = self.facts(), self._headers()
+        layout = self._layout(headers["x_train"].shape)
+        train, test = (
+            Split(self._images(f"x_{split}", layout), self._labels(f"y_{split}", headers))
+            for split in ("train", "test")
+        )
+        scale = 255.0 if train.images.dtype == np.uint8 else 1.0
+        return Dataset(self.name, train, test, facts.class_names, self.normalisation(train.images, scale))
+
+    def _headers(self) -> dict[str, ArrayHeader]:
+        """The headers of all arrays, of which those of the images are as they must be."""
+        headers = read_headers(Path(self.path))
+        missing = [key for key in KEYS if key not in headers]
+        if missing:
+            raise DataError(
+                f"{self.path} has no {' and no '.join(missing)}: expected arrays {', '.join(KEYS)}, and {CLASS_NAMES} "
+                f"if you like; it has: {', '.join(headers) or 'none'}"
+            )
+        for key in ("x_train", "x_test"):
+            shape, dtype = headers[key].shape, headers[key].dtype
+            if dtype.name not in _PIXELS:
+                raise self._wrong(key, f"is of dtype {dtype}", f"{' or '.join(_PIXELS)}; convert it with x.astype(...)")
+            if len(shape) not in (3, 4) or 0 in shape:
+                raise self._wrong(
+                    key,
+                    f"is {shape}",
+                    "(N, H, W), (N, C, H, W) or (N, H, W, C), nothing 0; rows of F features are "
+                    "(N, F, 1, 1) with data.layout=nchw",
+                )
+        dtypes = {headers[key].dtype.name for key in ("x_train", "x_test")}
+        if len(dtypes) > 1:
+            raise self._wrong(
+                "x_test", f"is of dtype {headers['x_test'].dtype}", f"{headers['x_train'].dtype}, as x_train"
+            )
+        return headers
+
+    def _layout(self, shape: tuple[int, ...]) -> str:
+        if len(shape) == 3 or self.layout is not None:
+            return self.layout or LAYOUTS[0]
+        first, last = shape[1] <= _MOST_COLOURS, shape[3] <= _MOST_COLOURS
+        if first == last:
+            raise self._wrong(
+                "x_train",
+                f"is {shape}, of which either axis 1 or axis 3 may be the channels",
+                "to be told: set data.layout=nchw or data.layout=nhwc",
+            )
+        return LAYOUTS[0] if first else LAYOUTS[1]
+
+    def _images(self, key: str, layout: str) -> NDArray[Any]:
+        """The images as (N, C, H, W), finite."""
+        images = read_array(Path(self.path), key)
+        if images.ndim == 3:
+            images = images[:, None]
+        elif layout == "nhwc":
+            images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+        if images.dtype != np.uint8:
+            # One example at a time: a mask of all would take another quarter of their memory.
+            for number, image in enumerate(images):
+                if not np.isfinite(image).all():
+                    raise self._wrong(key, f"is not finite in example {number}", "finite numbers; mend or leave it out")
+        return images
+
+    def _labels(self, key: str, headers: dict[str, ArrayHeader]) -> NDArray[np.int64]:
+        """The labels, from 0, as many as there are images."""
+        header, count = headers[key], headers[key.replace("y", "x", 1)].shape[0]
+        if header.dtype.kind not in "iu" or header.shape != (count,):
+            raise self._wrong(key, f"is {header.dtype}{list(header.shape)}", f"integers [{count}], one for each image")
+        labels = read_array(Path(self.path), key)
+        if labels.min() < 0 or labels.max() >= MOST_CLASSES:
+            raise self._wrong(
+                key, f"holds labels from {labels.min()} to {labels.max()}", f"labels from 0, below {MOST_CLASSES:,}"
+            )
+        return labels.astype(np.int64)
+
+    def _class_names(self, headers: dict[str, ArrayHeader], labels: list[NDArray[np.int64]]) -> tuple[str, ...]:
+        largest = max(int(each.max()) for each in labels)
+        if CLASS_NAMES not in headers:
+            return tuple(str(label) for label in range(largest + 1))
+        header = headers[CLASS_NAMES]
+        fits = len(header.shape) == 1 and largest < header.shape[0] <= MOST_CLASSES
+        if header.dtype.kind != "U" or not fits or header.nbytes > _MOST_NAME_BYTES:
+            raise self._wrong(
+                CLASS_NAMES,
+                f"is {header.dtype}{list(header.shape)}",
+                f"text, the names of labels 0 to {largest} or more in 64 MiB, as numpy.array(['cat', 'dog'])",
+            )
+        return tuple(str(name) for name in read_array(Path(self.path), CLASS_NAMES))
+
+    def _wrong(self, key: str, came: str, expected: str) -> DataError:
+        return DataError(f"{self.path}: {key} {came}; expected {expected}")
+
+
+def _image_shape(shape: tuple[int, ...], layout: str) -> tuple[int, int, int]:
+    """(C, H, W) of one image."""
+    if len(shape) == 3:
+        return 1, shape[1], shape[2]
+    channels, height, width = shape[1:] if layout == "nchw" else (shape[3], shape[1], shape[2])
+    return channels, height, width

@@ -1,0 +1,102 @@
+"""Images of the user's own, one file each, in a folder for each class."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from runner.data.dataset import Dataset, Facts, Split
+from runner.data.own_files import OwnFiles
+from runner.errors import ConfigError, DataError
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+_LAYOUT = "train/CLASS/IMAGE and test/CLASS/IMAGE"
+
+
+@dataclass
+class ImageFolder(OwnFiles):
+    """Settings of ``image_folder``: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, or .jpg, .jpeg.
+
+    Classes are the folders of ``train`` sorted by name, labels their numbers; images are sorted by name within each.
+    What begins with a dot is not looked at; any other file is refused, so that none is left out unnoticed.
+
+    size: side of the square that every image becomes, in pixels; how, says
+    :func:`~runner.data.image_file.read_image`. channels: 3 for RGB, 1 for grey.
+    Images are decoded once, when the data are loaded, and kept as uint8.
+    """
+
+    name: str = "image_folder"
+    size: int = 32
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"data.size={self.size}: expected pixels, 1 or more")
+        if self.channels not in (1, 3):
+            raise ConfigError(f"data.channels={self.channels}: expected 3 for colour or 1 for grey")
+        super().__post_init__()
+
+    @property
+    def ask(self) -> str:
+        """What to do where there is no path."""
+        return f"name a folder of {_LAYOUT}, as in data=image_folder data.path=my_images"
+
+    def facts_of_files(self) -> Facts:
+        """Return shape, classes and counts, from the names of the files: none is opened."""
+        train, test = self._listed()
+        counts = [sum(map(len, split.values())) for split in (train, test)]
+        shape = (self.channels, self.size, self.size)
+        self.require_room(sum(counts) * int(np.prod(shape)), f"{sum(counts):,} images of {'x'.join(map(str, shape))}")
+        return Facts(shape, tuple(train), counts[0], counts[1])
+
+    def load(self) -> Dataset:
+        """Decode all images. Raises DataError, naming the file, for one that cannot be decoded."""
+        facts, listed = self.facts(), self._listed()
+        train, test = (self._split(split, facts.class_names) for split in listed)
+        return Dataset(self.name, train, test, facts.class_names, self.normalisation(train.images, 255.0))
+
+    def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
+        """The files of each class of the train and of the test split."""
+        train, test = (_classes(Path(self.path) / split) for split in ("train", "test"))
+        strangers = sorted(set(test) - set(train))
+        if strangers:
+            raise DataError(
+                f"{self.path}/test has classes {', '.join(strangers)} that train does not have; expected some of: "
+                f"{', '.join(train)}"
+            )
+        return train, test
+
+    def _split(self, files: dict[str, list[Path]], class_names: tuple[str, ...]) -> Split:
+        # Late: most runs decode nothing.
+        from runner.data.image_file import read_image
+
+        paths = [(path, label) for label, name in enumerate(class_names) for path in files.get(name, ())]
+        images = np.empty((len(paths), self.channels, self.size, self.size), np.uint8)
+        for image, (path, _) in zip(images, paths, strict=True):
+            image[...] = read_image(path, self.channels, self.size)
+        return Split(images, np.array([label for _, label in paths], np.int64))
+
+
+def _classes(folder: Path) -> dict[str, list[Path]]:
+    """The files of each class of a split, both in the order of their names; each class has one or more."""
+    found = {}
+    for entry in _entries(folder):
+        if not entry.is_dir():
+            raise DataError(f"{entry} is no folder: expected {_LAYOUT}; take it out")
+        found[entry.name] = files = _entries(entry)
+        strange = [file for file in files if file.suffix.lower() not in SUFFIXES or not file.is_file()]
+        if strange:
+            raise DataError(f"{strange[0]}: expected files {', '.join(SUFFIXES)}; take it out, or convert it")
+        if not files:
+            raise DataError(f"{entry} holds no image: expected {', '.join(SUFFIXES)}; fill it, or take it out")
+    if not found:
+        raise DataError(f"{folder} holds no class: expected {_LAYOUT}")
+    return found
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in a folder, by name, without what is hidden."""
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error.strerror}; expected {_LAYOUT} below data.path") from error

@@ -1,0 +1,139 @@
+"""Reading .npz files, which others may have written: their headers alone, or one array at a time; never pickles.
+
+An .npz file is a zip file of .npy files (the NumPy enhancement proposal 1 format). Shapes and dtypes are read from
+the first bytes of each; nothing is allocated before the size that the zip file states for an array is found to be
+that of its shape and dtype.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from runner.errors import DataError
+
+MOST_ARRAYS = 64
+"""Arrays that a file may hold: enough for any data set, few enough that nobody waits for their headers."""
+
+_ENCRYPTED = 0x1
+# Booleans, integers, unsigned integers, floats, text.
+_KINDS = "biufU"
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_DAMAGE = (OSError, ValueError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+_REMEDY = "write it again with numpy.savez(FILE, x_train=..., ...)"
+
+
+@dataclass(frozen=True)
+class ArrayHeader:
+    """What is known of an array before it is read. begin: length of its header in bytes."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran_order: bool
+    begin: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_headers(path: Path) -> dict[str, ArrayHeader]:
+    """Return the header of every array in the file, by name.
+
+    Raises DataError for a file that is missing, damaged, no .npz file, or holds anything but plain arrays.
+    """
+    with _opened(path) as archive:
+        return {_array_name(member): _header(path, archive, member) for member in _members(path, archive)}
+
+
+def read_array(path: Path, name: str) -> NDArray[Any]:
+    """Return one array of the file, in C order; raises DataError as :func:`read_headers`, and where there is none."""
+    with _opened(path) as archive:
+        found = {_array_name(member): member for member in _members(path, archive)}
+        if name not in found:
+            raise DataError(f"{path} has no array {name!r}; it has: {', '.join(found) or 'none'}")
+        member = found[name]
+        header = _header(path, archive, member)
+        values = np.empty(math.prod(header.shape), header.dtype)
+        with archive.open(member) as stream:
+            stream.read(header.begin)
+            _fill(values.view(np.uint8).data, cast(BinaryIO, stream))
+    if header.fortran_order:
+        return np.ascontiguousarray(values.reshape(header.shape[::-1]).transpose())
+    return values.reshape(header.shape)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The file as an archive; whatever it meets in reading becomes a DataError that names it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; expected the .npz file that data.path names") from error
+    except _DAMAGE as error:
+        raise DataError(f"{path} cannot be read as an .npz file: {error}; {_REMEDY}") from error
+
+
+def _members(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    members = archive.infolist()
+    names = {member.filename for member in members}
+    if len(members) > MOST_ARRAYS or len(names) < len(members):
+        raise DataError(
+            f"{path} has {len(members)} members of {len(names)} names; expected at most {MOST_ARRAYS}, each of a name "
+            f"of its own; {_REMEDY}"
+        )
+    for member in members:
+        plain = member.filename.endswith(".npy") and member.compress_type in _METHODS
+        if not plain or member.flag_bits & _ENCRYPTED:
+            raise DataError(
+                f"{path} holds {member.filename!r}; expected arrays NAME.npy, stored or deflated, and nothing else; "
+                f"{_REMEDY}"
+            )
+    return members
+
+
+def _array_name(member: zipfile.ZipInfo) -> str:
+    return member.filename.removesuffix(".npy")
+
+
+def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ArrayHeader:
+    with archive.open(member) as stream:
+        version = npy.read_magic(cast(BinaryIO, stream))
+        if version not in _HEADERS:
+            raise DataError(f"{path}: array {member.filename!r} is of format {version}, expected (1, 0) or (2, 0)")
+        shape, fortran_order, dtype = _HEADERS[version](cast(BinaryIO, stream))
+        header = ArrayHeader(shape, dtype, fortran_order, stream.tell())
+    if dtype.kind not in _KINDS or dtype.subdtype is not None or not dtype.itemsize:
+        raise DataError(
+            f"{path}: array {_array_name(member)!r} is of dtype {dtype}; expected numbers or text, for anything else "
+            "is a pickle or a record: give it a plain dtype with array.astype(...)"
+        )
+    if header.begin + header.nbytes != member.file_size:
+        raise DataError(
+            f"{path}: array {_array_name(member)!r} of {dtype}{list(shape)} takes {header.nbytes} bytes behind its "
+            f"header of {header.begin}, but the file holds {member.file_size} for both; {_REMEDY}"
+        )
+    return header
+
+
+def _fill(buffer: memoryview, stream: BinaryIO) -> None:
+    """Read until the buffer is full, which is the end of the member: there its checksum is compared."""
+    done = 0
+    while done < len(buffer):
+        count = stream.readinto(buffer[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise EOFError(f"it ends {len(buffer) - done} bytes early")
+        done += count

@@ -1,0 +1,100 @@
+"""What the datasets that are read from a user's own files have in common."""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from runner.data.dataset import Facts, Normalisation
+from runner.data.settings import DatasetSettings
+from runner.data.statistics import channel_statistics
+from runner.errors import ConfigError, DataError
+
+
+@dataclass
+class OwnFiles(DatasetSettings):
+    """Settings of a dataset in files of the user's own.
+
+    path: where they are; it becomes absolute, so that workers and a resumed run find them from any folder. Without it
+    the settings are those of no dataset yet, and only :meth:`facts` and :meth:`load` refuse.
+    mean, std: of each channel, as in ``(pixel / scale - mean) / std``, where scale is 255 for uint8 and 1 for floats;
+    null for those of the train split.
+    max_bytes: most bytes that all images together may take in memory, of every process.
+    """
+
+    path: str = ""
+    mean: list[float] | None = None
+    std: list[float] | None = None
+    max_bytes: int = 4 * 2**30
+
+    def __post_init__(self) -> None:
+        if (self.mean is None) != (self.std is None):
+            raise ConfigError(
+                f"data.mean={_shown(self.mean)} and data.std={_shown(self.std)}: give both, one number for each "
+                "channel, or neither"
+            )
+        if not all(math.isfinite(value) for value in self.mean or ()):
+            raise ConfigError(f"data.mean={self.mean}: expected finite numbers")
+        if not all(0 < value < math.inf for value in self.std or ()):
+            raise ConfigError(f"data.std={self.std}: expected finite numbers above 0")
+        if self.max_bytes < 1:
+            raise ConfigError(f"data.max_bytes={self.max_bytes}: expected a number of bytes above 0")
+        if self.path:
+            self.path = str(Path(self.path).expanduser().absolute())
+            super().__post_init__()
+            self._check_channels()
+
+    def facts(self) -> Facts:
+        """Return shape, classes and counts. Raises ConfigError without a path, DataError for impossible files."""
+        if not self.path:
+            raise ConfigError(f"data.path is not set: dataset {self.name!r} is read from files of your own; {self.ask}")
+        return self.facts_of_files()
+
+    @property
+    @abstractmethod
+    def ask(self) -> str:
+        """What to do where there is no path."""
+
+    @abstractmethod
+    def facts_of_files(self) -> Facts:
+        """Return shape, classes and counts without reading any image. Raises DataError for impossible files."""
+
+    def require_room(self, nbytes: int, what: str) -> None:
+        """Raise DataError if ``what`` takes more bytes than one process may."""
+        if nbytes > self.max_bytes:
+            raise DataError(
+                f"{self.path}: {what} take {nbytes:,} bytes in memory, more than data.max_bytes={self.max_bytes:,}; "
+                "every process holds them all: use fewer or smaller images, or raise data.max_bytes"
+            )
+
+    def normalisation(self, images: NDArray[Any], scale: float) -> Normalisation:
+        """Return the one that is set, or else the one that takes train ``images`` to mean 0 and deviation 1.
+
+        Raises DataError where a channel is the same everywhere.
+        """
+        if self.mean is not None and self.std is not None:
+            return Normalisation(scale, tuple(self.mean), tuple(self.std))
+        mean, std = channel_statistics(images)
+        for channel, deviation in enumerate(std):
+            if deviation == 0.0:
+                raise DataError(
+                    f"{self.path}: channel {channel} of the train images is {mean[channel]:g} everywhere, so there is "
+                    "nothing to divide by; leave it out, or set data.mean and data.std"
+                )
+        return Normalisation(scale, tuple(m / scale for m in mean), tuple(s / scale for s in std))
+
+    def _check_channels(self) -> None:
+        if self.mean is None or self.std is None:
+            return
+        channels = self.facts().shape[0]
+        if len(self.mean) != channels or len(self.std) != channels:
+            raise ConfigError(
+                f"data.mean={self.mean} and data.std={self.std}: expected {channels} numbers each, one for each channel"
+            )
+
+
+def _shown(value: object) -> object:
+    return "null" if value is None else value

@@ -1,0 +1,104 @@
+"""The tables of the package, extended by plugins: once, at the start of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+from runner.data import DATASETS
+from runner.engine.kernel_table import load_kernels
+from runner.engine.op import OPS, register
+from runner.errors import ConfigError
+from runner.kernels.registry import Kernel
+from runner.models import MODELS
+from runner.optimizers import OPTIMIZERS
+from runner.plugin.contract import Plugin
+from runner.plugin.loading import PIN, execute, locate
+from runner.strategies import STRATEGIES
+
+PLUGINS: dict[str, str] = {}
+"""Reference of every plugin whose contents are in the tables -> SHA-256 of its source."""
+
+_TABLES: dict[str, MutableMapping[str, Any]] = {
+    "models": MODELS,
+    "datasets": DATASETS,
+    "optimizers": OPTIMIZERS,
+    "strategies": STRATEGIES,
+}
+
+
+def install(references: Sequence[str]) -> None:
+    """Add what plugins offer to the tables; one that is there already, from the same source, is left as it is.
+
+    references: files (``FILE.py``) or modules, as of :func:`~runner.plugin.loading.locate`; files are executed.
+    Raises ConfigError, naming the plugin, for what cannot be loaded and for names that are taken; of a plugin that is
+    refused nothing is added.
+    """
+    for reference in references:
+        located = locate(reference)
+        if PLUGINS.get(located.reference) == located.sha256:
+            continue
+        plugin = execute(located)
+        faults = [*_taken(plugin), *_kernel_faults(plugin)]
+        if faults:
+            raise ConfigError("\n".join(f"{located.path}: {fault}" for fault in faults))
+        _extend(plugin)
+        PLUGINS[located.reference] = located.sha256
+
+
+def provenance() -> dict[str, str]:
+    """Return the reference of every plugin of this process, with the SHA-256 of its source; plain data for a record."""
+    return dict(PLUGINS)
+
+
+def pinned_references() -> list[str]:
+    """Return what :func:`install` must be given in another process for the same tables, from the same sources."""
+    return [f"{reference}{PIN}{sha256}" for reference, sha256 in PLUGINS.items()]
+
+
+def _extend(plugin: Plugin) -> None:
+    for name, table in _TABLES.items():
+        table.update(getattr(plugin, name))
+    if plugin.kernels:
+        # Before the ops: it requires that those in the table have kernels.
+        registry = load_kernels()
+        for kernel in plugin.kernels:
+            registry.add(kernel)
+    for op in plugin.ops:
+        register(op)
+
+
+def _taken(plugin: Plugin) -> list[str]:
+    """A line for every name that is in a table already."""
+    offered: list[tuple[str, Sequence[str], Mapping[str, Any]]] = [
+        (name, list(getattr(plugin, name)), table) for name, table in _TABLES.items()
+    ]
+    offered.append(("ops", [op.name for op in plugin.ops], OPS))
+    return [
+        f"{name}: {taken!r} is there already, from runner or another plugin; give yours another name"
+        for name, own, table in offered
+        for position, taken in enumerate(own)
+        if taken in table or taken in own[:position]
+    ]
+
+
+def _kernel_faults(plugin: Plugin) -> list[str]:
+    """A line for every kernel of no op, or of a rank that another kernel of its op has."""
+    if not plugin.kernels:
+        return []
+    registry = load_kernels()
+    known = {*OPS, *(op.name for op in plugin.ops)}
+    unknown = [kernel.op for kernel in plugin.kernels if kernel.op not in known]
+    faults = [f"kernels: there is no op {op!r}; list it in ops" for op in unknown]
+    for position, kernel in enumerate(plugin.kernels):
+        rivals = [*registry.of(kernel.op, kernel.device_type), *plugin.kernels[:position]]
+        if any(_rank(rival) == _rank(kernel) for rival in rivals):
+            faults.append(
+                f"kernels: op {kernel.op!r} has a kernel of priority {kernel.priority} on {kernel.device_type!r} "
+                "already; give yours another priority"
+            )
+    return faults
+
+
+def _rank(kernel: Kernel) -> tuple[str, str, int]:
+    return kernel.op, kernel.device_type, kernel.priority

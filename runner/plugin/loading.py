@@ -1,0 +1,121 @@
+"""From the name of a file or module to the plugin in it, and to the checksum of what was executed."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from runner.errors import ConfigError, RunnerError
+from runner.plugin.contract import Plugin
+
+OBJECT = "plugin"
+"""What the object is called in every plugin."""
+
+PIN = "#sha256="
+"""Between a reference and the checksum that its source must have."""
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True)
+class Located:
+    """A plugin that was found and not executed yet.
+
+    reference: the absolute path of a file, or the name of a module. path: of the source. sha256: of ``source``.
+    """
+
+    reference: str
+    path: Path
+    source: bytes
+    sha256: str
+
+
+def locate(reference: str) -> Located:
+    """Find ``FILE.py`` or ``package.module``, with ``#sha256=HEX`` behind it if it must be that very source.
+
+    Raises ConfigError for what is not there, no Python source, or another source than the pinned one.
+    """
+    name, _, pin = reference.partition(PIN)
+    path = Path(name).expanduser().absolute() if name.endswith(".py") else _path_of_module(name)
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--plugin {reference}: cannot read {path}: {error.strerror}") from error
+    located = Located(str(path) if name.endswith(".py") else name, path, source, hashlib.sha256(source).hexdigest())
+    if pin and pin != located.sha256:
+        raise ConfigError(
+            f"{path} was changed: its SHA-256 is {located.sha256}, expected {pin} of --plugin {reference}; use the "
+            "source that was pinned, or leave out what stands behind #"
+        )
+    return located
+
+
+def execute(located: Located) -> Plugin:
+    """Execute the module and return its plugin.
+
+    Raises ConfigError, with file and line, for whatever goes wrong in it.
+    """
+    try:
+        by_file = located.reference.endswith(".py")
+        module = _execute_file(located) if by_file else importlib.import_module(located.reference)
+    except Exception as error:  # whatever a module of the user's raises is about that module
+        raise ConfigError(f"{_place(located.path, error)}: {_reason(error)}") from error
+    found = getattr(module, OBJECT, None)
+    if not isinstance(found, Plugin):
+        came = f"{OBJECT} is of class {type(found).__name__}" if hasattr(module, OBJECT) else f"it has no {OBJECT}"
+        raise ConfigError(
+            f"{located.path}: {came}; expected `{OBJECT} = runner.plugin.Plugin(models={{...}}, ...)` at its end"
+        )
+    return found
+
+
+def _path_of_module(name: str) -> Path:
+    if not _MODULE.fullmatch(name):
+        raise ConfigError(f"--plugin {name}: expected a file, FILE.py, or the name of a module that Python can import")
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception as error:  # the packages around it are imported, and are the user's
+        raise ConfigError(f"--plugin {name}: {_reason(error)}") from error
+    if spec is None or not spec.has_location or spec.origin is None:
+        raise ConfigError(
+            f"--plugin {name}: Python finds no module of that name; install it, put its folder on PYTHONPATH, or give "
+            "its file, FILE.py"
+        )
+    return Path(spec.origin)
+
+
+def _execute_file(located: Located) -> ModuleType:
+    """Execute the very bytes that the checksum is of, as a module with a name of its own."""
+    # Dataclasses find the types of their fields through sys.modules.
+    stem = re.sub(r"\W", "_", located.path.stem)
+    module = ModuleType(f"runner_plugin_{stem}_{located.sha256[:8]}")
+    module.__file__ = str(located.path)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(located.source, located.path, "exec"), vars(module))
+    except BaseException:
+        del sys.modules[module.__name__]
+        raise
+    return module
+
+
+def _place(path: Path, error: Exception) -> str:
+    """``FILE:LINE`` where the error passed through the plugin last."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f"{path}:{error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RunnerError):
+        return str(error)
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {text}; correct it (--debug prints the traceback)"

@@ -1,0 +1,53 @@
+"""A run with code of its own: in its workers, in its record, and when it goes on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from runner.plugin.loading import locate
+from tests.integration.command import Command, run_command, summary_of
+from tests.plugin_tables import EXAMPLES
+
+SHORT = ("tracking=none", "hydra.run.dir=run", "train.steps=2", "cluster.threads_per_worker=1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the example whose op and model are known to no package."""
+    return shutil.copytree(EXAMPLES / "own_op", tmp_path / "own")
+
+
+def begin(folder: Path, *more: str) -> Command:
+    return run_command(folder, "--plugin", "swish.py", "--config-dir", "conf", "model=swish_mlp", *SHORT, *more)
+
+
+def test_workers_execute_what_the_master_did_and_the_record_says_it(folder: Path) -> None:
+    command = begin(folder)
+    assert command.finish() == 0, command.errors
+    summary = summary_of(folder / "run")
+    assert summary.workers == 2
+    assert summary.plugins == {str(folder / "swish.py"): locate(str(folder / "swish.py")).sha256}
+
+
+def test_a_file_that_changes_meanwhile_is_refused_by_the_workers(folder: Path) -> None:
+    # The file itself is what changes it, after the master has read it.
+    with (folder / "swish.py").open("a") as file:
+        file.write('\nwith open(__file__, "a") as own:\n    own.write("# changed\\n")\n')
+    command = begin(folder)
+    assert command.finish() == 7
+    assert "exited with code 2 (ConfigError)" in command.errors
+    assert "swish.py was changed: its SHA-256 is" in command.errors
+
+
+def test_a_run_goes_on_with_the_same_code_and_not_without_it(folder: Path) -> None:
+    begin(folder).finish()
+    without = run_command(folder, "resume=run", "train.steps=4")
+    assert without.finish() == 2
+    assert "model.name is 'swish_mlp': expected one of mlp" in without.errors
+    assert "or what a --plugin brings" in without.errors
+    resumed = run_command(folder, "--plugin", "swish.py", "resume=run", "train.steps=4")
+    assert resumed.finish() == 0, resumed.errors
+    assert summary_of(folder / "run").steps == 4

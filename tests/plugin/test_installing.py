@@ -1,0 +1,129 @@
+"""Plugins in the tables: all of one or nothing, once, told to workers and to the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.config.configuration import from_plain, to_plain
+from runner.engine.kernel_table import load_kernels
+from runner.engine.op import OPS
+from runner.errors import ConfigError
+from runner.kernels.registry import REGISTRY
+from runner.models import MODELS
+from runner.plugin import install, pinned_references, provenance
+from runner.plugin.loading import locate
+from tests.plugin_tables import EXAMPLES
+from tests.small_runs import small_config
+
+MODEL = """
+from dataclasses import dataclass
+from runner.models import Mlp
+from runner.plugin import Plugin
+
+@dataclass
+class Tiny(Mlp):
+    name: str = "{name}"
+
+plugin = Plugin(models={{"{name}": Tiny}})
+"""
+
+
+def model_file(folder: Path, name: str, file: str = "") -> str:
+    path = folder / (file or f"{name}.py")
+    path.write_text(MODEL.format(name=name))
+    return str(path)
+
+
+def test_a_model_can_be_configured(tmp_path: Path) -> None:
+    plain = to_plain(small_config()) | {"model": {"name": "tiny", "hidden": [3]}}
+    with pytest.raises(ConfigError, match=r"model\.name is 'tiny': expected one of"):
+        from_plain(plain)
+    install([model_file(tmp_path, "tiny")])
+    assert from_plain(plain).model.hidden == [3]
+
+
+def test_an_op_comes_with_its_kernel() -> None:
+    install([str(EXAMPLES / "own_op" / "swish.py")])
+    assert OPS["swish"].arity == 1
+    assert load_kernels() is REGISTRY, "which requires a kernel for every op, and an op for every kernel"
+    assert [kernel.priority for kernel in REGISTRY.of("swish", "cpu")] == [0]
+
+
+def test_the_same_plugin_is_installed_once(tmp_path: Path) -> None:
+    path = model_file(tmp_path, "tiny")
+    install([path])
+    tiny = MODELS["tiny"]
+    install([path, *pinned_references()])
+    assert MODELS["tiny"] is tiny
+    Path(path).write_text(MODEL.format(name="tiny") + "# changed\n")
+    with pytest.raises(ConfigError, match="models: 'tiny' is there already"):
+        install([path])
+
+
+def test_what_was_installed_is_recorded_and_can_be_asked_for_again(tmp_path: Path) -> None:
+    assert provenance() == {}
+    path = model_file(tmp_path, "tiny")
+    install([path])
+    sha256 = locate(path).sha256
+    assert provenance() == {path: sha256}
+    assert pinned_references() == [f"{path}#sha256={sha256}"]
+
+
+@pytest.mark.parametrize("name", ["lenet", "tiny"])
+def test_a_name_that_is_taken_is_refused(tmp_path: Path, name: str) -> None:
+    install([model_file(tmp_path, "tiny")])
+    before = dict(MODELS)
+    with pytest.raises(ConfigError, match=rf"other\.py: models: '{name}' is there already, from runner"):
+        install([model_file(tmp_path, name, "other.py")])
+    assert before == MODELS
+
+
+KERNELS = """
+from dataclasses import replace
+from runner.engine.op import OPS
+from runner.kernels.registry import function_kernel
+from runner.plugin import Plugin
+
+def compute(x):
+    return x
+
+new = replace(OPS["relu"], name="{op}")
+plugin = Plugin(ops=[{ops}], kernels=[{kernels}])
+"""
+
+
+@pytest.mark.parametrize(
+    ("op", "ops", "kernels", "complaint"),
+    [
+        ("relu", "new", "function_kernel('relu', compute)", "ops: 'relu' is there already"),
+        ("mine", "new, new", "function_kernel('mine', compute)", "ops: 'mine' is there already"),
+        ("mine", "", "function_kernel('mine', compute)", "kernels: there is no op 'mine'; list it in ops"),
+        ("mine", "", "function_kernel('tanh', compute)", "op 'tanh' has a kernel of priority 0 on 'cpu' already"),
+        (
+            "mine",
+            "new",
+            "*[function_kernel('mine', compute)] * 2",
+            "op 'mine' has a kernel of priority 0 on 'cpu'",
+        ),
+    ],
+)
+def test_ops_and_kernels_in_each_others_way_are_refused(
+    tmp_path: Path, op: str, ops: str, kernels: str, complaint: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(KERNELS.format(op=op, ops=ops, kernels=kernels))
+    before = dict(OPS)
+    with pytest.raises(ConfigError, match=complaint):
+        install([str(path)])
+    assert before == OPS
+    assert REGISTRY.of("mine", "cpu") == ()
+
+
+def test_a_second_kernel_of_an_op_of_the_packages_may_be_added(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    kernel = "replace(function_kernel('tanh', compute, library='mine'), priority=99)"
+    path.write_text(KERNELS.format(op="mine", ops="", kernels=kernel))
+    install([str(path)])
+    assert REGISTRY.of("tanh", "cpu")[0].library == "mine"

@@ -1,0 +1,40 @@
+"""The tables that plugins extend, as they were before: for tests that install some in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runner.data import DATASETS
+from runner.engine.op import OPS
+from runner.kernels.registry import REGISTRY
+from runner.models import MODELS
+from runner.optimizers import OPTIMIZERS
+from runner.plugin import Plugin
+from runner.plugin.installing import PLUGINS
+from runner.plugin.loading import execute, locate
+from runner.strategies import STRATEGIES
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@contextmanager
+def restored_tables() -> Iterator[None]:
+    """Let the tables change within, and have them afterwards as they were."""
+    tables: list[dict[Any, Any]] = [MODELS, DATASETS, OPTIMIZERS, STRATEGIES, OPS, PLUGINS]
+    saved = [dict(table) for table in tables]
+    kernels = {key: list(rivals) for key, rivals in REGISTRY._kernels.items()}
+    try:
+        yield
+    finally:
+        for table, before in zip(tables, saved, strict=True):
+            table.clear()
+            table.update(before)
+        REGISTRY._kernels = kernels
+
+
+def example(path: str) -> Plugin:
+    """The plugin of a file below ``examples``, executed and not installed."""
+    return execute(locate(str(EXAMPLES / path)))
