@@ -22,7 +22,7 @@ from runner.engine.interleaving import Interleaving, Recorded
 from runner.engine.kernel_table import load_kernels
 from runner.engine.links import BYTES_PER_S_OF_MBIT, Link
 from runner.engine.local_session import LocalSession
-from runner.engine.program import TRAIN, OneProcess, Program
+from runner.engine.program import OneProcess, Program
 from runner.engine.session import Session
 from runner.engine.stragglers import Stragglers
 from runner.engine.tensor import state_dtype
@@ -144,17 +144,6 @@ def _examples_of(config: Config, program: Program) -> int:
 def _require_possible(config: Config, program: Program, total_steps: int) -> None:
     """Raise ConfigError for what the program of a strategy cannot do in so many updates."""
     strategy = config.parallelism.name
-    if config.trace and TRAIN not in program.clients:
-        backups = getattr(config.parallelism, "backup_workers", 0)
-        asked, other = (
-            (f"parallelism.backup_workers={backups}", "no backup workers")
-            if backups
-            else (f"parallelism={strategy}", "another strategy")
-        )
-        raise ConfigError(
-            f"trace=true with {asked}: its clients overlap, and a timeline is recorded of steps that one client makes; "
-            f"use trace=false, or {other}"
-        )
     if config.cluster.emulate and program.one_process is not None:
         raise ConfigError(
             f"cluster.emulate=true with parallelism={strategy} in one process: it has no wire to wait for; use "

@@ -81,7 +81,8 @@ class Trainer:
         self._stop = stop
         self._meta = meta
         files = TraceFiles(directory.trace_json, directory.trace_summary_json)
-        self._trace = TraceWindow(session, _traced_steps(experiment, first_step), files, record.artifact)
+        clients = [client.name for client in experiment.program.training]
+        self._trace = TraceWindow(session, clients, _traced_steps(experiment, first_step), files, record.artifact)
 
     def run(self) -> Progress:
         """Train to the last step, evaluate, save; return what was done."""
@@ -90,6 +91,7 @@ class Trainer:
         with (
             at_the_end("closing the display", lambda error: self._display.close()),
             at_the_end("writing what was decided", lambda error: self._write_decisions()),
+            at_the_end("writing the timeline", lambda error: self._trace.finish()),
             self._noting,
         ):
             self._train_to(total)
@@ -205,7 +207,6 @@ class Trainer:
 
     def _stop_if_asked(self) -> None:
         if self._stop.signum is not None:
-            self._trace.finish()
             self._save()
             raise Interrupted(
                 self._stop.signum,
