@@ -62,7 +62,7 @@ class Course:
     @property
     def devices(self) -> dict[str, Sequence[Span]]:
         """The spans of every device, in order."""
-        return dict(sorted(self._tracks.items()))
+        return dict(self._tracks)
 
     def parts(self) -> Iterator[Sequence[Span]]:
         """The spans of every run on every device, in order."""
@@ -86,15 +86,19 @@ class Course:
         """The send of what a span waits for, or receives; None for any other span, and where it is not known."""
         return self._sends.get((*_run(span), span.key)) if span.key and span.kind != SEND else None
 
-    def begins_part(self, span: Span) -> bool:
-        """Whether it is the first of its run on its device."""
-        return self._parts[span.device, _run(span)][0] is span
+    def run_of(self, span: Span) -> ClientRun | None:
+        """The run of a span as the session made it; None where it had no end."""
+        return self._runs.get(_run(span))
+
+    def first_of_part(self, span: Span) -> Span:
+        """The first span of the same run on the same device."""
+        return self._parts[span.device, _run(span)][0]
 
     def beginning(self, first: Span) -> Beginning:
         """What came before the first span of a part."""
         before = self.last_before(first.device, first.begin_ns)
         free_ns = None if before is None else before.end_ns
-        told = self._runs.get(_run(first))
+        told = self.run_of(first)
         if told is None or not told.launched:
             return Beginning(free_ns, told)
         return Beginning(free_ns, told, *self._last_arrival(first))
@@ -111,7 +115,9 @@ def _tracks(spans: Sequence[Span]) -> dict[str, list[Span]]:
     devices: dict[str, list[Span]] = {}
     for span in spans:
         devices.setdefault(span.device, []).append(span)
-    return {device: sorted(own, key=lambda span: (span.begin_ns, span.end_ns)) for device, own in devices.items()}
+    return {
+        device: sorted(own, key=lambda span: (span.begin_ns, span.end_ns)) for device, own in sorted(devices.items())
+    }
 
 
 def _run(of: Span | ClientRun) -> _Run:

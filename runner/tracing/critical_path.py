@@ -98,8 +98,9 @@ class _Walk:
             self._device = send.device
             return
         self._add(span, span.begin_ns)
-        if self._course.begins_part(span):
-            self._before_part(span)
+        first = self._course.first_of_part(span)
+        if first.begin_ns >= self.now:
+            self._before_part(first)
 
     def _before_part(self, first: Span) -> None:
         """Go where that was which came last: of what the part waits for, the order to begin, and the device itself."""

@@ -58,7 +58,7 @@ def waited(course: Course, between: Iterable[Wait], update: Update) -> dict[tupl
     """
     found: dict[tuple[str, str], Waited] = {}
     waits: list[tuple[str, str, Span | Wait]] = [(each.first.device, each.whom, each) for each in between]
-    waits += [(span.device, span.peer, span) for span in course.timeline.spans if span.kind == WAIT]
+    waits += [(span.device, span.peer, span) for span in course.timeline.spans if _is_wait(course, span)]
     for who, whom, each in waits:
         if each.begin_ns < update.end_ns and each.end_ns > update.begin_ns:
             so_far = found.setdefault((who, whom), Waited())
@@ -77,6 +77,12 @@ def spent(course: Course, update: Update) -> dict[str, dict[str, int]]:
                 own[span.kind] = own.get(span.kind, 0) + ns
         own[IDLE] = update.end_ns - update.begin_ns - sum(own.values())
     return found
+
+
+def _is_wait(course: Course, span: Span) -> bool:
+    """Whether a span is a wait within a run; what a launched one waits for has been there when it begins."""
+    run = course.run_of(span)
+    return span.kind == WAIT and (run is None or not run.launched)
 
 
 def _ns_within(timed: Span | Wait, update: Update) -> int:

@@ -75,9 +75,15 @@ def test_a_run_of_one_client_leaves_no_such_files(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "run").iterdir()}.isdisjoint({"endings-1.jsonl", "asynchronous.json"})
 
 
-def test_a_timeline_of_overlapping_clients_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^trace=true with parallelism=async_data: its clients overlap, .*use trace"):
-        build(small_config(*ASYNC, "trace=true"))
+def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path) -> None:
+    plain = train(tmp_path / "plain", VIRTUAL)
+    traced = train(tmp_path / "run", VIRTUAL, "trace=true", "trace_skip=1", "trace_steps=2")
+    assert traced.weights_sha256 == plain.weights_sha256
+    events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
+    rows = {event["args"]["name"].partition(" ")[0] for event in events if event["name"] == "thread_name"}
+    assert {"steps", "compute_0", "compute_1", "push_0_0", "push_1_0"} <= rows
+    summary = json.loads((tmp_path / "run" / "trace_summary.json").read_text())
+    assert [each["step"] for each in summary["steps"]] == [1, 2]
 
 
 @pytest.mark.parametrize("order", [VIRTUAL, "parallelism.replay=x"])
