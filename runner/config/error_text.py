@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from runner.config.conf_dir import conf_dir
+from runner.config.nested_groups import nested_groups
 from runner.config.schema import Config
 
-_MISLEADING = "To append to your config use +"
-"""Hydra's advice for an unknown key. Keys outside the schema are refused here however they are written."""
+_MISLEADING = ("To append to your config use +", "To append to your default list use +")
+"""Hydra's advice for an unknown key or group. Those outside the schema are refused here however they are written."""
+
+_NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults list\.")
+"""What Hydra says of a group that there is, but that nothing which was chosen has."""
 
 
 def describe(error: Exception, where: str = "") -> str:
@@ -21,13 +27,25 @@ def describe(error: Exception, where: str = "") -> str:
     if isinstance(error, OmegaConfBaseException):
         return _value_error(error, where)
     lines = [line for line in str(error).rstrip().splitlines() if not line.startswith(_MISLEADING)]
-    text = "\n".join(lines)
+    text = _NO_MATCH.sub(_without_group, "\n".join(lines))
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         reason = _value_error(cause, where)
         # A message that already quotes OmegaConf is complete but for the keys there are.
         text += f"\n{_known_keys(cause)}" if _first_line(cause) in text else f"\n{reason}"
     return text.rstrip()
+
+
+def _without_group(said: re.Match[str]) -> str:
+    """Say of a group within a group which options have it; anything else as Hydra says it."""
+    for nested in nested_groups(conf_dir()):
+        if nested.name == said[1]:
+            group = nested.name.partition("/")[0]
+            owners = ", ".join(f"{group}={name}" for name in nested.owners)
+            return (
+                f"{nested.name}: the {group} that is chosen has no such group; expected {owners}, or no {nested.name}"
+            )
+    return said[0]
 
 
 def _value_error(error: OmegaConfBaseException, where: str) -> str:
