@@ -42,9 +42,7 @@ def _without_group(said: re.Match[str]) -> str:
         if nested.name == said[1]:
             group = nested.name.partition("/")[0]
             owners = ", ".join(f"{group}={name}" for name in nested.owners)
-            return (
-                f"{nested.name}: the {group} that is chosen has no such group; expected {owners}, or no {nested.name}"
-            )
+            return f"{said[1]}: the {group} that is chosen has no such group; expected {owners}, or no {said[1]}"
     return said[0]
 
 
