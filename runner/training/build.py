@@ -28,6 +28,7 @@ from runner.engine.stragglers import Stragglers
 from runner.engine.tensor import state_dtype
 from runner.errors import ConfigError
 from runner.processor import require_precision
+from runner.records.decisions import outcome_of
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
 from runner.strategies.base import Task
@@ -51,6 +52,8 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     else:
         total_steps = math.ceil(config.train.epochs * steps_per_epoch)
     _require_possible(config, program, total_steps)
+    if program.replayed_steps is not None:
+        _require_own_record(Path(parts.parallelism.replay), outcome_hash(config))
     cluster = _cluster(config.cluster, program)
     settled = None
     if isinstance(config.parallelism, ModelParallel):
@@ -154,6 +157,15 @@ def _require_possible(config: Config, program: Program, total_steps: int) -> Non
         raise ConfigError(
             f"parallelism.warmstart_steps={warmstart_steps} with {total_steps} updates in all: the first replica would "
             "make them all alone; use fewer warmstart_steps, or train longer (train.steps, train.epochs)"
+        )
+
+
+def _require_own_record(path: Path, outcome: str) -> None:
+    """Raise ConfigError where what was decided in an earlier run is to count again in a run of something else."""
+    if outcome_of(path) != outcome:
+        raise ConfigError(
+            f"parallelism.replay={path} is not the record of a run with this configuration: repeat it with that run's "
+            "config.yaml"
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from runner.commands.explanation import explain, training_plans
 from runner.errors import ConfigError, RunnerError
+from runner.records.record import Record
 from runner.records.summary import Summary
 from runner.tracking import read_metrics
 from runner.training.build import build
@@ -112,3 +113,19 @@ def test_explain_says_what_it_takes_for_a_step() -> None:
         row = next(line for line in text.splitlines() if line.startswith(device)).split()
         nodes, peak = sum(len(plan.instructions) for plan in each), max(plan.arena_bytes for plan in each)
         assert row[1:3] == [f"{nodes:,}", f"{peak:,}"]
+
+
+def test_the_endings_of_a_run_that_can_be_repeated_are_an_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: dict[str, bytes] = {}
+    monkeypatch.setattr(Record, "artifact", lambda record, path: kept.update({path.name: path.read_bytes()}))
+    train(tmp_path / "run", VIRTUAL)
+    # As it is when the run has ended.
+    assert kept["endings-1.jsonl"] == (tmp_path / "run" / "endings-1.jsonl").read_bytes()
+
+
+def test_endings_that_nothing_is_repeated_from_are_not_recorded(tmp_path: Path) -> None:
+    settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
+    run(small_config(*settings), tmp_path / "run", overrides=[])
+    assert not (tmp_path / "run" / "endings-1.jsonl").exists()

@@ -90,6 +90,7 @@ def backup_workers(
             clients, counts, clips=NORM in {c.name for c in training}, replayed=replayed
         ),
         examples=given_out,
+        replayed_steps=None if replayed is None else len(replayed),
     )
 
 
