@@ -104,11 +104,13 @@ class Course:
         return Beginning(free_ns, told, *self._last_arrival(first))
 
     def _last_arrival(self, first: Span) -> tuple[Span | None, Span | None]:
-        """Of a part the wait, and the send that it is for, that was over last when the part began."""
+        """Of a part the wait, and the send that it is for, that was over last.
+
+        A send may be over a little later than the part began: its word is there before it is done.
+        """
         own = self._parts[first.device, _run(first)]
         ends = [(span, send) for span in own if span.kind == WAIT and (send := self.send_of(span)) is not None]
-        come = [each for each in ends if each[1].end_ns <= first.begin_ns]
-        return max(come, key=lambda each: each[1].end_ns, default=(None, None))
+        return max(ends, key=lambda each: each[1].end_ns, default=(None, None))
 
 
 def _tracks(spans: Sequence[Span]) -> dict[str, list[Span]]:

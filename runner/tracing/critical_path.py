@@ -79,7 +79,7 @@ class _Walk:
     def _in_session(self) -> None:
         """The session went on when the run before had ended."""
         run = self._course.last_ended(self.now)
-        last = None if run is None or run.end_ns <= self.start else self._course.last_of(run)
+        last = None if run is None else self._course.last_of(run)
         if last is None:
             self._add(None, self.start)
         else:
@@ -107,7 +107,7 @@ class _Walk:
         known = self._course.beginning(first)
         free = self.start if known.free_ns is None else known.free_ns
         told = self.start if known.told is None else known.told.begin_ns
-        if known.send is not None and known.send.end_ns >= max(free, told):
+        if known.send is not None and known.send.end_ns >= free:
             self._add(known.wait, known.send.end_ns)
             self._device = known.send.device
         elif told > free:

@@ -125,6 +125,21 @@ def test_a_device_that_was_busy_is_what_a_launched_run_waited_for() -> None:
     assert pieces(Course(Timeline(tuple(busy), runs)), Update(0, 0, 12)) == path
 
 
+def test_a_send_that_is_over_when_its_receiver_has_begun_was_waited_for_too() -> None:
+    spans = [
+        span("a", "compute", 0, 5, client="push"),
+        span("a", "send", 5, 7, "k", peer="b", client="push"),
+        span("b", "compute", 0, 1, client="before"),
+        span("b", "input", 6, 8, client="push"),
+        span("b", "wait", 8, 9, "k", peer="a", client="push"),
+        span("b", "compute", 9, 10, client="push"),
+    ]
+    course = Course(Timeline(tuple(spans), (run(0, 10, client="push", launched=True),)))
+    path = [("a", "compute", 0, 5), ("a", "send", 5, 6)]
+    path += [("b", "input", 6, 8), ("b", "wait", 8, 9), ("b", "compute", 9, 10)]
+    assert pieces(course, Update(0, 0, 10)) == path
+
+
 def test_runs_of_one_update_follow_one_another() -> None:
     spans = [span("a", "compute", 2, 4), span("a", "compute", 6, 9, number=1)]
     course = Course(Timeline(tuple(spans), (run(1, 5), run(5, 10, number=1))))
