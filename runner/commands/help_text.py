@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from runner.config.nested_groups import nested_groups
 from runner.config.schema import (
     CheckpointConfig,
     Config,
@@ -75,7 +76,7 @@ def help_text(conf: Path, verbs: Mapping[str, str]) -> str:
 
 
 def options(conf: Path) -> dict[str, list[str]]:
-    """Map every group to its options: a folder of ``conf`` and the names of its YAML files."""
+    """Map every group to its options: a folder of ``conf`` and the names of its YAML files; none within another."""
     folders = sorted(folder for folder in conf.iterdir() if folder.is_dir())
     found = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in folders}
     return {group: names for group, names in found.items() if names}
@@ -92,6 +93,9 @@ def _group_lines(conf: Path, chosen: Mapping[str, str]) -> list[str]:
     for group, names in options(conf).items():
         marked = ", ".join(f"{name}*" if name == chosen.get(group) else name for name in names)
         lines += textwrap.wrap(marked, 100, initial_indent=f"  {group:12} ", subsequent_indent=" " * 15)
+    for nested in nested_groups(conf):
+        marked = ", ".join(f"{name}*" if name in nested.owners.values() else name for name in nested.options)
+        lines.append(f"  {nested.name}  {marked}  (of {', '.join(nested.owners)})")
     return lines
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from runner.config.conf_dir import conf_dir
+from runner.config.nested_groups import nested_groups
 from runner.config.schema import Config
 
 _NO_SCHEMA = "Could not load 'schema/"
 _MISSING_PLUGIN = "There is no such option: correct the name, or give the --plugin that brings it."
 
-_MISLEADING = "To append to your config use +"
-"""Hydra's advice for an unknown key. Keys outside the schema are refused here however they are written."""
+_MISLEADING = ("To append to your config use +", "To append to your default list use +")
+"""Hydra's advice for an unknown key or group. Those outside the schema are refused here however they are written."""
+
+_NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults list\.")
+"""What Hydra says of a group that there is, but that nothing which was chosen has."""
 
 
 def describe(error: Exception, where: str = "") -> str:
@@ -24,7 +30,7 @@ def describe(error: Exception, where: str = "") -> str:
     if isinstance(error, OmegaConfBaseException):
         return _value_error(error, where)
     lines = [line for line in str(error).rstrip().splitlines() if not line.startswith(_MISLEADING)]
-    text = "\n".join(lines)
+    text = _NO_MATCH.sub(_without_group, "\n".join(lines))
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         reason = _value_error(cause, where)
@@ -33,6 +39,16 @@ def describe(error: Exception, where: str = "") -> str:
     if _NO_SCHEMA in text:
         text += f"\n{_MISSING_PLUGIN}"
     return text.rstrip()
+
+
+def _without_group(said: re.Match[str]) -> str:
+    """Say of a group within a group which options have it; anything else as Hydra says it."""
+    for nested in nested_groups(conf_dir()):
+        if nested.name == said[1]:
+            group = nested.name.partition("/")[0]
+            owners = ", ".join(f"{group}={name}" for name in nested.owners)
+            return f"{said[1]}: the {group} that is chosen has no such group; expected {owners}, or no {said[1]}"
+    return said[0]
 
 
 def _value_error(error: OmegaConfBaseException, where: str) -> str:

@@ -133,9 +133,9 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
-    trace: bool = key(False, "record a timeline of some training steps: trace.json for ui.perfetto.dev")
-    trace_skip: int = key(10, "training steps of this process before the recorded ones; fewer if the run is short")
-    trace_steps: int = key(5, "recorded training steps, at most 100")
+    trace: bool = key(False, "record a timeline of some updates: trace.json for ui.perfetto.dev")
+    trace_skip: int = key(10, "updates of this process before the recorded ones; fewer if the run is short")
+    trace_steps: int = key(5, "recorded updates, at most 100")
     resume: str | None = key(None, "a run directory to continue: `runner resume=DIR`")
 
 

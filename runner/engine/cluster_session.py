@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,15 +22,16 @@ from runner.engine.emulation import Emulation
 from runner.engine.feeds import expand_feeds
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
-from runner.engine.recording import from_document
 from runner.engine.remote_plan import RemotePlan
-from runner.engine.session import PEAK_MEMORY, TURN, peak_rss_bytes
-from runner.engine.timeline import Span, StepTimes, Timeline, spans_of
-from runner.engine.transport.documents import decode_document, encode_document
+from runner.engine.remote_trace import RemoteTrace
+from runner.engine.session import PEAK_MEMORY, TURN, peak_rss_bytes, require_no_trace, required_trace
+from runner.engine.tensor import Tensor
+from runner.engine.timeline import Timeline
+from runner.engine.transport.documents import encode_document
 from runner.engine.transport.endpoint import Identity
 from runner.engine.transport.heartbeat_monitor import HeartbeatMonitor
-from runner.engine.transport.messages import Done, Launch, Load, Loaded, Run, StartTrace, StopTrace, Traced
-from runner.engine.transport.names import MASTER, MASTER_ROLE, SERVER_ROLE, process_names, split_name
+from runner.engine.transport.messages import Done, Launch, Load, Loaded, Run
+from runner.engine.transport.names import MASTER_ROLE, SERVER_ROLE, process_names, split_name
 from runner.engine.transport.tokens import new_token
 from runner.engine.worker_group import SPARE_MESSAGES, WorkerGroup, start_workers
 from runner.engine.worker_setup import WorkerSetup
@@ -83,8 +85,9 @@ class ClusterSession:
         self._plans: dict[Signature, RemotePlan] = {}
         self._under_way: dict[str, _UnderWay] = {}
         self._by_plan: dict[str, _UnderWay] = {}
+        self._ended: deque[tuple[str, Done]] = deque()
         self._training_is_loaded = False
-        self._trace: _Trace | None = None
+        self._trace: RemoteTrace | None = None
         self._stack = ExitStack()
         self._started: WorkerGroup | None = None
 
@@ -118,7 +121,7 @@ class ClusterSession:
         asked = self._planned.client(client)
         fed = expand_feeds(asked, feeds or {})
         plan = self._load(asked)
-        plan.feed(fed)
+        number = self._begin(plan, fed)
         for worker in plan.plans:
             self._group.tell(worker, Run(plan.name, step, {}, self._delay_s(asked, worker, step)))
         done = self._group.gather(plan.plans, Done, lambda answer: (answer.plan, answer.step) == (plan.name, step))
@@ -126,13 +129,14 @@ class ClusterSession:
             self._note(worker, plan, answer)
         fetched = {name: plan.fetch(tensor) for name, tensor in asked.fetches.items()}
         if self._trace is not None:
-            self._trace.times.note(client, step, begin_ns)
+            self._trace.runs.note(client, number, step, begin_ns)
         return fetched
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         """Begin one step of a client; see :class:`~runner.engine.conductor.Clients`."""
         asked = self._planned.client(client)
         require_launchable(asked, self._under_way)
+        begin_ns = time.monotonic_ns()
         fed = expand_feeds(asked, feeds or {})
         if not self._under_way and not self._training_is_loaded:
             # All at once: none can be loaded while another is under way.
@@ -140,8 +144,8 @@ class ClusterSession:
                 self._load(each)
             self._training_is_loaded = True
         plan = self._load(asked)
-        plan.feed(fed)
-        self._under_way[client] = self._by_plan[plan.name] = _UnderWay(asked, plan, step)
+        number = self._begin(plan, fed)
+        self._under_way[client] = self._by_plan[plan.name] = _UnderWay(asked, plan, step, number, begin_ns)
         for worker in plan.plans:
             self._group.tell(worker, Launch(plan.name, step, self._delay_s(asked, worker, step)))
 
@@ -150,7 +154,7 @@ class ClusterSession:
         if not self._under_way:
             raise RunnerError("no client is under way: launch one first")
         while True:
-            worker, answer = self._group.next(Done)
+            worker, answer = self._ended.popleft() if self._ended else self._group.next(Done)[:2]
             run = self._by_plan.get(answer.plan)
             if run is None or answer.step != run.step or worker not in run.plan.plans or worker in run.turns:
                 said = f"step {answer.step} of plan {answer.plan!r}"
@@ -161,34 +165,20 @@ class ClusterSession:
                 del self._under_way[run.client.name], self._by_plan[answer.plan]
                 fetches = {name: run.plan.fetch(tensor) for name, tensor in run.client.fetches.items()}
                 turns = {run.plan.assignments[peer].device: turn for peer, turn in run.turns.items()}
+                if self._trace is not None:
+                    self._trace.runs.note(run.client.name, run.number, run.step, run.begin_ns, launched=True)
                 return Finished(run.client.name, run.step, fetches, turns)
 
-    def start_trace(self, client: str) -> None:
-        """Have every worker record the steps of a client; see :class:`~runner.engine.session.Session`."""
-        if self._trace is not None:
-            raise RunnerError(f"a trace of {client!r} was asked for while another is being recorded: stop that one")
-        require_settled(f"a trace of {client!r} was asked for", self._under_way)
-        plan = self._load(self._planned.client(client))
-        for worker in plan.plans:
-            self._group.tell(worker, StartTrace(plan.name))
-        self._trace = _Trace(plan, StepTimes(MASTER, client))
+    def start_trace(self, clients: Collection[str]) -> None:
+        """Have every worker record runs of some clients; see :class:`~runner.engine.session.Session`."""
+        require_no_trace(self._trace, clients)
+        plans = {client: self._load(self._planned.client(client)) for client in clients}
+        self._trace = RemoteTrace(self._group, plans)
 
     def stop_trace(self) -> Timeline:
         """Collect what the workers recorded; see :class:`~runner.engine.session.Session`."""
-        if self._trace is None:
-            raise RunnerError("no trace is being recorded: start one first")
-        require_settled("the end of a trace was asked for", self._under_way)
-        trace, self._trace = self._trace, None
-        for worker in trace.plan.plans:
-            self._group.tell(worker, StopTrace(trace.plan.name))
-        documents = self._group.gather_documents(
-            trace.plan.plans, Traced, lambda answer: answer.plan == trace.plan.name
-        )
-        spans: list[Span] = []
-        for worker, assignment in trace.plan.assignments.items():
-            noted = from_document(decode_document(documents[worker]), worker)
-            spans += spans_of(worker, assignment.plan, assignment.part.graph, noted)
-        return Timeline(tuple(spans), tuple(trace.times.noted))
+        trace, self._trace = required_trace(self._trace), None
+        return trace.stop(self._ended)
 
     def sent_bytes(self) -> list[int]:
         """Bytes of tensors each process has sent to others so far, in the order of the devices."""
@@ -239,6 +229,12 @@ class ClusterSession:
                 self._libraries |= device_plan.libraries
         return plan
 
+    def _begin(self, plan: RemotePlan, fed: Mapping[Tensor, Any]) -> int:
+        """Feed a plan that is about to be run; return how many of its runs had begun before."""
+        plan.feed(fed)
+        plan.begun += 1
+        return plan.begun - 1
+
     def _delay_s(self, client: Client, worker: str, step: int) -> float:
         return self._emulation.delay_s(worker, step) if client.slowed else 0.0
 
@@ -264,20 +260,14 @@ class ClusterSession:
 
 @dataclass(frozen=True)
 class _UnderWay:
-    """A launched step. turns: of the workers that have finished it."""
+    """A launched step. number, begin_ns: of its run. turns: of the workers that have finished it."""
 
     client: Client
     plan: RemotePlan
     step: int
+    number: int
+    begin_ns: int
     turns: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Trace:
-    """A trace while it is recorded."""
-
-    plan: RemotePlan
-    times: StepTimes
 
 
 def _worker_names(cluster: Cluster) -> list[str]:

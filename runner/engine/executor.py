@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.device import DeviceName
 from runner.engine.plan import DevicePlan, Feed, Instruction, Place, Slot, Wire
-from runner.engine.recording import COMPUTE, RECEIVE, SEND, WAIT, Recorder
+from runner.engine.recording import COMPUTE, RECEIVE, SEND, WAIT, Recorder, RunOf
 from runner.engine.rendezvous import Rendezvous
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
@@ -20,6 +20,7 @@ from runner.errors import NumericError, RunnerError
 from runner.kernels.registry import Bound, Buffers, NativeCall, Operand, Registry, as_array, native_calls
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,12 @@ class DeviceExecutor:
         self._rendezvous = rendezvous
         self._check_finite = check_finite
         self._step = 0
+        self._runs = 0
         self._generation = -1
         self._has_run = False
         self._recorder: Recorder | None = None
+        self._recorded_as = 0
+        self._run = self._next(0)
         self._bind()
 
     def run(self, step: int, feeds: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
@@ -74,6 +78,8 @@ class DeviceExecutor:
         Raises RunnerError naming the feed, the variable or the node at fault.
         """
         self._step = step
+        self._run = self._next(step)
+        self._runs += 1
         if self._generation != self._arena.generation:
             self._bind()
         self._take_feeds(feeds)
@@ -86,14 +92,22 @@ class DeviceExecutor:
             self._has_run = True
         return {tensor: array.copy() for tensor, array in self._fetched.items()}
 
-    def record(self, recorder: Recorder | None) -> None:
-        """Have every instruction timed from the next step on, or none any more.
+    def record(self, recorder: Recorder | None, plan: int = 0) -> None:
+        """Have every instruction timed from the next step on, or none any more. plan: what the plan is noted as.
 
         What is recorded is bound for it: each instruction is a call of its own, so that steps take longer by what
         joining calls of machine code saves, and by two looks at the clock for each.
         """
         self._recorder = recorder
+        self._recorded_as = plan
         self._bind()
+
+    def before_run(self, step: int, kind: str, call: Callable[[], T]) -> T:
+        """Do something for the step that is run next, timed where something records. kind: what it is noted as."""
+        return call() if self._recorder is None else self._recorder.timed(self._next(step), 0, kind, call)
+
+    def _next(self, step: int) -> RunOf:
+        return RunOf(self._recorded_as, self._runs, step)
 
     def let_go(self) -> None:
         """Drop all memory of the arena; the next step binds anew."""
@@ -204,7 +218,7 @@ class DeviceExecutor:
         if op == "recv":
             return replace(stretch, call=self._recorded_receive(position, recorder))
         kind = SEND if op == "send" else COMPUTE
-        return replace(stretch, call=lambda: recorder.timed(self._step, position, kind, stretch.call))
+        return replace(stretch, call=lambda: recorder.timed(self._run, position, kind, stretch.call))
 
     def _take_feeds(self, feeds: Mapping[Tensor, Array]) -> None:
         for feed, memory in self._feeds:
@@ -272,8 +286,8 @@ class DeviceExecutor:
         spec = self._operands[instruction.outputs[0]].spec
 
         def receive() -> None:
-            step = self._step
-            value = recorder.timed(step, position, WAIT, lambda: self._rendezvous.receive(step, key, source))
-            recorder.timed(step, position, RECEIVE, lambda: as_array(value, spec))
+            run = self._run
+            value = recorder.timed(run, position, WAIT, lambda: self._rendezvous.receive(run.step, key, source))
+            recorder.timed(run, position, RECEIVE, lambda: as_array(value, spec))
 
         return receive

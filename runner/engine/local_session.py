@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,12 +23,12 @@ from runner.engine.interleaving import Begin, End, Interleaving, Launched, Virtu
 from runner.engine.plan import DevicePlan
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
-from runner.engine.recording import Recorder, noted_input
+from runner.engine.recording import INPUT, Recorder
 from runner.engine.rendezvous import LocalRendezvous
-from runner.engine.session import peak_rss_bytes
+from runner.engine.session import peak_rss_bytes, require_no_trace, required_trace
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
-from runner.engine.timeline import Span, StepTimes, Timeline, spans_of
+from runner.engine.timeline import ClientRuns, RecordedPlan, Span, Timeline, spans_of
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
 
@@ -81,13 +81,14 @@ class LocalSession:
         asked = self._planned.client(client)
         ready = self._prepare(asked.signature)
         fed = expand_feeds(asked, feeds or {})
+        number = ready.begin()
         fetched: dict[tuple[str, Tensor], Array] = {}
         jobs = {device: self._fed(ready, asked, device, step, fed) for device in ready.feeds}
         for device, values in self._execute(ready, step, jobs).items():
             fetched.update({(device, tensor): value for tensor, value in values.items()})
             self._sent[device] += ready.executors[device].plan.sent_bytes
         if self._trace is not None:
-            self._trace.times.note(client, step, begin_ns)
+            self._trace.runs.note(client, number, step, begin_ns)
         return {name: fetched[ready.compiled.location[t]] for name, t in asked.fetches.items()}
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
@@ -96,7 +97,7 @@ class LocalSession:
         require_launchable(asked, self._under_way)
         ready = self._prepare(asked.signature)
         fed = ready.kept(expand_feeds(asked, feeds or {}))
-        self._under_way[client] = _UnderWay(asked, ready, step, fed)
+        self._under_way[client] = _UnderWay(asked, ready, step, fed, ready.begin(), time.monotonic_ns())
         self._interleaving.launched(Launched(client, step, ready.received))
 
     def finished(self) -> Finished:
@@ -110,6 +111,8 @@ class LocalSession:
                 case End(client):
                     ended = self._under_way.pop(client)
                     location = ended.ready.compiled.location
+                    if self._trace is not None:
+                        self._trace.runs.note(client, ended.number, ended.step, ended.begin_ns, launched=True)
                     fetches = {name: ended.fetched[location[t]] for name, t in ended.client.fetches.items()}
                     return Finished(client, ended.step, fetches, ended.turns)
 
@@ -118,29 +121,19 @@ class LocalSession:
         ready = self._prepare(self._planned.client(client).signature)
         return {device: executor.plan for device, executor in ready.executors.items()}
 
-    def start_trace(self, client: str) -> None:
-        """Record the steps of a client; see :class:`~runner.engine.session.Session`."""
-        if self._trace is not None:
-            raise RunnerError(f"a trace of {client!r} was asked for while another is being recorded: stop that one")
-        require_settled(f"a trace of {client!r} was asked for", self._under_way)
-        ready = self._prepare(self._planned.client(client).signature)
-        recorders = {device: Recorder() for device in ready.executors}
-        for device, executor in ready.executors.items():
-            executor.record(recorders[device])
-        self._trace = _Trace(ready, recorders, StepTimes(PROCESS, client))
+    def start_trace(self, clients: Collection[str]) -> None:
+        """Record runs of some clients; see :class:`~runner.engine.session.Session`."""
+        require_no_trace(self._trace, clients)
+        trace = self._trace = _Trace(ClientRuns(PROCESS, clients))
+        for client in clients:
+            ready = self._prepare(self._planned.client(client).signature)
+            for device, executor in ready.executors.items():
+                trace.add(device, RecordedPlan(client, executor.plan, ready.compiled.parts[device].graph), executor)
 
     def stop_trace(self) -> Timeline:
         """Return what was recorded; see :class:`~runner.engine.session.Session`."""
-        if self._trace is None:
-            raise RunnerError("no trace is being recorded: start one first")
-        require_settled("the end of a trace was asked for", self._under_way)
-        trace, self._trace = self._trace, None
-        spans: list[Span] = []
-        for device, executor in trace.ready.executors.items():
-            executor.record(None)
-            graph = trace.ready.compiled.parts[device].graph
-            spans += spans_of(PROCESS, executor.plan, graph, trace.recorders[device].noted)
-        return Timeline(tuple(spans), tuple(trace.times.noted))
+        trace, self._trace = required_trace(self._trace), None
+        return trace.stop()
 
     def sent_bytes(self) -> list[int]:
         """Bytes sent so far; see :class:`~runner.engine.session.Session`."""
@@ -170,7 +163,7 @@ class LocalSession:
         wanted = ready.feeds[device]
         read = partial(read_inputs, self._source, client.inputs, wanted, step)
         given = {tensor: fed[tensor] for tensor in wanted if tensor in fed}
-        return {**given, **noted_input(self._recorder(ready, device), step, read)}
+        return {**given, **ready.executors[device].before_run(step, INPUT, read)}
 
     def _run_part(self, run: _UnderWay, device: str) -> None:
         executor = run.ready.executors[device]
@@ -179,10 +172,6 @@ class LocalSession:
         values = executor.run(run.step, self._fed(run.ready, run.client, device, run.step, run.fed))
         run.fetched.update({(device, tensor): value for tensor, value in values.items()})
         self._sent[device] += executor.plan.sent_bytes
-
-    def _recorder(self, ready: _Ready, device: str) -> Recorder | None:
-        """Of a device, while the steps of a signature are recorded."""
-        return None if self._trace is None or self._trace.ready is not ready else self._trace.recorders[device]
 
     def _prepare(self, signature: Signature) -> _Ready:
         ready = self._ready.get(signature)
@@ -249,8 +238,14 @@ class _Ready:
         self.executors = executors
         self.rendezvous = rendezvous
         self.feeds = {device: {feed.tensor for feed in each.plan.feeds} for device, each in executors.items()}
+        self._begun = 0
         self.received = {device: received_bytes(each.plan) for device, each in executors.items()}
         self._specs = {feed.tensor: feed.spec for each in executors.values() for feed in each.plan.feeds}
+
+    def begin(self) -> int:
+        """It is about to be run; returns how many of its runs had begun before."""
+        self._begun += 1
+        return self._begun - 1
 
     def kept(self, fed: Mapping[Tensor, Any]) -> dict[Tensor, Array]:
         """Copies of fed values, for parts that run later; raises RunnerError for one of wrong shape or dtype."""
@@ -260,20 +255,47 @@ class _Ready:
 
 @dataclass(frozen=True)
 class _UnderWay:
-    """A launched step. fed: copies of what the caller gave. fetched, turns: of the parts that have run."""
+    """A launched step. fed: copies of what the caller gave. number, begin_ns: of its run. fetched, turns: of the parts
+    that have run."""
 
     client: Client
     ready: _Ready
     step: int
     fed: Mapping[Tensor, Array]
+    number: int
+    begin_ns: int
     fetched: dict[tuple[str, Tensor], Array] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass
+class _Recorded:
+    """What is recorded of one device: plans, and who runs them."""
+
+    recorder: Recorder = field(default_factory=Recorder)
+    plans: list[RecordedPlan] = field(default_factory=list)
+    executors: list[DeviceExecutor] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class _Trace:
-    """A trace while it is recorded. recorders: by device."""
+    """A trace while it is recorded."""
 
-    ready: _Ready
-    recorders: Mapping[str, Recorder]
-    times: StepTimes
+    runs: ClientRuns
+    devices: dict[str, _Recorded] = field(default_factory=dict)
+
+    def add(self, device: str, plan: RecordedPlan, executor: DeviceExecutor) -> None:
+        """Record a plan on one device from now on."""
+        recorded = self.devices.setdefault(device, _Recorded())
+        executor.record(recorded.recorder, len(recorded.plans))
+        recorded.plans.append(plan)
+        recorded.executors.append(executor)
+
+    def stop(self) -> Timeline:
+        """Record no more, and return what was recorded."""
+        spans: list[Span] = []
+        for recorded in self.devices.values():
+            for executor in recorded.executors:
+                executor.record(None)
+            spans += spans_of(PROCESS, recorded.plans, recorded.recorder.noted)
+        return Timeline(tuple(spans), tuple(self.runs.noted))

@@ -11,7 +11,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from runner.engine.transport.endpoint import Endpoint, Received
-from runner.engine.transport.messages import LONGEST_WAIT_S, Hello, Launch, Shutdown, TensorReady, Welcome
+from runner.engine.transport.messages import (
+    LONGEST_WAIT_S,
+    Hello,
+    Launch,
+    Shutdown,
+    StartTrace,
+    StopTrace,
+    TensorReady,
+    Welcome,
+)
 from runner.engine.transport.text import printable
 from runner.errors import ClusterError, SecurityError
 
@@ -23,6 +32,10 @@ RECEIVE_LIMIT_S = 600.0
 
 _COARSE_S = 1e-3
 """Endpoints wait whole milliseconds, rounded up; the last one or two of a wait are slept."""
+
+
+_BETWEEN_STEPS = (Launch, StartTrace, StopTrace)
+"""What the master may say while a step is under way; it is done behind it."""
 
 
 class Stopped(BaseException):
@@ -70,7 +83,7 @@ class Mailbox:
     def next(self, timeout_s: float) -> Request | None:
         """The next message that asks for something, None when none came in time or something else came.
 
-        A launch that was read while a step waited bears the time of that reading. Raises SecurityError for a tensor
+        What was read while a step waited bears the time of that reading. Raises SecurityError for a tensor
         that nobody announced.
         """
         if self._put_off:
@@ -127,8 +140,8 @@ class Mailbox:
     def wait(self, seconds: float, step: int) -> None:
         """Let time pass before a step, as a slow worker does, and take in tensors meanwhile.
 
-        What is launched meanwhile is kept for :meth:`next`, with the time at which it was read. Raises Stopped on
-        shutdown, SecurityError for any other message.
+        What is launched meanwhile, or asked of a trace, is kept for :meth:`next`, with the time at which it was read.
+        Raises Stopped on shutdown, SecurityError for any other message.
         """
         self._wait_until(self.clock() + seconds, step, "it was put off")
 
@@ -152,7 +165,7 @@ class Mailbox:
         received = request.received
         if isinstance(received.message, Shutdown):
             raise Stopped
-        if isinstance(received.message, Launch):
+        if isinstance(received.message, _BETWEEN_STEPS):
             self._put_off.append(request)
             return
         raise SecurityError(f"{received.message.kind!r} from {received.source} came within step {step}, while {reason}")

@@ -71,7 +71,10 @@ class Program:
     variables: unsharded name -> spec of everything a checkpoint holds. workers, servers: number of worker
     tasks and of parameter-server tasks used. conduct: makes what runs the clients of each update. one_process:
     None where every task is a process of its own. examples: given out in an update; None for those of its batch, fewer
-    than which count where shares may come too late.
+    than which count where shares may come too late. repeated_by_endings: what a run comes to depends on the order in
+    which launched clients end, and on nothing else that the configuration does not say, so that it is repeated from
+    that (:class:`OneProcess`, replay). replayed_steps: how many updates a record has that says what is to count in
+    each; None: there is none.
     """
 
     graph: Graph
@@ -82,6 +85,8 @@ class Program:
     conduct: Callable[[Clients], Conductor] = Synchronous
     one_process: OneProcess | None = None
     examples: int | None = None
+    repeated_by_endings: bool = False
+    replayed_steps: int | None = None
 
     @property
     def training(self) -> tuple[Client, ...]:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Annotated, NamedTuple, TypeVar
 
-from runner.engine.transport.schema import Integer, ListOf, Record, Violation
+from runner.engine.transport.schema import Integer, ListOf, Record, Text, Violation
 from runner.errors import ResourceError, SecurityError
 
-INPUT, COMPUTE, SEND, RECEIVE, WAIT = KINDS = ("input", "compute", "send", "receive", "wait")
+INPUT, COMPUTE, SEND, RECEIVE, WAIT, DELAY = KINDS = ("input", "compute", "send", "receive", "wait", "delay")
 """Reading examples and what the master feeds; a kernel, or an assignment; saying that a tensor is there to be
-read; looking at one that is there; until it is there."""
+read; looking at one that is there; until it is there; the wait of an emulated slow worker."""
+
+MAX_PLANS = 2**16
+"""Most plans of a device that are recorded together."""
 
 MAX_SPANS = 2**20
 """Most spans of one device: as many as one document holds with room to spare."""
@@ -21,12 +24,23 @@ T = TypeVar("T")
 Clock = Callable[[], int]
 
 
+class RunOf(NamedTuple):
+    """One run of a plan. plan: its number among those that are recorded. number: runs of it that had begun before."""
+
+    plan: int
+    number: int
+    step: int
+
+
 class Noted(NamedTuple):
     """One stretch of time. Times: ns of the recorder's clock.
 
-    position: of the instruction in the device's plan; 0 for the inputs of a step.
+    plan, number, step: as of :class:`RunOf`. position: of the instruction in the device's plan; 0 for what is done
+    before.
     """
 
+    plan: int
+    number: int
     step: int
     position: int
     kind: str
@@ -35,7 +49,7 @@ class Noted(NamedTuple):
 
 
 class Recorder:
-    """Collects what one device does, in order.
+    """Collects what one device does in the runs of some plans, in order.
 
     clock: nanoseconds; CLOCK_MONOTONIC if not given, which is one clock for all processes of a machine, so that their
     times need no alignment. Those of another host would have an offset, to be measured and taken off.
@@ -45,20 +59,15 @@ class Recorder:
         self.noted: list[Noted] = []
         self._clock = clock
 
-    def timed(self, step: int, position: int, kind: str, call: Callable[[], T]) -> T:
+    def timed(self, run: RunOf, position: int, kind: str, call: Callable[[], T]) -> T:
         """Call and note how long it took. Raises ResourceError beyond ``MAX_SPANS``."""
         begin = self._clock()
         result = call()
         end = self._clock()
         if len(self.noted) == MAX_SPANS:
             raise ResourceError(f"a trace holds at most {MAX_SPANS} spans of a device: record fewer steps")
-        self.noted.append(Noted(step, position, kind, begin, end))
+        self.noted.append(Noted(*run, position, kind, begin, end))
         return result
-
-
-def noted_input(recorder: Recorder | None, step: int, read: Callable[[], T]) -> T:
-    """Read what a step is fed, and note how long it took where something records."""
-    return read() if recorder is None else recorder.timed(step, 0, INPUT, read)
 
 
 _Column = ListOf(Integer(), MAX_SPANS)
@@ -68,6 +77,8 @@ _Column = ListOf(Integer(), MAX_SPANS)
 class _Columns:
     """The schema of a document of spans; ``kind`` counts in ``KINDS``."""
 
+    plan: Annotated[tuple[int, ...], ListOf(Integer(high=MAX_PLANS - 1), MAX_SPANS)]
+    number: Annotated[tuple[int, ...], _Column]
     step: Annotated[tuple[int, ...], _Column]
     position: Annotated[tuple[int, ...], _Column]
     kind: Annotated[tuple[int, ...], ListOf(Integer(high=len(KINDS) - 1), MAX_SPANS)]
@@ -81,13 +92,22 @@ class _Columns:
 
 
 _SCHEMA = Record(_Columns)
+_PLANS = ListOf(Text(64), MAX_PLANS)
+
+
+def read_plans(document: object) -> tuple[str, ...]:
+    """The names of the plans to record, in the order of their numbers; raises SecurityError for anything else."""
+    try:
+        return _PLANS.read(document, "plans")
+    except Violation as violation:
+        raise SecurityError(f"trace refused: {violation}") from violation
 
 
 def to_document(noted: Iterable[Noted]) -> dict[str, list[int]]:
     """Describe as plain data, a list per column."""
-    rows = [(each.step, each.position, KINDS.index(each.kind), each.begin_ns, each.end_ns) for each in noted]
-    columns = zip(*rows, strict=True) if rows else [()] * len(Noted._fields)
-    return dict(zip(Noted._fields, map(list, columns), strict=True))
+    rows = list(noted)
+    columns = {name: [getattr(each, name) for each in rows] for name in Noted._fields}
+    return columns | {"kind": [KINDS.index(each.kind) for each in rows]}
 
 
 def from_document(document: object, source: str) -> list[Noted]:
@@ -97,5 +117,5 @@ def from_document(document: object, source: str) -> list[Noted]:
     except Violation as violation:
         raise SecurityError(f"spans of {source} refused: {violation}") from violation
     kinds = [KINDS[kind] for kind in columns.kind]
-    rows = zip(columns.step, columns.position, kinds, columns.begin_ns, columns.end_ns, strict=True)
-    return [Noted(*row) for row in rows]
+    named = {field: getattr(columns, field) for field in Noted._fields} | {"kind": kinds}
+    return [Noted(*row) for row in zip(*named.values(), strict=True)]

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 class RemotePlan:
     """One client, cut by worker, and the shared memory it is fed and fetched through.
 
-    plans, assignments: by worker; only workers that have something to do are in them.
+    plans, assignments: by worker; only workers that have something to do are in them. begun: runs so far.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class RemotePlan:
         plans: of every device that takes part. layouts: device -> those of its variables.
         """
         self.name = name
+        self.begun = 0
         self._compiled = compiled
         inputs = {
             device: tuple(slot for slot in client.inputs if slot.tensor in part.feeds)

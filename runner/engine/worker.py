@@ -24,7 +24,7 @@ from runner.engine.launched_steps import LaunchedStep, LaunchedSteps
 from runner.engine.links import Links
 from runner.engine.mailbox import Mailbox, Request, Stopped
 from runner.engine.processes import die_with_parent, dump_stacks_when_asked
-from runner.engine.recording import Recorder, noted_input, to_document
+from runner.engine.recording import DELAY, INPUT, Recorder, read_plans, to_document
 from runner.engine.session import PEAK_MEMORY, TURN, peak_rss_bytes
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
@@ -151,7 +151,7 @@ class Worker:
         self._check_finite: bool | None = None
         self._links: Links | None = None
         self._plans: dict[str, _LoadedPlan] = {}
-        self._recorders: dict[str, Recorder] = {}
+        self._trace: _Trace | None = None
         self._launched = LaunchedSteps(mailbox)
 
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
@@ -193,10 +193,10 @@ class Worker:
             case Launch() as launched:
                 loaded = self._plan(launched.plan, launched.step)
                 self._launched.add(LaunchedStep(launched, loaded.received, request.read_at))
-            case StartTrace(plan=plan):
-                self._start_trace(plan)
-            case StopTrace(plan=plan):
-                self._stop_trace(plan)
+            case StartTrace():
+                self._start_trace(read_plans(decode_document(received.frames[0])))
+            case StopTrace():
+                self._stop_trace()
             case Shutdown():
                 raise Stopped
             case _:
@@ -254,8 +254,8 @@ class Worker:
         self._progress.enter(STEP, step)
         loaded = self._plan(plan, step)
         if delay_s:
-            self._mailbox.wait(delay_s, step)
-        feeds = noted_input(self._recorders.get(plan), step, lambda: self._feeds(loaded, step))
+            loaded.executor.before_run(step, DELAY, lambda: self._mailbox.wait(delay_s, step))
+        feeds = loaded.executor.before_run(step, INPUT, lambda: self._feeds(loaded, step))
         for tensor, value in loaded.executor.run(step, feeds).items():
             loaded.writer.put(fetch_key(tensor), value)
         self._endpoint.send(MASTER, Done(plan, step, {}, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
@@ -270,21 +270,26 @@ class Worker:
                 feeds[feed.tensor] = loaded.feeds.read(feed_key(feed.tensor), feed.spec.dtype, feed.spec.shape)
         return feeds
 
-    def _start_trace(self, plan: str) -> None:
+    def _start_trace(self, plans: Sequence[str]) -> None:
         self._progress.enter(LOAD, 0)
-        if plan not in self._plans or plan in self._recorders:
-            raise SecurityError(f"trace of plan {plan!r} refused: expected a loaded one of which none is being made")
-        self._recorders[plan] = Recorder()
-        self._plans[plan].executor.record(self._recorders[plan])
+        unknown = [plan for plan in plans if plan not in self._plans]
+        if unknown or self._trace is not None:
+            what = f"plans {', '.join(unknown)} are not loaded" if unknown else "one is being made"
+            raise SecurityError(f"trace of {len(plans)} plans refused: {what}")
+        executors = tuple(self._plans[plan].executor for plan in plans)
+        self._trace = _Trace(Recorder(), executors)
+        for number, executor in enumerate(executors):
+            executor.record(self._trace.recorder, number)
         self._progress.enter(IDLE, 0)
 
-    def _stop_trace(self, plan: str) -> None:
+    def _stop_trace(self) -> None:
         self._progress.enter(LOAD, 0)
-        if plan not in self._recorders:
-            raise SecurityError(f"end of a trace of plan {plan!r} refused: none is being made")
-        self._plans[plan].executor.record(None)
-        recorded = self._recorders.pop(plan).noted
-        self._endpoint.send(MASTER, Traced(plan), [encode_document(to_document(recorded))])
+        if self._trace is None:
+            raise SecurityError("end of a trace refused: none is being made")
+        trace, self._trace = self._trace, None
+        for executor in trace.executors:
+            executor.record(None)
+        self._endpoint.send(MASTER, Traced(), [encode_document(to_document(trace.recorder.noted))])
         self._progress.enter(IDLE, 0)
 
 
@@ -297,3 +302,11 @@ class _LoadedPlan:
     writer: ArenaWriter
     feeds: ArenaReader
     received: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """What is being recorded: the plans of these executors."""
+
+    recorder: Recorder
+    executors: tuple[DeviceExecutor, ...]

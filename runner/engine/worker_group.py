@@ -135,20 +135,23 @@ class WorkerGroup:
         Raises ClusterError when a worker dies, is silent or stuck, or the limit passes; a worker's own error.
         """
         with self._breaking_off():
-            return {worker: answer for worker, (answer, _) in self._gather(workers, kind, accept, limit_s).items()}
+            missing = set(workers)
+            answers: dict[str, Answer] = {}
+            coming = self._answers(missing, (kind,), limit_s)
+            while missing:
+                worker, answer, _ = next(coming)
+                if worker in missing and accept(answer):
+                    answers[worker] = answer
+                    missing.remove(worker)
+            return answers
 
-    def next(self, kind: type[Answer]) -> tuple[str, Answer]:
-        """Read messages until one of ``kind`` comes; return its worker and it. Raises what :meth:`gather` raises."""
-        with self._breaking_off():
-            worker, answer, _ = next(self._answers(self._workers, kind, None))
-            return worker, answer
+    def next(self, *kinds: type[Answer]) -> tuple[str, Answer, Sequence[memoryview]]:
+        """Read messages until one of ``kinds`` comes; return its worker, it, and what came with it.
 
-    def gather_documents(
-        self, workers: Collection[str], kind: type[Answer], accept: Callable[[Answer], bool]
-    ) -> dict[str, memoryview]:
-        """The documents that came with the answers; ``kind`` is one that has them. Otherwise as :meth:`gather`."""
+        Raises what :meth:`gather` raises.
+        """
         with self._breaking_off():
-            return {worker: frames[0] for worker, (_, frames) in self._gather(workers, kind, accept, None).items()}
+            return next(self._answers(self._workers, kinds, None))
 
     def set_up(self, document: bytes) -> None:
         """Wait for every worker's hello, answer it, and tell each what it needs to know."""
@@ -183,23 +186,10 @@ class WorkerGroup:
             self._broken_off = True
             raise
 
-    def _gather(
-        self, workers: Collection[str], kind: type[Answer], accept: Callable[[Answer], bool], limit_s: float | None
-    ) -> dict[str, tuple[Answer, Sequence[memoryview]]]:
-        missing = set(workers)
-        answers: dict[str, tuple[Answer, Sequence[memoryview]]] = {}
-        coming = self._answers(missing, kind, limit_s)
-        while missing:
-            worker, answer, frames = next(coming)
-            if worker in missing and accept(answer):
-                answers[worker] = (answer, frames)
-                missing.remove(worker)
-        return answers
-
     def _answers(
-        self, missing: Collection[str], kind: type[Answer], limit_s: float | None
+        self, missing: Collection[str], kinds: tuple[type[Answer], ...], limit_s: float | None
     ) -> Iterator[tuple[str, Answer, Sequence[memoryview]]]:
-        """Give out the messages of ``kind`` as they come. missing: whose are awaited, which may change meanwhile."""
+        """Give out the messages of ``kinds`` as they come. missing: whose are awaited, which may change meanwhile."""
         deadline = None if limit_s is None else self._clock() + limit_s
         while True:
             received = self._endpoint.receive(max(0.0, self._look_at - self._clock()))
@@ -209,7 +199,7 @@ class WorkerGroup:
                 error = self._note(received, now)
                 if error is not None:
                     raise self._cause(error, received.source)
-                if isinstance(message, kind):
+                if isinstance(message, kinds):
                     yield received.source, message, received.frames
                 continue
             # Only an empty inbox is judged: what a dying worker said comes before how it died.
@@ -220,7 +210,7 @@ class WorkerGroup:
                 silent = sorted(missing)
                 logs = ", ".join(str(self._supervisor.workers[worker].log_path) for worker in silent)
                 raise ClusterError(
-                    f"no {kind.kind!r} from {', '.join(silent)} within {limit_s:g} s; what they did: {logs}"
+                    f"no {kinds[0].kind!r} from {', '.join(silent)} within {limit_s:g} s; what they did: {logs}"
                 )
 
     def _refuse_deaths(self) -> None:

@@ -49,6 +49,11 @@ class Optimizer(ABC):
         clips = self.clip_norm is None or 0.0 < self.clip_norm < math.inf
         require(clips, "clip_norm", self.clip_norm, "null (off) or a finite number above 0")
 
+    @property
+    def against_divergence(self) -> str:
+        """What to do where values cease to be finite: the settings that make steps shorter."""
+        return f"lower optimizer.lr or {'set ' if self.clip_norm is None else ''}optimizer.clip_norm"
+
     def assign(
         self,
         graph: Graph,

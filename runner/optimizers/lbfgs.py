@@ -33,6 +33,12 @@ class Lbfgs(Optimizer):
         require(self.history >= 1, "history", self.history, "1 pair or more")
         require(self.max_evaluations >= 1, "max_evaluations", self.max_evaluations, "1 or more")
 
+    @property
+    def against_divergence(self) -> str:
+        """What to do: the line search finds the length of all steps but the first."""
+        clip = "set" if self.clip_norm is None else "lower"
+        return f"{clip} optimizer.clip_norm, which bounds the first step, or raise optimizer.weight_decay"
+
     def rule(self, graph: Graph, variables: Variables, learning_rate: Tensor, step: Tensor) -> Rule:
         """There is none: raises ConfigError."""
         raise ConfigError(

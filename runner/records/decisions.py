@@ -1,13 +1,13 @@
 """What a run decided as it went and no configuration says, on the disk: JSON lines, one for each decision.
 
-Every line is an object with its "step".
+The first line says what run it is, every other is an object with its "step".
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +16,55 @@ from runner.files import read_regular, replace_durably
 LONGEST_BYTES = 1 << 30
 
 
+_VERSION = 1
+
+
 def read_decisions(path: Path) -> list[dict[str, Any]]:
-    """Read all lines of a file.
+    """Read all decisions of a file, with or without a first line.
 
     Raises OSError, SecurityError where it is not a regular one, and ValueError where it holds anything else.
     """
+    lines = _lines(path)
+    first = 0 if _outcome(lines) is None else 1
+    for number, line in enumerate(lines[first:], first + 1):
+        if not isinstance(line, dict) or type(line.get("step")) is not int:
+            raise ValueError(f"line {number} is not an object with a step")
+    return lines[first:]
+
+
+def outcome_of(path: Path) -> str | None:
+    """What tells the run of a file from those that come to other values; None where no first line says it.
+
+    Raises what :func:`read_decisions` raises.
+    """
+    return _outcome(_lines(path))
+
+
+def _lines(path: Path) -> list[Any]:
     content = read_regular(path, LONGEST_BYTES)
     if len(content) > LONGEST_BYTES:
         raise ValueError(f"it is longer than {LONGEST_BYTES} bytes")
-    lines = [json.loads(line) for line in content.splitlines()]
-    for number, line in enumerate(lines, 1):
-        if not isinstance(line, dict) or type(line.get("step")) is not int:
-            raise ValueError(f"line {number} is not an object with a step")
-    return lines
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def _outcome(lines: Sequence[Any]) -> str | None:
+    match lines:
+        case [{"version": version, "outcome": str(outcome)}, *_] if version == _VERSION:
+            return outcome
+    return None
 
 
 class Decisions:
     """The files of one run's decisions, each kept up to where this process begins and written anew from there."""
 
-    def __init__(self, directory: Path, first_step: int) -> None:
-        """first_step: what an earlier process decided from there on is forgotten, as its steps are."""
+    def __init__(self, directory: Path, first_step: int, outcome: str) -> None:
+        """first_step: what an earlier process decided from there on is forgotten, as its steps are.
+
+        outcome: tells runs apart that come to other values.
+        """
         self._directory = directory
         self._first_step = first_step
+        self._first_line = _encoded([{"version": _VERSION, "outcome": outcome}])
         self._earlier: dict[str, bytes] = {}
 
     def write(self, record: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Path]:
@@ -47,7 +74,7 @@ class Decisions:
             path = self._directory / f"{name}.jsonl"
             if name not in self._earlier:
                 self._earlier[name] = self._kept(path)
-            replace_durably(path, self._earlier[name] + _encoded(lines))
+            replace_durably(path, self._first_line + self._earlier[name] + _encoded(lines))
             paths.append(path)
         return paths
 

@@ -126,6 +126,7 @@ class AsyncData:
             servers=self.servers,
             conduct=partial(Downpour, rules=self._rules),
             one_process=self._one_process(task.seed),
+            repeated_by_endings=True,
         )
 
     def _require_own_pushes_kept(self) -> None:

@@ -70,11 +70,12 @@ def program_of(
     scratch: Sequence[Variables] = (),
     conduct: Callable[[Clients], Conductor] = Synchronous,
     examples: int | None = None,
+    replayed_steps: int | None = None,
 ) -> Program:
     """Assemble the clients around those that train; replicas score.
 
-    variables, scored: as of :func:`program`. scratch: as of :func:`standing_clients`. conduct, examples: see
-    :class:`Program`.
+    variables, scored: as of :func:`program`. scratch: as of :func:`standing_clients`. conduct, examples,
+    replayed_steps: see :class:`Program`.
     """
     stores = [replica.variables for replica in replicas] if variables is None else [variables]
     clients = [*training, *standing_clients(graph, replicas, stores, scored=scored, scratch=scratch)]
@@ -86,6 +87,7 @@ def program_of(
         servers=servers,
         conduct=conduct,
         examples=examples,
+        replayed_steps=replayed_steps,
     )
 
 

@@ -12,7 +12,7 @@ from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
 from runner.engine.program import Client, Program
 from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable, Variables
+from runner.engine.variables import Variables
 from runner.errors import ConfigError
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Replica, Share, Task, ordered_sum, shares
@@ -20,6 +20,7 @@ from runner.strategies.clients import standing_clients
 from runner.strategies.lbfgs.dispatcher import GATHER, Dispatcher, PortionSizes, compute_name, fetch_name, keep_name
 from runner.strategies.lbfgs.minimising import LbfgsConductor
 from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
+from runner.strategies.served_copies import Copies
 from runner.strategies.settings import require
 from runner.strategies.synchronous.parameter_server import Reads, shard_by_size, specs_of
 
@@ -75,13 +76,6 @@ class Sandblaster:
         return _Building(task, task.optimizer, self.workers, self.servers, count).program()
 
 
-class _Copies(Reads):
-    """The served variables as one replica has them between fetches: copies on its own device."""
-
-    def _at_hand(self, variable: Variable) -> Tensor:
-        return ops.variable(self.graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
-
-
 @dataclass(frozen=True)
 class _Computation:
     """Forward and backward pass of a replica over a portion of some size."""
@@ -106,7 +100,7 @@ class _Building:
         self._graph = Graph()
         self._served = Variables(self._graph, seed=task.seed)
         placed = {name: server_device(j) for name, j in shard_by_size(specs_of(task), servers).items()}
-        self._replicas = [self._replica(_Copies, placed, "replica", k) for k in range(workers)]
+        self._replicas = [self._replica(Copies, placed, "replica", k) for k in range(workers)]
         self._scorers = [self._replica(Reads, placed, "scorer", k) for k in range(workers)]
 
     def program(self) -> Program:

@@ -1,27 +1,33 @@
-"""What decided how long a step took: the chain of spans that ends last, followed back to the step's beginning.
+"""What decided how long an update took: the chain of causes that ends with it, followed back to its beginning.
 
 A device does one thing at a time. So what had to end before a span could begin is the span before it on the same
-device; or, where it waited for a tensor, the send of that tensor on another. Pure functions of spans.
+device; where it waited for a tensor, the send of that tensor on another; and where it is the first of its run, what the
+session waited for before it told the device to begin, which is the run that ended last before that.
+
+Where every update waits for all that it is made of, the chain begins with the update. Where clients go on across
+updates, as in asynchronous training, it is cut there. Pure functions of what was recorded.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from runner.engine.recording import SEND, WAIT
+from runner.engine.recording import WAIT
 from runner.engine.timeline import Span
+from runner.tracing.course import Course, Update
 
 OTHER = "other"
-"""Kind of a time on the path in which its device did nothing that is recorded: calls in between, messages."""
+"""Kind of a time on the path in which nothing is recorded: calls in between, messages, what the session decides."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of the path: ``span``, as far as it lies on the path; None where nothing was recorded."""
+    """A piece of the path: ``span``, as far as it lies on the path; None where nothing was recorded.
 
-    device: str
+    place: a device, or the process of the session.
+    """
+
+    place: str
     span: Span | None
     begin_ns: int
     end_ns: int
@@ -42,98 +48,82 @@ class Segment:
         return "" if self.span is None else self.span.layer
 
 
-@dataclass
-class Waited:
-    """How often, and how long altogether, one device waited for another in a step, on the path or not."""
-
-    times: int = 0
-    ns: int = 0
-
-
-@dataclass(frozen=True)
-class _Track:
-    """The spans of one device in order, and when each begins."""
-
-    spans: Sequence[Span]
-    begins: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "begins", [span.begin_ns for span in self.spans])
-
-    def last_before(self, time_ns: int) -> Span | None:
-        """The last span that begins before a time."""
-        count = bisect_left(self.begins, time_ns)
-        return self.spans[count - 1] if count else None
+def critical_path(course: Course, update: Update) -> list[Segment]:
+    """The path of one update, from its beginning to its end, without gap or overlap."""
+    walk = _Walk(course, update)
+    while walk.now > walk.start:
+        walk.step_back()
+    return walk.path[::-1]
 
 
-def by_step(spans: Iterable[Span]) -> dict[int, list[Span]]:
-    """The spans of each step, in order of steps."""
-    steps: dict[int, list[Span]] = {}
-    for span in spans:
-        steps.setdefault(span.step, []).append(span)
-    return dict(sorted(steps.items()))
-
-
-def critical_path(spans: Iterable[Span]) -> list[Segment]:
-    """The path of one step, from the beginning of its first span to the end of its last, without gap or overlap.
+class _Walk:
+    """Goes back in time, from the session at the end of an update.
 
     A wait leads to its sender if that had not finished sending when the wait began: what lies between the end of the
-    send and that of the wait is the tensor's travel, and stays a segment of the wait. Otherwise, and where nothing
-    leads further back, the path stays on its device.
+    send and that of the wait is the tensor's travel, and stays a segment of the wait.
     """
-    tracks = _tracks(spans)
-    if not tracks:
-        return []
-    sends = {span.key: span for track in tracks.values() for span in track.spans if span.kind == SEND}
-    start = min(track.begins[0] for track in tracks.values())
-    last = max((track.spans[-1] for track in tracks.values()), key=lambda span: span.end_ns)
-    device, now = last.device, last.end_ns
-    path: list[Segment] = []
 
-    def step_back(span: Span | None, to: int) -> None:
-        nonlocal now
-        if to < now:
-            path.append(Segment(device, span, to, now))
-            now = to
+    def __init__(self, course: Course, update: Update) -> None:
+        self.start, self.now = update.begin_ns, update.end_ns
+        self.path: list[Segment] = []
+        self._course = course
+        self._device: str | None = None
 
-    while now > start:
-        span = tracks[device].last_before(now)
-        if span is None:
-            step_back(None, start)
-            continue
-        step_back(None, span.end_ns)
-        send = _waited_for(span, sends, now)
-        if send is None:
-            step_back(span, span.begin_ns)
+    def step_back(self) -> None:
+        """Add what came last before now."""
+        if self._device is None:
+            self._in_session()
         else:
-            step_back(span, send.end_ns)
-            device = send.device
-    return path[::-1]
+            self._on_device(self._device)
 
+    def _in_session(self) -> None:
+        """The session went on when the run before had ended."""
+        run = self._course.last_ended(self.now)
+        last = None if run is None else self._course.last_of(run)
+        if last is None:
+            self._add(None, self.start)
+        else:
+            self._add(None, last.end_ns)
+            self._device = last.device
 
-def waits(spans: Iterable[Span]) -> dict[tuple[str, str], Waited]:
-    """How long each device waited for each other one: (who waited, for whom) -> how long, longest first."""
-    found: dict[tuple[str, str], Waited] = {}
-    for span in spans:
-        if span.kind == WAIT:
-            waited = found.setdefault((span.device, span.peer), Waited())
-            waited.times += 1
-            waited.ns += span.ns
-    return dict(sorted(found.items(), key=lambda item: (-item[1].ns, item[0])))
+    def _on_device(self, device: str) -> None:
+        span = self._course.last_before(device, self.now)
+        if span is None:
+            self._add(None, self.start)
+            return
+        self._add(None, span.end_ns)
+        send = self._waited_for(span)
+        if send is not None:
+            self._add(span, send.end_ns)
+            self._device = send.device
+            return
+        self._add(span, span.begin_ns)
+        first = self._course.first_of_part(span)
+        if first.begin_ns >= self.now:
+            self._before_part(first)
 
+    def _before_part(self, first: Span) -> None:
+        """Go where that was which came last: of what the part waits for, the order to begin, and the device itself."""
+        known = self._course.beginning(first)
+        free = self.start if known.free_ns is None else known.free_ns
+        told = self.start if known.told is None else known.told.begin_ns
+        if known.send is not None and known.send.end_ns >= free:
+            self._add(known.wait, known.send.end_ns)
+            self._device = known.send.device
+        elif told > free:
+            self._add(None, told)
+            self._device = None
 
-def _tracks(spans: Iterable[Span]) -> dict[str, _Track]:
-    devices: dict[str, list[Span]] = {}
-    for span in spans:
-        devices.setdefault(span.device, []).append(span)
-    return {device: _Track(sorted(own, key=lambda span: span.begin_ns)) for device, own in devices.items()}
+    def _waited_for(self, span: Span) -> Span | None:
+        """The send that kept a wait from ending earlier; None if it was over when the wait began, or is none."""
+        send = self._course.send_of(span) if span.kind == WAIT else None
+        if send is None or send.begin_ns >= self.now or send.end_ns <= span.begin_ns:
+            return None
+        return send
 
-
-def _waited_for(span: Span, sends: Mapping[str, Span], now: int) -> Span | None:
-    """The send that kept a wait from ending earlier; None if it was over when the wait began, or is none."""
-    if span.kind != WAIT:
-        return None
-    send = sends.get(span.key)
-    if send is None or send.begin_ns >= now or send.end_ns <= span.begin_ns:
-        return None
-    return send
+    def _add(self, span: Span | None, to: int) -> None:
+        to = max(to, self.start)
+        if to < self.now:
+            place = self._course.session if self._device is None else self._device
+            self.path.append(Segment(place, span, to, self.now))
+            self.now = to

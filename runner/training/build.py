@@ -22,13 +22,14 @@ from runner.engine.interleaving import Interleaving, Recorded
 from runner.engine.kernel_table import load_kernels
 from runner.engine.links import BYTES_PER_S_OF_MBIT, Link
 from runner.engine.local_session import LocalSession
-from runner.engine.program import TRAIN, OneProcess, Program
+from runner.engine.program import OneProcess, Program
 from runner.engine.session import Session
 from runner.engine.stragglers import Stragglers
 from runner.engine.tensor import state_dtype
 from runner.errors import ConfigError
 from runner.plugin import pinned_references
 from runner.processor import require_precision
+from runner.records.decisions import outcome_of
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
 from runner.strategies.base import Task
@@ -52,6 +53,8 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     else:
         total_steps = math.ceil(config.train.epochs * steps_per_epoch)
     _require_possible(config, program, total_steps)
+    if program.replayed_steps is not None:
+        _require_own_record(Path(parts.parallelism.replay), outcome_hash(config))
     cluster = _cluster(config.cluster, program)
     settled = None
     if isinstance(config.parallelism, ModelParallel):
@@ -146,17 +149,6 @@ def _examples_of(config: Config, program: Program) -> int:
 def _require_possible(config: Config, program: Program, total_steps: int) -> None:
     """Raise ConfigError for what the program of a strategy cannot do in so many updates."""
     strategy = config.parallelism.name
-    if config.trace and TRAIN not in program.clients:
-        backups = getattr(config.parallelism, "backup_workers", 0)
-        asked, other = (
-            (f"parallelism.backup_workers={backups}", "no backup workers")
-            if backups
-            else (f"parallelism={strategy}", "another strategy")
-        )
-        raise ConfigError(
-            f"trace=true with {asked}: its clients overlap, and a timeline is recorded of steps that one client makes; "
-            f"use trace=false, or {other}"
-        )
     if config.cluster.emulate and program.one_process is not None:
         raise ConfigError(
             f"cluster.emulate=true with parallelism={strategy} in one process: it has no wire to wait for; use "
@@ -167,6 +159,15 @@ def _require_possible(config: Config, program: Program, total_steps: int) -> Non
         raise ConfigError(
             f"parallelism.warmstart_steps={warmstart_steps} with {total_steps} updates in all: the first replica would "
             "make them all alone; use fewer warmstart_steps, or train longer (train.steps, train.epochs)"
+        )
+
+
+def _require_own_record(path: Path, outcome: str) -> None:
+    """Raise ConfigError where what was decided in an earlier run is to count again in a run of something else."""
+    if outcome_of(path) != outcome:
+        raise ConfigError(
+            f"parallelism.replay={path} is not the record of a run with this configuration: repeat it with that run's "
+            "config.yaml"
         )
 
 

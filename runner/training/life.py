@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from runner.checkpoint import CheckpointMeta, weights_sha256
 from runner.cleanup import at_the_end
@@ -56,6 +57,7 @@ def run(
     placement = run_dir / PLACEMENT_FILE
     experiment = build(config, placement if resume and placement.exists() else None)
     _require_resumable(experiment, resume)
+    _require_whole_record(experiment)
     experiment.config.data.require_present()
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         replace_durably(directory.config_yaml, dump(config).encode())
@@ -235,6 +237,17 @@ def _require_resumable(experiment: Experiment, resume: bool) -> None:
     if resume and wish is not None and wish.replay is not None:
         raise ConfigError(
             f"resume with parallelism.replay={wish.replay}: a run is repeated from its first step on; start it anew"
+        )
+
+
+def _require_whole_record(experiment: Experiment) -> None:
+    """Raise ConfigError where a record that is to be repeated ends before the run does."""
+    recorded, total = experiment.program.replayed_steps, experiment.total_steps
+    if recorded is not None and recorded < total:
+        config: Any = experiment.config
+        raise ConfigError(
+            f"parallelism.replay={config.parallelism.replay}: it has {recorded} updates, but {total} are to be made: "
+            "that run did not come to its end, and only what is recorded as a whole can be repeated"
         )
 
 

@@ -45,14 +45,15 @@ def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: 
 def as_it_went(experiment: Experiment, directory: RunDirectory, first_step: int) -> Experiment | None:
     """The experiment with what was decided on the way, so that its steps from ``first_step`` on can be repeated.
 
-    None where clients overlapped and their order is not known from there on: it is recorded from the start of a process
-    on, and is that of a run from its first step only where it began there and has no checkpoint since.
+    None where what it came to depends on the order in which clients ended, and that is not known from there on: it is
+    recorded from the start of a process on, and is that of a run from its first step only where it began there and has
+    no checkpoint since.
     """
     config: Any = experiment.config
     if directory.contributors_jsonl.exists():
         strategy = dataclasses.replace(config.parallelism, replay=str(directory.contributors_jsonl))
         return build(dataclasses.replace(config, parallelism=strategy))
-    if not any(client.deferred for client in experiment.program.training):
+    if not experiment.program.repeated_by_endings:
         return experiment
     if first_step or not directory.endings_jsonl.exists():
         return None

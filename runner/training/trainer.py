@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -69,19 +70,21 @@ class Trainer:
         self.experiment = experiment
         self.progress = Progress(first_step, first_step)
         self._session = session
-        origin = Origin(
-            outcome_hash(experiment.config), first_step, tuple(device.name for device in experiment.cluster.devices)
-        )
-        self._noting = NotingClients(session, directory.endings_jsonl, origin)
-        self._conductor = experiment.program.conduct(self._noting)
-        self._decisions = Decisions(directory.path, first_step)
+        outcome = outcome_hash(experiment.config)
+        origin = Origin(outcome, first_step, tuple(device.name for device in experiment.cluster.devices))
+        self._noting: NotingClients | None = None
+        if experiment.program.repeated_by_endings:
+            self._noting = NotingClients(session, directory.endings_jsonl, origin)
+        self._conductor = experiment.program.conduct(self._noting or session)
+        self._decisions = Decisions(directory.path, first_step, outcome)
         self._directory = directory
         self._record = record
         self._display = display
         self._stop = stop
         self._meta = meta
         files = TraceFiles(directory.trace_json, directory.trace_summary_json)
-        self._trace = TraceWindow(session, _traced_steps(experiment, first_step), files, record.artifact)
+        clients = [client.name for client in experiment.program.training]
+        self._trace = TraceWindow(session, clients, _traced_steps(experiment, first_step), files, record.artifact)
 
     def run(self) -> Progress:
         """Train to the last step, evaluate, save; return what was done."""
@@ -90,7 +93,8 @@ class Trainer:
         with (
             at_the_end("closing the display", lambda error: self._display.close()),
             at_the_end("writing what was decided", lambda error: self._write_decisions()),
-            self._noting,
+            at_the_end("writing the timeline", lambda error: self._trace.finish()),
+            self._noting or nullcontext(),
         ):
             self._train_to(total)
         return self.progress
@@ -107,6 +111,8 @@ class Trainer:
     def _write_decisions(self) -> None:
         for path in self._decisions.write(self._conductor.decisions()):
             self._record.artifact(path)
+        if self._directory.endings_jsonl.exists():
+            self._record.artifact(self._directory.endings_jsonl)
 
     def _train_to(self, total: int) -> None:
         while self.progress.done < total:
@@ -154,9 +160,13 @@ class Trainer:
         with at_the_end("letting what is under way end", lambda error: self._conductor.settle()):
             raise NonFiniteLossError(
                 step,
-                f"the loss of step {step} is {loss}, with learning rate {rate:g}: lower optimizer.lr or set "
-                "optimizer.clip_norm",
+                f"the loss of step {step} is {loss}, with learning rate {rate:g}: {self._advice}",
             )
+
+    @property
+    def _advice(self) -> str:
+        config: Any = self.experiment.config
+        return str(config.optimizer.against_divergence)
 
     def _logs_now(self) -> bool:
         """Every so many steps, and at both ends, so that a curve begins and ends where the run does."""
@@ -188,7 +198,7 @@ class Trainer:
         if self.progress.saved_step == self.progress.done:
             return
         variables = self.variables()
-        _refuse_non_finite(variables, self.progress.done)
+        _refuse_non_finite(variables, self.progress.done, self._advice)
         # First the metrics and what was decided: no checkpoint may outlive what led to it.
         self._record.sync()
         self._decisions.write(self._conductor.decisions())
@@ -205,7 +215,6 @@ class Trainer:
 
     def _stop_if_asked(self) -> None:
         if self._stop.signum is not None:
-            self._trace.finish()
             self._save()
             raise Interrupted(
                 self._stop.signum,
@@ -222,14 +231,13 @@ def _traced_steps(experiment: Experiment, first_step: int) -> range:
     return recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
 
 
-def _refuse_non_finite(variables: Mapping[str, NDArray[Any]], done: int) -> None:
+def _refuse_non_finite(variables: Mapping[str, NDArray[Any]], done: int, advice: str) -> None:
     """Raise NonFiniteLossError for a variable that is not finite: a fast ReLU can hide it from the loss."""
     for name, value in variables.items():
         if not np.isfinite(value).all():
             raise NonFiniteLossError(
                 done - 1,
-                f"variable {name!r} is not finite after step {done - 1}, so no checkpoint is written: "
-                "lower optimizer.lr or set optimizer.clip_norm",
+                f"variable {name!r} is not finite after step {done - 1}, so no checkpoint is written: {advice}",
             )
 
 

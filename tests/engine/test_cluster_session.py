@@ -201,9 +201,9 @@ def test_a_trace_holds_the_steps_of_its_client_on_every_worker(session: ClusterS
     session.run("init")
     with pytest.raises(RunnerError, match="no trace is being recorded"):
         session.stop_trace()
-    session.start_trace("train")
-    with pytest.raises(RunnerError, match="a trace of 'eval' was asked for while another is being recorded"):
-        session.start_trace("eval")
+    session.start_trace(["train"])
+    with pytest.raises(RunnerError, match="a trace of eval was asked for while another is being recorded"):
+        session.start_trace(["eval"])
     train(session, 0)
     session.run("eval", step=1, feeds={"step": np.int64(1)})
     train(session, 1)
@@ -213,8 +213,14 @@ def test_a_trace_holds_the_steps_of_its_client_on_every_worker(session: ClusterS
     assert {(span.process, span.step) for span in timeline.spans} == {
         (worker, step) for worker in ("worker-0", "worker-1") for step in (0, 1)
     }
-    assert [(step.process, step.step) for step in timeline.steps] == [("master-0", 0), ("master-0", 1)]
-    assert all(step.begin_ns < step.end_ns for step in timeline.steps)
+    assert [(run.process, run.client, run.step) for run in timeline.runs] == [("master-0", "train", k) for k in (0, 1)]
+    # Those that other tests have run before in the same session count too, here and there.
+    numbers = {run.step: run.number for run in timeline.runs}
+    assert numbers[1] == numbers[0] + 1
+    assert {(span.client, span.step, span.number) for span in timeline.spans} == {
+        ("train", step, number) for step, number in numbers.items()
+    }
+    assert all(run.begin_ns < run.end_ns for run in timeline.runs)
 
 
 def test_while_it_runs_only_sockets_have_names(shared: tuple[ClusterSession, Sessions]) -> None:
@@ -410,17 +416,33 @@ def test_while_clients_are_under_way_no_other_is_run(sessions: Sessions) -> None
             session.launch("work_0")
         with pytest.raises(RunnerError, match="client 'save' was run while work_0 are under way: let them end"):
             session.run("save")
-        with pytest.raises(RunnerError, match="a trace of 'work_0' was asked for while work_0 are under way: let them"):
-            session.start_trace("work_0")
         with pytest.raises(RunnerError, match="client 'save' was loaded while work_0 are under way: let them end"):
             session._load(session._program.clients["save"])
         assert session.finished().client == "work_0"
-        session.start_trace("work_0")
-        session.launch("work_0")
-        with pytest.raises(RunnerError, match="the end of a trace was asked for while work_0 are under way: let them"):
-            session.stop_trace()
+        session.run("save")
+
+
+def test_a_trace_begins_and_ends_while_clients_are_under_way(sessions: Sessions) -> None:
+    with sessions.new(None, program=tally()) as session:
+        session.run("init")
+        session.launch("work_0", step=7)
+        session.start_trace(["work_0", "push_0"])
         assert session.finished().client == "work_0"
-        assert {span.step for span in session.stop_trace().spans} == {0}
+        session.launch("work_0", step=8)
+        session.launch("push_0", step=9)
+        told = [session.finished(), session.finished()]
+        session.launch("work_0", step=10)
+        timeline = session.stop_trace()
+        # What ended while spans were collected is told after it.
+        told.append(session.finished())
+        assert sorted((each.client, each.step) for each in told) == [("push_0", 9), ("work_0", 8), ("work_0", 10)]
+        assert {(run.client, run.number, run.step) for run in timeline.runs} == {
+            ("work_0", 0, 7),
+            ("work_0", 1, 8),
+            ("push_0", 0, 9),
+        }
+        assert {("work_0", 1, 8), ("push_0", 0, 9)} <= {(s.client, s.number, s.step) for s in timeline.spans}
+        expect_matching_transfers([span for span in timeline.spans if span.client == "push_0"])
         session.run("save")
 
 

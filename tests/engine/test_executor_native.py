@@ -9,7 +9,7 @@ import pytest
 
 from runner.engine import ops
 from runner.engine.graph import Graph
-from runner.engine.recording import COMPUTE, Recorder
+from runner.engine.recording import COMPUTE, INPUT, Recorder
 from runner.engine.tensor import Tensor
 from runner.errors import NumericError, RunnerError
 from runner.kernels.registry import NativeCall
@@ -125,10 +125,22 @@ def test_recording_runs_every_instruction_by_itself_and_only_while_it_lasts(grap
     recorder = Recorder()
     for chosen, runs in ((None, [4, 4]), (recorder, [2, 2, 2, 2]), (None, [4, 4])):
         machine.runs.clear()
-        bench.executor.record(chosen)
+        bench.executor.record(chosen, 4)
         np.testing.assert_array_equal(bench.run({X: ONES}, step=3)[LAST], EXPECTED)
         assert machine.runs == runs
-    assert [(each.step, each.position, each.kind) for each in recorder.noted] == [(3, k, COMPUTE) for k in range(6)]
+    assert [each[:-2] for each in recorder.noted] == [(4, 1, 3, k, COMPUTE) for k in range(6)]
+
+
+def test_what_is_done_before_a_run_is_noted_as_of_that_run(graph: Graph) -> None:
+    bench = Bench(graph, Machine("neg", "exp").kernels, [LAST])
+    assert bench.executor.before_run(5, INPUT, lambda: "read") == "read"
+    bench.run({X: ONES})
+    recorder = Recorder()
+    bench.executor.record(recorder)
+    assert bench.executor.before_run(6, INPUT, lambda: "read") == "read"
+    bench.run({X: ONES}, step=6)
+    assert {each[:3] for each in recorder.noted} == {(0, 1, 6)}
+    assert [each.kind for each in recorder.noted] == [INPUT, *[COMPUTE] * 6]
 
 
 def test_a_failing_call_is_named_while_recording_and_values_can_be_checked_too(graph: Graph) -> None:

@@ -20,6 +20,7 @@ from runner.engine.program import Client, Program
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
 from tests.engine.launched_programs import SIZE, pushed, tally
+from tests.engine.matching_spans import expect_matching_transfers
 
 Opened = Callable[..., LocalSession]
 
@@ -119,22 +120,33 @@ def test_nothing_is_run_beside_what_is_under_way(opened: Opened) -> None:
     session.run("save")
 
 
-def test_a_trace_neither_begins_nor_ends_while_clients_are_under_way(opened: Opened) -> None:
+def test_a_trace_begins_and_ends_while_clients_are_under_way(opened: Opened) -> None:
     session = opened()
-    session.launch("work_0")
-    with pytest.raises(
-        RunnerError, match=r"^a trace of 'save' was asked for while work_0 are under way: let them end$"
-    ):
-        session.start_trace("save")
+    session.launch("work_0", step=4)
+    session.start_trace(["work_0", "push_0"])
     session.finished()
-    session.start_trace("save")
-    session.launch("work_0")
-    with pytest.raises(
-        RunnerError, match=r"^the end of a trace was asked for while work_0 are under way: let them end"
-    ):
-        session.stop_trace()
+    ends(session, "push_0", step=5)
+    session.launch("work_0", step=6)
+    timeline = session.stop_trace()
     session.finished()
-    assert session.stop_trace().spans == ()
+    assert [(run.client, run.number, run.step, run.launched) for run in timeline.runs] == [
+        ("work_0", 0, 4, True),
+        ("push_0", 0, 5, True),
+    ]
+    assert {(span.client, span.number, span.step) for span in timeline.spans} == {("work_0", 0, 4), ("push_0", 0, 5)}
+    expect_matching_transfers(timeline.spans)
+
+
+def test_runs_of_a_client_are_counted_on_from_before_its_trace(opened: Opened) -> None:
+    session = opened()
+    ends(session, "work_0", "work_1")
+    ends(session, "work_0")
+    session.start_trace(["work_0", "work_1"])
+    ends(session, "work_0", "work_1")
+    timeline = session.stop_trace()
+    counted = {("work_0", 2), ("work_1", 1)}
+    assert {(run.client, run.number) for run in timeline.runs} == counted
+    assert {(span.client, span.number) for span in timeline.spans} == counted
 
 
 def fed() -> Program:

@@ -8,7 +8,17 @@ import pytest
 
 from runner.engine.mailbox import RECEIVE_LIMIT_S, Mailbox, Stopped
 from runner.engine.transport.in_process import FakeEndpoint, FakeNetwork, Faults
-from runner.engine.transport.messages import LONGEST_WAIT_S, Launch, Message, Run, Shutdown, TensorReady, Welcome
+from runner.engine.transport.messages import (
+    LONGEST_WAIT_S,
+    Launch,
+    Message,
+    Run,
+    Shutdown,
+    StartTrace,
+    StopTrace,
+    TensorReady,
+    Welcome,
+)
 from runner.engine.transport.references import InlineTensor
 from runner.errors import ClusterError, SecurityError
 from tests.engine.transport.conftest import identity
@@ -38,8 +48,8 @@ class Inbox:
         message = TensorReady(plan, step, key, REFERENCE, due)
         self._peers[f"worker-{source}"].send("worker-0", message, [content])
 
-    def say(self, message: Message, source: str = "master-0") -> None:
-        self._peers[source].send("worker-0", message)
+    def say(self, message: Message, *documents: bytes) -> None:
+        self._peers["master-0"].send("worker-0", message, documents)
 
     def read(self, reads: int = 9) -> list[Message]:
         """What asks for something among the next messages."""
@@ -133,6 +143,15 @@ def test_what_is_launched_while_a_step_is_put_off_is_read_after_it_in_order() ->
     inbox.mailbox.wait(2.5, step=4)
     inbox.say(Launch("s", 1))
     assert inbox.read() == [Launch("q", 1), Launch("r", 1), Launch("s", 1)]
+
+
+def test_a_trace_may_be_asked_for_while_a_step_is_put_off() -> None:
+    inbox = Inbox()
+    inbox.say(StartTrace(), b"plans")
+    inbox.say(Launch("q", 1))
+    inbox.say(StopTrace())
+    inbox.mailbox.wait(2.5, step=4)
+    assert inbox.read() == [StartTrace(), Launch("q", 1), StopTrace()]
 
 
 def test_what_is_launched_while_a_step_is_put_off_was_read_when_it_came() -> None:

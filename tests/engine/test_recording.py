@@ -8,28 +8,42 @@ from typing import Any
 import pytest
 
 from runner.engine import recording
-from runner.engine.recording import COMPUTE, WAIT, Noted, Recorder, from_document, noted_input, to_document
+from runner.engine.recording import (
+    COMPUTE,
+    DELAY,
+    MAX_PLANS,
+    WAIT,
+    Noted,
+    Recorder,
+    RunOf,
+    from_document,
+    read_plans,
+    to_document,
+)
 from runner.engine.transport.documents import decode_document, encode_document
 from runner.errors import ResourceError, SecurityError
 
-NOTED = [Noted(3, 0, "input", 5, 6), Noted(3, 7, COMPUTE, 6, 10), Noted(4, 2, WAIT, 2**40, 2**41)]
+NOTED = [
+    Noted(0, 8, 3, 0, "input", 5, 6),
+    Noted(0, 8, 3, 7, COMPUTE, 6, 10),
+    Noted(1, 9, 4, 2, WAIT, 2**40, 2**41),
+    Noted(2, 0, 4, 0, DELAY, 2**41, 2**42),
+]
 
 
 def test_a_call_is_noted_with_the_times_before_and_after_and_returns_its_value() -> None:
     recorder = Recorder(clock=count(100).__next__)
-    assert recorder.timed(3, 7, COMPUTE, lambda: "value") == "value"
-    assert noted_input(recorder, 4, lambda: "read") == "read"
-    assert recorder.noted == [Noted(3, 7, COMPUTE, 100, 101), Noted(4, 0, "input", 102, 103)]
-    assert noted_input(None, 4, lambda: "read") == "read"
+    assert recorder.timed(RunOf(2, 9, 3), 7, COMPUTE, lambda: "value") == "value"
+    assert recorder.noted == [Noted(plan=2, number=9, step=3, position=7, kind=COMPUTE, begin_ns=100, end_ns=101)]
 
 
 def test_more_than_one_document_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MAX_SPANS", 2)
     recorder = Recorder()
     for _ in range(2):
-        recorder.timed(0, 0, COMPUTE, lambda: None)
+        recorder.timed(RunOf(0, 0, 0), 0, COMPUTE, lambda: None)
     with pytest.raises(ResourceError, match="at most 2 spans of a device: record fewer steps"):
-        recorder.timed(0, 0, COMPUTE, lambda: None)
+        recorder.timed(RunOf(0, 0, 0), 0, COMPUTE, lambda: None)
 
 
 @pytest.mark.parametrize("noted", [NOTED, []])
@@ -41,8 +55,9 @@ def test_what_was_noted_travels_as_a_document(noted: list[Noted]) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"kind": [0, 5, 1]}, r"spans\.kind\[1\]: 5, expected a whole number from 0 to 4"),
-        ({"position": [0, -1, 1]}, r"spans\.position\[1\]: -1, expected a whole number"),
+        ({"kind": [0, 6, 1, 2]}, r"spans\.kind\[1\]: 6, expected a whole number from 0 to 5"),
+        ({"plan": [0, 1, 2, 65536]}, r"spans\.plan\[3\]: 65536, expected a whole number from 0 to 65535"),
+        ({"position": [0, -1, 1, 2]}, r"spans\.position\[1\]: -1, expected a whole number"),
         ({"step": [1, 2]}, "expected as many in each"),
         ({"more": []}, r"unknown \['more'\]"),
         ({"end_ns": 3}, r"spans\.end_ns: 3, expected a list"),
@@ -55,5 +70,11 @@ def test_another_document_is_refused(change: dict[str, Any], complaint: str) -> 
 
 def test_the_longest_document_fits_a_frame() -> None:
     longest = [2**63 - 1] * recording.MAX_SPANS
-    columns = dict.fromkeys(("step", "position", "begin_ns", "end_ns"), longest)
-    encode_document({**columns, "kind": [4] * recording.MAX_SPANS})
+    columns = dict.fromkeys(("number", "step", "position", "begin_ns", "end_ns"), longest)
+    encode_document({**columns, "kind": [5] * recording.MAX_SPANS, "plan": [MAX_PLANS - 1] * recording.MAX_SPANS})
+
+
+def test_the_plans_to_record_are_names_in_order() -> None:
+    assert read_plans(decode_document(memoryview(encode_document(["b", "a"])))) == ("b", "a")
+    with pytest.raises(SecurityError, match=r"^trace refused: plans\[1\]: 3, expected text of at most 64"):
+        read_plans(["a", 3])

@@ -10,7 +10,7 @@ import pytest
 from runner.engine.executor import DeviceExecutor
 from runner.engine.graph import Graph
 from runner.engine.recording import Noted
-from runner.engine.timeline import Timeline, spans_of
+from runner.engine.timeline import RecordedPlan, Timeline, spans_of
 from runner.errors import RunnerError, SecurityError
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
@@ -30,7 +30,7 @@ def traced(registry: Registry) -> tuple[Trainer, Timeline]:
     with opened(SyncData(workers=2), TASK, registry) as trainer:
         trainer.session.run("init")
         trainer.train([0])
-        trainer.session.start_trace("train")
+        trainer.session.start_trace(["train"])
         trainer.train(STEPS[:1])
         trainer.evaluate()
         trainer.train(STEPS[1:])
@@ -59,9 +59,16 @@ def test_times_rise_on_every_device_and_lie_within_the_steps(traced: tuple[Train
     for device in {span.device for span in timeline.spans}:
         times = [time for s in timeline.spans if s.device == device for time in (s.begin_ns, s.end_ns)]
         assert all(before <= after for before, after in pairwise(times))
-    steps = {each.step: each for each in timeline.steps}
-    assert sorted(steps) == STEPS
-    assert all(steps[s.step].begin_ns <= s.begin_ns and s.end_ns <= steps[s.step].end_ns for s in timeline.spans)
+    runs = {(each.client, each.number): each for each in timeline.runs}
+    # An evaluation is a run of its own, and so counts for itself.
+    assert [(each.client, each.number, each.step, each.launched) for each in timeline.runs] == [
+        ("train", 1, 1, False),
+        ("train", 2, 2, False),
+    ]
+    for span in timeline.spans:
+        run = runs[span.client, span.number]
+        assert run.step == span.step
+        assert run.begin_ns <= span.begin_ns <= span.end_ns <= run.end_ns
 
 
 def test_a_receive_ends_after_its_send_began_and_both_say_the_same(traced: tuple[Trainer, Timeline]) -> None:
@@ -76,9 +83,13 @@ def test_spans_know_their_layers(traced: tuple[Trainer, Timeline]) -> None:
 
 def test_recording_ends_with_the_trace(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[bool] = []
-    monkeypatch.setattr(DeviceExecutor, "record", lambda executor, recorder: chosen.append(recorder is not None))
+
+    def record(executor: DeviceExecutor, recorder: object, plan: int = 0) -> None:
+        chosen.append(recorder is not None)
+
+    monkeypatch.setattr(DeviceExecutor, "record", record)
     with opened(SyncData(workers=2), TASK, registry) as trainer:
-        trainer.session.start_trace("train")
+        trainer.session.start_trace(["train"])
         trainer.session.stop_trace()
     assert chosen == [True, True, False, False]
 
@@ -87,19 +98,20 @@ def test_one_trace_at_a_time(registry: Registry) -> None:
     with opened(SyncData(workers=2), TASK, registry) as trainer:
         with pytest.raises(RunnerError, match="no trace is being recorded"):
             trainer.session.stop_trace()
-        trainer.session.start_trace("train")
-        with pytest.raises(RunnerError, match="a trace of 'eval' was asked for while another is being recorded"):
-            trainer.session.start_trace("eval")
+        trainer.session.start_trace(["train"])
+        with pytest.raises(RunnerError, match="a trace of eval was asked for while another is being recorded"):
+            trainer.session.start_trace(["eval"])
         assert trainer.session.stop_trace() == Timeline((), ())
 
 
 @pytest.mark.parametrize(
     ("noted", "complaint"),
     [
-        ([Noted(0, 1, "compute", 0, 1)], "instruction 1, expected one of 1"),
-        ([Noted(0, 0, "send", 0, 1)], "send of 'c', expected compute"),
-        ([Noted(0, 0, "compute", 2, 1)], "1 ns came after 2 ns"),
-        ([Noted(0, 0, "compute", 2, 4), Noted(1, 0, "compute", 3, 5)], "3 ns came after 4 ns"),
+        ([Noted(1, 0, 0, 0, "compute", 0, 1)], "plan 1, expected one of 1"),
+        ([Noted(0, 0, 0, 1, "compute", 0, 1)], "instruction 1, expected one of 1"),
+        ([Noted(0, 0, 0, 0, "send", 0, 1)], "send of 'c', expected compute"),
+        ([Noted(0, 0, 0, 0, "compute", 2, 1)], "1 ns came after 2 ns"),
+        ([Noted(0, 0, 0, 0, "compute", 2, 4), Noted(0, 1, 1, 0, "compute", 3, 5)], "3 ns came after 4 ns"),
     ],
 )
 def test_times_that_the_plan_cannot_have_led_to_are_refused(
@@ -110,4 +122,4 @@ def test_times_that_the_plan_cannot_have_led_to_are_refused(
     plan = Bench(graph, registry).plan
     assert len(plan.instructions) == 1
     with pytest.raises(SecurityError, match=f"^spans of worker-1 refused: {complaint}"):
-        spans_of("worker-1", plan, graph, noted)
+        spans_of("worker-1", [RecordedPlan("train", plan, graph)], noted)

@@ -168,22 +168,22 @@ def test_a_worker_hands_over_what_it_recorded_and_records_no_more(
     chosen: list[object] = []
     record = DeviceExecutor.record
 
-    def noted(executor: DeviceExecutor, recorder: Recorder | None) -> None:
+    def noted(executor: DeviceExecutor, recorder: Recorder | None, plan: int = 0) -> None:
         chosen.append(recorder)
-        record(executor, recorder)
+        record(executor, recorder, plan)
 
     monkeypatch.setattr(DeviceExecutor, "record", noted)
     cluster.run("init")
     cluster.load("run")
-    cluster.tell(StartTrace("run"), ["worker-1"])
+    cluster.tell(StartTrace(), ["worker-1"], ["run"])
     for step in range(2):
         cluster.run("run", step, {"rate": 0.5})
-    cluster.tell(StopTrace("run"), ["worker-1"])
+    cluster.tell(StopTrace(), ["worker-1"])
     received = cluster.receive()
-    assert (received.source, received.message) == ("worker-1", Traced("run"))
+    assert (received.source, received.message) == ("worker-1", Traced())
     spans = from_document(decode_document(received.frames[0]), "worker-1")
     assert [span.kind for span in spans] == ["input", "wait", "receive", "compute", "send"] * 2
-    assert [span.step for span in spans] == [0] * 5 + [1] * 5
+    assert [(span.plan, span.number, span.step) for span in spans] == [(0, 0, 0)] * 5 + [(0, 1, 1)] * 5
     assert [type(each) for each in chosen] == [Recorder, type(None)]
     assert cluster.progress["worker-1"].now == Heartbeat(IDLE, 0)
 
@@ -387,18 +387,18 @@ def say_done_to_a_worker(cluster: VirtualCluster) -> None:
 
 def trace_another_plan(cluster: VirtualCluster) -> None:
     cluster.load("run")
-    cluster.tell(StartTrace("run-2"), ["worker-0"])
+    cluster.tell(StartTrace(), ["worker-0"], ["run", "run-2"])
 
 
 def trace_twice(cluster: VirtualCluster) -> None:
     cluster.load("run")
-    cluster.tell(StartTrace("run"), ["worker-0"])
-    cluster.tell(StartTrace("run"), ["worker-0"])
+    cluster.tell(StartTrace(), ["worker-0"], ["run"])
+    cluster.tell(StartTrace(), ["worker-0"], ["run"])
 
 
 def stop_what_was_not_started(cluster: VirtualCluster) -> None:
     cluster.load("run")
-    cluster.tell(StopTrace("run"), ["worker-0"])
+    cluster.tell(StopTrace(), ["worker-0"])
 
 
 def send_what_nobody_receives(cluster: VirtualCluster) -> None:
@@ -416,9 +416,9 @@ def send_what_nobody_receives(cluster: VirtualCluster) -> None:
         (run_another_plan, "step 4 of plan 'run-2' refused: loaded are run"),
         (run_within_a_step, "'run' from master-0 came within step 0, while 'away:0->"),
         (say_done_to_a_worker, "'done' from worker-1 was not expected here"),
-        (trace_another_plan, "trace of plan 'run-2' refused: expected a loaded one of which none is being made"),
-        (trace_twice, "trace of plan 'run' refused: expected a loaded one of which none is being made"),
-        (stop_what_was_not_started, "end of a trace of plan 'run' refused: none is being made"),
+        (trace_another_plan, "trace of 2 plans refused: plans run-2 are not loaded"),
+        (trace_twice, "trace of 1 plans refused: one is being made"),
+        (stop_what_was_not_started, "end of a trace refused: none is being made"),
         (send_what_nobody_receives, "tensor key of plan run, step 0 came from worker-1, but no plan here receives it"),
     ],
 )

@@ -123,9 +123,15 @@ def test_one_answer_of_the_kind_is_taken_from_each_and_all_else_let_go(talking: 
 def test_answers_are_taken_one_by_one_as_they_come(talking: Stage) -> None:
     talking.say("worker-1", Loaded("p"), Done("p", 2, {}, {}))
     talking.say("worker-0", Done("p", 2, {}, {}), after_s=3.0)
-    assert talking.group.next(Done) == ("worker-1", Done("p", 2, {}, {}))
-    assert talking.group.next(Done) == ("worker-0", Done("p", 2, {}, {}))
+    assert talking.group.next(Done) == ("worker-1", Done("p", 2, {}, {}), ())
+    assert talking.group.next(Done) == ("worker-0", Done("p", 2, {}, {}), ())
     assert talking.network.clock.now == 3.0
+
+
+def test_answers_of_several_kinds_are_taken_in_their_order(talking: Stage) -> None:
+    talking.say("worker-1", Done("p", 2, {}, {}), Loaded("p"), Done("p", 3, {}, {}))
+    told = [talking.group.next(Loaded, Done)[1] for _ in range(3)]
+    assert told == [Done("p", 2, {}, {}), Loaded("p"), Done("p", 3, {}, {})]
 
 
 def test_a_silent_worker_is_noticed_however_often_another_answers(talking: Stage) -> None:

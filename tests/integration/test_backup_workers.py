@@ -51,6 +51,7 @@ def test_a_resumed_run_with_slow_workers_is_replayed_to_the_bit(tmp_path: Path) 
     assert again.dropped_shares == {}
     contributors = [line["contributors"] for line in read_decisions(replayed / "run" / "contributors.jsonl")]
     assert contributors == [line["contributors"] for line in lines]
+    assert not list((slow / "run").glob("endings-*")), "nothing repeats a run from the endings of its shares"
 
 
 def test_a_loss_that_is_not_finite_is_traced_to_its_node_over_the_same_shares(tmp_path: Path) -> None:

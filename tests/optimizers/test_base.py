@@ -11,6 +11,7 @@ from runner.engine import ops
 from runner.engine.op import ShapeError
 from runner.errors import ConfigError
 from runner.optimizers import OPTIMIZERS, Adam, Lbfgs, Sgd
+from runner.optimizers.base import Optimizer
 from tests.optimizers.support import START, Trainer
 
 RULES = sorted(set(OPTIMIZERS) - {"lbfgs"})
@@ -97,3 +98,15 @@ def test_impossible_settings(name: str, settings: dict[str, float], message: str
     with pytest.raises(ConfigError) as caught:
         OPTIMIZERS[name](**settings)  # type: ignore[arg-type]
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "advice"),
+    [
+        (Sgd(), "lower optimizer.lr or set optimizer.clip_norm"),
+        (Adam(clip_norm=1.0), "lower optimizer.lr or optimizer.clip_norm"),
+        (Lbfgs(), "set optimizer.clip_norm, which bounds the first step, or raise optimizer.weight_decay"),
+    ],
+)
+def test_what_to_do_against_divergence_is_a_setting_that_can_be_changed(optimizer: Optimizer, advice: str) -> None:
+    assert optimizer.against_divergence == advice

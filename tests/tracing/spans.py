@@ -1,9 +1,12 @@
-"""Spans by hand: devices are called by a letter, times are whole numbers."""
+"""Timelines by hand: devices are called by a letter, times are whole numbers."""
 
 from __future__ import annotations
 
 from runner.engine.device import worker_device
-from runner.engine.timeline import Span
+from runner.engine.timeline import ClientRun, Span, Timeline
+from runner.tracing.course import Course, Update
+
+SESSION = "master-0"
 
 
 def device(letter: str) -> str:
@@ -11,11 +14,24 @@ def device(letter: str) -> str:
     return worker_device("abcdefgh".index(letter))
 
 
-def span(where: str, kind: str, begin: int, end: int, key: str = "", *, peer: str = "", step: int = 0) -> Span:
+def span(
+    where: str,
+    kind: str,
+    begin: int,
+    end: int,
+    key: str = "",
+    *,
+    peer: str = "",
+    step: int = 0,
+    client: str = "train",
+    number: int = 0,
+) -> Span:
     """One span of a device. key: of a transfer; a computation is called by its times. peer: the other end's letter."""
     return Span(
         process=f"worker-{'abcdefgh'.index(where)}",
         device=device(where),
+        client=client,
+        number=number,
         step=step,
         kind=kind,
         node=key or f"{begin}-{end}",
@@ -29,6 +45,21 @@ def span(where: str, kind: str, begin: int, end: int, key: str = "", *, peer: st
     )
 
 
+def run(
+    begin: int, end: int, *, client: str = "train", number: int = 0, step: int = 0, launched: bool = False
+) -> ClientRun:
+    """A run as the session saw it."""
+    return ClientRun(SESSION, client, number, step, begin, end, launched=launched)
+
+
+def one_run(spans: list[Span]) -> tuple[Course, Update]:
+    """An update that is one run of one client, and takes no time beside its spans."""
+    begin, end = min(each.begin_ns for each in spans), max(each.end_ns for each in spans)
+    first = spans[0]
+    whole = run(begin, end, client=first.client, number=first.number, step=first.step)
+    return Course(Timeline(tuple(spans), (whole,))), Update(first.step, begin, end)
+
+
 ALONE = [span("a", "input", 2, 3), span("a", "compute", 3, 7), span("a", "compute", 9, 10)]
 B_WAITS_FOR_A = [
     span("a", "compute", 0, 10),
@@ -39,3 +70,23 @@ B_WAITS_FOR_A = [
     span("b", "receive", 14, 15, "k", peer="a"),
     span("b", "compute", 15, 20),
 ]
+
+READ = [
+    span("b", "compute", 2, 3, client="read"),
+    span("b", "send", 3, 4, "w", peer="a", client="read"),
+    span("a", "wait", 6, 6, "w", peer="b", client="read"),
+    span("a", "receive", 6, 7, "w", peer="b", client="read"),
+    span("a", "compute", 7, 8, client="read"),
+]
+SHARE = [
+    span("a", "input", 11, 12, client="share"),
+    span("a", "compute", 12, 20, client="share"),
+    span("a", "send", 20, 21, "g", peer="b", client="share"),
+    span("b", "wait", 24, 24, "g", peer="a", client="share"),
+    span("b", "receive", 24, 25, "g", peer="a", client="share"),
+    span("b", "compute", 25, 26, client="share"),
+]
+LAUNCHED = Course(
+    Timeline((*READ, *SHARE), (run(0, 9, client="read", launched=True), run(10, 28, client="share", launched=True)))
+)
+"""Worker a reads from server b, computes and sends what came of it back, in two runs that the session launches."""

@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.timeline import Span
-from runner.tracing.critical_path import Waited, by_step, critical_path, waits
-from tests.tracing.spans import ALONE, B_WAITS_FOR_A, device, span
+from runner.engine.timeline import ClientRun, Span, Timeline
+from runner.tracing.course import Course, Update
+from runner.tracing.critical_path import critical_path
+from tests.tracing.spans import ALONE, B_WAITS_FOR_A, LAUNCHED, SESSION, device, one_run, run, span
 
 Piece = tuple[str, str, int, int]
 
 
-def pieces(spans: list[Span]) -> list[Piece]:
-    """The path as (letter, kind, from, to)."""
-    letters = {device(letter): letter for letter in "abc"}
-    return [(letters[each.device], each.kind, each.begin_ns, each.end_ns) for each in critical_path(spans)]
+def pieces(course: Course, update: Update) -> list[Piece]:
+    """The path as (letter, kind, from, to); "m" is the session."""
+    letters = {device(letter): letter for letter in "abc"} | {SESSION: "m"}
+    return [(letters[each.place], each.kind, each.begin_ns, each.end_ns) for each in critical_path(course, update)]
 
 
 CAME_EARLY = [
@@ -80,49 +81,112 @@ LATE_BEGINNING = [
         ),
         (SENDER_UNKNOWN, [("b", "compute", 0, 1), ("b", "wait", 1, 5), ("b", "compute", 5, 6)]),
         (LATE_BEGINNING, [("b", "other", 0, 4), ("b", "compute", 4, 5)]),
-        ([], []),
     ],
-    ids=["alone", "waits", "came-early", "overlap", "there-and-back", "sender-unknown", "late-beginning", "nothing"],
+    ids=["alone", "waits", "came-early", "overlap", "there-and-back", "sender-unknown", "late-beginning"],
 )
 def test_the_path_goes_to_the_sender_where_it_was_waited_for(spans: list[Span], path: list[Piece]) -> None:
-    assert pieces(spans) == path
-    assert pieces(spans[::-1]) == path
+    assert pieces(*one_run(spans)) == path
+    assert pieces(*one_run(spans[::-1])) == path
+
+
+BACK_TO_THE_SEND = [
+    ("a", "send", 20, 21),
+    ("b", "wait", 21, 24),
+    ("b", "receive", 24, 25),
+    ("b", "compute", 25, 26),
+    ("m", "other", 26, 30),
+]
+FIRST_RUN = [
+    ("b", "other", 0, 2),
+    ("b", "compute", 2, 3),
+    ("b", "send", 3, 4),
+    ("a", "wait", 4, 6),
+    ("a", "receive", 6, 7),
+    ("a", "compute", 7, 8),
+    ("m", "other", 8, 10),
+    ("a", "other", 10, 11),
+    ("a", "input", 11, 12),
+    ("a", "compute", 12, 20),
+]
+
+
+def test_the_path_goes_over_the_session_from_launch_to_the_run_that_led_to_it() -> None:
+    assert pieces(LAUNCHED, Update(0, 0, 30)) == [*FIRST_RUN, *BACK_TO_THE_SEND]
+
+
+def test_the_path_is_cut_where_the_update_begins() -> None:
+    assert pieces(LAUNCHED, Update(0, 15, 30)) == [("a", "compute", 15, 20), *BACK_TO_THE_SEND]
+
+
+def test_a_device_that_was_busy_is_what_a_launched_run_waited_for() -> None:
+    busy = [span("a", "compute", 0, 8, client="slow"), span("a", "compute", 9, 11, client="next")]
+    runs = (run(0, 10, client="slow", launched=True), run(2, 12, client="next", launched=True))
+    path = [("a", "compute", 0, 8), ("a", "other", 8, 9), ("a", "compute", 9, 11), ("m", "other", 11, 12)]
+    assert pieces(Course(Timeline(tuple(busy), runs)), Update(0, 0, 12)) == path
+
+
+def test_a_send_that_is_over_when_its_receiver_has_begun_was_waited_for_too() -> None:
+    spans = [
+        span("a", "compute", 0, 5, client="push"),
+        span("a", "send", 5, 7, "k", peer="b", client="push"),
+        span("b", "compute", 0, 1, client="before"),
+        span("b", "input", 6, 8, client="push"),
+        span("b", "wait", 8, 9, "k", peer="a", client="push"),
+        span("b", "compute", 9, 10, client="push"),
+    ]
+    course = Course(Timeline(tuple(spans), (run(0, 10, client="push", launched=True),)))
+    path = [("a", "compute", 0, 5), ("a", "send", 5, 6)]
+    path += [("b", "input", 6, 8), ("b", "wait", 8, 9), ("b", "compute", 9, 10)]
+    assert pieces(course, Update(0, 0, 10)) == path
+
+
+def test_runs_of_one_update_follow_one_another() -> None:
+    spans = [span("a", "compute", 2, 4), span("a", "compute", 6, 9, number=1)]
+    course = Course(Timeline(tuple(spans), (run(1, 5), run(5, 10, number=1))))
+    path = [("m", "other", 0, 1), ("a", "other", 1, 2), ("a", "compute", 2, 4), ("m", "other", 4, 5)]
+    path += [("a", "other", 5, 6), ("a", "compute", 6, 9), ("m", "other", 9, 10)]
+    assert pieces(course, Update(0, 0, 10)) == path
+
+
+def test_transfers_of_another_run_are_others() -> None:
+    spans = [span("a", "send", 0, 9, "k", peer="b"), span("b", "wait", 2, 5, "k", peer="a", number=1)]
+    course = Course(Timeline(tuple(spans), (run(0, 12), run(2, 6, number=1))))
+    assert pieces(course, Update(0, 2, 6)) == [("b", "wait", 2, 5), ("m", "other", 5, 6)]
+
+
+@pytest.mark.parametrize("update", [Update(0, 40, 50), Update(0, 28, 29)])
+def test_an_update_in_which_nothing_ended_is_the_session_alone(update: Update) -> None:
+    assert pieces(LAUNCHED, update) == [("m", "other", update.begin_ns, update.end_ns)]
+
+
+def test_nothing_recorded_is_one_piece_too() -> None:
+    (only,) = critical_path(Course(Timeline((), ())), Update(0, 3, 5))
+    assert (only.kind, only.ns) == ("other", 2)
 
 
 @st.composite
-def timelines(draw: st.DrawFn) -> list[Span]:
-    """Three devices with spans one after the other; transfers find their ends, or not, at any time."""
-    spans = []
-    keys = st.sampled_from(["k", "l", "m"])
+def courses(draw: st.DrawFn) -> Course:
+    """Three devices with parts of runs one after the other; transfers find their ends, or not, at any time."""
+    spans: list[Span] = []
+    runs: list[ClientRun] = []
+    for number in range(4):
+        begin = draw(st.integers(0, 20))
+        whole = run(begin, begin + draw(st.integers(1, 20)), number=number, launched=draw(st.booleans()))
+        runs += [whole] * draw(st.integers(0, 1))
     for letter in "abc":
         now = draw(st.integers(0, 5))
-        for kind in draw(st.lists(st.sampled_from(["compute", "wait", "send"]), max_size=6)):
-            begin = now + draw(st.integers(0, 2))
-            now = begin + draw(st.integers(0, 6))
-            spans.append(span(letter, kind, begin, now, "" if kind == "compute" else draw(keys)))
-    return spans
+        for number in draw(st.permutations(range(4))):
+            for kind in draw(st.lists(st.sampled_from(["compute", "wait", "send"]), max_size=3)):
+                begin = now + draw(st.integers(0, 2))
+                now = begin + draw(st.integers(0, 6))
+                key = "" if kind == "compute" else draw(st.sampled_from(["k", "l", "m"]))
+                spans.append(span(letter, kind, begin, now, key, number=number))
+    return Course(Timeline(tuple(spans), tuple(runs)))
 
 
-@given(timelines())
-def test_the_path_covers_the_step_without_gap_or_overlap(spans: list[Span]) -> None:
-    path = critical_path(spans)
-    begin, end = min((s.begin_ns for s in spans), default=0), max((s.end_ns for s in spans), default=0)
-    assert sum(segment.ns for segment in path) == end - begin
+@given(courses(), st.integers(0, 30), st.integers(0, 30))
+def test_the_path_covers_the_update_without_gap_or_overlap(course: Course, begin: int, ns: int) -> None:
+    path = critical_path(course, Update(0, begin, begin + ns))
+    assert sum(segment.ns for segment in path) == ns
     assert all(segment.ns > 0 for segment in path)
     assert all(before.end_ns == after.begin_ns for before, after in pairwise(path))
-
-
-def test_all_waits_count_whether_on_the_path_or_not() -> None:
-    spans = [
-        *THERE_AND_BACK,
-        span("a", "wait", 20, 21, "z", peer="b"),
-        span("c", "wait", 0, 2, "w", peer="a"),
-    ]
-    a, b, c = map(device, "abc")
-    assert waits(spans) == {(a, b): Waited(2, 7), (b, a): Waited(1, 4), (c, a): Waited(1, 2)}
-    assert list(waits(spans)) == [(a, b), (b, a), (c, a)]
-
-
-def test_steps_are_told_apart() -> None:
-    spans = [span("a", "compute", 5, 6, step=1), span("a", "compute", 0, 1, step=0), span("b", "compute", 7, 8, step=1)]
-    assert by_step(spans) == {0: [spans[1]], 1: [spans[0], spans[2]]}

@@ -10,6 +10,7 @@ import pytest
 from runner.engine.local_session import LocalSession
 from runner.errors import ResourceError
 from runner.kernels.registry import Registry
+from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import Sgd
 from runner.strategies.single import Single
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
@@ -41,7 +42,8 @@ class Loop:
     def __init__(self, trainer: Trainer, folder: Path, steps: range) -> None:
         self.files = TraceFiles(folder / "trace.json", folder / "trace_summary.json")
         self.announced: list[tuple[str, int]] = []
-        self.window = TraceWindow(trainer.session, steps, self.files, self._announce)
+        clients = [client.name for client in trainer.program.training]
+        self.window = TraceWindow(trainer.session, clients, steps, self.files, self._announce)
         self._trainer = trainer
         self.done = 0
         trainer.session.run("init")
@@ -62,6 +64,7 @@ class Loop:
         steps = [each["step"] for each in json.loads(self.files.summary.read_text())["steps"]]
         events = json.loads(self.files.timeline.read_text())["traceEvents"]
         assert sorted({event["args"]["step"] for event in events if event["ph"] == "X"}) == steps
+        assert sorted({event["args"]["step"] for event in events if event.get("cat") == "compute"}) == steps
         return steps
 
 
@@ -84,7 +87,7 @@ def test_recording_begins_a_step_early_where_it_can(
     with opened(Single(), TASK, registry) as trainer:
         loop = Loop(trainer, tmp_path, steps)
         start, begun = trainer.session.start_trace, []
-        monkeypatch.setattr(trainer.session, "start_trace", lambda client: (begun.append(loop.done), start(client)))
+        monkeypatch.setattr(trainer.session, "start_trace", lambda clients: (begun.append(loop.done), start(clients)))
         loop.run(5)
     assert begun == [begins]
 
@@ -97,6 +100,43 @@ def test_a_run_that_stops_early_keeps_what_it_has(registry: Registry, tmp_path: 
         loop.window.finish()
     assert loop.recorded == [1, 2]
     assert len(loop.announced) == 2
+
+
+def test_an_update_that_fails_is_as_long_as_it_took_until_then(registry: Registry, tmp_path: Path) -> None:
+    with opened(Single(), TASK, registry) as trainer:
+        loop = Loop(trainer, tmp_path, range(1, 9))
+        loop.run(2)
+        loop.window.before(2)
+        trainer.train([2])
+        loop.window.finish()
+    assert loop.recorded == [1, 2]
+
+
+def test_a_run_that_ends_before_its_first_step_that_was_asked_for_keeps_the_one_before(
+    registry: Registry, tmp_path: Path
+) -> None:
+    with opened(Single(), TASK, registry) as trainer:
+        loop = Loop(trainer, tmp_path, range(3, 5))
+        loop.run(3)
+        loop.window.finish()
+    assert loop.recorded == [2]
+
+
+def test_several_evaluations_belong_to_their_iteration(registry: Registry, tmp_path: Path) -> None:
+    task = task_of(NETWORKS["dense"], Lbfgs(), batch_size=4)
+    with opened(Single(), task, registry) as trainer:
+        loop = Loop(trainer, tmp_path, range(1, 3))
+        loop.run(3)
+    assert loop.recorded == [1, 2]
+    events = [e for e in json.loads(loop.files.timeline.read_text())["traceEvents"] if e["ph"] == "X"]
+    updates = {e["args"]["step"]: e for e in events if e["cat"] == "step"}
+    evaluations = [e for e in events if e["cat"] == "run"]
+    assert len(evaluations) >= 4
+    assert len({e["args"]["number"] for e in evaluations}) == len(evaluations)
+    for event in events:
+        update = updates[event["args"]["step"]]
+        # Microseconds with three digits: a nanosecond may be rounded away.
+        assert update["ts"] - 0.002 < event["ts"] <= event["ts"] + event["dur"] < update["ts"] + update["dur"] + 0.002
 
 
 def test_no_steps_no_recording(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

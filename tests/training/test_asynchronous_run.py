@@ -10,6 +10,7 @@ import pytest
 
 from runner.commands.explanation import explain, training_plans
 from runner.errors import ConfigError, RunnerError
+from runner.records.record import Record
 from runner.records.summary import Summary
 from runner.tracking import read_metrics
 from runner.training.build import build
@@ -75,9 +76,15 @@ def test_a_run_of_one_client_leaves_no_such_files(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "run").iterdir()}.isdisjoint({"endings-1.jsonl", "asynchronous.json"})
 
 
-def test_a_timeline_of_overlapping_clients_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^trace=true with parallelism=async_data: its clients overlap, .*use trace"):
-        build(small_config(*ASYNC, "trace=true"))
+def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path) -> None:
+    plain = train(tmp_path / "plain", VIRTUAL)
+    traced = train(tmp_path / "run", VIRTUAL, "trace=true", "trace_skip=1", "trace_steps=2")
+    assert traced.weights_sha256 == plain.weights_sha256
+    events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
+    rows = {event["args"]["name"].partition(" ")[0] for event in events if event["name"] == "thread_name"}
+    assert {"steps", "compute_0", "compute_1", "push_0_0", "push_1_0"} <= rows
+    summary = json.loads((tmp_path / "run" / "trace_summary.json").read_text())
+    assert [each["step"] for each in summary["steps"]] == [1, 2]
 
 
 @pytest.mark.parametrize("order", [VIRTUAL, "parallelism.replay=x"])
@@ -106,3 +113,19 @@ def test_explain_says_what_it_takes_for_a_step() -> None:
         row = next(line for line in text.splitlines() if line.startswith(device)).split()
         nodes, peak = sum(len(plan.instructions) for plan in each), max(plan.arena_bytes for plan in each)
         assert row[1:3] == [f"{nodes:,}", f"{peak:,}"]
+
+
+def test_the_endings_of_a_run_that_can_be_repeated_are_an_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: dict[str, bytes] = {}
+    monkeypatch.setattr(Record, "artifact", lambda record, path: kept.update({path.name: path.read_bytes()}))
+    train(tmp_path / "run", VIRTUAL)
+    # As it is when the run has ended.
+    assert kept["endings-1.jsonl"] == (tmp_path / "run" / "endings-1.jsonl").read_bytes()
+
+
+def test_endings_that_nothing_is_repeated_from_are_not_recorded(tmp_path: Path) -> None:
+    settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
+    run(small_config(*settings), tmp_path / "run", overrides=[])
+    assert not (tmp_path / "run" / "endings-1.jsonl").exists()

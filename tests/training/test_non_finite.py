@@ -89,6 +89,13 @@ def test_what_does_not_overlap_is_repeated_as_it_is(directory: RunDirectory) -> 
     assert as_it_went(experiment, directory, 5) is experiment
 
 
+def test_what_overlaps_and_comes_to_the_same_is_repeated_as_it_is(directory: RunDirectory) -> None:
+    settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
+    experiment = build(small_config(*settings))
+    assert any(client.deferred for client in experiment.program.training)
+    assert as_it_went(experiment, directory, 5) is experiment
+
+
 def test_without_a_record_of_endings_nothing_is_known_of_an_order(directory: RunDirectory) -> None:
     assert as_it_went(build(small_config(*ASYNC)), directory, 0) is None
 
@@ -105,6 +112,6 @@ def test_a_record_that_is_damaged_leaves_the_first_error(
 ) -> None:
     monkeypatch.setattr(RunDirectory, "endings_jsonl", property(lambda directory: directory.path / "config.yaml"))
     monkeypatch.setattr("runner.training.trainer.NotingClients.finished", lambda clients: clients._clients.finished())
-    with pytest.raises(NumericError, match=r"^the loss of step \d+ is .* or set optimizer.clip_norm$"):
+    with pytest.raises(NumericError, match=r"^the loss of step \d+ is .*: lower optimizer.lr or optimizer.clip_norm$"):
         run(small_config(*RUINED), tmp_path / "run", overrides=[])
     assert any(message.startswith("its origin was not found: ") for message in caplog.messages)

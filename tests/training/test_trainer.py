@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from runner.checkpoint import load
 from runner.engine.conductor import Conductor
-from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, Interrupted, NumericError
+from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, Interrupted, NumericError, RunnerError
 from runner.records.record import Record
 from runner.records.summary import Summary
 from runner.tracking import read_metrics
@@ -256,6 +256,22 @@ def test_a_run_that_is_stopped_within_its_trace_writes_what_there_is(
 
     monkeypatch.setattr("runner.training.trainer.train_step", stopped)
     with pytest.raises(Interrupted):
+        train(tmp_path, "train.steps=20", "trace=true", "trace_skip=2", "trace_steps=10")
+    summary = json.loads((tmp_path / "run" / "trace_summary.json").read_text())
+    assert [each["step"] for each in summary["steps"]] == [2, 3]
+
+
+def test_a_run_that_fails_within_its_trace_writes_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(conductor: Conductor, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
+        answer = train_step(conductor, experiment, step)
+        if step == 3:
+            raise RunnerError("out of luck")
+        return answer
+
+    monkeypatch.setattr("runner.training.trainer.train_step", failing)
+    with pytest.raises(RunnerError, match="out of luck"):
         train(tmp_path, "train.steps=20", "trace=true", "trace_skip=2", "trace_steps=10")
     summary = json.loads((tmp_path / "run" / "trace_summary.json").read_text())
     assert [each["step"] for each in summary["steps"]] == [2, 3]

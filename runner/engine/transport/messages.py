@@ -151,30 +151,28 @@ class Done(Message):
 
 @dataclass(frozen=True, slots=True)
 class StartTrace(Message):
-    """Record what the steps of a plan do, from the next one on."""
+    """Record what some plans do, from the next step on that begins; the document lists them."""
 
     kind: ClassVar[str] = "start-trace"
     senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
-    plan: PlanId
+    has_document: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class StopTrace(Message):
-    """Record no more of a plan, and hand over what was recorded."""
+    """Record no more, and hand over what was recorded."""
 
     kind: ClassVar[str] = "stop-trace"
     senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
-    plan: PlanId
 
 
 @dataclass(frozen=True, slots=True)
 class Traced(Message):
-    """What was recorded of a plan, as a document."""
+    """What was recorded, as a document."""
 
     kind: ClassVar[str] = "traced"
     senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
     has_document: ClassVar[bool] = True
-    plan: PlanId
 
 
 @dataclass(frozen=True, slots=True)

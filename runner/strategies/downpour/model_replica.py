@@ -11,11 +11,12 @@ from runner.engine.device import worker_device
 from runner.engine.network import StateUpdate
 from runner.engine.program import Client
 from runner.engine.tensor import Tensor
-from runner.engine.variables import Declaration, Variable, Variables
+from runner.engine.variables import Variable, Variables
 from runner.optimizers.base import descend
 from runner.strategies.base import Replica, Share, Task
 from runner.strategies.client_names import numbered
 from runner.strategies.downpour.pushed_server import COUNT, Pushed, PushedServer
+from runner.strategies.served_copies import Copies
 from runner.strategies.synchronous.parameter_server import Reads
 
 _NEVER = float(1 << 53)
@@ -32,20 +33,6 @@ class Habits:
     copies: bool
     n_push: int
     descends: bool
-
-
-class Copies(Variables):
-    """The served variables as one replica holds them: a copy of each on its device."""
-
-    def __init__(self, served: Variables, placed: Mapping[str, str], *, prefix: str, device: str) -> None:
-        """placed: name of a variable -> device of its server. prefix, device: of the replica."""
-        super().__init__(served.graph, seed=served.seed, prefix=prefix, device=device)
-        self._served = served
-        self._placed = placed
-
-    def _create(self, declared: Declaration, device: str) -> Variable:
-        self._served.declare(declared, self._placed[declared.name])
-        return super()._create(declared, device)
 
 
 class ModelReplica:
@@ -70,7 +57,8 @@ class ModelReplica:
         self._served = served
         self._habits = habits
         device, prefix = worker_device(index), f"replica_{index}"
-        seen = (Copies if habits.copies else Reads)(served, placed, prefix=prefix, device=device)
+        self._copies = Copies(served, placed, prefix=prefix, device=device)
+        seen = self._copies if habits.copies else Reads(served, placed, prefix=prefix, device=device)
         # A step of a replica is a mini-batch of its own: gradients are means over that alone.
         own = replace(task, batch_size=share[1] - share[0])
         self._replica = Replica(served.graph, own, device=device, prefix=prefix, variables=seen)
@@ -98,11 +86,9 @@ class ModelReplica:
         """Copy to the replica what a shard has that is trained, and the shard's count."""
         graph = self._served.graph
         with self._scope(f"fetch_{shard.index}"):
-            targets = [ops.assign(graph, self._fetched[shard.index], shard.applied).node]
-            for copy in self._of(shard):
-                with graph.layer(copy.layer):
-                    targets.append(ops.assign(graph, copy.tensor, self._served[copy.name].tensor).node)
-        return Client(fetch_name(self._index, shard.index), targets=tuple(targets), deferred=True)
+            counted = ops.assign(graph, self._fetched[shard.index], shard.applied).node
+            copied = self._copies.fetch(self._of(shard))
+        return Client(fetch_name(self._index, shard.index), targets=(counted, *copied), deferred=True)
 
     def push(self, shard: PushedServer) -> Client:
         """Send a shard what is held for it, have it applied there, and begin to hold anew."""

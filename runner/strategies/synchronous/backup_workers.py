@@ -12,9 +12,10 @@ from runner.engine.initializers import Constant
 from runner.engine.network import StateUpdate
 from runner.engine.program import Client, Program
 from runner.engine.tensor import Tensor
-from runner.engine.variables import Declaration, Variable, Variables
+from runner.engine.variables import Variable, Variables
 from runner.strategies.base import Gradients, Replica, Task, ordered_sum, shares
 from runner.strategies.clients import program_of
+from runner.strategies.served_copies import Copies
 from runner.strategies.synchronous.contributors import Contributors
 from runner.strategies.synchronous.first_to_come import (
     APPLY,
@@ -90,24 +91,8 @@ def backup_workers(
             clients, counts, clips=NORM in {c.name for c in training}, replayed=replayed
         ),
         examples=given_out,
+        replayed_steps=None if replayed is None else len(replayed),
     )
-
-
-class _Copies(Variables):
-    """The trained variables as one worker holds them while it computes; what only advances stays with its server."""
-
-    def __init__(self, served: Variables, placed: Mapping[str, str], *, prefix: str, device: str) -> None:
-        super().__init__(served.graph, seed=served.seed, prefix=prefix, device=device)
-        self._served = served
-        self._placed = placed
-
-    def _create(self, declared: Declaration, device: str) -> Variable:
-        variable = self._served.declare(declared, self._placed[declared.name])
-        if not declared.trainable:
-            return variable
-        graph, spec = self.graph, declared.spec
-        with graph.absolute_scope(f"{self.prefix}/copy"), graph.device(device), graph.layer(declared.layer):
-            return replace(variable, tensor=ops.variable(graph, spec.shape, spec.dtype, name=declared.name))
 
 
 class _Copying:
@@ -115,20 +100,14 @@ class _Copying:
 
     def __init__(self, task: Task, index: int, served: Variables, placed: Mapping[str, str]) -> None:
         self.index = index
-        self._served = served
         device, prefix = worker_device(index), f"replica_{index}"
-        copies = _Copies(served, placed, prefix=prefix, device=device)
-        self.replica = Replica(served.graph, task, device=device, prefix=prefix, variables=copies)
+        self._copies = Copies(served, placed, prefix=prefix, device=device)
+        self.replica = Replica(served.graph, task, device=device, prefix=prefix, variables=self._copies)
 
     def reads(self) -> list[str]:
         """Add what copies every trained variable from its server; returns the assign nodes to run."""
-        graph, replica = self._served.graph, self.replica
-        targets = []
-        for copy in replica.variables.trainable:
-            scope = f"{replica.prefix}/read/{copy.name}"
-            with graph.absolute_scope(scope), graph.device(replica.device), graph.layer(copy.layer):
-                targets.append(ops.assign(graph, copy.tensor, self._served[copy.name].tensor).node)
-        return targets
+        with self.replica.within("fetch"):
+            return self._copies.fetch(self._copies.trainable)
 
 
 class _Inbox:

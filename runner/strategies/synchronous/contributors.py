@@ -30,10 +30,10 @@ def contributors_of(path: Path, workers: int, backups: int) -> dict[int, Contrib
             f"parallelism.replay={path}: cannot be read ({error}); expected {CONTRIBUTORS}.jsonl of an earlier run"
         ) from error
     found = {}
-    for number, line in enumerate(lines, 1):
+    for line in lines:
         if not _is_of(line, workers, backups):
             raise ConfigError(
-                f"parallelism.replay={path}: line {number} is {str(line)[:80]}; expected a step and {workers} "
+                f"parallelism.replay={path}: there is {str(line)[:80]}; expected a step and {workers} "
                 f"different workers of 0 to {workers + backups - 1}, in order, as parallelism.workers={workers} and "
                 f"parallelism.backup_workers={backups} leave them"
             )

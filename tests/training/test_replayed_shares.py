@@ -1,0 +1,60 @@
+"""A record of whose shares counted is replayed by the run that it is of, and as a whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.config.outcome import outcome_hash
+from runner.config.schema import Config
+from runner.errors import ConfigError
+from runner.training.build import build
+from runner.training.life import run
+from tests.small_runs import small_config
+
+BACKED = (
+    *("parallelism=sync_data", "parallelism.workers=2", "parallelism.combine=parameter_server"),
+    "parallelism.backup_workers=1",
+)
+SHARES = [{"step": step, "contributors": [0, 1], "dropped": []} for step in range(3)]
+
+
+def record(folder: Path, outcome: str | None, lines: list[dict[str, Any]]) -> Path:
+    path = folder / "contributors.jsonl"
+    first = [] if outcome is None else [{"version": 1, "outcome": outcome}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*first, *lines]))
+    return path
+
+
+def replaying(path: Path, *overrides: str) -> Config:
+    return small_config(*BACKED, *overrides, f"parallelism.replay={path}")
+
+
+def test_the_record_of_a_run_with_the_same_outcome_is_taken(tmp_path: Path) -> None:
+    path = record(tmp_path, outcome_hash(small_config(*BACKED)), SHARES)
+    assert build(replaying(path, "train.log_every=1")).program.replayed_steps == 3
+
+
+@pytest.mark.parametrize("outcome", ["another", None])
+def test_the_record_of_another_run_is_refused_before_anything_is_started(outcome: str | None, tmp_path: Path) -> None:
+    path = record(tmp_path, outcome, SHARES)
+    expected = r"contributors\.jsonl is not the record of a run with this configuration: repeat it with that run's"
+    with pytest.raises(ConfigError, match=expected):
+        build(replaying(path))
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    path = record(tmp_path, outcome_hash(small_config(*BACKED)), SHARES)
+    with pytest.raises(ConfigError, match="is not the record of a run with this configuration"):
+        build(replaying(path, "seed=3"))
+
+
+def test_a_record_that_is_too_short_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    path = record(tmp_path, outcome_hash(small_config(*BACKED)), SHARES[:2])
+    expected = r"contributors\.jsonl: it has 2 updates, but 3 are to be made: that run did not come to its end"
+    with pytest.raises(ConfigError, match=expected):
+        run(replaying(path), tmp_path / "run", overrides=[])
+    assert not (tmp_path / "run").exists()
