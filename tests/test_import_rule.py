@@ -18,6 +18,7 @@ MAY_IMPORT = {
     # Leaves.
     "errors": "",
     "cores": "",
+    "memory": "",
     "cleanup": "",
     "processor": "errors",
     "console": "errors",
@@ -50,7 +51,7 @@ MAY_IMPORT = {
     "checkpoint": "errors files",
     "tracking": "",
     "tracing": "engine errors files",
-    "records": "errors files engine tracking",
+    "records": "errors files engine tracking cores memory",
     "records.decisions": "files",
     # The configuration is the dataclasses of the rooms it configures.
     "config": "errors files engine.device",
