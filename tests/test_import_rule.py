@@ -59,14 +59,14 @@ MAY_IMPORT = {
     "config.hydra_app": "config config.configuration sweep.place errors",
     # Training; build is the only wiring.
     "training": "config records strategies data checkpoint tracking tracing engine errors files signals cleanup"
-    " processor sweep.place",
+    " processor memory sweep.place",
     "training.life": "training config.configuration config records checkpoint tracking engine errors files signals"
     " cleanup sweep.place",
     # Commands.
     "sweep": "config config.hydra_app console records errors",
     "sweep.place": "",
     "commands": "training training.life sweep config config.configuration config.hydra_app records optimizers engine"
-    " data tracking console cores processor errors",
+    " data tracking console cores memory processor errors",
     "cli": "commands config records console data errors engine.worker",
     "__main__": "cli",
     "": "commands records.summary",

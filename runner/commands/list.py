@@ -80,7 +80,7 @@ def leading_comment(file: Path) -> str:
     comment = itertools.takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
     prose = [line[2:] for line in comment if not line.startswith(("# @package", "#  "))]
     # A full stop inside of a sentence, as in "et al. 2012", is followed by no capital.
-    return re.split(r"(?<=\.) (?=[A-Z])", " ".join(prose), maxsplit=1)[0]
+    return re.split(r"(?<=[.?!]) (?=[A-Z])", " ".join(prose), maxsplit=1)[0]
 
 
 def _first_line(documentation: str) -> str:

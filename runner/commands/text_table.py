@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 
@@ -16,3 +17,13 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         ).rstrip()
         for row in cells
     )
+
+
+def number(count: int) -> str:
+    """A count with its thousands apart."""
+    return f"{count:,}"
+
+
+def mean_number(count: float) -> str:
+    """A mean count, with decimals only where it is not whole."""
+    return number(round(count)) if math.isclose(count, round(count)) else f"{count:,.2f}"

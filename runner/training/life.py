@@ -32,6 +32,7 @@ from runner.training.comparison import measured_step_s, predicted_step_s, verdic
 from runner.training.display import create_display
 from runner.training.experiment import Experiment
 from runner.training.graph_picture import draw_graph
+from runner.training.memory import require_memory
 from runner.training.non_finite import name_the_node
 from runner.training.placement import placement_text
 from runner.training.trainer import Progress, Trainer, begin, newest_checkpoint
@@ -60,6 +61,7 @@ def run(
     experiment = build(config, placement if resume and placement.exists() else None)
     _require_resumable(experiment, resume)
     experiment.config.data.require_present()
+    require_memory(experiment)
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         replace_durably(directory.config_yaml, dump(config).encode())
         draft = dataclasses.replace(
