@@ -21,8 +21,14 @@ log = logging.getLogger(__name__)
 PROGRAM_BYTES = 150 << 20
 """Interpreter and libraries of a process: what workers of tiny networks were measured to take."""
 
+CHECKPOINT_COPIES = 5
+"""Of all variables, in the process that writes them: fetched, packed, and read back to be verified."""
+
+_FETCH_COPIES = 2
+"""Of what a worker hands to the master: one of its own, and one in shared memory."""
+
 _LABEL_BYTES = 8
-_EVALUATION = "eval"
+_RESTORE = "restore"
 _GIB = 2**30
 
 
@@ -30,9 +36,9 @@ _GIB = 2**30
 class ProcessMemory:
     """Planned bytes of one process.
 
-    variables: parameters and slots of the optimizer. step: the largest arena of a step of training or evaluation.
-    sent: tensors on wires. data: the whole dataset, and the batch that is read ahead. checkpoint: the copy of all
-    variables that is written.
+    variables: parameters and slots of the optimizer. step: the largest arena, of a step of training, as a rule. sent:
+    tensors on wires, and what the master fetches for a checkpoint. data: the whole dataset, and the batch that is read
+    ahead. checkpoint: copies of all variables as one is written.
     """
 
     process: str
@@ -57,9 +63,9 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
         plans = _plans_of(device, program, planned)
         process = "main" if own_process else peer_of(device)
         before = found.get(process) or ProcessMemory(process, data=dataset_bytes(experiment))
-        found[process] = _with_device(before, plans)
+        found[process] = _with_device(before, plans, 0 if own_process else _FETCH_COPIES)
     saver = "main" if own_process else "master"
-    found[saver] = replace(found[saver], checkpoint=sum(spec.nbytes for spec in program.variables.values()))
+    found[saver] = replace(found[saver], checkpoint=CHECKPOINT_COPIES * _variable_bytes(program))
     return list(found.values())
 
 
@@ -102,20 +108,20 @@ def fit_text(memory: Sequence[ProcessMemory], usable: int, available: int) -> st
 
 
 def _plans_of(device: str, program: Program, planned: ProgramPlans) -> list[DevicePlan]:
-    """Of a device, for training and evaluation: saving and restoring need less."""
-    clients = [*program.training, program.clients[_EVALUATION]]
-    every = (planned.plans(client.signature) for client in clients)
+    """Of a device, for all that a run does which is not resumed."""
+    every = (planned.plans(client.signature) for client in program.clients.values() if client.name != _RESTORE)
     return [plans[device] for plans in every if device in plans]
 
 
-def _with_device(memory: ProcessMemory, plans: Sequence[DevicePlan]) -> ProcessMemory:
-    """The process with one device more."""
+def _with_device(memory: ProcessMemory, plans: Sequence[DevicePlan], fetch_copies: int) -> ProcessMemory:
+    """The process with one device more. fetch_copies: of what is handed out."""
+    fetched = sum(plan.slots[slot].spec.nbytes for plan in plans for slot in plan.fetches.values())
     variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
     return replace(
         memory,
         variables=memory.variables + sum(variables.values()),
         step=memory.step + max((plan.arena_bytes for plan in plans), default=0),
-        sent=memory.sent + sum(plan.sent_bytes for plan in plans),
+        sent=memory.sent + sum(plan.sent_bytes for plan in plans) + fetch_copies * fetched,
         data=memory.data + sum(feed.spec.nbytes for plan in plans for feed in plan.feeds),
     )
 
@@ -125,7 +131,13 @@ def _most_bytes(experiment: Experiment) -> int:
     program = experiment.program
     values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
     processes = 1 if program.one_process is not None else program.workers + program.servers + 1
-    return values + processes * (dataset_bytes(experiment) + PROGRAM_BYTES)
+    saved = (CHECKPOINT_COPIES + _FETCH_COPIES) * _variable_bytes(program)
+    return values + saved + processes * (dataset_bytes(experiment) + PROGRAM_BYTES)
+
+
+def _variable_bytes(program: Program) -> int:
+    """Of one copy of everything that a checkpoint holds."""
+    return sum(spec.nbytes for spec in program.variables.values())
 
 
 def _total(memory: Sequence[ProcessMemory]) -> int:

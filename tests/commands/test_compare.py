@@ -123,5 +123,5 @@ def test_long_values_are_cut_in_the_middle(folder: Path, capsys: Capture) -> Non
     assert main(["compare", "a", "b"]) == 0
     output = capsys.readouterr().out
     assert "a_file_0.py, a_file_1.py, a_file_2.py," in output
-    assert "e_18.py, a_file_19.py  b_file_0.py" in output
+    assert "_18.py, a_file_19.py  b_file_0.py" in output
     assert "Changes since a commit are in code.diff" in output
