@@ -138,6 +138,24 @@ def _explain(arguments: Sequence[str]) -> int:
     return explain(arguments)
 
 
+def _rerun(arguments: Sequence[str]) -> int:
+    from runner.commands.rerun import main as rerun_main
+
+    return rerun_main(arguments)
+
+
+def _compare(arguments: Sequence[str]) -> int:
+    from runner.commands.compare import main as compare_main
+
+    return compare_main(arguments)
+
+
+def _list(arguments: Sequence[str]) -> int:
+    from runner.commands.list import main as list_main
+
+    return list_main(arguments)
+
+
 def _data(arguments: Sequence[str]) -> int:
     from runner.data.commands import main as data_main
 
@@ -184,7 +202,10 @@ def _worker(arguments: Sequence[str]) -> int:
 
 
 VERBS: dict[str, Verb] = {
-    "explain": Verb("what a configuration amounts to: parameters, cost, placement; trains nothing", _explain),
+    "explain": Verb("what a configuration amounts to: parameters, cost, placement, memory; trains nothing", _explain),
+    "rerun": Verb("train a stored run again and say whether it came to the same weights", _rerun),
+    "compare": Verb("what is different between two runs: configuration, code, machine, results", _compare),
+    "list": Verb("models, data, optimizers, schedules, strategies, experiments, debug presets, a line each", _list),
     "data": Verb("list the datasets, or fetch one into the cache", _data),
     "ui": Verb("show the recorded runs in the browser (MLflow, on this machine only)", _ui, plugins=False),
     "doctor": Verb("what this machine and installation offer, and what they lack", _doctor, plugins=False),

@@ -20,6 +20,7 @@ class Call:
     overrides: list[str]
     sweep: SweepPlace | None
     resume: bool
+    repeats: str = ""
 
 
 @dataclass
@@ -37,9 +38,10 @@ class FakeLife:
         overrides: Sequence[str],
         sweep: SweepPlace | None,
         resume: bool,
+        repeats: str = "",
     ) -> Summary:
         """Note the call, act, and return the summary of a finished run."""
-        call = Call(config, run_dir, list(overrides), sweep, resume)
+        call = Call(config, run_dir, list(overrides), sweep, resume, repeats)
         self.calls.append(call)
         self.act(call)
         return summary_of(call)

@@ -28,7 +28,7 @@ SLOW_TO_IMPORT = ("mlflow", "sklearn", "scipy", "matplotlib", "pandas", "rich")
 def test_help_names_every_verb_group_option_and_key(capsys: Capture):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for verb in ("explain", "data", "ui", "doctor"):
+    for verb in ("explain", "rerun", "compare", "list", "data", "ui", "doctor"):
         assert f"\n  {verb} " in text
     section = text.partition("Groups, ")[2].partition("Keys, ")[0]
     groups = section.replace(f"\n{' ' * 15}", " ").splitlines()  # one line each, however long
@@ -68,7 +68,10 @@ def test_composing_imports_nothing_slow():
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_every_verb_has_its_own_help(verb: str, capsys: Capture):
     assert main([verb, "--help"]) == 0
-    assert capsys.readouterr().out.startswith(f"usage: runner {verb}")
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: runner {verb}")
+    if VERBS[verb].text:
+        assert f" runner {verb}" in text.partition("example")[2]
 
 
 def test_the_version_is_the_projects_own(capsys: Capture):
@@ -78,7 +81,8 @@ def test_the_version_is_the_projects_own(capsys: Capture):
 
 def test_an_unknown_verb_is_told_the_verbs(folder: Path, capsys: Capture):
     message = refused(["explian"], capsys)
-    assert "unknown verb 'explian': expected one of explain, data, ui, doctor, new, or overrides" in message
+    verbs = ", ".join(name for name, verb in VERBS.items() if verb.text)
+    assert f"unknown verb 'explian': expected one of {verbs}, or overrides" in message
 
 
 def test_a_worker_without_an_address_is_refused(capsys: Capture):

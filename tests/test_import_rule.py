@@ -18,6 +18,7 @@ MAY_IMPORT = {
     # Leaves.
     "errors": "",
     "cores": "",
+    "memory": "",
     "cleanup": "",
     "processor": "errors",
     "console": "errors",
@@ -50,7 +51,7 @@ MAY_IMPORT = {
     "checkpoint": "errors files",
     "tracking": "",
     "tracing": "engine errors files",
-    "records": "errors files engine tracking",
+    "records": "errors files engine tracking cores memory",
     "records.decisions": "files",
     # What a file of the user's adds to the tables.
     "plugin": "models optimizers strategies data engine kernels.registry errors",
@@ -60,14 +61,14 @@ MAY_IMPORT = {
     "config.hydra_app": "config config.configuration sweep.place errors",
     # Training; build is the only wiring.
     "training": "config records strategies data checkpoint tracking tracing engine errors files signals cleanup"
-    " plugin processor sweep.place",
+    " plugin processor memory sweep.place",
     "training.life": "training config.configuration config records checkpoint tracking engine errors files signals"
     " cleanup plugin sweep.place",
     # Commands.
     "sweep": "config config.hydra_app console records errors",
     "sweep.place": "",
     "commands": "training training.life sweep config config.configuration config.hydra_app records optimizers engine"
-    " data tracking plugin console cores processor errors",
+    " data tracking plugin console cores memory processor errors",
     "cli": "commands config records console data errors engine.worker",
     "__main__": "cli",
     "": "commands records.summary",

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from packaging.requirements import Requirement
 
 from runner import processor
 from runner.config.conf_dir import conf_dir
 from runner.cores import usable_cores
 from runner.errors import ResourceError
+from runner.memory import available_memory, usable_memory
 
 DISTRIBUTION = "runner-dataflow"
 CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
@@ -29,6 +29,10 @@ CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16",
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_MEMORY = 64 * 2**20
 """The tensors in flight between the workers of a small run fit into this."""
+
+MIN_DISK = 1 << 30
+"""Three checkpoints of a network with some tens of millions of parameters fit into this."""
+_LITTLE_SPACE = "{} has less than 1 GiB free: checkpoints and plots need room"
 
 MIN_LIBZMQ = (4, 3, 5)
 _GIB = 2**30
@@ -45,7 +49,7 @@ class Finding:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the report; return the exit code of ResourceError when something would make a run fail."""
-    parser = argparse.ArgumentParser(prog="runner doctor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="runner doctor", description=__doc__, epilog="example:  runner doctor")
     parser.parse_args(arguments)
     findings = [finding for examine in EXAMINATIONS for finding in examine()]
     for finding in findings:
@@ -72,8 +76,8 @@ def _processor() -> Iterator[Finding]:
     lacking = f"not native, precision=bfloat16 is refused: none of {', '.join(processor.BFLOAT16_FLAGS)}"
     yield Finding("bfloat16", f"native ({native})" if native else lacking)
     yield Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}")
-    memory = psutil.virtual_memory()
-    yield Finding("memory", f"{memory.available / _GIB:.1f} GiB available of {memory.total / _GIB:.1f} GiB")
+    yield Finding("gpu", "not looked for: there is no GPU engine yet, runs compute on the processor")
+    yield Finding("memory", f"{available_memory() / _GIB:.1f} GiB available of {usable_memory() / _GIB:.1f} GiB")
 
 
 def _shared_memory() -> Iterator[Finding]:
@@ -90,7 +94,9 @@ def _directories() -> Iterator[Finding]:
     here, temporary = Path.cwd(), Path(tempfile.gettempdir())
     yield Finding("configuration", str(conf_dir()))
     for topic, directory in (("run outputs", here), ("temporary files", temporary)):
-        yield Finding(topic, f"below {directory}", _why_not_writable(directory))
+        free = shutil.disk_usage(directory).free
+        trouble = _why_not_writable(directory) or (_LITTLE_SPACE.format(directory) if free < MIN_DISK else "")
+        yield Finding(topic, f"below {directory}, {free / _GIB:.1f} GiB free", trouble)
 
 
 def _why_not_writable(directory: Path) -> str:
@@ -153,9 +159,20 @@ def _datasets() -> Iterator[Finding]:
 
 
 def _tracking_store() -> Iterator[Finding]:
+    from runner.commands.store_answer import store_answer
     from runner.commands.ui import store_state
 
-    yield Finding("tracking store", store_state())
+    yield Finding("tracking store", f"{store_state()}, {store_answer()}")
+
+
+def _launchers() -> Iterator[Finding]:
+    """The plug-ins of Hydra that run jobs of a sweep side by side; without them sweeps run one job after the other."""
+    for name in ("joblib", "submitit"):
+        try:
+            version = importlib.metadata.version(f"hydra-{name}-launcher")
+        except importlib.metadata.PackageNotFoundError:
+            version = f"not installed; hydra/launcher={name} needs it: pip install hydra-{name}-launcher"
+        yield Finding(f"hydra {name}", version)
 
 
 def _git() -> Iterator[Finding]:
@@ -175,6 +192,7 @@ EXAMINATIONS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _dependencies,
     _libraries,
     _tracking_store,
+    _launchers,
     _datasets,
     _git,
 )

@@ -10,12 +10,24 @@ from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.cores import usable_cores
 
+_EXAMPLE = """\
+Exit code 4, and why, where this machine has not the memory for it.
+
+examples:
+  runner explain model=lenet data=mnist
+  runner explain model=vgg_a data=synthetic train.batch_size=64 parallelism=sync_data parallelism.workers=4"""
+
 
 def explain(arguments: Sequence[str]) -> int:
-    """Print what a configuration amounts to; nothing is trained or written."""
+    """Print what a configuration amounts to; nothing is trained or written.
+
+    Raises ResourceError, after the text, where this machine has not the memory for it.
+    """
     parser = argparse.ArgumentParser(
         prog="runner explain",
-        description="Print what a configuration amounts to: parameters, cost, placement. Nothing is trained.",
+        description="Print what a configuration amounts to: parameters, cost, placement, memory. Nothing is trained.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for training")
     parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="YAML files of your own")
@@ -24,7 +36,11 @@ def explain(arguments: Sequence[str]) -> int:
     options = vars(parser.parse_intermixed_args(arguments))
     job = hydra_app.compose(options.pop("overrides"), **options)
     config = fix_machine_values(job.config(), usable_cores())
-    from runner.commands.explanation import explain as explanation_of
+    from runner.commands.explanation import explain_with_memory
+    from runner.memory import usable_memory
+    from runner.training.memory import require_fit
 
-    print(explanation_of(config))
+    text, memory = explain_with_memory(config)
+    print(text, flush=True)
+    require_fit(memory, usable_memory())
     return 0

@@ -35,6 +35,7 @@ Examples:
   runner                                     the default run
   runner model=mlp optimizer.lr=0.01 train.epochs=5
   runner -m optimizer.lr=0.01,0.05 parallelism=single,sync_data
+  runner +debug=fast                         a few steps, every value checked; also overfit, profile
   runner --config-dir my_configs model=mine  with YAML files of your own
   runner --plugin mine.py --config-dir conf model=mine    with code of your own: see `runner new`
   runner --cfg job optimizer=adam            print the configuration instead of training
@@ -64,7 +65,7 @@ def help_text(conf: Path, verbs: Mapping[str, str]) -> str:
             "Verbs:",
             *(f"  {name:12} {text}" for name, text in verbs.items()),
             "",
-            "Groups, chosen by GROUP=OPTION (* is the default):",
+            "Groups, chosen by GROUP=OPTION (* is the default), or added by +GROUP=OPTION where they stand with a +:",
             *_group_lines(conf, _chosen(primary)),
             "",
             "Keys, set by KEY=VALUE, with their defaults (all of them: runner --cfg job):",
@@ -82,17 +83,18 @@ def options(conf: Path) -> dict[str, list[str]]:
     return {group: names for group, names in found.items() if names}
 
 
-def _chosen(primary: Mapping[str, Any]) -> dict[str, str]:
-    """The option that the defaults list of config.yaml names for each group."""
+def _chosen(primary: Mapping[str, Any]) -> dict[str, str | None]:
+    """The option that the defaults list of config.yaml names for each group, None where it leaves the group empty."""
     entries = (entry for entry in primary["defaults"] if isinstance(entry, dict))
     return {group: option for entry in entries for group, option in entry.items()}
 
 
-def _group_lines(conf: Path, chosen: Mapping[str, str]) -> list[str]:
+def _group_lines(conf: Path, chosen: Mapping[str, str | None]) -> list[str]:
     lines = []
     for group, names in options(conf).items():
         marked = ", ".join(f"{name}*" if name == chosen.get(group) else name for name in names)
-        lines += textwrap.wrap(marked, 100, initial_indent=f"  {group:12} ", subsequent_indent=" " * 15)
+        shown = group if group in chosen else f"+{group}"
+        lines += textwrap.wrap(marked, 100, initial_indent=f"  {shown:12} ", subsequent_indent=" " * 15)
     for nested in nested_groups(conf):
         marked = ", ".join(f"{name}*" if name in nested.owners.values() else name for name in nested.options)
         lines.append(f"  {nested.name}  {marked}  (of {', '.join(nested.owners)})")

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises ConfigError for an unusable store address and ResourceError when there is no store yet, when it cannot
     be read or the port is taken.
     """
-    parser = argparse.ArgumentParser(prog="runner ui", description=__doc__)
+    parser = argparse.ArgumentParser(prog="runner ui", description=__doc__, epilog="example:  runner ui --port 5001")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="on 127.0.0.1 (default: %(default)s)")
     port = parser.parse_args(arguments).port
     uri = _store_uri()

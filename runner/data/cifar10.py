@@ -36,7 +36,7 @@ PUBLISHED = PublishedDataset(
 
 @dataclass
 class Cifar10(PublishedSettings):
-    """Settings of ``cifar10``."""
+    """60,000 colour photographs in 10 classes, 32x32; to be fetched."""
 
     name: str = "cifar10"
     published = PUBLISHED

@@ -18,7 +18,9 @@ def main(arguments: Sequence[str]) -> None:
 
     Wrong arguments end the process with exit code 2, as argparse does; see ``fetch`` for other errors.
     """
-    parser = argparse.ArgumentParser(prog="runner data", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="runner data", description=__doc__, epilog="examples:  runner data list;  runner data fetch mnist"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     fetching = commands.add_parser("fetch", help="download a dataset into the cache")
     fetching.add_argument("name", choices=ORIGINS, metavar="NAME", help=", ".join(ORIGINS))

@@ -27,7 +27,7 @@ _NORMALISATION = Normalisation(scale=16.0, mean=(0.0,), std=(1.0,))
 
 @dataclass
 class Digits(DatasetSettings):
-    """Settings of ``digits``.
+    """1,797 handwritten digits of 8x8 pixels, shipped with scikit-learn.
 
     test_fraction: share of every class that becomes the test split, for the source has none. split_seed: seed
     of the draw of that split, independent of the run's.

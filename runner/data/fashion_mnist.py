@@ -47,7 +47,7 @@ PUBLISHED = PublishedDataset(
 
 @dataclass
 class FashionMnist(PublishedSettings):
-    """Settings of ``fashion_mnist``."""
+    """70,000 pictures of clothes, 28x28 grey; to be fetched."""
 
     name: str = "fashion_mnist"
     published = PUBLISHED

@@ -36,7 +36,7 @@ PUBLISHED = PublishedDataset(
 
 @dataclass
 class Mnist(PublishedSettings):
-    """Settings of ``mnist``."""
+    """70,000 handwritten digits of 28x28 pixels; to be fetched."""
 
     name: str = "mnist"
     published = PUBLISHED

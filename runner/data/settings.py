@@ -13,14 +13,21 @@ class DatasetSettings(ABC):
     """Settings of one dataset. Impossible values raise ConfigError when the object is made.
 
     cache_dir: folder of fetched datasets, None for the user's own (see ``runner.data.cache``); the datasets
-    that need no fetching leave it unread.
+    that need no fetching leave it unread. train_limit, test_limit: most examples of a split that are used, spread
+    evenly over it (see ``runner.data.limits``); None for all.
     """
 
     name: str = ""
     augment: Augment = field(default_factory=Augment)
     cache_dir: str | None = None
+    train_limit: int | None = None
+    test_limit: int | None = None
 
     def __post_init__(self) -> None:
+        for key in ("train_limit", "test_limit"):
+            limit = getattr(self, key)
+            if limit is not None and limit < 1:
+                raise ConfigError(f"data.{key} is {limit}; it must be at least 1, or null for all examples")
         smallest = min(self.facts().shape[1:])
         if self.augment.crop_padding >= smallest:
             raise ConfigError(
@@ -30,7 +37,7 @@ class DatasetSettings(ABC):
 
     @abstractmethod
     def facts(self) -> Facts:
-        """Return shape, classes and counts, without reading any data."""
+        """Return shape, classes and counts of all examples, without reading any data."""
 
     def require_present(self) -> None:  # noqa: B027 - nothing to do is the rule, not an omission
         """Raise DataError, with the command that mends it, if the dataset must be fetched and was not.
@@ -41,4 +48,4 @@ class DatasetSettings(ABC):
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Read or make the dataset. Raises DataError if it is missing or corrupt."""
+        """Read or make the dataset, with all examples. Raises DataError if it is missing or corrupt."""

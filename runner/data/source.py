@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runner.data import DATASETS
+from runner.data.limits import load
 from runner.data.pipeline import Pipeline
 from runner.data.prefetch import Prefetcher
 from runner.data.schema import from_plain
@@ -39,7 +40,7 @@ def source_from_config(
     """
     settings = settings_from_config(config)
     pipeline = Pipeline(
-        settings.load(),
+        load(settings),
         seed=seed,
         batch_size=batch_size,
         eval_batch_size=eval_batch_size,

@@ -19,7 +19,7 @@ _MEAN, _STD = 0.5, 0.204
 
 @dataclass
 class Synthetic(DatasetSettings):
-    """Settings of ``synthetic``: labels go round the classes, an image is the pattern of its class and noise.
+    """Images of any shape and number, made in memory: the pattern of the class and noise; labels go round the classes.
 
     shape: (C, H, W). examples, test_examples: sizes of the splits. All draws depend on ``data_seed`` alone.
     """

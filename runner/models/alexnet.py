@@ -16,7 +16,7 @@ CROPS: dict[str, tuple[Padding, bool]] = {"ceil": ("valid", True), "pad": (2, Fa
 
 @dataclass
 class AlexNet(Model):
-    """Five convolutions, three of them with 3x3 max pooling, and three dense layers.
+    """AlexNet: five convolutions, three of them with 3x3 max pooling, and three dense layers.
 
     61,100,840 parameters and 714,188,480 multiply-adds for 3x224x224 images of 1000 classes. Layers, initial values
     and local response normalisation are those of cuda-convnet2's configuration for one GPU.

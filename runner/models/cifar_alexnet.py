@@ -14,7 +14,7 @@ POOLED = (1, 2, 5)
 
 @dataclass
 class CifarAlexNet(Model):
-    """Five convolutions, three of them with 3x3 max pooling, and three dense layers.
+    """AlexNet in small, for 32x32 photographs: five convolutions and three dense layers.
 
     600,010 parameters and 10,384,384 multiply-adds for 3x32x32 images of 10 classes: as in the large network the
     convolutions have nearly all of the work and the dense layers nearly all of the parameters.

@@ -40,7 +40,7 @@ STAGES: dict[str, dict[str, Module]] = {
 
 @dataclass
 class GoogLeNet(Model):
-    """Three convolutions, nine Inception modules, the mean over the image and one dense layer; no auxiliary heads.
+    """GoogLeNet: three convolutions, nine Inception modules, the mean and one dense layer; no auxiliary heads.
 
     6,998,552 parameters and 1,582,671,872 multiply-adds for 3x224x224 images of 1000 classes; the sizes follow the
     images. Poolings between stages round sizes up.

@@ -14,7 +14,7 @@ SMALLEST_UNPADDED = 16
 
 @dataclass
 class LeNet(Model):
-    """conv 5x5, pool 2x2, conv 5x5, pool 2x2, dense with ReLU, dense.
+    """LeNet in Caffe's form: conv 5x5, pool 2x2, conv 5x5, pool 2x2, dense with ReLU, dense.
 
     431,080 parameters for 1x28x28 images of 10 classes.
 

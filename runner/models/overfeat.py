@@ -10,7 +10,7 @@ from runner.models.base import Model, require_rate, require_sizes
 
 @dataclass
 class Overfeat(Model):
-    """Five convolutions, three of them with 2x2 max pooling, and three dense layers.
+    """Overfeat, the fast model: five convolutions, three of them with 2x2 max pooling, and three dense layers.
 
     145,920,872 parameters and 2,801,403,904 multiply-adds for 3x231x231 images of 1000 classes; the sizes follow
     the images.

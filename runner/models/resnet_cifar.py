@@ -37,7 +37,7 @@ class Unit:
 
 @dataclass
 class ResNetCifar(Model):
-    """One convolution, three stages of residual units, the mean over the image and one dense layer.
+    """Residual networks for 32x32 photographs: a convolution, three stages of units, the mean and a dense layer.
 
     For 3x32x32 images of 10 classes, ResNet-110 of basic units has 1,727,962 parameters and ResNet-1001 of
     bottlenecks with preactivation 10,327,706. No convolution has a bias. Images halve twice, rounded up, so any size

@@ -13,7 +13,7 @@ CONVOLUTIONS = (1, 1, 2, 2, 2)
 
 @dataclass
 class VggA(Model):
-    """Eight 3x3 convolutions in five stages, each ending in 2x2 max pooling, and three dense layers.
+    """VGG-A: eight 3x3 convolutions in five stages, each ending in 2x2 max pooling, and three dense layers.
 
     132,863,336 parameters and 7,609,090,048 multiply-adds for 3x224x224 images of 1000 classes. The image halves with
     every stage, rounded down, so its sides must be at least 32.

@@ -11,8 +11,9 @@ from runner.optimizers.base import Optimizer, Rule, require
 
 @dataclass
 class Lbfgs(Optimizer):
-    """Settings of :func:`~runner.optimizers.quasi_newton.iterate`; an iteration is an update, on the batch of its step.
+    """L-BFGS (Nocedal 1980) with a line search, for large batches; an iteration is an update, on the batch of its step.
 
+    Settings of :func:`~runner.optimizers.quasi_newton.iterate`.
     history: pairs (s, y) kept, two vectors of the size of the parameters each. max_evaluations: of the batch in a line
     search; one more begins each iteration, and one more ends it where the best point of the search is not its last.
 

@@ -102,6 +102,11 @@ class RunDirectory:
         return self.path / "config.yaml"
 
     @property
+    def code_diff(self) -> Path:
+        """What was changed in the code since its commit, at this start of the run."""
+        return self.path / ("code.diff" if self.epoch == 1 else f"code-{self.epoch}.diff")
+
+    @property
     def log(self) -> Path:
         """The log of the master."""
         return self.path / "run.log"
@@ -165,6 +170,15 @@ class RunDirectory:
     def workers(self) -> Path:
         """The folder of the logs of the workers."""
         return self.path / "workers"
+
+
+def run_and_starts(path: Path) -> tuple[str, int]:
+    """Return the run_id of the run a directory holds, and how many times that was started.
+
+    Raises CheckpointError where its ``run.json`` is damaged, OSError where it cannot be read.
+    """
+    state = _read_state(path)
+    return state.run_id, state.epoch
 
 
 @contextmanager

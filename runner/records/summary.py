@@ -1,7 +1,8 @@
 """summary.json: what a run was and how it went, as one versioned document.
 
 ``Summary`` is the schema; its docstring documents every field. The file is strict JSON: an object with
-exactly these fields, in which numbers that are not finite are the strings "nan", "inf" and "-inf".
+exactly these fields, in which numbers that are not finite are the strings "nan", "inf" and "-inf". A file of an older
+schema may lack fields, which then have their defaults.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Self, get_args, get_origin, get_type_hints
@@ -22,12 +23,15 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 import numpy as np
 
 from runner.errors import DataError
+from runner.records.provenance import Provenance
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 STATUSES = ("finished", "failed", "interrupted")
 _DISTRIBUTIONS = {
     "runner": "runner-dataflow",
     "numpy": "numpy",
+    "onednn": "onednn-cpu-gomp",
+    "llvmlite": "llvmlite",
     "hydra-core": "hydra-core",
     "mlflow": "mlflow",
     "pyzmq": "pyzmq",
@@ -51,10 +55,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Summary:
-    """Schema 1 of summary.json.
+    """Schema 2 of summary.json; 1 had no ``provenance`` and no ``repeats``.
 
     Identity, always known:
-      schema_version     1
+      schema_version     2
       run_id             the run's identifier, the same after a resume
       status             "finished", "failed" or "interrupted"
       error              the ``Failure`` of a run that did not finish, else null
@@ -69,6 +73,8 @@ class Summary:
       workers            number of worker processes, backup workers too
       emulated           the slow network that was emulated, "" for a real one
       plugins            file or module of each plugin -> SHA-256 of its source
+      provenance         command line, machine and code (:class:`~runner.records.provenance.Provenance`), else null
+      repeats            run_id of the run that this one repeats, "" for none
 
     Course of the run; empty, 0 or null for one that ended before it:
       kernels            device type -> libraries of the kernels in use
@@ -104,6 +110,8 @@ class Summary:
     git_commit: str | None = None
     emulated: str = ""
     plugins: dict[str, str] = field(default_factory=dict)
+    provenance: Provenance | None = None
+    repeats: str = ""
     kernels: dict[str, str] = field(default_factory=dict)
     kernels_missing: dict[str, str] = field(default_factory=dict)
     steps: int = 0
@@ -136,16 +144,21 @@ class Summary:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a summary.json; raises DataError unless it is exactly of this schema."""
+        """Read a summary.json of this schema or an older one; raises DataError for anything else.
+
+        What comes back is of this schema.
+        """
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read as JSON: {error}") from error
         version = document.get("schema_version") if isinstance(document, dict) else None
-        if version != SCHEMA_VERSION:
-            newer = isinstance(version, int) and version > SCHEMA_VERSION
+        if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
+            newer = type(version) is int and version > SCHEMA_VERSION
             advice = "read it with a newer runner" if newer else "it is not a summary.json of runner"
-            raise DataError(f"{path}: schema_version {version!r}, expected {SCHEMA_VERSION}; {advice}")
+            raise DataError(f"{path}: schema_version {version!r}, expected 1 to {SCHEMA_VERSION}; {advice}")
+        if version < SCHEMA_VERSION:
+            document = _defaults(cls) | document | {"schema_version": SCHEMA_VERSION}
         summary: Self = _decoded(document, cls, str(path))
         return summary
 
@@ -200,6 +213,13 @@ def step_time(seconds: Sequence[float]) -> dict[str, float]:
     return {"median": float(median), "p10": float(p10), "p90": float(p90)}
 
 
+def _defaults(schema: type) -> dict[str, Any]:
+    """The plain values of fields that have a default."""
+    values = {each.name: each.default for each in fields(schema) if each.default is not MISSING}
+    made = {each.name: each.default_factory() for each in fields(schema) if each.default_factory is not MISSING}
+    return values | made
+
+
 def _encoded(value: Any) -> Any:
     """Plain data for strict JSON: floats that are not finite as strings."""
     if isinstance(value, dict):
@@ -219,7 +239,7 @@ def _decoded(value: Any, kind: Any, where: str) -> Any:
         return [_decoded(item, arguments[0], f"{where}[{i}]") for i, item in enumerate(value)]
     if origin is dict and isinstance(value, dict):
         return {key: _decoded(item, arguments[1], f"{where}.{key}") for key, item in value.items()}
-    if kind in (Summary, Failure) and isinstance(value, dict):
+    if is_dataclass(kind) and isinstance(value, dict):
         return _decoded_fields(value, kind, where)
     if kind is float and (value in ("nan", "inf", "-inf") or type(value) in (int, float)):
         return float(value)
@@ -228,7 +248,7 @@ def _decoded(value: Any, kind: Any, where: str) -> Any:
     raise DataError(f"{where}: {str(value)[:80]!r} of type {type(value).__name__}, expected {_kind_name(kind)}")
 
 
-def _decoded_fields(document: dict[str, Any], kind: type, where: str) -> Any:
+def _decoded_fields(document: dict[str, Any], kind: Any, where: str) -> Any:
     expected = [item.name for item in fields(kind)]
     unknown, missing = sorted(set(document) - set(expected)), sorted(set(expected) - set(document))
     if unknown or missing:

@@ -68,6 +68,23 @@ def experiment_of_newest_run(uri: str) -> str | None:
         return str(runs[0].info.experiment_id) if runs else None
 
 
+def directories_of_runs(uri: str, run_id: str) -> list[Path]:
+    """Directories of runs whose id, ours or MLflow's own, begins with these hex digits; of several the first two.
+
+    A SQLite store that is not there knows none and is not made. Raises StoreUnavailableError.
+    """
+    path = sqlite_path(uri)
+    if path is not None and not path.is_file():
+        return []
+    with store_errors(f"tracking store {redacted(uri)}"), _creation_lock(uri):
+        client = _client(uri)
+        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+        conditions = (f"tags.`runner.run_id` LIKE '{run_id}%'", f"attributes.run_id LIKE '{run_id}%'")
+        found = [run for each in conditions for run in client.search_runs(experiments, each, max_results=2)]
+    directories = (run.data.tags.get("runner.run_dir") for run in found)
+    return [Path(directory) for directory in dict.fromkeys(directories) if directory is not None]
+
+
 @contextmanager
 def store_errors(what: str) -> Iterator[None]:
     """Turn every way MLflow, its database layer and the network fail into StoreUnavailableError."""

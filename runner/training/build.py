@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from runner.config.outcome import outcome_hash
 from runner.config.schema import Config, LocalCluster
 from runner.data.dataset import Facts
+from runner.data.limits import facts_of
 from runner.data.source import source_from_config
 from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import Cluster, local_cluster
@@ -45,12 +46,13 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     and strategy do not fit each other.
     """
     parts: Any = config
-    facts = parts.data.facts()
+    facts = facts_of(parts.data)
     program = parts.parallelism.build(task_of(config, facts))
     steps_per_epoch = facts.train_examples / _examples_of(config, program)
     if config.train.steps is not None:
         total_steps = config.train.steps
     else:
+        assert config.train.epochs is not None, "a checked configuration says how long to train"
         total_steps = math.ceil(config.train.epochs * steps_per_epoch)
     _require_possible(config, program, total_steps)
     if program.replayed_steps is not None:

@@ -21,7 +21,9 @@ from runner.errors import ConfigError, Interrupted, NonFiniteLossError, RunnerEr
 from runner.files import replace_durably
 from runner.plugin import provenance
 from runner.records.decisions import dropped_by_worker
+from runner.records.provenance import Provenance, provenance_here, provenance_tags
 from runner.records.record import Record
+from runner.records.redaction import redacted_arguments
 from runner.records.run_directory import PLACEMENT_FILE, RunDirectory
 from runner.records.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
 from runner.signals import StopRequest
@@ -32,6 +34,7 @@ from runner.training.comparison import measured_step_s, predicted_step_s, verdic
 from runner.training.display import create_display
 from runner.training.experiment import Experiment
 from runner.training.graph_picture import draw_graph
+from runner.training.memory import require_memory
 from runner.training.non_finite import name_the_node
 from runner.training.placement import placement_text
 from runner.training.trainer import Progress, Trainer, begin, newest_checkpoint
@@ -49,19 +52,25 @@ def run(
     overrides: Sequence[str],
     sweep: SweepPlace | None = None,
     resume: bool = False,
+    repeats: str = "",
 ) -> Summary:
     """Train a configuration in ``run_dir``, from its newest checkpoint when ``resume``; return the summary.
 
-    summary.json is written however the run ends. Raises the RunnerError that ended it, if one did.
+    repeats: run_id of the run of which this is a repetition, for the record. summary.json is written however the run
+    ends. Raises the RunnerError that ended it, if one did.
     """
     placement = run_dir / PLACEMENT_FILE
     experiment = build(config, placement if resume and placement.exists() else None)
     _require_resumable(experiment, resume)
     _require_whole_record(experiment)
     experiment.config.data.require_present()
+    require_memory(experiment)
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         replace_durably(directory.config_yaml, dump(config).encode())
-        life = _Life(experiment, directory, _draft(experiment, directory, overrides), sweep, resume)
+        draft = dataclasses.replace(
+            _draft(experiment, directory, overrides), provenance=_keep_provenance(directory), repeats=repeats
+        )
+        life = _Life(experiment, directory, draft, sweep, resume)
         try:
             summary = life.execute()
         except BaseException as error:
@@ -139,6 +148,8 @@ class _Life:
         record = self._open_record(first_step)
         with at_the_end("closing the record", lambda error: record.close(_status(error))):
             record.configuration(to_plain(self._experiment.config))
+            if self._directory.code_diff.exists():
+                record.artifact(self._directory.code_diff)
             for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
                 record.artifact(path)
             self._keep_placement(record)
@@ -194,11 +205,16 @@ class _Life:
         return Record(self._directory, tracker, info)
 
     def _tags(self) -> dict[str, str]:
-        plugins = ", ".join(f"{name} sha256:{digest}" for name, digest in self.summary.plugins.items())
+        summary = self.summary
         known = {
-            _COMMIT_TAG: self.summary.git_commit,
-            "runner.emulated": self.summary.emulated,
-            "runner.plugins": plugins,
+            _COMMIT_TAG: summary.git_commit,
+            "runner.emulated": summary.emulated,
+            "runner.repeats": summary.repeats,
+            "runner.processor": summary.processor,
+            "runner.system": summary.platform,
+            "runner.versions": ", ".join(f"{name} {version}" for name, version in summary.versions.items()),
+            **({} if summary.provenance is None else provenance_tags(summary.provenance)),
+            "runner.plugins": ", ".join(f"{name} sha256:{digest}" for name, digest in summary.plugins.items()),
         }
         return {"runner.run_dir": str(self._directory.path)} | {tag: text for tag, text in known.items() if text}
 
@@ -264,11 +280,19 @@ def _draft(experiment: Experiment, directory: RunDirectory, overrides: Sequence[
         versions=versions(),
         platform=platform.platform(),
         processor=processor(),
-        overrides=list(overrides),
+        overrides=redacted_arguments(overrides),
         git_commit=git_commit(Path(__file__).parent),
         emulated=str(experiment.emulation or ""),
         plugins=provenance(),
     )
+
+
+def _keep_provenance(directory: RunDirectory) -> Provenance:
+    """Where this start of the run comes from; the changes of its code go to a file of the run."""
+    provenance, changes = provenance_here()
+    if changes:
+        replace_durably(directory.code_diff, changes.encode())
+    return provenance
 
 
 def _status(error: BaseException | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,7 +28,10 @@ TOPICS = (
     "blas",
     "kernels",
     "libzmq",
+    "gpu",
     "tracking store",
+    "hydra joblib",
+    "hydra submitit",
     "datasets",
     "git",
 )
@@ -64,7 +68,9 @@ def test_what_would_make_a_run_fail_is_trouble(folder: Path, capsys: Capture, mo
 def test_little_shared_memory_is_trouble(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
     assert main(["doctor"]) == 4
-    assert "has less than 64 MiB free" in report(capsys)
+    text = report(capsys)
+    assert "has less than 64 MiB free" in text
+    assert f"trouble: run outputs: {folder} has less than 1 GiB free: checkpoints and plots need room" in text
 
 
 def test_a_folder_that_cannot_be_written_is_trouble(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
@@ -101,3 +107,19 @@ def test_requirements_come_from_the_base_install_only():
     names = {requirement.name for requirement in doctor._requirements()}
     assert {"numpy", "hydra-core", "mlflow"} <= names
     assert "pytest" not in names
+
+
+def test_it_says_how_to_get_a_launcher(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    found = {"hydra-joblib-launcher": "1.2.0"}
+
+    def version(name: str) -> str:
+        if name.endswith("-launcher") and name not in found:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found.get(name, "0")
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+    lines = [f"{each.topic}: {each.found}" for each in doctor._launchers()]
+    assert lines == [
+        "hydra joblib: 1.2.0",
+        "hydra submitit: not installed; hydra/launcher=submitit needs it: pip install hydra-submitit-launcher",
+    ]

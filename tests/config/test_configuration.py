@@ -45,7 +45,7 @@ def default() -> Config:
 
 def test_every_yaml_file_is_an_option_of_a_table_or_a_preset_of_one():
     files = options(conf_dir())
-    assert files.keys() - {"experiment"} == GROUPS.keys()
+    assert files.keys() - {"experiment", "debug"} == GROUPS.keys()
     assert sorted([*OPTIONS, *PRESETS]) == sorted((group, name) for group in GROUPS for name in files[group])
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from runner.errors import DataError
+from runner.records.code_state import CodeState
+from runner.records.provenance import Provenance
 from runner.records.summary import (
     SCHEMA_VERSION,
     Failure,
@@ -34,6 +36,10 @@ SUMMARY = Summary(
     processor="CPU",
     overrides=["optimizer.lr=0.1"],
     git_commit="a" * 40 + "-dirty",
+    provenance=Provenance(
+        "runner optimizer.lr=0.1", "/data", 2, 1 << 34, [CodeState("/data", "a" * 40, "e" * 64, 120, ["notes.txt"])]
+    ),
+    repeats="fedcba9876543210",
     kernels={"cpu": "numpy 2.3.0"},
     steps=100,
     examples=3200,
@@ -96,8 +102,26 @@ def test_numbers_that_are_not_finite_survive_in_strict_json(path: Path) -> None:
 
 def test_a_newer_schema_is_refused_with_the_way_out(path: Path) -> None:
     SUMMARY.write(path)
-    _edit(path, schema_version=2, surprise=True)
-    with pytest.raises(DataError, match=r"summary\.json: schema_version 2, expected 1; read it with a newer"):
+    _edit(path, schema_version=3, surprise=True)
+    with pytest.raises(DataError, match=r"summary\.json: schema_version 3, expected 1 to 2; read it with a newer"):
+        Summary.read(path)
+
+
+def test_an_older_schema_is_read_with_the_defaults_of_what_it_lacks(path: Path) -> None:
+    SUMMARY.write(path)
+    document = json.loads(path.read_text())
+    for name in ("provenance", "repeats", "emulated", "dropped_shares"):
+        del document[name]
+    path.write_text(json.dumps(document | {"schema_version": 1}))
+    assert Summary.read(path) == replace(SUMMARY, provenance=None, repeats="", emulated="", dropped_shares={})
+
+
+def test_what_no_version_can_do_without_is_missed_in_an_older_one_too(path: Path) -> None:
+    SUMMARY.write(path)
+    document = json.loads(path.read_text()) | {"schema_version": 1}
+    del document["run_id"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(DataError, match=r"missing fields \['run_id'\]"):
         Summary.read(path)
 
 
@@ -115,6 +139,7 @@ def test_a_newer_schema_is_refused_with_the_way_out(path: Path) -> None:
         ({"error": {"message": "boom"}}, r"error: unknown fields \[\], missing fields \['class_name'"),
         ({"status": "done"}, r"status 'done': expected one of finished, failed, interrupted"),
         ({"colour": "red"}, r"unknown fields \['colour'\], missing fields \[\]"),
+        ({"provenance": {"cores": 2}}, r"provenance: unknown fields \[\], missing fields \['code', 'command_line'"),
         ({"overrides": {}}, r"overrides: '\{\}' of type dict, expected list\[str\]"),
     ],
 )
@@ -125,7 +150,9 @@ def test_a_document_of_another_shape_is_refused(changes: dict[str, Any], message
         Summary.read(path)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"schema_version": "1"}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"schema_version": "1"}', '{"schema_version": 0}', '{"schema_version": true}']
+)
 def test_a_file_of_something_else_is_refused(text: str, path: Path) -> None:
     path.write_text(text)
     with pytest.raises(DataError, match=r"summary\.json: (cannot be read as JSON|schema_version)"):
@@ -201,5 +228,5 @@ def test_the_processor_has_a_name() -> None:
     assert processor()
 
 
-def test_the_schema_has_version_1() -> None:
-    assert SCHEMA_VERSION == SUMMARY.schema_version == 1
+def test_the_schema_has_version_2() -> None:
+    assert SCHEMA_VERSION == SUMMARY.schema_version == 2

@@ -1,0 +1,8 @@
+"""``runner explain``: what a configuration amounts to, one part of the answer per file."""
+
+from runner.commands.explanation.devices import training_plans
+from runner.commands.explanation.layers import LayerRow, layer_rows
+from runner.commands.explanation.text import explain, explain_with_memory
+from runner.commands.explanation.wires import Sent, sent_text
+
+__all__ = ["LayerRow", "Sent", "explain", "explain_with_memory", "layer_rows", "sent_text", "training_plans"]

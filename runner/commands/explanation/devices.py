@@ -1,0 +1,70 @@
+"""What every device does in a step, and where layers were placed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.commands.text_table import mean_number, number, text_table
+from runner.engine.kernel_table import load_kernels
+from runner.engine.plan import DevicePlan
+from runner.engine.program_plans import ProgramPlans
+from runner.training.comparison import predicted_step_s, verdict
+from runner.training.experiment import Experiment
+from runner.training.placement import placement_text
+
+
+def plans_of(experiment: Experiment) -> ProgramPlans:
+    """The plans of its program, none made yet."""
+    return ProgramPlans(experiment.program, experiment.cluster, load_kernels())
+
+
+def training_plans(experiment: Experiment) -> dict[str, list[DevicePlan]]:
+    """The plans of every device in a training step, one for each client that has a part there."""
+    plans = _training_plans(experiment, plans_of(experiment))
+    return {device: [plan for plan, _ in own] for device, own in plans.items()}
+
+
+def _training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, list[tuple[DevicePlan, float]]]:
+    """The plans of every device, each with how often a step runs it."""
+    plans: dict[str, list[tuple[DevicePlan, float]]] = {}
+    for client in experiment.program.training:
+        for device, plan in planned.plans(client.signature).items():
+            plans.setdefault(device, []).append((plan, client.per_update))
+    return plans
+
+
+def device_table(experiment: Experiment, planned: ProgramPlans, per: str) -> str:
+    """A row for each device. per: what is called a step."""
+    plans = _training_plans(experiment, planned)
+    return text_table(
+        ("device", "nodes", "planned peak bytes", "variable bytes", f"bytes sent per {per}", "messages"),
+        [_device_row(device, own) for device, own in sorted(plans.items())],
+    )
+
+
+def placed_lines(experiment: Experiment) -> list[str]:
+    """How the layers were placed, and the predicted time of a step beside that of other strategies."""
+    if experiment.settled is None:
+        return []
+    predicted = predicted_step_s(experiment)
+    return [
+        "",
+        *placement_text(experiment.settled.placement).splitlines(),
+        "",
+        text_table(("strategy", "predicted ms per step"), [(name, f"{1e3 * s:,.3f}") for name, s in predicted.items()]),
+        "",
+        f"{verdict(predicted, 'predicted by the cost model')}.",
+    ]
+
+
+def _device_row(device: str, plans: Sequence[tuple[DevicePlan, float]]) -> tuple[str, ...]:
+    """plans: each with how often a step runs it."""
+    variables = {name: slot.layout.nbytes for plan, _ in plans for name, slot in plan.variables.items()}
+    return (
+        device,
+        number(sum(len(plan.instructions) for plan, _ in plans)),
+        number(max(plan.arena_bytes for plan, _ in plans)),
+        number(sum(variables.values())),
+        number(round(sum(times * plan.sent_bytes for plan, times in plans))),
+        mean_number(sum(times * sum(each.op == "send" for each in plan.instructions) for plan, times in plans)),
+    )

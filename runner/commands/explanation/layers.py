@@ -1,0 +1,119 @@
+"""Layers of a network: what each puts out, holds and multiplies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.commands.text_table import number, text_table
+from runner.engine import ops
+from runner.engine.cost import node_cost
+from runner.engine.graph import Graph, Node
+from runner.engine.network import NetworkBuilder
+from runner.engine.tensor import Tensor
+from runner.engine.variables import Variables
+from runner.training.experiment import Experiment
+from runner.training.placement import place_text
+
+_MULTIPLYING = ("matmul", "conv2d")
+"""Ops whose floating-point operations come in pairs of a multiplication and an addition."""
+_PASSING_ON = ("reshape", "identity")
+"""Ops that give out their input's memory."""
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One layer: what it puts out for one example, holds and multiplies.
+
+    output: extents. parameters: values that are trained. multiply_adds: of the forward pass, in convolutions and matrix
+    products. activation_bytes: of the output; 0 where that is the input in another shape.
+    """
+
+    name: str
+    kind: str
+    output: str
+    parameters: int
+    multiply_adds: int
+    activation_bytes: int
+
+
+def layer_rows(experiment: Experiment) -> list[LayerRow]:
+    """Rows in the order of the network, from a training copy of it over one example that no pass has touched.
+
+    Layers that add nothing, such as dropout at rate 0, have no row.
+    """
+    net = _network_of_one_example(experiment)
+    nodes: dict[str, list[Node]] = {}
+    for node in net.graph:
+        if node.layer is not None:
+            nodes.setdefault(node.layer.name, []).append(node)
+    parameters: Counter[str] = Counter()
+    for variable in net.variables.trainable:
+        parameters[variable.name.rpartition("/")[0]] += variable.spec.size
+    return [
+        _layer_row(net.graph, nodes[name], output, parameters[name])
+        for name, output in net.layer_outputs.items()
+        if name in nodes
+    ]
+
+
+def layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
+    """A row for each layer; with its device where layers were placed."""
+    headers = ("layer", "kind", "output (one example)", "parameters", "multiply-adds", "activation bytes")
+    cells = [
+        (r.name, r.kind, r.output, number(r.parameters), number(r.multiply_adds), number(r.activation_bytes))
+        for r in rows
+    ]
+    if experiment.settled is None:
+        return text_table(headers, cells)
+    placement = experiment.settled.placement
+    return text_table(
+        (*headers, "device"), [(*cell, place_text(placement, row.name)) for row, cell in zip(rows, cells, strict=True)]
+    )
+
+
+def totals(rows: Sequence[LayerRow]) -> list[str]:
+    """Lines with the sums over all layers."""
+    return [
+        f"parameters              {number(sum(r.parameters for r in rows))}",
+        f"multiply-adds/example   {number(sum(r.multiply_adds for r in rows))} (forward)",
+        f"activations/example     {number(sum(r.activation_bytes for r in rows))} bytes (outputs of all layers)",
+    ]
+
+
+def _network_of_one_example(experiment: Experiment) -> NetworkBuilder:
+    """The network in a graph of its own, fed as the training step is."""
+    program, config = experiment.program, experiment.config
+    inputs = [slot for client in program.training for slot in client.inputs]
+    specs = {slot.field: program.graph.spec(slot.tensor) for slot in inputs}
+    graph = Graph()
+    batch = {
+        field: ops.placeholder(graph, (1, *spec.shape[1:]), spec.dtype, name=field) for field, spec in specs.items()
+    }
+    net = NetworkBuilder(
+        graph,
+        Variables(graph, seed=config.seed),
+        dtype=specs["x"].dtype,
+        seed=config.seed,
+        training=True,
+        step=ops.placeholder(graph, (), "int64", name="step"),
+        index=batch["index"],
+    )
+    config.model.network(experiment.facts.classes)(net, batch)
+    return net
+
+
+def _layer_row(graph: Graph, nodes: Sequence[Node], output: Tensor, parameters: int) -> LayerRow:
+    stamp = nodes[0].layer
+    assert stamp is not None, "only stamped nodes are grouped"
+    spec = graph.spec(output)
+    flops = sum(node_cost(graph, node).flops for node in nodes if node.op in _MULTIPLYING)
+    return LayerRow(
+        stamp.name,
+        stamp.kind,
+        "x".join(map(str, spec.shape[1:])) or "1",
+        parameters,
+        flops // 2,
+        0 if graph.nodes[output.node].op in _PASSING_ON else spec.nbytes,
+    )

@@ -1,0 +1,77 @@
+"""The text of ``runner explain``: what a configuration amounts to, before anything runs."""
+
+from __future__ import annotations
+
+from runner.commands.explanation.devices import device_table, placed_lines, plans_of
+from runner.commands.explanation.layers import layer_rows, layer_table, totals
+from runner.commands.explanation.memory import memory_text
+from runner.commands.explanation.wires import sent_of, sent_text
+from runner.commands.text_table import number
+from runner.config.schema import Config
+from runner.optimizers.lbfgs import Lbfgs
+from runner.training.build import build
+from runner.training.experiment import Experiment
+from runner.training.memory import ProcessMemory, planned_memory
+
+_PEAK = """\
+Planned peak: largest sum of activations, gradients and inputs alive at once in a training step; variables come on top.\
+"""
+
+_OVERLAPPING = """\
+Clients of this strategy overlap: each is counted as often as it is run on average, when nobody is late, and what hides
+behind another is not estimated."""
+
+_EVALUATION = "Bytes and messages are those of one evaluation of the batch; an update makes two or more."
+
+
+def explain(config: Config) -> str:
+    """Describe layers, totals, devices, planned memory and transfers of a training step as text."""
+    return explain_with_memory(config)[0]
+
+
+def explain_with_memory(config: Config) -> tuple[str, list[ProcessMemory]]:
+    """The same text, and what every process is planned to take."""
+    experiment = build(config)
+    planned = plans_of(experiment)
+    rows = layer_rows(experiment)
+    memory = planned_memory(experiment, planned)
+    per = "evaluation" if isinstance(config.optimizer, Lbfgs) else "step"
+    lines = [
+        _title(experiment),
+        "",
+        layer_table(rows, experiment),
+        "",
+        *totals(rows),
+        *_course(experiment),
+        *placed_lines(experiment),
+        "",
+        device_table(experiment, planned, per),
+        "",
+        _PEAK,
+        *([_OVERLAPPING] if any(client.deferred for client in experiment.program.training) else []),
+        *([_EVALUATION] if per == "evaluation" else []),
+        "",
+        memory_text(memory),
+        "",
+        sent_text(sent_of(experiment, planned), per),
+    ]
+    return "\n".join(lines), memory
+
+
+def _title(experiment: Experiment) -> str:
+    config, program = experiment.config, experiment.program
+    servers = f" and {program.servers} parameter server(s)" if program.servers else ""
+    return (
+        f"model {config.model.name} on {config.data.name}, {config.precision}, "
+        f"optimizer {config.optimizer.name}, parallelism {config.parallelism.name} "
+        f"with {program.workers} worker(s){servers}"
+    )
+
+
+def _course(experiment: Experiment) -> list[str]:
+    """How long the run is, and over which network."""
+    steps = (
+        f"steps                   {number(experiment.total_steps)} of {experiment.config.train.batch_size} examples, "
+        f"{experiment.steps_per_epoch:.1f} steps per epoch"
+    )
+    return [steps, *([f"network                 emulated: {experiment.emulation}"] if experiment.emulation else [])]

@@ -1,0 +1,108 @@
+"""The verb ``rerun``: a stored run once more, and whether it came to the same weights."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from runner.commands.compare import difference_rows
+from runner.commands.difference import differences_of_origin
+from runner.commands.repetition import Repetition, repetition_of
+from runner.commands.results import results_table
+from runner.commands.stored import named_run
+from runner.commands.text_table import text_table
+from runner.config.configuration import load_stored
+from runner.records.stored_run import StoredRun, read_run
+
+SAME, OTHER = 0, 1
+"""Exit codes: the weights came out the same, or did not or cannot be told to have."""
+
+_EXAMPLE = """\
+The run starts from step 0 with its stored configuration, in a directory of its own. Where its workers raced, the record
+of their order is replayed. Exit code 0: weights_sha256 came out the same; 1: it did not.
+
+examples:
+  runner rerun outputs/2026-01-31/12-00-00
+  runner rerun 4f1c --output again"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Repeat a stored run, print its results and the verdict; return :data:`SAME` or :data:`OTHER`."""
+    parser = argparse.ArgumentParser(
+        prog="runner rerun",
+        description="Train a stored run again and say whether it came to the same weights.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN", help="directory or run id")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the new run (default: below outputs)")
+    options = parser.parse_args(arguments)
+    first = named_run(options.run)
+    output = (options.output or Path("outputs", f"{datetime.now():%Y-%m-%d/%H-%M-%S}-rerun")).absolute()
+    repetition = repetition_of(load_stored(first.config_yaml), first)
+    for note in _notes(first, repetition):
+        print(note, file=sys.stderr, flush=True)
+    second = _train(first, repetition, output)
+    print(verdict(first, second, repetition.doubt))
+    return SAME if _same(first, second) else OTHER
+
+
+def _train(first: StoredRun, repetition: Repetition, output: Path) -> StoredRun:
+    from runner.training import life
+
+    overrides = [] if first.summary is None else first.summary.overrides
+    summary = life.run(repetition.config, output, overrides=overrides, repeats=first.run_id)
+    print(results_table(summary), end="\n\n")
+    return read_run(output)
+
+
+def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
+    """What a user should know before it starts."""
+    if _weights(first) is None:
+        status = "killed" if first.summary is None else first.summary.status
+        yield f"run {first.run_id} was {status}: it has no weights_sha256 to compare with"
+    if repetition.replayed is not None:
+        yield f"the order in which workers came is that of {repetition.replayed}"
+    if repetition.doubt:
+        yield f"the same weights are not promised: {repetition.doubt}"
+    started = None if first.summary is None else first.summary.provenance
+    if started is not None and started.working_directory != str(Path.cwd()):
+        yield f"it was started in {started.working_directory}; relative paths of its configuration are looked for here"
+
+
+def verdict(first: StoredRun, second: StoredRun, doubt: str) -> str:
+    """Whether two runs came to the same weights and, where not, what may be the reason."""
+    if _same(first, second):
+        return f"the same weights as run {first.run_id}: weights_sha256 {_weights(second)}"
+    before = _weights(first)
+    if before is None:
+        return f"not compared: run {first.run_id} has no weights_sha256"
+    return "\n".join(
+        [f"other weights than run {first.run_id}, which came to {before}", *_reasons(first, second, doubt)]
+    )
+
+
+def _reasons(first: StoredRun, second: StoredRun, doubt: str) -> Iterator[str]:
+    if doubt:
+        yield f"they were not promised to be the same: {doubt}"
+    if first.starts > 1:
+        yield (
+            f"it was started {first.starts} times: if train.steps or train.epochs was changed on the way, its first "
+            "steps had another schedule"
+        )
+    rows = difference_rows(differences_of_origin(first, second))
+    if rows:
+        yield text_table(("different", first.run_id, second.run_id), rows)
+    else:
+        yield "code, versions and machine are the same as far as they are recorded"
+
+
+def _same(first: StoredRun, second: StoredRun) -> bool:
+    return _weights(second) is not None and _weights(first) == _weights(second)
+
+
+def _weights(run: StoredRun) -> str | None:
+    return None if run.summary is None else run.summary.weights_sha256

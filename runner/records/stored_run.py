@@ -1,0 +1,88 @@
+"""Runs that were made earlier: found by directory or run id, read from their directories."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.errors import CheckpointError, ConfigError
+from runner.records.run_directory import run_and_starts
+from runner.records.summary import Summary
+
+CONFIG_FILE = "config.yaml"
+SUMMARY_FILE = "summary.json"
+_STATE_FILE = "run.json"
+
+_PLACES = ("outputs/*/*", "outputs/*", "multirun/*/*/*", "multirun/*/*")
+"""Where runs lie below a working directory, unless they were told otherwise."""
+_RUN_ID = re.compile(r"[0-9a-f]{4,32}")
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run directory. starts: how often it was started, resumes included. summary: None where it was killed."""
+
+    path: Path
+    run_id: str
+    starts: int
+    summary: Summary | None
+
+    @property
+    def config_yaml(self) -> Path:
+        """The resolved configuration."""
+        return self.path / CONFIG_FILE
+
+
+def read_run(path: Path) -> StoredRun:
+    """Read a run directory.
+
+    Raises ConfigError where it is none, CheckpointError and DataError where its run.json or summary.json is damaged.
+    """
+    path = path.absolute()
+    for name in (CONFIG_FILE, _STATE_FILE):
+        if not (path / name).is_file():
+            raise ConfigError(f"{path} holds no {name}: not the directory of a run")
+    run_id, starts = run_and_starts(path)
+    summary_json = path / SUMMARY_FILE
+    return StoredRun(path, run_id, starts, Summary.read(summary_json) if summary_json.is_file() else None)
+
+
+def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> StoredRun:
+    """The run that a directory or a run id names.
+
+    An id, or how one begins, is looked for among the outputs below ``folder``, then by ``in_store``, which returns the
+    directories of recorded runs. Raises ConfigError for what is no run or several, and as :func:`read_run`.
+    """
+    if (folder / text).is_dir():
+        return read_run(folder / text)
+    if not _RUN_ID.fullmatch(text):
+        raise ConfigError(
+            f"{text}: no such directory; expected the directory of a run, or a run id, of which 4 hex digits will do"
+        )
+    found = [path for path in _run_directories(folder) if _is_run(path, text)] or in_store(text)
+    if len(found) > 1:
+        raise ConfigError(f"{text}: several runs have such an id: {', '.join(map(str, found))}; give more digits")
+    if not found:
+        raise ConfigError(
+            f"{text}: no run with this id below {folder}, in outputs or multirun, or in the tracking store; give its "
+            "directory"
+        )
+    if not found[0].is_dir():
+        raise ConfigError(f"{text}: the directory of this run is gone: {found[0]}")
+    return read_run(found[0])
+
+
+def _run_directories(folder: Path) -> Iterator[Path]:
+    for place in _PLACES:
+        yield from sorted(file.parent for file in folder.glob(f"{place}/{_STATE_FILE}"))
+
+
+def _is_run(path: Path, text: str) -> bool:
+    try:
+        run_id, _ = run_and_starts(path)
+    except (CheckpointError, OSError):
+        # A damaged neighbour is not asked for.
+        return False
+    return run_id.startswith(text)

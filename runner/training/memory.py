@@ -1,0 +1,148 @@
+"""Memory that a run is planned to take, process by process, and the refusal of one that this machine cannot hold."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from runner.engine.assignment import peer_of
+from runner.engine.kernel_table import load_kernels
+from runner.engine.plan import DevicePlan
+from runner.engine.program import Program
+from runner.engine.program_plans import ProgramPlans
+from runner.errors import ResourceError
+from runner.memory import available_memory, usable_memory
+from runner.training.experiment import Experiment
+
+log = logging.getLogger(__name__)
+
+PROGRAM_BYTES = 150 << 20
+"""Interpreter and libraries of a process: what workers of tiny networks were measured to take."""
+
+CHECKPOINT_COPIES = 5
+"""Of all variables, in the process that writes them: fetched, packed, and read back to be verified."""
+
+_FETCH_COPIES = 2
+"""Of what a worker hands to the master: one of its own, and one in shared memory."""
+
+_LABEL_BYTES = 8
+_RESTORE = "restore"
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """Planned bytes of one process.
+
+    variables: parameters and slots of the optimizer. step: the largest arena, of a step of training, as a rule. sent:
+    tensors on wires, and what the master fetches for a checkpoint. data: the whole dataset, and the batch that is read
+    ahead. checkpoint: copies of all variables as one is written.
+    """
+
+    process: str
+    variables: int = 0
+    step: int = 0
+    sent: int = 0
+    data: int = 0
+    checkpoint: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it, with :data:`PROGRAM_BYTES`."""
+        return self.variables + self.step + self.sent + self.data + self.checkpoint + PROGRAM_BYTES
+
+
+def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[ProcessMemory]:
+    """What every process of a run is planned to take on this machine, the master, which computes nothing, first."""
+    program = experiment.program
+    own_process = program.one_process is not None
+    found = {} if own_process else {"master": ProcessMemory("master")}
+    for device in (each.name for each in experiment.cluster.devices):
+        plans = _plans_of(device, program, planned)
+        process = "main" if own_process else peer_of(device)
+        before = found.get(process) or ProcessMemory(process, data=dataset_bytes(experiment))
+        found[process] = _with_device(before, plans, 0 if own_process else _FETCH_COPIES)
+    saver = "main" if own_process else "master"
+    found[saver] = replace(found[saver], checkpoint=CHECKPOINT_COPIES * _variable_bytes(program))
+    return list(found.values())
+
+
+def dataset_bytes(experiment: Experiment) -> int:
+    """Of both splits, C * H * W + 8 bytes an example: pixels as stored and a label."""
+    facts = experiment.facts
+    return (facts.train_examples + facts.test_examples) * (math.prod(facts.shape) + _LABEL_BYTES)
+
+
+def require_memory(experiment: Experiment) -> None:
+    """Raise ResourceError for a run that this machine cannot hold, whatever else runs on it; warn where it is full now.
+
+    Only where it may come near is anything planned, for plans take time.
+    """
+    if _most_bytes(experiment) > usable_memory() // 2:
+        memory = planned_memory(experiment, ProgramPlans(experiment.program, experiment.cluster, load_kernels()))
+        require_fit(memory, usable_memory())
+        if _total(memory) > available_memory():
+            log.warning("%s", fit_text(memory, usable_memory(), available_memory()))
+
+
+def require_fit(memory: Sequence[ProcessMemory], usable: int) -> None:
+    """Raise ResourceError, with the numbers, where processes need more than the ``usable`` bytes of this machine."""
+    if _total(memory) > usable:
+        largest = max(memory, key=lambda each: each.total)
+        raise ResourceError(
+            f"the run needs {_gib(_total(memory))} of memory in {len(memory)} process(es), and this machine has "
+            f"{_gib(usable)}; the largest, {largest.process}: {_gib(largest.step)} in a step, "
+            f"{_gib(largest.variables)} of variables, {_gib(largest.data)} of data. Use a smaller train.batch_size or "
+            "train.eval_batch_size, more train.microbatches (parallelism=single), fewer workers, a smaller model, or "
+            "data.train_limit"
+        )
+
+
+def fit_text(memory: Sequence[ProcessMemory], usable: int, available: int) -> str:
+    """One line: what is needed beside what there is. usable, available: bytes of this machine, in all and now."""
+    needed = _total(memory)
+    verdict = "" if needed <= available else ", less than it needs" if needed <= usable else ", it cannot fit"
+    return f"memory needed {_gib(needed)}; this machine has {_gib(usable)}, {_gib(available)} available now{verdict}"
+
+
+def _plans_of(device: str, program: Program, planned: ProgramPlans) -> list[DevicePlan]:
+    """Of a device, for all that a run does which is not resumed."""
+    every = (planned.plans(client.signature) for client in program.clients.values() if client.name != _RESTORE)
+    return [plans[device] for plans in every if device in plans]
+
+
+def _with_device(memory: ProcessMemory, plans: Sequence[DevicePlan], fetch_copies: int) -> ProcessMemory:
+    """The process with one device more. fetch_copies: of what is handed out."""
+    fetched = sum(plan.slots[slot].spec.nbytes for plan in plans for slot in plan.fetches.values())
+    variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
+    return replace(
+        memory,
+        variables=memory.variables + sum(variables.values()),
+        step=memory.step + max((plan.arena_bytes for plan in plans), default=0),
+        sent=memory.sent + sum(plan.sent_bytes for plan in plans) + fetch_copies * fetched,
+        data=memory.data + sum(feed.spec.nbytes for plan in plans for feed in plan.feeds),
+    )
+
+
+def _most_bytes(experiment: Experiment) -> int:
+    """More than any plan takes: every value of the graph in a place of its own."""
+    program = experiment.program
+    values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
+    processes = 1 if program.one_process is not None else program.workers + program.servers + 1
+    saved = (CHECKPOINT_COPIES + _FETCH_COPIES) * _variable_bytes(program)
+    return values + saved + processes * (dataset_bytes(experiment) + PROGRAM_BYTES)
+
+
+def _variable_bytes(program: Program) -> int:
+    """Of one copy of everything that a checkpoint holds."""
+    return sum(spec.nbytes for spec in program.variables.values())
+
+
+def _total(memory: Sequence[ProcessMemory]) -> int:
+    return sum(each.total for each in memory)
+
+
+def _gib(count: int) -> str:
+    return f"{count / _GIB:,.2f} GiB"

@@ -1,0 +1,127 @@
+"""What is told of two runs: what differs by name, the rest by number."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.cli import main
+from runner.commands.difference import differences
+from runner.config.configuration import dump
+from runner.records.code_state import CodeState
+from runner.records.provenance import Provenance
+from runner.records.run_directory import RunDirectory
+from runner.records.stored_run import StoredRun, read_run
+from runner.records.summary import Summary
+from tests.small_runs import small_config
+
+Capture = pytest.CaptureFixture[str]
+
+CODE = CodeState("/home/project", "a" * 40, "", 0, [])
+SUMMARY = Summary(
+    run_id="",
+    status="finished",
+    config_hash="",
+    output_dir="",
+    strategy="single",
+    workers=1,
+    versions={"numpy": "2.3.0", "python": "3.11.7"},
+    platform="Linux",
+    processor="CPU",
+    git_commit="a" * 40,
+    provenance=Provenance("runner", "/home", 2, 8 << 30, [CODE]),
+    final={"test/accuracy": 0.5, "perf/step_time_s": 1.0},
+    weights_sha256="f" * 64,
+)
+
+
+def make_run(path: Path, summary: Summary | None, *overrides: str) -> StoredRun:
+    """A run directory with this summary."""
+    with RunDirectory.open(path, resume=False) as directory:
+        directory.config_yaml.write_text(dump(small_config(*overrides)))
+        if summary is not None:
+            replace(summary, run_id=directory.run_id).write(directory.summary_json)
+    return read_run(path)
+
+
+def rows(first: StoredRun, second: StoredRun) -> dict[str, tuple[str, str]]:
+    """What differs, by topic and name."""
+    return {f"{each.topic}: {row[0]}": row[1:] for each in differences(first, second) for row in each.rows}
+
+
+def test_equal_runs_have_no_rows(tmp_path: Path) -> None:
+    found = differences(make_run(tmp_path / "a", SUMMARY), make_run(tmp_path / "b", SUMMARY))
+    assert [each.topic for each in found] == ["configuration", "code", "versions and machine", "results"]
+    assert all(not each.rows and each.equal > 2 for each in found)
+
+
+def test_what_differs_is_told_by_name(tmp_path: Path) -> None:
+    changed = replace(CODE, diff_sha256="b" * 64, diff_bytes=1200, untracked=["new.py"])
+    other = replace(
+        SUMMARY,
+        versions={"numpy": "2.4.0", "python": "3.11.7"},
+        git_commit="a" * 40 + "-dirty",
+        provenance=Provenance("runner", "/home", 4, 8 << 30, [changed]),
+        final={"test/accuracy": 0.625, "perf/step_time_s": 2.0},
+        weights_sha256=None,
+    )
+    first = make_run(tmp_path / "a", SUMMARY)
+    second = make_run(tmp_path / "b", other, "optimizer.lr=0.5", "model.hidden=[7]", "schedule=step")
+    found = rows(first, second)
+    assert found["configuration: optimizer.lr"] == ("0.03", "0.5")
+    assert found["configuration: model.hidden"] == ("[8]", "[7]")
+    assert found["configuration: schedule.boundaries"][0] == "-"
+    assert found["code: commit of runner"] == ("a" * 40, "a" * 40 + "-dirty")
+    assert found["code: project changes"] == ("-", "1,200 bytes, bbbbbbbbbbbb")
+    assert found["code: project untracked"] == ("-", "new.py")
+    assert found["versions and machine: versions.numpy"] == ("2.3.0", "2.4.0")
+    assert found["versions and machine: cores"] == ("2", "4")
+    assert found["results: final.test/accuracy"] == ("0.5", "0.625")
+    assert found["results: weights_sha256"] == ("f" * 64, "-")
+    assert "results: final.perf/step_time_s" not in found
+    assert "configuration: seed" not in found
+
+
+def test_a_killed_run_has_a_configuration_and_no_results(tmp_path: Path) -> None:
+    found = rows(make_run(tmp_path / "a", SUMMARY), make_run(tmp_path / "b", None))
+    assert found["results: status"] == ("finished", "killed")
+    assert not [name for name in found if name.startswith("configuration")]
+
+
+def test_the_command_prints_a_table_and_sums_up_what_is_equal(folder: Path, capsys: Capture) -> None:
+    first, second = make_run(folder / "outputs" / "a", SUMMARY), make_run(folder / "b", SUMMARY, "seed=7")
+    assert main(["compare", first.run_id[:10], "b"]) == 0
+    header, directories, seed, _, equal = capsys.readouterr().out.splitlines()
+    assert header.split() == [first.run_id, second.run_id]
+    assert directories.split() == ["directory", str(first.path), str(second.path)]
+    assert seed.split() == ["configuration:", "seed", "0", "7"]
+    assert equal.startswith("equal: ")
+    assert " of versions and machine, " in equal
+
+
+def test_values_that_look_secret_are_not_printed(folder: Path, capsys: Capture) -> None:
+    for name, token in (("a", "first"), ("b", "second")):
+        run = make_run(folder / name, SUMMARY)
+        run.config_yaml.write_text(
+            json.dumps({"store": {"token": token, "uri": f"http://me:{token}@host"}, "n": [name]})
+        )
+    assert main(["compare", "a", "b"]) == 0
+    output = capsys.readouterr().out
+    assert "configuration: n" in output
+    assert "first" not in output
+    assert "token" not in output
+
+
+def test_long_values_are_cut_in_the_middle(folder: Path, capsys: Capture) -> None:
+    for name in ("a", "b"):
+        untracked = [f"{name}_file_{number}.py" for number in range(20)]
+        code = replace(CODE, untracked=untracked)
+        make_run(folder / name, replace(SUMMARY, provenance=Provenance("", "", 1, 1, [code])))
+    assert main(["compare", "a", "b"]) == 0
+    output = capsys.readouterr().out
+    assert "a_file_0.py, a_file_1.py, a_file_2.py," in output
+    assert "_18.py, a_file_19.py  b_file_0.py" in output
+    assert "Changes since a commit are in code.diff" in output

@@ -1,0 +1,75 @@
+"""Which configuration repeats a run, and when none is promised to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from runner.commands.repetition import repetition_of
+from runner.config.check import check
+from runner.records.stored_run import StoredRun
+from tests.small_runs import small_config
+
+BACKUPS = ("parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1")
+SLOW = ("cluster=slow_worker",)
+
+
+def stored(path: Path, *, starts: int = 1) -> StoredRun:
+    """A run in ``path``."""
+    return StoredRun(path, "0123", starts, None)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("parallelism=sync_data",),
+        ("parallelism=async_data", "parallelism.virtual_time=true"),
+        ("parallelism=async_data", "parallelism.replay=endings-1.jsonl"),
+        (*BACKUPS, "parallelism.replay=contributors.jsonl"),
+    ],
+)
+def test_what_the_configuration_decides_is_repeated_as_it_is(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    config = small_config(*overrides)
+    for record in ("endings-1.jsonl", "contributors.jsonl"):
+        (tmp_path / record).touch()
+    found = repetition_of(config, stored(tmp_path, starts=2))
+    assert (found.config, found.replayed, found.doubt) == (config, None, "")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "record", "starts"),
+    [
+        (("parallelism=async_data", *SLOW), "endings-1.jsonl", 1),
+        ((*BACKUPS, *SLOW), "contributors.jsonl", 2),
+    ],
+)
+def test_where_workers_raced_the_record_is_replayed(
+    overrides: tuple[str, ...], record: str, starts: int, tmp_path: Path
+) -> None:
+    (tmp_path / record).touch()
+    found = repetition_of(small_config(*overrides), stored(tmp_path, starts=starts))
+    assert (found.replayed, found.doubt) == (tmp_path / record, "")
+    assert found.config.parallelism.replay == str(tmp_path / record)
+    check(found.config)
+    assert found.config.cluster.emulate == (record == "contributors.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "starts", "doubt"),
+    [
+        (("parallelism=async_data",), 1, "its replicas raced, and .*endings-1.jsonl is not there"),
+        (("parallelism=async_data",), 2, "its replicas raced, and it was started 2 times"),
+        (BACKUPS, 1, "backup workers raced, and .*contributors.jsonl is not there"),
+    ],
+)
+def test_without_a_whole_record_nothing_is_promised(
+    overrides: tuple[str, ...], starts: int, doubt: str, tmp_path: Path
+) -> None:
+    if starts == 2:
+        (tmp_path / "endings-1.jsonl").touch()
+    config = small_config(*overrides)
+    found = repetition_of(config, stored(tmp_path, starts=starts))
+    assert (found.config, found.replayed) == (config, None)
+    assert re.search(doubt, found.doubt)

@@ -1,0 +1,55 @@
+"""A run of several processes is had again: by its configuration, or by the record of what its workers did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.command import run_command, summary_of
+
+SHORT = (
+    "tracking=none",
+    "train.steps=8",
+    "train.eval_every=1000",
+    "cluster.threads_per_worker=1",
+    "hydra.run.dir=first",
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "note"),
+    [
+        (("model=lenet",), ""),
+        (("model=mlp", "parallelism=async_data", "parallelism.workers=3"), "first/endings-1.jsonl"),
+        (
+            (
+                "model=mlp",
+                "parallelism.combine=parameter_server",
+                "parallelism.backup_workers=1",
+            ),
+            "first/contributors.jsonl",
+        ),
+    ],
+    ids=["synchronous", "asynchronous", "backup workers"],
+)
+def test_a_run_comes_to_the_same_weights_again(settings: tuple[str, ...], note: str, tmp_path: Path) -> None:
+    assert "weights_sha256" in run_command(tmp_path, *SHORT, *settings).output
+    again = run_command(tmp_path, "rerun", "first", "--output", "second")
+    assert again.finish() == 0, again.errors
+    assert "\nthe same weights as run " in again.output
+    assert note in again.errors
+    first, second = summary_of(tmp_path / "first"), summary_of(tmp_path / "second")
+    assert second.weights_sha256 == first.weights_sha256
+    assert second.repeats == first.run_id
+
+
+def test_a_run_is_found_by_its_id_in_the_store_which_holds_where_it_comes_from(tmp_path: Path) -> None:
+    one = ("model=mlp", "parallelism=single", "cluster.threads_per_worker=1", "train.steps=2", "hydra.run.dir=far/away")
+    assert "weights_sha256" in run_command(tmp_path, *one).output
+    run_id = summary_of(tmp_path / "far" / "away").run_id
+    again = run_command(tmp_path, "rerun", run_id, "--output", "second")
+    assert again.finish() == 0, again.errors
+    compared = run_command(tmp_path, "compare", run_id, "second")
+    assert compared.finish() == 0, compared.errors
+    assert "equal: " in compared.output
