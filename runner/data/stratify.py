@@ -33,7 +33,8 @@ def validation_split(
     """Return the sorted indices (kept, held out) of a split that holds out exactly ``examples``, less than all.
 
     Every class gives its share of them, rounded by the method of largest remainders, with lots drawn where these are
-    equal; a class is emptied only where there is no other way. Which examples are held out depends on (seed, name, labels) only.
+    equal; a class is emptied only where there is no other way. Which examples are held out depends on (seed, name,
+    labels) only.
     """
     classes, counts = np.unique(labels, return_counts=True)
     taken, remainders = np.divmod(counts * examples, len(labels))
