@@ -71,7 +71,7 @@ class Arrays(OwnFiles):
             for split in ("train", "test")
         )
         scale = 255.0 if train.images.dtype == np.uint8 else 1.0
-        return Dataset(self.name, train, test, facts.class_names, self.normalisation(train.images, scale))
+        return Dataset(self.name, train, test, facts.class_names, self.normalisation_of(train.images, scale))
 
     def _headers(self) -> dict[str, ArrayHeader]:
         """The headers of all arrays, of which those of the images are as they must be."""

@@ -53,7 +53,7 @@ class ImageFolder(OwnFiles):
         """Decode all images. Raises DataError, naming the file, for one that cannot be decoded."""
         facts, listed = self.facts(), self._listed()
         train, test = (self._split(split, facts.class_names) for split in listed)
-        return Dataset(self.name, train, test, facts.class_names, self.normalisation(train.images, 255.0))
+        return Dataset(self.name, train, test, facts.class_names, self.normalisation_of(train.images, 255.0))
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
         """The files of each class of the train and of the test split."""

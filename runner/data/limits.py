@@ -11,13 +11,14 @@ from runner.data.settings import DatasetSettings
 
 
 def facts_of(settings: DatasetSettings) -> Facts:
-    """The facts of a dataset within its limits; nothing is read."""
+    """The facts of a dataset within its limits and with the validation split that is asked for; nothing is read."""
     facts = settings.facts()
-    return replace(
+    limited = replace(
         facts,
         train_examples=_count(facts.train_examples, settings.train_limit),
         test_examples=_count(facts.test_examples, settings.test_limit),
     )
+    return limited.carved(settings.val_fraction)
 
 
 def load(settings: DatasetSettings) -> Dataset:

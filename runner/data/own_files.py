@@ -70,7 +70,7 @@ class OwnFiles(DatasetSettings):
                 "every process holds them all: use fewer or smaller images, or raise data.max_bytes"
             )
 
-    def normalisation(self, images: NDArray[Any], scale: float) -> Normalisation:
+    def normalisation_of(self, images: NDArray[Any], scale: float) -> Normalisation:
         """Return the one that is set, or else the one that takes train ``images`` to mean 0 and deviation 1.
 
         Raises DataError where a channel is the same everywhere.

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from runner.data.augment import Augment
-from runner.data.dataset import Dataset, Facts
+from runner.data.dataset import Dataset, Facts, Normalisation
 from runner.errors import ConfigError
 
 
@@ -14,7 +14,8 @@ class DatasetSettings(ABC):
 
     cache_dir: folder of fetched datasets, None for the user's own (see ``runner.data.cache``); the datasets
     that need no fetching leave it unread. train_limit, test_limit: most examples of a split that are used, spread
-    evenly over it (see ``runner.data.limits``); None for all.
+    evenly over it (see ``runner.data.limits``); None for all. val_fraction: share of the train split that becomes the
+    validation split, drawn by the run's seed, of every class its part; 0: there is none.
     """
 
     name: str = ""
@@ -22,13 +23,21 @@ class DatasetSettings(ABC):
     cache_dir: str | None = None
     train_limit: int | None = None
     test_limit: int | None = None
+    val_fraction: float = 0.0
 
     def __post_init__(self) -> None:
         for key in ("train_limit", "test_limit"):
             limit = getattr(self, key)
             if limit is not None and limit < 1:
                 raise ConfigError(f"data.{key} is {limit}; it must be at least 1, or null for all examples")
-        smallest = min(self.facts().shape[1:])
+        facts = self.facts()
+        examples = min(facts.train_examples, self.train_limit or facts.train_examples)
+        if not 0.0 <= self.val_fraction < 1.0 or (self.val_fraction and examples < 2):
+            raise ConfigError(
+                f"data.val_fraction is {self.val_fraction}, of {examples} train examples; it must be 0, or "
+                "lie between 0 and 1 and leave an example on both sides"
+            )
+        smallest = min(facts.shape[1:])
         if self.augment.crop_padding >= smallest:
             raise ConfigError(
                 f"data.augment.crop_padding is {self.augment.crop_padding}; for dataset {self.name!r} "
@@ -38,6 +47,10 @@ class DatasetSettings(ABC):
     @abstractmethod
     def facts(self) -> Facts:
         """Return shape, classes and counts of all examples, without reading any data."""
+
+    def normalisation(self) -> Normalisation:
+        """Return how stored pixels become the network's inputs. Raises DataError where the data must be read for it."""
+        return self.load().normalisation
 
     def require_present(self) -> None:  # noqa: B027 - nothing to do is the rule, not an omission
         """Raise DataError, with the command that mends it, if the dataset must be fetched and was not.

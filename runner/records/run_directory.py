@@ -18,6 +18,9 @@ from typing import Self
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, ResourceError
 from runner.files import create_directory, fsync_directory, read_regular, replace_durably
 
+CONFIG_FILE = "config.yaml"
+"""The resolved configuration of a run, in its directory."""
+
 PLACEMENT_FILE = "placement.json"
 """Where the layers of a model-parallel run are, in its directory."""
 
@@ -99,7 +102,17 @@ class RunDirectory:
     @property
     def config_yaml(self) -> Path:
         """The resolved configuration."""
-        return self.path / "config.yaml"
+        return self.path / CONFIG_FILE
+
+    def store_configuration(self, text: bytes) -> None:
+        """Store the configuration of this start of the run.
+
+        Another one, by which earlier starts went, is kept beside it as ``config-N.yaml``, N being the last of them.
+        """
+        stored = self.config_yaml
+        if stored.exists() and (earlier := stored.read_bytes()) != text:
+            replace_durably(self.path / f"config-{self.epoch - 1}.yaml", earlier)
+        replace_durably(stored, text)
 
     @property
     def code_diff(self) -> Path:

@@ -35,6 +35,7 @@ from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
+from runner.training.evaluation import with_validation
 from runner.training.experiment import Experiment
 from runner.training.placement import settle
 
@@ -62,6 +63,8 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     if isinstance(config.parallelism, ModelParallel):
         settled = settle(config.parallelism, program, cluster, kept_placement)
         program = settled.program
+    if facts.val_examples:
+        program = with_validation(program)
     return Experiment(
         config=config,
         facts=facts,
