@@ -22,11 +22,12 @@ from runner.errors import ConfigError, Interrupted, NonFiniteLossError, RunnerEr
 from runner.files import replace_durably
 from runner.plugin import provenance
 from runner.records.decisions import dropped_by_worker
-from runner.records.provenance import Provenance, provenance_here, provenance_tags
+from runner.records.provenance import Provenance, provenance_here
 from runner.records.record import Record
 from runner.records.redaction import redacted_arguments
 from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, RunDirectory
 from runner.records.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
+from runner.records.tags import summary_tags
 from runner.signals import StopRequest
 from runner.sweep.place import SweepPlace
 from runner.tracking import RunInfo, job_name, sweep_name
@@ -43,9 +44,6 @@ from runner.training.start import Start, begin, continued_start, fresh_start
 from runner.training.trainer import Progress, Trainer
 
 log = logging.getLogger(__name__)
-
-# The name under which MLflow's pages show the version of a run's code.
-_COMMIT_TAG = "mlflow.source.git.commit"
 
 
 def run(
@@ -217,27 +215,13 @@ class _Life:
             run_id=self._directory.run_id,
             name=self._name(),
             run_dir=self._directory.path,
-            tags=self._tags(),
+            tags=summary_tags(self.summary),
             first_step=first_step + 1 if first_step else 0,
             history=self._directory.metrics_jsonl if self._resume else None,
             sweep_dir=None if self._sweep is None else self._sweep.directory,
             sweep_name="" if self._sweep is None else sweep_name(self._sweep.swept),
         )
         return Record(self._directory, tracker, info)
-
-    def _tags(self) -> dict[str, str]:
-        summary = self.summary
-        known = {
-            _COMMIT_TAG: summary.git_commit,
-            "runner.emulated": summary.emulated,
-            "runner.repeats": summary.repeats,
-            "runner.processor": summary.processor,
-            "runner.system": summary.platform,
-            "runner.versions": ", ".join(f"{name} {version}" for name, version in summary.versions.items()),
-            **({} if summary.provenance is None else provenance_tags(summary.provenance)),
-            "runner.plugins": ", ".join(f"{name} sha256:{digest}" for name, digest in summary.plugins.items()),
-        }
-        return {"runner.run_dir": str(self._directory.path)} | {tag: text for tag, text in known.items() if text}
 
     def _name(self) -> str:
         if self._sweep is not None and self._sweep.swept:
