@@ -5,11 +5,12 @@ A reader never sees half of one, a damaged one is never loaded, and nothing in o
 
 from runner.checkpoint.limits import MINIMUM_KEEP
 from runner.checkpoint.reading import Checkpoint, Expected, load, newest
-from runner.checkpoint.records import CheckpointMeta, Manifest, ShardRecord, VariableRecord
+from runner.checkpoint.records import BEST_STEP, CheckpointMeta, Manifest, ShardRecord, VariableRecord
 from runner.checkpoint.variables import weights_sha256
 from runner.checkpoint.writing import save
 
 __all__ = [
+    "BEST_STEP",
     "MINIMUM_KEEP",
     "Checkpoint",
     "CheckpointMeta",

@@ -17,6 +17,9 @@ from runner.errors import CheckpointError, NumericError
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LARGEST_COUNT = 2**63 - 1
 
+BEST_STEP = "best/step"
+"""Of the progress: the step of the checkpoint that is kept as the best so far."""
+
 
 def expect(holds: bool, what: str, came: object, expected: str) -> None:
     """Raise CheckpointError unless ``holds``; ``came`` may be hostile and is shown escaped and short."""
@@ -71,7 +74,8 @@ class CheckpointMeta:
     config_hash, run_id: letters, digits and ``. _ -``. epoch: number of this start of the run, from the run
     directory (not an epoch of the data). examples: training examples consumed so far. progress: finite
     numbers the loop continues from, such as the best metric so far or the seconds spent; named like
-    variables.
+    variables. Its entry :data:`BEST_STEP` is the step of the checkpoint that is the best so far, this one or an
+    earlier one.
     """
 
     config_hash: str
@@ -90,6 +94,12 @@ class CheckpointMeta:
             expect(_is_number(value), f"progress {name}", value, "a float or an int of 64 bits")
             if not math.isfinite(value):
                 raise NumericError(f"checkpoint progress {name}: came {value}, expected a finite number")
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best checkpoint so far, None where none is kept as such."""
+        step = self.progress.get(BEST_STEP)
+        return None if step is None else int(step)
 
 
 @dataclass(frozen=True)

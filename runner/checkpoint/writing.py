@@ -38,8 +38,9 @@ def save(
     """Write ``variables``, unsharded name -> array of any layout, as ``directory/step-N``; return its path.
 
     When it returns, the checkpoint is on the disk and has been read back, and older ones are pruned so that
-    ``keep`` remain with it. One of the same step with the same variables is left as it is. The caller holds
-    the lock of the run directory, and ``meta.epoch`` is the epoch that goes with it.
+    ``keep`` remain with it, and the one that ``meta`` names as the best. One of the same step with the same
+    variables is left as it is. The caller holds the lock of the run directory, and ``meta.epoch`` is the epoch that
+    goes with it.
 
     Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError when
     the disk is full or refuses; CheckpointError for what the format cannot hold, for other variables under
@@ -61,7 +62,7 @@ def save(
         _require_space(directory, sum(map(len, files.values())))
         _commit(final, files, meta.epoch)
         _read_back(final, manifest)
-        _prune(directory, step, keep, meta.epoch)
+        _prune(directory, manifest, keep)
     return final
 
 
@@ -138,12 +139,13 @@ def _read_back(final: Path, manifest: Manifest) -> None:
         raise CheckpointError(f"{final} reads back as another checkpoint; two processes write in one directory")
 
 
-def _prune(directory: Path, step: int, keep: int, epoch: int) -> None:
-    """Discard checkpoints older than ``step`` so that ``keep`` remain with it.
+def _prune(directory: Path, newest: Manifest, keep: int) -> None:
+    """Discard checkpoints older than the newest so that ``keep`` remain with it, and the best.
 
     Later steps can only be damaged ones that the resumed run has not reached again; they are not counted,
     so that they cannot push out a good one.
     """
-    older = [path for other, path in layout.committed(directory) if other < step]
-    for path in older[keep - 1 :]:
-        layout.discard(path, epoch)
+    older = [(step, path) for step, path in layout.committed(directory) if step < newest.step]
+    for step, path in older[keep - 1 :]:
+        if step != newest.meta.best_step:
+            layout.discard(path, newest.meta.epoch)

@@ -18,13 +18,17 @@ def results_table(summary: Summary) -> str:
 
 def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "status", summary.status
+    if summary.stopped:
+        yield "stopped early", summary.stopped
     yield "strategy", f"{summary.strategy}, {summary.workers} worker(s), kernels {_kernels(summary)}"
     if summary.emulated:
         yield "network", f"emulated: {summary.emulated}"
-    for name in ("test/accuracy", "test/loss", "train/loss"):
+    for name in ("test/accuracy", "test/loss", "val/accuracy", "val/loss", "train/loss"):
         if name in summary.final:
             best = summary.best.get(name)
             yield name, f"{summary.final[name]:.4f}" + ("" if best is None else f"  (best {best:.4f})")
+    if summary.best_checkpoint is not None:
+        yield "best checkpoint", f"{summary.best_checkpoint}, {summary.monitor} {summary.best_value:.4f}"
     yield "steps", f"{summary.steps:,} ({summary.examples:,} examples) in {summary.wall_seconds:.1f} s"
     if summary.step_time_s:
         p10, median, p90 = (summary.step_time_s[key] * 1000 for key in ("p10", "median", "p90"))

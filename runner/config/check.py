@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from runner.config.monitor import MONITORED
+from runner.config.monitor import MONITORED, monitor_of
 from runner.config.schema import Config, worker_processes
 from runner.errors import ConfigError
 
@@ -44,6 +44,16 @@ def _single_values(config: Config) -> Iterator[str]:
 def _monitor(config: Config) -> Iterator[str]:
     if config.train.monitor not in (None, *MONITORED):
         yield f"train.monitor={config.train.monitor!r}: expected one of {', '.join(MONITORED)}, or null"
+    elif monitor_of(config).metric.startswith("val/") and not config.data.val_fraction:
+        yield (
+            f"train.monitor={config.train.monitor} with data.val_fraction=0: there is no validation split; set "
+            "data.val_fraction above 0, or monitor test/accuracy or test/loss"
+        )
+    min_delta = config.train.min_delta
+    if not (math.isfinite(min_delta) and min_delta >= 0):
+        yield f"train.min_delta={min_delta}: expected a finite number, 0 or more"
+    if min_delta and config.train.patience is None:
+        yield f"train.min_delta={min_delta} with train.patience=null: nothing waits for better; set train.patience"
 
 
 def _counts(config: Config) -> Iterator[str]:
@@ -54,6 +64,7 @@ def _counts(config: Config) -> Iterator[str]:
         "train.log_every": config.train.log_every,
         "train.eval_every": config.train.eval_every,
         "train.steps": config.train.steps,
+        "train.patience": config.train.patience,
         "checkpoint.every_steps": config.checkpoint.every_steps,
         "parallelism.workers": config.parallelism.workers,
     }

@@ -26,5 +26,12 @@ class Monitor:
 
 
 def monitor_of(config: Config) -> Monitor:
-    """The metric by which runs of this configuration are compared."""
-    return Monitor(config.train.monitor or "test/accuracy")
+    """The metric by which runs of this configuration and their checkpoints are compared."""
+    return Monitor(config.train.monitor or ("val/accuracy" if config.data.val_fraction else "test/accuracy"))
+
+
+def keeps_best(config: Config) -> bool:
+    """Whether the best checkpoint is kept: as said, or where something else asks for a comparison."""
+    if config.checkpoint.keep_best is not None:
+        return config.checkpoint.keep_best
+    return config.train.patience is not None or config.train.monitor is not None or config.data.val_fraction > 0

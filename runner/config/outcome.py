@@ -12,7 +12,12 @@ from runner.config.schema import Config
 _SECTIONS = ("seed", "precision", "model", "data", "optimizer", "schedule", "parallelism", "train", "checkpoint")
 _ORDERS = ("virtual_time", "replay")
 """Keys of a strategy that say where the order comes from."""
-_NOT_DECISIVE = {"train": ("log_every",), "data": ("cache_dir",), "checkpoint": ("keep",), "parallelism": _ORDERS}
+_NOT_DECISIVE = {
+    "train": ("log_every",),
+    "data": ("cache_dir",),
+    "checkpoint": ("keep", "keep_best"),
+    "parallelism": _ORDERS,
+}
 """Keys that decide no value."""
 
 

@@ -31,7 +31,9 @@ class TrainConfig:
     eval_every: int | None = key(None, "steps between evaluations; null: once per epoch")
     eval_batch_size: int = key(256, "examples per evaluation batch, over all workers")
     log_every: int = key(10, "steps between logged training metrics")
-    monitor: str | None = key(None, "metric by which runs and checkpoints are compared; null: test/accuracy")
+    monitor: str | None = key(None, "metric by which runs and checkpoints are compared; null: val/ or test/accuracy")
+    patience: int | None = key(None, "evaluations without a better train.monitor before the run ends; null: any number")
+    min_delta: float = key(0.0, "for train.patience: better is better by more than this")
 
 
 @dataclass
@@ -40,6 +42,9 @@ class CheckpointConfig:
 
     every_steps: int | None = key(None, "steps between checkpoints; null: only at the end")
     keep: int = key(3, "newest checkpoints kept, 3 or more")
+    keep_best: bool | None = key(
+        None, "keep the best by train.monitor too; null: if monitor, patience or data.val_fraction is set"
+    )
 
 
 @dataclass

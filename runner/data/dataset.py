@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from runner.data.stratify import held_out
 
 
 @dataclass(frozen=True)
 class Facts:
     """What the rest of the program must know of a dataset, without reading it.
 
-    shape: (C, H, W) of one image; class_names[i] is the name of label i; the examples are counted per split.
+    shape: (C, H, W) of one image; class_names[i] is the name of label i; the examples are counted per split. Those of
+    the validation split are no train examples.
     """
 
     shape: tuple[int, int, int]
     class_names: tuple[str, ...]
     train_examples: int
     test_examples: int
+    val_examples: int = 0
 
     @property
     def classes(self) -> int:
         """Number of classes; labels are 0..classes-1."""
         return len(self.class_names)
+
+    def carved(self, val_fraction: float) -> Facts:
+        """The facts after this share of the train split, in (0, 1), became the validation split; 0: as they are."""
+        if not val_fraction:
+            return self
+        val = held_out(self.train_examples, val_fraction)
+        return replace(self, train_examples=self.train_examples - val, val_examples=val)
 
 
 @dataclass(frozen=True)

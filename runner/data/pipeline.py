@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.data.augment import DRAWS_PER_IMAGE, Augment
-from runner.data.dataset import Dataset
+from runner.data.dataset import Dataset, Split
+from runner.data.stratify import validation_split
 from runner.kernels import philox
 
 Batch = Mapping[str, NDArray[Any]]
@@ -21,7 +23,8 @@ class Pipeline:
 
     Train batches come from an endless stream of examples: position p belongs to epoch p // n and holds
     example permutation(epoch)[p % n]; step s takes positions s * batch_size onwards, so nothing is ever
-    dropped. Test batches run through the test split in order; the last is filled up with zeros. Shares are
+    dropped. Batches of "test" and "val" run through their split in order; the last is filled up with zeros. The
+    validation split is carved from the train split by (seed, dataset): its examples are not in the stream. Shares are
     cut from the whole batch and every draw belongs to a position: no result depends on the number of shares.
     """
 
@@ -34,14 +37,18 @@ class Pipeline:
         eval_batch_size: int | None = None,
         dtype: str,
         augment: Augment | None = None,
+        val_fraction: float = 0.0,
     ) -> None:
         """Serve ``dataset`` in batches of ``batch_size``, images in ``dtype`` ("float32" or "float64").
 
-        eval_batch_size: of split "test"; as for "train" when None.
+        eval_batch_size: of splits "test" and "val"; as for "train" when None. val_fraction: share of the train split
+        that is split "val"; 0: there is none.
         """
         self._dataset = dataset
         self._seed = seed
-        self._batch_sizes = {"train": batch_size, "test": eval_batch_size or batch_size}
+        self._parts = _parts(dataset, val_fraction, seed)
+        evaluated = eval_batch_size or batch_size
+        self._batch_sizes = {split: batch_size if split == "train" else evaluated for split in self._parts}
         self._dtype = np.dtype(dtype)
         self._augment = augment or Augment()
         self._augment_key = philox.key(seed, f"{dataset.name}/augment")
@@ -49,7 +56,7 @@ class Pipeline:
         self._epoch_order = lru_cache(maxsize=2)(self._draw_epoch_order)
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
-        """Return examples lo..hi-1 of the whole batch of ``step`` of split "train" or "test".
+        """Return examples lo..hi-1 of the whole batch of ``step`` of split "train", "test" or, if there is one, "val".
 
         x: (hi-lo, C, H, W) normalised, in the pipeline's dtype; y: (hi-lo,) int64 labels; index: (hi-lo,)
         int64 position in the stream; mask: (hi-lo,) in the pipeline's dtype, 1 for an example and 0 for
@@ -58,39 +65,38 @@ class Pipeline:
         Raises ValueError for another split, a negative step or a share outside the batch.
         """
         if split not in self._batch_sizes:
-            raise ValueError(f"unknown split {split!r}; the splits are 'train' and 'test'")
+            raise ValueError(f"unknown split {split!r}; the splits are {', '.join(map(repr, self._parts))}")
         batch_size = self._batch_sizes[split]
         if step < 0 or not 0 <= lo <= hi <= batch_size:
             raise ValueError(f"share [{lo}, {hi}) of step {step} does not exist: a batch has {batch_size} examples")
         positions = step * batch_size + np.arange(lo, hi, dtype=np.int64)
-        return self._train_batch(step, positions) if split == "train" else self._test_batch(positions)
+        return self._train_batch(step, positions) if split == "train" else self._scored_batch(split, positions)
 
     def _train_batch(self, step: int, positions: NDArray[np.int64]) -> Batch:
-        train = self._dataset.train
-        examples = self._examples_at(positions)
-        images = train.images[examples]
+        images, labels = self._parts["train"].take(self._examples_at(positions))
         if self._augment.active:
             draws = philox.uniform(self._augment_key, positions, DRAWS_PER_IMAGE, step)
             images = self._augment.apply(images, draws)
         return {
             "x": self._dataset.normalisation.apply(images, self._dtype),
-            "y": train.labels[examples],
+            "y": labels,
             "index": positions,
             "mask": np.ones(len(positions), self._dtype),
         }
 
-    def _test_batch(self, positions: NDArray[np.int64]) -> Batch:
-        test = self._dataset.test
-        real = positions < len(test)
+    def _scored_batch(self, split: str, positions: NDArray[np.int64]) -> Batch:
+        part = self._parts[split]
+        real = positions < len(part)
+        images, labels = part.take(positions[real])
         x = np.zeros((len(positions), *self._dataset.shape), self._dtype)
-        x[real] = self._dataset.normalisation.apply(test.images[positions[real]], self._dtype)
+        x[real] = self._dataset.normalisation.apply(images, self._dtype)
         y = np.zeros(len(positions), np.int64)
-        y[real] = test.labels[positions[real]]
+        y[real] = labels
         return {"x": x, "y": y, "index": positions, "mask": real.astype(self._dtype)}
 
     def _examples_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which train example stands at each position of the stream."""
-        epochs, offsets = np.divmod(positions, len(self._dataset.train))
+        epochs, offsets = np.divmod(positions, len(self._parts["train"]))
         examples = np.empty_like(positions)
         for epoch in np.unique(epochs):
             chosen = epochs == epoch
@@ -99,4 +105,30 @@ class Pipeline:
 
     def _draw_epoch_order(self, epoch: int) -> NDArray[np.int64]:
         key = philox.key(self._seed, f"{self._dataset.name}/epoch/{epoch}")
-        return philox.permutation(key, len(self._dataset.train))
+        return philox.permutation(key, len(self._parts["train"]))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some examples of a split, by their indices; None: all of them. Nothing is copied until it is taken."""
+
+    whole: Split
+    indices: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.whole) if self.indices is None else len(self.indices)
+
+    def take(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Return images and labels of the examples at ``positions`` of the part."""
+        examples = positions if self.indices is None else self.indices[positions]
+        return self.whole.images[examples], self.whole.labels[examples]
+
+
+def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, _Part]:
+    """What each split reads."""
+    test = _Part(dataset.test)
+    if not val_fraction:
+        return {"train": _Part(dataset.train), "test": test}
+    examples = dataset.facts.carved(val_fraction).val_examples
+    kept, held_out = validation_split(dataset.train.labels, examples, seed, dataset.name)
+    return {"train": _Part(dataset.train, kept), "val": _Part(dataset.train, held_out), "test": test}

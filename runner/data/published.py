@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from runner.data.cache import PublishedDataset, load_published, require_cached
-from runner.data.dataset import Dataset, Facts
+from runner.data.dataset import Dataset, Facts, Normalisation
 from runner.data.settings import DatasetSettings
 
 
@@ -17,6 +17,10 @@ class PublishedSettings(DatasetSettings):
     def facts(self) -> Facts:
         """Return shape, classes and counts; nothing is read."""
         return self.published.facts
+
+    def normalisation(self) -> Normalisation:
+        """Return the known one; nothing is read."""
+        return self.published.normalisation
 
     def require_present(self) -> None:
         """Raise DataError if it was not fetched."""

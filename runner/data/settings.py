@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from runner.data.augment import Augment
-from runner.data.dataset import Dataset, Facts
+from runner.data.dataset import Dataset, Facts, Normalisation
 from runner.errors import ConfigError
 
 
@@ -13,15 +13,23 @@ class DatasetSettings(ABC):
     """Settings of one dataset. Impossible values raise ConfigError when the object is made.
 
     cache_dir: folder of fetched datasets, None for the user's own (see ``runner.data.cache``); the datasets
-    that need no fetching leave it unread.
+    that need no fetching leave it unread. val_fraction: share of the train split that becomes the validation split,
+    drawn by the run's seed, of every class its part; 0: there is none.
     """
 
     name: str = ""
     augment: Augment = field(default_factory=Augment)
     cache_dir: str | None = None
+    val_fraction: float = 0.0
 
     def __post_init__(self) -> None:
-        smallest = min(self.facts().shape[1:])
+        facts = self.facts()
+        if not 0.0 <= self.val_fraction < 1.0 or (self.val_fraction and facts.train_examples < 2):
+            raise ConfigError(
+                f"data.val_fraction is {self.val_fraction}, of {facts.train_examples} train examples; it must be 0, or "
+                "lie between 0 and 1 and leave an example on both sides"
+            )
+        smallest = min(facts.shape[1:])
         if self.augment.crop_padding >= smallest:
             raise ConfigError(
                 f"data.augment.crop_padding is {self.augment.crop_padding}; for dataset {self.name!r} "
@@ -30,7 +38,15 @@ class DatasetSettings(ABC):
 
     @abstractmethod
     def facts(self) -> Facts:
-        """Return shape, classes and counts, without reading any data."""
+        """Return shape, classes and counts, without reading any data and before a validation split is carved."""
+
+    def carved_facts(self) -> Facts:
+        """Return the facts with the validation split that is asked for."""
+        return self.facts().carved(self.val_fraction)
+
+    def normalisation(self) -> Normalisation:
+        """Return how stored pixels become the network's inputs. Raises DataError where the data must be read for it."""
+        return self.load().normalisation
 
     def require_present(self) -> None:  # noqa: B027 - nothing to do is the rule, not an omission
         """Raise DataError, with the command that mends it, if the dataset must be fetched and was not.

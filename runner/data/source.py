@@ -33,7 +33,7 @@ def source_from_config(
 ) -> Prefetcher:
     """Load the dataset that ``config`` describes and return it as batches, read ahead by a thread.
 
-    batch_size, eval_batch_size: the whole batch over all workers, of splits "train" and "test". dtype: of x and
+    batch_size, eval_batch_size: the whole batch over all workers, of split "train" and of the others. dtype: of x and
     mask, "float32" or "float64". The caller closes the source. Raises ConfigError (see ``settings_from_config``),
     and DataError if the data cannot be read.
     """
@@ -45,5 +45,6 @@ def source_from_config(
         eval_batch_size=eval_batch_size,
         dtype=dtype,
         augment=settings.augment,
+        val_fraction=settings.val_fraction,
     )
     return Prefetcher(pipeline)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,9 +22,35 @@ def stratified_split(
 
     Which examples are held out depends on (seed, name, class) only.
     """
+    classes, counts = np.unique(labels, return_counts=True)
+    taken = [held_out(int(count), fraction) for count in counts]
+    return _drawn(labels, dict(zip(classes.tolist(), taken, strict=True)), seed, f"{name}/split")
+
+
+def validation_split(
+    labels: NDArray[np.int64], examples: int, seed: int, name: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the sorted indices (kept, held out) of a split that holds out exactly ``examples``, less than all.
+
+    Every class gives its share of them, rounded by the method of largest remainders, with lots drawn where these are
+    equal; a class is emptied only where there is no other way. Which examples are held out depends on (seed, name,
+    labels) only.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    taken, remainders = np.divmod(counts * examples, len(labels))
+    ties = philox.permutation(philox.key(seed, f"{name}/val"), len(classes))
+    order = np.lexsort((ties, -remainders, taken + 1 >= counts))
+    taken[order[: examples - taken.sum()]] += 1
+    return _drawn(labels, dict(zip(classes.tolist(), taken.tolist(), strict=True)), seed, f"{name}/val")
+
+
+def _drawn(
+    labels: NDArray[np.int64], taken: Mapping[int, int], seed: int, stream: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Hold out so many examples of each class, drawn from a stream of its own."""
     out = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
+    for label, count in taken.items():
         members = np.flatnonzero(labels == label)
-        order = philox.permutation(philox.key(seed, f"{name}/split/{label}"), len(members))
-        out[members[order[: held_out(len(members), fraction)]]] = True
+        order = philox.permutation(philox.key(seed, f"{stream}/{label}"), len(members))
+        out[members[order[:count]]] = True
     return np.flatnonzero(~out), np.flatnonzero(out)

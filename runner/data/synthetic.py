@@ -47,15 +47,19 @@ class Synthetic(DatasetSettings):
         names = tuple(f"class {label}" for label in range(self.classes))
         return Facts((channels, height, width), names, self.examples, self.test_examples)
 
+    def normalisation(self) -> Normalisation:
+        """Return what the draws come to; nothing is drawn."""
+        channels = self.shape[0]
+        return Normalisation(scale=255.0, mean=(_MEAN,) * channels, std=(_STD,) * channels)
+
     def load(self) -> Dataset:
         """Draw both splits. Takes C * H * W bytes per example."""
-        channels = self.shape[0]
         return Dataset(
             self.name,
             self._split("train", self.examples),
             self._split("test", self.test_examples),
             self.facts().class_names,
-            Normalisation(scale=255.0, mean=(_MEAN,) * channels, std=(_STD,) * channels),
+            self.normalisation(),
         )
 
     def _split(self, split: str, examples: int) -> Split:

@@ -19,6 +19,7 @@ from runner.engine.deferred import require_launchable, require_settled
 from runner.engine.device import Cluster
 from runner.engine.emulation import Emulation
 from runner.engine.feeds import expand_feeds
+from runner.engine.inputs import InputSlot
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
 from runner.engine.recording import from_document
@@ -77,7 +78,7 @@ class ClusterSession:
         self._sent = dict.fromkeys(self._workers, 0)
         self._peaks = dict.fromkeys(self._workers, 0)
         self._libraries: set[str] = set()
-        self._plans: dict[Signature, RemotePlan] = {}
+        self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
         self._under_way: dict[str, _UnderWay] = {}
         self._by_plan: dict[str, _UnderWay] = {}
         self._training_is_loaded = False
@@ -209,9 +210,10 @@ class ClusterSession:
         return self._started
 
     def _load(self, client: Client) -> RemotePlan:
-        """Hand each worker its part of a client, once; the plan is cached by signature."""
+        """Hand each worker its part of a client, once; the plan is cached by signature and what workers read."""
         signature = client.signature
-        plan = self._plans.get(signature)
+        key = signature, client.inputs
+        plan = self._plans.get(key)
         if plan is None:
             # Its answers are waited for, and none of a step that is under way may come meanwhile.
             require_settled(f"client {client.name!r} was loaded", self._under_way)
@@ -230,7 +232,7 @@ class ClusterSession:
                 group.tell(worker, Load(name), encode_document(assignment.to_document()))
             group.gather(plan.plans, Loaded, lambda answer: answer.plan == name)
             plan.unlink()
-            self._plans[signature] = plan
+            self._plans[key] = plan
             for device_plan in plan.plans.values():
                 self._libraries |= device_plan.libraries
         return plan

@@ -75,16 +75,15 @@ class ProgramPlans:
 
 
 def _require_own_plans(clients: Iterable[Client]) -> None:
-    """Raise RunnerError for two clients of one signature, that is of one plan, that need a plan each.
+    """Raise RunnerError for two deferred clients of one signature, that is of one plan, that need a plan each.
 
-    Deferred ones may be under way together, and a plan has one place for what it is fed, sends and fetches. Those that
-    read other inputs would be fed what the first of them reads.
+    They may be under way together, and a plan has one place for what it is fed, sends and fetches.
     """
     first: dict[Signature, Client] = {}
     for client in clients:
         other = first.setdefault(client.signature, client)
-        both = f"clients {other.name!r} and {client.name!r} run the same nodes with the same fetches and feeds"
         if other is not client and other.deferred and client.deferred:
-            raise RunnerError(f"{both}, and both are deferred: give each nodes of its own, or launch one of them")
-        if other.inputs != client.inputs:
-            raise RunnerError(f"{both}, but read other inputs: give each placeholders of its own")
+            raise RunnerError(
+                f"clients {other.name!r} and {client.name!r} run the same nodes with the same fetches and feeds, and "
+                "both are deferred: give each nodes of its own, or launch one of them"
+            )

@@ -85,6 +85,11 @@ class Summary:
       peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set
       dropped_shares     "worker-0", ... -> shares it began and that came too late, where there were backup workers
       dropped_examples   the same, counted in training examples
+      stopped            why the run ended before its last step, as train.patience asked; "" where it did not
+      monitor            the metric by which evaluations were compared
+      best_value         its best value at an evaluation, earlier processes included, null without one
+      best_step          updates after which that was first, null without one
+      best_checkpoint    the checkpoint of that step, below output_dir, null where none is kept as the best
       weights_sha256     SHA-256 over all variables sorted by unsharded name, in plain layout
     """
 
@@ -116,6 +121,11 @@ class Summary:
     peak_memory_bytes: dict[str, int] = field(default_factory=dict)
     dropped_shares: dict[str, int] = field(default_factory=dict)
     dropped_examples: dict[str, int] = field(default_factory=dict)
+    stopped: str = ""
+    monitor: str | None = None
+    best_value: float | None = None
+    best_step: int | None = None
+    best_checkpoint: str | None = None
     weights_sha256: str | None = None
 
     def __post_init__(self) -> None:

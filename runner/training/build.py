@@ -32,6 +32,7 @@ from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
+from runner.training.evaluation import with_validation
 from runner.training.experiment import Experiment
 from runner.training.placement import settle
 
@@ -43,7 +44,7 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     and strategy do not fit each other.
     """
     parts: Any = config
-    facts = parts.data.facts()
+    facts = parts.data.carved_facts()
     program = parts.parallelism.build(task_of(config, facts))
     steps_per_epoch = facts.train_examples / _examples_of(config, program)
     if config.train.steps is not None:
@@ -56,6 +57,8 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     if isinstance(config.parallelism, ModelParallel):
         settled = settle(config.parallelism, program, cluster, kept_placement)
         program = settled.program
+    if facts.val_examples:
+        program = with_validation(program)
     return Experiment(
         config=config,
         facts=facts,

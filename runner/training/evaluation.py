@@ -1,14 +1,21 @@
-"""Scoring the test split: mean loss, accuracy and the confusion matrix."""
+"""Scoring a split: mean loss, accuracy and the confusion matrix."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.session import Session, scalar
+from runner.engine.conductor import Clients
+from runner.engine.program import Program
+from runner.engine.session import scalar
+
+TEST = "test"
+VALIDATION = "val"
+_CLIENTS = {TEST: "eval", VALIDATION: "validate"}
+"""Split -> the client that scores it."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +31,21 @@ class Scores:
     confusion: NDArray[np.int64]
 
 
-def evaluate(session: Session, *, batches: int, classes: int) -> Scores:
-    """Run the ``eval`` client over ``batches`` evaluation batches; padding does not count."""
+def with_validation(program: Program) -> Program:
+    """Give a program the client that scores the validation split: the nodes of "eval", fed with other examples."""
+    scoring = program.clients[_CLIENTS[TEST]]
+    inputs = tuple(replace(slot, split=VALIDATION) for slot in scoring.inputs)
+    validating = replace(scoring, name=_CLIENTS[VALIDATION], inputs=inputs)
+    return replace(program, clients={**program.clients, validating.name: validating})
+
+
+def evaluate(clients: Clients, *, batches: int, classes: int, split: str = TEST) -> Scores:
+    """Score so many evaluation batches of a split; padding does not count."""
     loss = correct = 0.0
     confusion = np.zeros((classes, classes), np.int64)
     for batch in range(batches):
-        answer: dict[str, NDArray[Any]] = session.run("eval", step=batch, feeds={"step": scalar(batch, "int64")})
+        feeds = {"step": scalar(batch, "int64")}
+        answer: dict[str, NDArray[Any]] = clients.run(_CLIENTS[split], step=batch, feeds=feeds)
         loss += float(answer["loss"])
         correct += float(answer["correct"])
         real = answer["mask"] > 0

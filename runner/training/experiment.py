@@ -10,6 +10,7 @@ from runner.data.dataset import Facts
 from runner.engine.device import Cluster
 from runner.engine.emulation import Emulation
 from runner.engine.program import Program
+from runner.training.evaluation import TEST, VALIDATION
 from runner.training.placement import Settled
 
 
@@ -45,7 +46,8 @@ class Experiment:
         return self.config.train.eval_every or max(1, round(self.steps_per_epoch))
 
     @property
-    def eval_batches(self) -> int:
-        """Evaluation batches that cover the test split; the last is padded."""
+    def eval_batches(self) -> dict[str, int]:
+        """Evaluation batches that cover each split that is scored; the last is padded."""
         size = self.config.train.eval_batch_size
-        return -(-self.facts.test_examples // size)
+        examples = {TEST: self.facts.test_examples, VALIDATION: self.facts.val_examples}
+        return {split: -(-count // size) for split, count in examples.items() if count}

@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from runner.checkpoint import CheckpointMeta, weights_sha256
+from runner.checkpoint import Checkpoint, CheckpointMeta, weights_sha256
 from runner.cleanup import at_the_end
 from runner.config.configuration import dump, to_plain
+from runner.config.monitor import keeps_best, monitor_of
 from runner.config.schema import Config
 from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
@@ -32,6 +34,7 @@ from runner.training.experiment import Experiment
 from runner.training.graph_picture import draw_graph
 from runner.training.non_finite import name_the_node
 from runner.training.placement import placement_text
+from runner.training.standing import Standing
 from runner.training.trainer import Progress, Trainer, begin, newest_checkpoint
 
 log = logging.getLogger(__name__)
@@ -91,7 +94,6 @@ class _Life:
     def execute(self) -> Summary:
         """Train and return the summary; ``self.summary`` also holds what is known when an error passes."""
         checkpoint = newest_checkpoint(self._experiment, self._directory) if self._resume else None
-        first_step = 0 if checkpoint is None else checkpoint.step
         check_finite = self._experiment.config.debug.check_finite
         self._tell_kernels()
         if self.summary.emulated:
@@ -103,7 +105,7 @@ class _Life:
                 open_session(self._experiment, self._directory, check_finite) as session,
             ):
                 begin(session, checkpoint)
-                self._train(session, first_step, stop)
+                self._train(session, checkpoint, stop)
         except NonFiniteLossError as error:
             name_the_node(error, self._experiment, self._directory)
             raise
@@ -132,14 +134,14 @@ class _Life:
             self.summary = dataclasses.replace(self.summary, compared_step_s=measured)
             log.info("%s", verdict(measured, f"measured over {parallelism.compare_steps} steps each"))
 
-    def _train(self, session: Session, first_step: int, stop: StopRequest) -> None:
-        record = self._open_record(first_step)
+    def _train(self, session: Session, checkpoint: Checkpoint | None, stop: StopRequest) -> None:
+        record = self._open_record(0 if checkpoint is None else checkpoint.step)
         with at_the_end("closing the record", lambda error: record.close(_status(error))):
             record.configuration(to_plain(self._experiment.config))
             for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
                 record.artifact(path)
             self._keep_placement(record)
-            trainer = self._trainer(session, record, first_step, stop)
+            trainer = self._trainer(session, record, checkpoint, stop)
             with (
                 at_the_end("summing up", lambda error: self._sum_up(session, record, trainer.progress)),
                 at_the_end("drawing plots", lambda error: self._draw(record, trainer)),
@@ -149,8 +151,10 @@ class _Life:
                 self.summary = dataclasses.replace(self.summary, weights_sha256=weights)
         self.summary = dataclasses.replace(self.summary, status=_status(None))
 
-    def _trainer(self, session: Session, record: Record, first_step: int, stop: StopRequest) -> Trainer:
-        meta = CheckpointMeta(self.summary.config_hash, self._directory.run_id, self._directory.epoch, examples=0)
+    def _trainer(self, session: Session, record: Record, checkpoint: Checkpoint | None, stop: StopRequest) -> Trainer:
+        progress = {} if checkpoint is None else checkpoint.manifest.meta.progress
+        directory = self._directory
+        meta = CheckpointMeta(self.summary.config_hash, directory.run_id, directory.epoch, 0, progress)
         return Trainer(
             self._experiment,
             session,
@@ -159,7 +163,7 @@ class _Life:
             create_display(),
             stop,
             meta=meta,
-            first_step=first_step,
+            first_step=0 if checkpoint is None else checkpoint.step,
         )
 
     def _draw(self, record: Record, trainer: Trainer) -> None:
@@ -216,11 +220,24 @@ class _Life:
             examples_per_s=len(progress.step_seconds) * batch_size / busy if busy else None,
             final=final,
             best=best,
+            stopped=progress.stopped,
+            **self._best_checkpoint(progress.standing),
             bytes_sent_per_worker=session.sent_bytes(),
             peak_memory_bytes=session.peak_memory_bytes(),
             dropped_shares=dropped_shares,
             dropped_examples=dropped_examples,
         )
+
+    def _best_checkpoint(self, standing: Standing) -> dict[str, Any]:
+        """What the summary says of the monitored metric."""
+        config, step = self._experiment.config, standing.best_step
+        kept = f"{self._directory.checkpoints.name}/step-{step}" if step is not None and keeps_best(config) else None
+        return {
+            "monitor": monitor_of(config).metric,
+            "best_value": standing.best,
+            "best_step": step,
+            "best_checkpoint": kept,
+        }
 
 
 def _require_resumable(experiment: Experiment, resume: bool) -> None:

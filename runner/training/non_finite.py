@@ -49,7 +49,8 @@ def as_it_went(experiment: Experiment, directory: RunDirectory, first_step: int)
     on, and is that of a run from its first step only where it began there and has no checkpoint since.
     """
     config: Any = experiment.config
-    if directory.contributors_jsonl.exists():
+    # Some earlier start of the run may have had backup workers, and this one not.
+    if getattr(config.parallelism, "backup_workers", 0) and directory.contributors_jsonl.exists():
         strategy = dataclasses.replace(config.parallelism, replay=str(directory.contributors_jsonl))
         return build(dataclasses.replace(config, parallelism=strategy))
     if not any(client.deferred for client in experiment.program.training):

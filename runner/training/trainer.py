@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoint import Checkpoint, CheckpointMeta, load, newest
+from runner.checkpoint import BEST_STEP, Checkpoint, CheckpointMeta, load, newest
 from runner.checkpoint import save as save_checkpoint
 from runner.cleanup import at_the_end
+from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
 from runner.engine.conductor import Conductor
 from runner.engine.session import Session, scalar
@@ -27,8 +28,9 @@ from runner.records.run_directory import RunDirectory
 from runner.signals import StopRequest
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
-from runner.training.evaluation import Scores, evaluate
+from runner.training.evaluation import TEST, Scores, evaluate
 from runner.training.experiment import Experiment
+from runner.training.standing import Standing
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +40,19 @@ class Progress:
     """What a run has done so far in this process.
 
     done: updates applied since the run began, earlier processes included. step_seconds: wall time of each step of
-    this process. saved_step: newest step with a checkpoint of this process.
+    this process. loss: of the newest update of this process. saved_step: newest step with a checkpoint of this
+    process. scores: of the test split, newest. standing: of the monitored metric, earlier processes included. stopped:
+    why the run ended early, "" where it did not.
     """
 
     first_step: int
     done: int
     step_seconds: list[float] = field(default_factory=list)
+    standing: Standing = field(default_factory=Standing)
+    loss: float | None = None
     saved_step: int | None = None
     scores: Scores | None = None
+    stopped: str = ""
 
 
 class Trainer:
@@ -66,8 +73,11 @@ class Trainer:
         meta: CheckpointMeta,
         first_step: int = 0,
     ) -> None:
+        """meta: of the checkpoints to come; its progress is that of the checkpoint the run continues from."""
         self.experiment = experiment
-        self.progress = Progress(first_step, first_step)
+        self.progress = Progress(first_step, first_step, standing=Standing.from_progress(meta.progress))
+        self._monitor = monitor_of(experiment.config)
+        self._keeps_best = keeps_best(experiment.config)
         self._session = session
         origin = Origin(
             outcome_hash(experiment.config), first_step, tuple(device.name for device in experiment.cluster.devices)
@@ -109,15 +119,19 @@ class Trainer:
             self._record.artifact(path)
 
     def _train_to(self, total: int) -> None:
-        while self.progress.done < total:
+        while self.progress.done < total and not self._is_out_of_patience():
             self._step()
-            if self.progress.done % self.experiment.eval_every == 0:
-                self._evaluate()
+            due = self.progress.done % self.experiment.eval_every == 0
+            # Before any checkpoint of this step: that one must know how the metric stands.
+            if due or self.progress.done == total:
+                self._evaluate(counted=due)
             self._save_if_due()
             self._stop_if_asked()
-        if self.progress.scores is None or self.progress.done % self.experiment.eval_every:
-            self._evaluate()
+        if self.progress.scores is None:
+            self._evaluate(counted=False)
         self._save()
+        if self.progress.done < total:
+            self._tell_early_end(total)
 
     def _step(self) -> None:
         step = self.progress.done
@@ -132,6 +146,7 @@ class Trainer:
         if not math.isfinite(loss):
             self._refuse_loss(step, loss, rate)
         self.progress.done = step + 1
+        self.progress.loss = loss
         self.progress.step_seconds.append(seconds)
         self._display.step(self.progress.done, loss, config.train.batch_size / seconds)
         if self._logs_now():
@@ -163,21 +178,57 @@ class Trainer:
         done = self.progress.done
         return done % self.experiment.config.train.log_every == 0 or done in (1, self.experiment.total_steps)
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, *, counted: bool) -> None:
+        """Score every split. counted: it is an evaluation of the schedule, of which patience counts the idle ones."""
         self._conductor.settle()
-        scores = evaluate(self._session, batches=self.experiment.eval_batches, classes=self.experiment.facts.classes)
-        self.progress.scores = scores
-        self._record.metrics(
-            self.progress.done,
-            {
-                "test/loss": scores.loss,
-                "test/accuracy": scores.accuracy,
-                "train/epoch": self.progress.done / self.experiment.steps_per_epoch,
-            },
+        done, classes = self.progress.done, self.experiment.facts.classes
+        values = {} if self.progress.loss is None else {"train/loss": self.progress.loss}
+        scored: dict[str, float] = {}
+        for split, batches in self.experiment.eval_batches.items():
+            scores = evaluate(self._session, batches=batches, classes=classes, split=split)
+            scored |= {f"{split}/loss": scores.loss, f"{split}/accuracy": scores.accuracy}
+            loss, accuracy = f"{split} loss {scores.loss:.4f}", f"{split} accuracy {scores.accuracy:.2%}"
+            self._display.message(f"step {done}: {loss}, {accuracy}")
+            if split == TEST:
+                self.progress.scores = scores
+        self._record.metrics(done, {**scored, "train/epoch": done / self.experiment.steps_per_epoch})
+        self._judge({**values, **scored}, counted)
+
+    def _judge(self, values: Mapping[str, float], counted: bool) -> None:
+        """Let the monitored metric have its say, and keep what is best. values: of this moment, by metric."""
+        value = values.get(self._monitor.metric)
+        if value is None:
+            return
+        before, done = self.progress.standing, self.progress.done
+        standing = before.seen(self._monitor, done, value)
+        if counted:
+            standing = standing.counted(self._monitor, value, self.experiment.config.train.min_delta)
+        self.progress.standing = standing
+        if self._keeps_best and standing.best_step == done != before.best_step:
+            self._save()
+
+    def _is_out_of_patience(self) -> bool:
+        patience = self.experiment.config.train.patience
+        return patience is not None and self.progress.standing.waited >= patience
+
+    def _tell_early_end(self, total: int) -> None:
+        train, standing = self.experiment.config.train, self.progress.standing
+        by = f" by more than {train.min_delta:g}" if train.min_delta else ""
+        better = "a number" if standing.reference is None else f"better{by} than {standing.reference:.4f}"
+        self.progress.stopped = (
+            f"after step {self.progress.done} of {total}: {self._monitor.metric} was not {better} in "
+            f"{standing.waited} evaluations (train.patience={train.patience})"
         )
-        self._display.message(
-            f"step {self.progress.done}: test loss {scores.loss:.4f}, test accuracy {scores.accuracy:.2%}"
-        )
+        self._display.message(f"stopped early {self.progress.stopped}")
+        log.info("stopped early %s", self.progress.stopped)
+
+    def _meta_now(self) -> CheckpointMeta:
+        """What a checkpoint of this moment says of the run."""
+        done, standing = self.progress.done, self.progress.standing
+        progress = standing.to_progress()
+        if self._keeps_best and standing.best_step is not None:
+            progress[BEST_STEP] = standing.best_step
+        return replace(self._meta, examples=done * self.experiment.config.train.batch_size, progress=progress)
 
     def _save_if_due(self) -> None:
         every = self.experiment.config.checkpoint.every_steps
@@ -192,12 +243,11 @@ class Trainer:
         # First the metrics and what was decided: no checkpoint may outlive what led to it.
         self._record.sync()
         self._decisions.write(self._conductor.decisions())
-        examples = self.progress.done * self.experiment.config.train.batch_size
         path = save_checkpoint(
             self._directory.checkpoints,
             step=self.progress.done,
             variables=variables,
-            meta=replace(self._meta, examples=examples),
+            meta=self._meta_now(),
             keep=self.experiment.config.checkpoint.keep,
         )
         self.progress.saved_step = self.progress.done

@@ -27,6 +27,7 @@ def make_pipeline(
     augment: Augment | None = None,
     dtype: str = "float32",
     test_examples: int = 7,
+    val_fraction: float = 0.0,
 ) -> Pipeline:
     """Return a pipeline whose labels number the examples; images are noise of shape (2, 4, 5)."""
 
@@ -36,7 +37,7 @@ def make_pipeline(
 
     names = tuple(map(str, range(max(examples, test_examples))))
     dataset = Dataset("toy", split(examples), split(test_examples), names, Normalisation(255.0, (0.1, 0.2), (0.5, 0.6)))
-    return Pipeline(dataset, seed=seed, batch_size=batch_size, dtype=dtype, augment=augment)
+    return Pipeline(dataset, seed=seed, batch_size=batch_size, dtype=dtype, augment=augment, val_fraction=val_fraction)
 
 
 def stream(pipeline: Pipeline, batch_size: int, positions: int) -> NDArray[np.int64]:
@@ -155,7 +156,7 @@ def test_beyond_the_test_split_there_is_only_padding():
 
 
 def test_unknown_split_is_refused_with_the_options():
-    with pytest.raises(ValueError, match="unknown split 'val'; the splits are 'train' and 'test'"):
+    with pytest.raises(ValueError, match="unknown split 'val'; the splits are 'train', 'test'"):
         make_pipeline().read("val", 0, 0, 5)
 
 
@@ -163,3 +164,29 @@ def test_unknown_split_is_refused_with_the_options():
 def test_a_share_outside_the_batch_is_refused(step: int, lo: int, hi: int):
     with pytest.raises(ValueError, match="does not exist: a batch has 5 examples"):
         make_pipeline().read("train", step, lo, hi)
+
+
+def test_a_validation_split_is_carved_from_train_and_read_like_test():
+    pipeline = make_pipeline(20, 5, val_fraction=0.3, augment=ALL_AUGMENTS)
+    batches = joined([pipeline.read("val", step, 0, 5) for step in range(2)])
+    np.testing.assert_array_equal(batches["mask"], [1] * 6 + [0] * 4)
+    held_out = set(batches["y"][:6].tolist())
+    trained = stream(pipeline, 5, 28)
+    assert sorted(trained[:14]) == sorted(trained[14:]) == sorted(set(range(20)) - held_out)
+    assert_same(make_pipeline(20, 5, val_fraction=0.3).read("val", 0, 0, 5), pipeline.read("val", 0, 0, 5))
+
+
+def test_shares_of_a_validation_batch_join_to_the_whole():
+    pipeline = make_pipeline(20, 5, val_fraction=0.3)
+    parts = [pipeline.read("val", 1, lo, hi) for lo, hi in ((0, 2), (2, 5))]
+    assert_same(joined(parts), pipeline.read("val", 1, 0, 5))
+
+
+def test_which_examples_validate_depends_on_the_seed():
+    first, again, other = (make_pipeline(20, 6, seed, val_fraction=0.3).read("val", 0, 0, 6) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first["y"], again["y"])
+    assert not np.array_equal(first["y"], other["y"])
+
+
+def test_a_stream_without_validation_is_what_it_always_was():
+    np.testing.assert_array_equal(stream(make_pipeline(7, 7), 7, 7), [2, 0, 3, 4, 6, 5, 1])

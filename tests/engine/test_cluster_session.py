@@ -6,6 +6,7 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,24 @@ def test_workers_compute_what_one_process_computes(
     sent = [after - earlier for after, earlier in zip(session.sent_bytes(), before, strict=True)]
     assert sent == expected[1].sent_bytes()
     assert min(sent) > 0
+
+
+def test_clients_of_one_plan_read_each_its_own_inputs(sessions: Sessions, registry: Registry) -> None:
+    scoring = PROGRAM.clients["eval"]
+    inputs = tuple(replace(slot, split="train") for slot in scoring.inputs)
+    other = replace(scoring, name="other", inputs=inputs)
+    program = replace(PROGRAM, clients={**PROGRAM.clients, "other": other})
+    found = []
+    with source_from_config(**{**SOURCE, "batch_size": TEST_BATCH}) as source:
+        local = closing(LocalSession(program, local_cluster(WORKERS), registry, source))
+        remote = sessions.new({**SOURCE, "batch_size": TEST_BATCH}, program=program)
+        for opened in (local, remote):
+            with opened as session:
+                session.run("init")
+                feeds = {"step": np.int64(0)}
+                found.append([session.run(client, feeds=feeds) for client in ("eval", "other", "eval")])
+    expect_same_course(*found)
+    assert not np.array_equal(found[0][0]["labels"], found[0][1]["labels"])
 
 
 def test_restored_variables_are_those_that_were_saved(session: ClusterSession) -> None:

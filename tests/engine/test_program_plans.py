@@ -14,7 +14,6 @@ from runner.engine import ops, program_plans
 from runner.engine.compile import Signature
 from runner.engine.device import local_cluster
 from runner.engine.graph import Graph
-from runner.engine.inputs import InputSlot
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
 from runner.engine.tensor import Tensor, TensorSpec
@@ -151,18 +150,6 @@ def test_two_deferred_clients_of_one_plan_are_refused() -> None:
     with pytest.raises(RunnerError, match=expected):
         planned(strange(), push=push, other=other)
     planned(strange(), push=push, other=replace(other, deferred=False))
-
-
-def test_clients_of_one_plan_that_read_other_inputs_are_refused() -> None:
-    slot = InputSlot(Tensor("w"), "train", "x", 0, 2)
-    read = replace(client("read", targets=["update/w"]), inputs=(slot,))
-    other = replace(read, name="other", inputs=(replace(slot, split="test"),))
-    expected = (
-        "^clients 'read' and 'other' run the same nodes .*, but read other inputs: give each placeholders of its own"
-    )
-    with pytest.raises(RunnerError, match=expected):
-        planned(strange(), read=read, other=other)
-    planned(strange(), read=read, other=replace(other, inputs=read.inputs))
 
 
 def expect_layouts_to_reproduce_plans(program: Program, registry: Registry) -> None:

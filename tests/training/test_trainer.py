@@ -62,7 +62,7 @@ def test_steps_are_repeated_with_their_ends_where_they_were() -> None:
 
 def test_evaluations_cover_the_test_split_once() -> None:
     experiment = build(small_config("train.eval_batch_size=100"))
-    assert experiment.eval_batches == 4
+    assert experiment.eval_batches == {"test": 4}
     assert experiment.facts.test_examples == 359
 
 
