@@ -129,6 +129,18 @@ def _data(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _eval(arguments: Sequence[str]) -> int:
+    from runner.commands.evaluate import main as evaluate_main
+
+    return evaluate_main(arguments)
+
+
+def _predict(arguments: Sequence[str]) -> int:
+    from runner.commands.predict import main as predict_main
+
+    return predict_main(arguments)
+
+
 def _ui(arguments: Sequence[str]) -> int:
     from runner.commands.ui import main as ui_main
 
@@ -163,6 +175,8 @@ def _worker(arguments: Sequence[str]) -> int:
 
 VERBS: dict[str, Verb] = {
     "explain": Verb("what a configuration amounts to: parameters, cost, placement; trains nothing", _explain),
+    "eval": Verb("score a trained network, on its own dataset or another", _eval),
+    "predict": Verb("say which classes a trained network sees in images and arrays", _predict),
     "data": Verb("list the datasets, or fetch one into the cache", _data),
     "ui": Verb("show the recorded runs in the browser (MLflow, on this machine only)", _ui),
     "doctor": Verb("what this machine and installation offer, and what they lack", _doctor),

@@ -56,6 +56,7 @@ MAY_IMPORT = {
     "config": "errors files engine.device",
     "config.configuration": "config errors models optimizers strategies data tracking",
     "config.hydra_app": "config config.configuration sweep.place errors",
+    "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "config records strategies data checkpoint tracking tracing engine errors files signals cleanup"
     " processor sweep.place",
@@ -64,8 +65,8 @@ MAY_IMPORT = {
     # Commands.
     "sweep": "config config.hydra_app console records errors",
     "sweep.place": "",
-    "commands": "training training.life sweep config config.configuration config.hydra_app records optimizers engine"
-    " data tracking console cores processor errors",
+    "commands": "training training.life sweep config config.configuration config.hydra_app config.overriding records"
+    " checkpoint optimizers engine data tracking console cores processor files errors",
     "cli": "commands config records console data errors engine.worker",
     "__main__": "cli",
     "": "commands records.summary",
@@ -81,6 +82,7 @@ ONLY_IN = {
     "mlflow": "tracking",
     "matplotlib": "tracking",
     "sklearn": "data",
+    "PIL": "data",
     "cffi": "kernels.cpu",
     "llvmlite": "kernels.cpu.machine_code",
     "zmq": "engine.transport commands.doctor",

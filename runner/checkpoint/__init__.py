@@ -3,6 +3,7 @@
 A reader never sees half of one, a damaged one is never loaded, and nothing in one is ever executed.
 """
 
+from runner.checkpoint.finding import BEST, NEWEST, find
 from runner.checkpoint.limits import MINIMUM_KEEP
 from runner.checkpoint.reading import Checkpoint, Expected, load, newest
 from runner.checkpoint.records import BEST_STEP, CheckpointMeta, Manifest, ShardRecord, VariableRecord
@@ -10,14 +11,17 @@ from runner.checkpoint.variables import weights_sha256
 from runner.checkpoint.writing import save
 
 __all__ = [
+    "BEST",
     "BEST_STEP",
     "MINIMUM_KEEP",
+    "NEWEST",
     "Checkpoint",
     "CheckpointMeta",
     "Expected",
     "Manifest",
     "ShardRecord",
     "VariableRecord",
+    "find",
     "load",
     "newest",
     "save",

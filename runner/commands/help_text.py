@@ -25,7 +25,8 @@ runner trains neural networks in parallel, as a configuration of YAML files and 
 
   runner [KEY=VALUE ...]                     train
   runner -m KEY=V1,V2 ...                    sweep: train every combination
-  runner resume=DIR [train.steps=N]          continue the run in DIR
+  runner resume=DIR [train.steps=N] [parallelism=NAME]
+                                             continue the run in DIR, in another way if wished
   runner VERB [...]                          see `runner VERB --help`
 """
 

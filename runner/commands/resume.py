@@ -1,20 +1,27 @@
-"""``runner resume=DIR``: continue a stored run. Hydra has no part in it; the stored configuration is data."""
+"""``runner resume=DIR``: continue a stored run. The stored configuration is data; what may change of it is listed."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from runner.config.check import check
-from runner.config.configuration import LIMITS, from_plain, load_stored, release_other_limit, to_plain
+from runner.config.configuration import LIMITS, fix_machine_values, from_plain, load_stored
+from runner.config.overriding import overridden
 from runner.config.schema import Config
+from runner.cores import usable_cores
 from runner.errors import ConfigError
+from runner.records.run_directory import CONFIG_FILE
 
 KEY = "resume"
-CONFIG_FILE = "config.yaml"
+
+MOVABLE = (*LIMITS, "train.patience", "train.microbatches", "parallelism", "cluster")
+"""What may change when a run goes on: how far it goes, and who computes it; never what is computed."""
+
+_OF_THE_MACHINE = ("workers", "threads_per_worker", "cores_per_worker")
+"""Keys of the cluster that follow the strategy unless they are named."""
 
 
 def is_resume(arguments: Sequence[str]) -> bool:
@@ -23,46 +30,35 @@ def is_resume(arguments: Sequence[str]) -> bool:
 
 
 def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
-    """Return the configuration to continue with, the run's directory and the limits that were overridden.
+    """Return the configuration to continue with, the run's directory and what was overridden.
 
-    Raises ConfigError when the directory holds no stored run, or when anything but a limit is overridden.
+    Where the strategy changes, the cores are shared out anew. Raises ConfigError when the directory holds no stored
+    run, or when anything but :data:`MOVABLE` is overridden.
     """
-    directories, limits = _split(arguments)
+    directories = [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{KEY}=")]
+    overrides = [argument for argument in arguments if not argument.startswith(f"{KEY}=")]
     if len(directories) != 1:
         raise ConfigError(f"{KEY} is given {len(directories)} times: one run is continued at a time")
     run_dir = Path(directories[0]).absolute()
     if not (run_dir / CONFIG_FILE).is_file():
         raise ConfigError(f"{KEY}={directories[0]}: {run_dir} holds no {CONFIG_FILE}: not the directory of a run")
-    plain = to_plain(load_stored(run_dir / CONFIG_FILE))
-    for limit in limits:
-        _set(plain, limit)
-    release_other_limit(plain, limits)
+    return _continued(load_stored(run_dir / CONFIG_FILE), overrides), run_dir, overrides
+
+
+def _continued(stored: Config, overrides: Sequence[str]) -> Config:
+    *first, last = MOVABLE
+    otherwise = (
+        f"a run continues with its stored configuration; beside {KEY}=DIR only {', '.join(first)} and {last} "
+        "may be given"
+    )
+    plain = overridden(stored, overrides, MOVABLE, otherwise)
+    if plain["parallelism"] != dataclasses.asdict(stored.parallelism):
+        _release_machine_values(plain, overrides)
     config = from_plain(plain)
     check(config)
-    return config, run_dir, limits
+    return fix_machine_values(config, usable_cores())
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the values of ``resume=`` from overrides of limits; raise ConfigError for anything else."""
-    directories, limits = [], []
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        if name == KEY:
-            directories.append(value)
-        elif name in LIMITS:
-            limits.append(argument)
-        else:
-            raise ConfigError(
-                f"{argument}: a run continues with its stored configuration; beside {KEY}=DIR only "
-                f"{' and '.join(LIMITS)} may be given"
-            )
-    return directories, limits
-
-
-def _set(plain: dict[str, Any], limit: str) -> None:
-    name, _, text = limit.partition("=")
-    section, key = name.split(".")
-    try:
-        plain[section][key] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{limit}: not a number") from error
+def _release_machine_values(plain: dict[str, Any], overrides: Sequence[str]) -> None:
+    named = {override.partition("=")[0] for override in overrides}
+    plain["cluster"] |= {key: None for key in _OF_THE_MACHINE if f"cluster.{key}" not in named}

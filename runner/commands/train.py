@@ -60,7 +60,7 @@ def _train_job(config: Config, job: Job) -> Summary:
 
 def continue_run(arguments: Sequence[str]) -> Summary:
     """Continue a stored run from its newest checkpoint, into its own directory."""
-    config, run_dir, limits = stored_run(arguments)
+    config, run_dir, overrides = stored_run(arguments)
     from runner.training import life
 
-    return life.run(config, run_dir, overrides=limits, sweep=None, resume=True)
+    return life.run(config, run_dir, overrides=overrides, sweep=None, resume=True)

@@ -56,6 +56,12 @@ def _monitor(config: Config) -> Iterator[str]:
         yield f"train.min_delta={min_delta} with train.patience=null: nothing waits for better; set train.patience"
 
 
+def _initial_weights(config: Config) -> Iterator[str]:
+    for name, patterns in (("init_include", config.init_include), ("init_exclude", config.init_exclude)):
+        if patterns is not None and config.init_from is None:
+            yield f"{name}={patterns} with init_from=null: no weights are taken; set init_from, or {name} to null"
+
+
 def _counts(config: Config) -> Iterator[str]:
     counts = {
         "train.batch_size": config.train.batch_size,
@@ -227,6 +233,7 @@ def _yaml(value: object) -> object:
 _RULES = (
     _single_values,
     _monitor,
+    _initial_weights,
     _counts,
     _length,
     _shares,

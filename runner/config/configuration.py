@@ -112,7 +112,7 @@ def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None
 
 
 def fix_machine_values(config: Config, cores: int) -> Config:
-    """Return ``config`` with what it left to the machine filled in for one with ``cores`` cores.
+    """Return ``config`` with what it left to the machine filled in for one with ``cores`` cores, and whole paths.
 
     The result is what a run stores: continued with the same thread budget, it comes to the same bits.
     """
@@ -120,7 +120,8 @@ def fix_machine_values(config: Config, cores: int) -> Config:
     threads = config.cluster.threads_per_worker or max(1, cores // workers)
     share = config.cluster.cores_per_worker or cores / workers
     cluster = dataclasses.replace(config.cluster, threads_per_worker=threads, cores_per_worker=share, workers=workers)
-    return dataclasses.replace(config, cluster=cluster)
+    init_from = None if config.init_from is None else str(Path(config.init_from).absolute())
+    return dataclasses.replace(config, cluster=cluster, init_from=init_from)
 
 
 def _option(group: str, values: object) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from runner.config.schema import Config
 
 _SECTIONS = ("seed", "precision", "model", "data", "optimizer", "schedule", "parallelism", "train", "checkpoint")
+_START = ("init_from", "init_include", "init_exclude")
 _ORDERS = ("virtual_time", "replay")
 """Keys of a strategy that say where the order comes from."""
 _NOT_DECISIVE = {
@@ -28,7 +29,7 @@ def outcome_hash(config: Config) -> str:
     under way comes to its end then.
     """
     plain = dataclasses.asdict(config)
-    decisive = {section: _decisive(section, plain[section]) for section in _SECTIONS}
+    decisive = {section: _decisive(section, plain[section]) for section in (*_SECTIONS, *_START)}
     decisive["cluster"] = {key: plain["cluster"][key] for key in ("compression", "threads_per_worker")}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()
 

@@ -141,6 +141,13 @@ class Config:
     trace: bool = key(False, "record a timeline of some training steps: trace.json for ui.perfetto.dev")
     trace_skip: int = key(10, "training steps of this process before the recorded ones; fewer if the run is short")
     trace_steps: int = key(5, "recorded training steps, at most 100")
+    init_from: str | None = key(None, "a checkpoint, or a run with one, whose weights training begins with")
+    init_include: list[str] | None = field(
+        default=None, metadata={"help": "names of weights to take, with * and ?; null: all that fit"}
+    )
+    init_exclude: list[str] | None = field(
+        default=None, metadata={"help": "names of weights to leave at their initial value, with * and ?; null: none"}
+    )
     resume: str | None = key(None, "a run directory to continue: `runner resume=DIR`")
 
 

@@ -18,6 +18,9 @@ from typing import Self
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, ResourceError
 from runner.files import create_directory, fsync_directory, read_regular, replace_durably
 
+CONFIG_FILE = "config.yaml"
+"""The resolved configuration of a run, in its directory."""
+
 PLACEMENT_FILE = "placement.json"
 """Where the layers of a model-parallel run are, in its directory."""
 
@@ -99,7 +102,12 @@ class RunDirectory:
     @property
     def config_yaml(self) -> Path:
         """The resolved configuration."""
-        return self.path / "config.yaml"
+        return self.path / CONFIG_FILE
+
+    @property
+    def earlier_config_yaml(self) -> Path:
+        """The configuration of the starts before this one, where this one has another."""
+        return self.path / f"config-{self.epoch - 1}.yaml"
 
     @property
     def log(self) -> Path:

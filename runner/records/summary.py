@@ -85,6 +85,9 @@ class Summary:
       peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set
       dropped_shares     "worker-0", ... -> shares it began and that came too late, where there were backup workers
       dropped_examples   the same, counted in training examples
+      init_from          the checkpoint whose weights this process began with, as init_from asked, "" without one
+      init_taken         names of the weights that were taken of it
+      init_left          name of each weight that kept its initial value -> why
       stopped            why the run ended before its last step, as train.patience asked; "" where it did not
       monitor            the metric by which evaluations were compared
       best_value         its best value at an evaluation, earlier processes included, null without one
@@ -121,6 +124,9 @@ class Summary:
     peak_memory_bytes: dict[str, int] = field(default_factory=dict)
     dropped_shares: dict[str, int] = field(default_factory=dict)
     dropped_examples: dict[str, int] = field(default_factory=dict)
+    init_from: str = ""
+    init_taken: list[str] = field(default_factory=list)
+    init_left: dict[str, str] = field(default_factory=dict)
     stopped: str = ""
     monitor: str | None = None
     best_value: float | None = None

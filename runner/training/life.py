@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoint import Checkpoint, CheckpointMeta, weights_sha256
+from runner.checkpoint import CheckpointMeta, weights_sha256
 from runner.cleanup import at_the_end
-from runner.config.configuration import dump, to_plain
+from runner.config.configuration import dump, load_stored, to_plain
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.schema import Config
 from runner.engine.kernel_table import native_libraries
@@ -22,7 +22,7 @@ from runner.errors import ConfigError, Interrupted, NonFiniteLossError, RunnerEr
 from runner.files import replace_durably
 from runner.records.decisions import dropped_by_worker
 from runner.records.record import Record
-from runner.records.run_directory import PLACEMENT_FILE, RunDirectory
+from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, RunDirectory
 from runner.records.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
 from runner.signals import StopRequest
 from runner.sweep.place import SweepPlace
@@ -35,7 +35,8 @@ from runner.training.graph_picture import draw_graph
 from runner.training.non_finite import name_the_node
 from runner.training.placement import placement_text
 from runner.training.standing import Standing
-from runner.training.trainer import Progress, Trainer, begin, newest_checkpoint
+from runner.training.start import Start, begin, continued_start, fresh_start
+from runner.training.trainer import Progress, Trainer
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +56,16 @@ def run(
 
     summary.json is written however the run ends. Raises the RunnerError that ended it, if one did.
     """
-    placement = run_dir / PLACEMENT_FILE
-    experiment = build(config, placement if resume and placement.exists() else None)
+    placement = _kept_placement(config, run_dir) if resume else None
+    experiment = build(config, placement)
     _require_resumable(experiment, resume)
     experiment.config.data.require_present()
+    start = None if resume else fresh_start(experiment)
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
-        replace_durably(directory.config_yaml, dump(config).encode())
-        life = _Life(experiment, directory, _draft(experiment, directory, overrides), sweep, resume)
+        if placement is None:
+            directory.placement_json.unlink(missing_ok=True)
+        _store(config, directory)
+        life = _Life(experiment, directory, _draft(experiment, directory, overrides), sweep, start)
         try:
             summary = life.execute()
         except BaseException as error:
@@ -82,18 +86,21 @@ class _Life:
         directory: RunDirectory,
         draft: Summary,
         sweep: SweepPlace | None,
-        resume: bool,
+        start: Start | None,
     ) -> None:
+        """start: of a new run; None for one that goes on."""
         self.summary = draft
         self._experiment = experiment
         self._directory = directory
         self._sweep = sweep
-        self._resume = resume
+        self._resume = start is None
+        self._start = start
         self._started = time.monotonic()
 
     def execute(self) -> Summary:
         """Train and return the summary; ``self.summary`` also holds what is known when an error passes."""
-        checkpoint = newest_checkpoint(self._experiment, self._directory) if self._resume else None
+        start = self._start or continued_start(self._experiment, self._directory)
+        self._tell_start(start)
         check_finite = self._experiment.config.debug.check_finite
         self._tell_kernels()
         if self.summary.emulated:
@@ -104,12 +111,24 @@ class _Life:
                 StopRequest() as stop,
                 open_session(self._experiment, self._directory, check_finite) as session,
             ):
-                begin(session, checkpoint)
-                self._train(session, checkpoint, stop)
+                begin(session, start)
+                self._train(session, start, stop)
         except NonFiniteLossError as error:
             name_the_node(error, self._experiment, self._directory)
             raise
         return self.summary
+
+    def _tell_start(self, start: Start) -> None:
+        """Say in log and summary what the run begins with, where that is not its own."""
+        weights = start.weights
+        if weights is not None:
+            log.info("%s", weights.report())
+            self.summary = dataclasses.replace(
+                self.summary,
+                init_from=str(weights.path),
+                init_taken=list(weights.values),
+                init_left=dict(weights.left),
+            )
 
     def _tell_kernels(self) -> None:
         """Say in log and summary which libraries of fast kernels are in use, and which are missing and why."""
@@ -134,14 +153,14 @@ class _Life:
             self.summary = dataclasses.replace(self.summary, compared_step_s=measured)
             log.info("%s", verdict(measured, f"measured over {parallelism.compare_steps} steps each"))
 
-    def _train(self, session: Session, checkpoint: Checkpoint | None, stop: StopRequest) -> None:
-        record = self._open_record(0 if checkpoint is None else checkpoint.step)
+    def _train(self, session: Session, start: Start, stop: StopRequest) -> None:
+        record = self._open_record(start.step)
         with at_the_end("closing the record", lambda error: record.close(_status(error))):
             record.configuration(to_plain(self._experiment.config))
             for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
                 record.artifact(path)
             self._keep_placement(record)
-            trainer = self._trainer(session, record, checkpoint, stop)
+            trainer = self._trainer(session, record, start, stop)
             with (
                 at_the_end("summing up", lambda error: self._sum_up(session, record, trainer.progress)),
                 at_the_end("drawing plots", lambda error: self._draw(record, trainer)),
@@ -151,10 +170,9 @@ class _Life:
                 self.summary = dataclasses.replace(self.summary, weights_sha256=weights)
         self.summary = dataclasses.replace(self.summary, status=_status(None))
 
-    def _trainer(self, session: Session, record: Record, checkpoint: Checkpoint | None, stop: StopRequest) -> Trainer:
-        progress = {} if checkpoint is None else checkpoint.manifest.meta.progress
+    def _trainer(self, session: Session, record: Record, start: Start, stop: StopRequest) -> Trainer:
         directory = self._directory
-        meta = CheckpointMeta(self.summary.config_hash, directory.run_id, directory.epoch, 0, progress)
+        meta = CheckpointMeta(self.summary.config_hash, directory.run_id, directory.epoch, 0, start.progress)
         return Trainer(
             self._experiment,
             session,
@@ -163,7 +181,7 @@ class _Life:
             create_display(),
             stop,
             meta=meta,
-            first_step=0 if checkpoint is None else checkpoint.step,
+            first_step=start.step,
         )
 
     def _draw(self, record: Record, trainer: Trainer) -> None:
@@ -247,6 +265,22 @@ def _require_resumable(experiment: Experiment, resume: bool) -> None:
         raise ConfigError(
             f"resume with parallelism.replay={wish.replay}: a run is repeated from its first step on; start it anew"
         )
+
+
+def _kept_placement(config: Config, run_dir: Path) -> Path | None:
+    """Where the layers of a run that goes on are and stay: nowhere, if another strategy is to go on."""
+    path, stored = run_dir / PLACEMENT_FILE, run_dir / CONFIG_FILE
+    if not path.exists() or (stored.exists() and load_stored(stored).parallelism != config.parallelism):
+        return None
+    return path
+
+
+def _store(config: Config, directory: RunDirectory) -> None:
+    """Store the configuration; another one, by which earlier starts of the run went, is kept beside it."""
+    text, stored = dump(config).encode(), directory.config_yaml
+    if stored.exists() and (earlier := stored.read_bytes()) != text:
+        replace_durably(directory.earlier_config_yaml, earlier)
+    replace_durably(stored, text)
 
 
 def _draft(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:

@@ -10,7 +10,8 @@ from runner.errors import NonFiniteLossError, NumericError, RunnerError
 from runner.records.run_directory import RunDirectory
 from runner.training.build import build, open_session
 from runner.training.experiment import Experiment
-from runner.training.trainer import begin, newest_checkpoint, replay
+from runner.training.start import begin, continued_start
+from runner.training.trainer import replay
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +23,8 @@ def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: 
     """
     where = "Its origin"
     try:
-        checkpoint = newest_checkpoint(experiment, directory)
-        first_step = 0 if checkpoint is None else checkpoint.step
+        start = continued_start(experiment, directory)
+        first_step = start.step
         log.error("%s; repeating steps %d to %d to find its origin", error, first_step, error.step)
         again = as_it_went(experiment, directory, first_step)
         if again is None:
@@ -34,7 +35,7 @@ def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: 
             )
             where = "A possible origin, that of another race"
         with open_session(again or experiment, directory, check_finite=True) as session:
-            begin(session, checkpoint)
+            begin(session, start)
             replay(session, again or experiment, first_step, error.step)
     except NumericError as origin:
         raise NumericError(f"{error}. {where}: {origin}") from origin

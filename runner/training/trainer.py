@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoint import BEST_STEP, Checkpoint, CheckpointMeta, load, newest
+from runner.checkpoint import BEST_STEP, CheckpointMeta
 from runner.checkpoint import save as save_checkpoint
 from runner.cleanup import at_the_end
 from runner.config.monitor import keeps_best, monitor_of
@@ -20,7 +20,7 @@ from runner.config.outcome import outcome_hash
 from runner.engine.conductor import Conductor
 from runner.engine.session import Session, scalar
 from runner.engine.tensor import state_dtype
-from runner.errors import CheckpointError, Interrupted, NonFiniteLossError
+from runner.errors import Interrupted, NonFiniteLossError
 from runner.records.decisions import Decisions
 from runner.records.endings import NotingClients, Origin
 from runner.records.record import Record
@@ -303,28 +303,3 @@ def replay(session: Session, experiment: Experiment, first_step: int, last_step:
         if (step + 1) % experiment.eval_every == 0:
             conductor.settle()
     conductor.settle()
-
-
-def newest_checkpoint(experiment: Experiment, directory: RunDirectory) -> Checkpoint | None:
-    """The newest usable checkpoint of a run, None when it has none. Raises CheckpointError for one of another run."""
-    path = newest(directory.checkpoints)
-    if path is None:
-        log.warning("no checkpoint in %s: beginning at step 0", directory.checkpoints)
-        return None
-    expected = {name: (spec.shape, spec.dtype) for name, spec in experiment.program.variables.items()}
-    found = load(path, expected)
-    if found.manifest.meta.run_id != directory.run_id:
-        raise CheckpointError(
-            f"{path} belongs to run {found.manifest.meta.run_id}, "
-            f"expected {directory.run_id}, the run of this directory"
-        )
-    return found
-
-
-def begin(session: Session, checkpoint: Checkpoint | None) -> None:
-    """Give every variable its value, in every replica: from the checkpoint, or its initial one."""
-    if checkpoint is None:
-        session.run("init")
-    else:
-        stored = checkpoint.variables
-        session.run("restore", feeds={name: np.asarray(value, order="C") for name, value in stored.items()})

@@ -1,0 +1,49 @@
+"""Which checkpoint a path means: itself, or the best or the newest of a run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from runner.checkpoint import layout, limits
+from runner.checkpoint.reading import load, newest
+from runner.errors import CheckpointError
+
+BEST = "best"
+NEWEST = "newest"
+
+_FOLDER = "checkpoints"
+_log = logging.getLogger(__name__)
+
+
+def find(path: Path, which: str | None = None) -> Path:
+    """Return the checkpoint that ``path`` means: a checkpoint, a folder of them, or the directory of a run.
+
+    which: :data:`BEST` or :data:`NEWEST` of several; None is the best where one is kept, and the newest otherwise.
+    Raises CheckpointError where there is no such checkpoint.
+    """
+    if layout.step_of(path) is not None or path.is_file() or (path / limits.MANIFEST_FILE).exists():
+        if which is not None:
+            raise CheckpointError(f"{path} is one checkpoint: {which!r} chooses among those of a run, in {path.parent}")
+        return path
+    folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
+    latest = newest(folder)
+    if latest is None:
+        raise CheckpointError(
+            f"{path}: there is no checkpoint that can be used; expected a directory step-N, or that of a run with some"
+        )
+    return latest if which == NEWEST else _best(folder, latest, required=which == BEST)
+
+
+def _best(folder: Path, latest: Path, *, required: bool) -> Path:
+    """Return what the newest checkpoint names as the best; without one itself, unless that is not enough."""
+    step = load(latest).manifest.meta.best_step
+    best = None if step is None else layout.committed_path(folder, step)
+    if best is not None and best.exists():
+        return best
+    missing = "none is kept as the best" if best is None else f"the best, {best.name}, is not there any more"
+    if required:
+        raise CheckpointError(f"{folder}: {missing}; a run keeps it with checkpoint.keep_best=true. Ask for {NEWEST!r}")
+    if best is not None:
+        _log.warning("%s: %s, %s is taken", folder, missing, latest.name)
+    return latest

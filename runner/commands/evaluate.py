@@ -1,0 +1,104 @@
+"""The verb ``eval``: score a trained network, on its own dataset or another."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.commands.stored import StoredNetwork, add_arguments, stored_network
+from runner.config.check import check
+from runner.config.configuration import from_plain
+from runner.config.overriding import overridden
+from runner.config.schema import Config
+from runner.cores import usable_cores
+from runner.errors import ConfigError, ResourceError
+from runner.files import replace_durably
+
+if TYPE_CHECKING:
+    from runner.training.evaluation import Scores
+
+_MOVABLE = ("data", "train.eval_batch_size")
+_OTHERWISE = (
+    "the network is evaluated as its run stored it; only data=NAME, data.KEY and train.eval_batch_size may be given"
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``runner eval`` with the arguments that follow it."""
+    parser = argparse.ArgumentParser(
+        prog="runner eval",
+        description="Score a trained network on the test split, and on the validation split if there is one, with one "
+        "device whatever trained it. Images are normalised as in training.",
+    )
+    add_arguments(parser)
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="data=NAME, data.KEY or train.eval_batch_size"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="of the results, JSON (default: in the run directory)"
+    )
+    options = parser.parse_intermixed_args(arguments)
+    network = stored_network(options.checkpoint, options.which)
+    config = _evaluated(network.config, options.overrides)
+    config.data.require_present()
+    from runner.training.inference import score
+
+    scored = score(network.config, network.checkpoint, config.data, network.config.data, usable_cores())
+    results = _results(network, config, scored)
+    path = options.output or network.run_dir / f"eval-{network.checkpoint.name}-{config.data.name}.json"
+    _write(path, results)
+    print(_table(results, path))
+    return 0
+
+
+def _evaluated(stored: Config, overrides: Sequence[str]) -> Config:
+    """The stored configuration with another dataset; raises ConfigError where that does not suit the network."""
+    config = from_plain(overridden(stored, overrides, _MOVABLE, _OTHERWISE))
+    check(replace(config, train=replace(config.train, monitor=None)))
+    known, given = stored.data.facts(), config.data.facts()
+    if (known.shape, known.classes) != (given.shape, given.classes):
+        raise ConfigError(
+            f"data={config.data.name} has images of {given.shape} and {given.classes} classes; the network was trained "
+            f"on {stored.data.name}, with images of {known.shape} and {known.classes} classes"
+        )
+    return config
+
+
+def _results(network: StoredNetwork, config: Config, scored: Mapping[str, Scores]) -> dict[str, Any]:
+    values: dict[str, float] = {}
+    for split, scores in scored.items():
+        values |= {f"{split}/loss": scores.loss, f"{split}/accuracy": scores.accuracy}
+    return {
+        "checkpoint": str(network.checkpoint),
+        "model": config.model.name,
+        "data": config.data.name,
+        "results": values,
+        "examples": {split: scores.examples for split, scores in scored.items()},
+        "confusion": {split: scores.confusion.tolist() for split, scores in scored.items()},
+        "class_names": list(config.data.facts().class_names),
+    }
+
+
+def _write(path: Path, results: Mapping[str, Any]) -> None:
+    try:
+        replace_durably(path, (json.dumps(results, indent=1) + "\n").encode())
+    except OSError as error:
+        raise ResourceError(
+            f"{path}: cannot be written: {error.strerror}; choose another file with --output"
+        ) from error
+
+
+def _table(results: Mapping[str, Any], path: Path) -> str:
+    facts = [
+        ("checkpoint", results["checkpoint"]),
+        ("network", f"{results['model']} on {results['data']}"),
+        *((f"{split} examples", f"{count:,}") for split, count in results["examples"].items()),
+        *((name, f"{value:.4f}") for name, value in results["results"].items()),
+        ("written to", str(path)),
+    ]
+    width = max(len(name) for name, _ in facts)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)

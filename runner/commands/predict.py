@@ -1,0 +1,116 @@
+"""The verb ``predict``: which classes a trained network sees in images of the user's own."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.commands.stored import StoredNetwork, add_arguments, stored_network
+from runner.cores import usable_cores
+from runner.data.pictures import read_pictures
+from runner.errors import ConfigError, ResourceError
+from runner.files import replace_durably
+
+_SUFFIXES = (".csv", ".json")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the network says of one image. ranked: (class name, probability) of the likeliest classes, best first."""
+
+    label: str
+    ranked: tuple[tuple[str, float], ...]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``runner predict`` with the arguments that follow it."""
+    parser = argparse.ArgumentParser(
+        prog="runner predict",
+        description="Say which classes a trained network sees in images: PNG, JPEG, or NumPy arrays (.npy) of one or "
+        "several, with pixels as the dataset has them.",
+    )
+    add_arguments(parser)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="an image, or an array of images")
+    parser.add_argument("--top", type=int, default=3, metavar="K", help="likeliest classes to show (default: 3)")
+    parser.add_argument("--resize", action="store_true", help="bring images to the network's size and channels")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the predictions: .csv or .json")
+    options = parser.parse_args(arguments)
+    if options.top < 1:
+        raise ConfigError(f"--top {options.top}: expected 1 or more")
+    if options.output is not None and options.output.suffix not in _SUFFIXES:
+        raise ConfigError(f"--output {options.output}: expected a file that ends in {' or '.join(_SUFFIXES)}")
+    network = stored_network(options.checkpoint, options.which)
+    predictions = predict(network, options.files, top=options.top, resize=options.resize)
+    print(_table(predictions))
+    if options.output is not None:
+        _write(options.output, predictions)
+    return 0
+
+
+def predict(network: StoredNetwork, files: Sequence[Path], *, top: int, resize: bool) -> list[Prediction]:
+    """Return what a network says of the images in ``files``; see :func:`~runner.data.pictures.read_pictures`.
+
+    Raises DataError for a file that does not fit, CheckpointError for a checkpoint that does not.
+    """
+    from runner.training.inference import probabilities
+
+    data = network.config.data
+    facts, normalisation = data.facts(), data.normalisation()
+    pictures = read_pictures(files, facts.shape, normalisation, resize=resize)
+    pixels = np.stack([picture.pixels for picture in pictures])
+    inputs = normalisation.apply(pixels, np.dtype(np.float64))
+    found = probabilities(network.config, network.checkpoint, inputs, usable_cores())
+    return [
+        Prediction(picture.label, _ranked(row, facts.class_names, top))
+        for picture, row in zip(pictures, found, strict=True)
+    ]
+
+
+def _ranked(row: NDArray[np.float64], names: Sequence[str], top: int) -> tuple[tuple[str, float], ...]:
+    """The likeliest classes; of equally likely ones the first."""
+    order = np.argsort(-row, kind="stable")[:top]
+    return tuple((names[i], float(row[i])) for i in order)
+
+
+def _table(predictions: Sequence[Prediction]) -> str:
+    cells = [(each.label, *(f"{name} {probability:.4f}" for name, probability in each.ranked)) for each in predictions]
+    titles = ("file", "class and probability", *(f"{place}." for place in range(2, len(cells[0]))))
+    rows = [titles, *cells]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _write(path: Path, predictions: Sequence[Prediction]) -> None:
+    text = _json(predictions) if path.suffix == ".json" else _csv(predictions)
+    try:
+        replace_durably(path, text.encode())
+    except OSError as error:
+        raise ResourceError(
+            f"{path}: cannot be written: {error.strerror}; choose another file with --output"
+        ) from error
+
+
+def _json(predictions: Sequence[Prediction]) -> str:
+    rows: list[Mapping[str, object]] = [
+        {"file": each.label, "classes": [{"class": name, "probability": p} for name, p in each.ranked]}
+        for each in predictions
+    ]
+    return json.dumps(rows, indent=1) + "\n"
+
+
+def _csv(predictions: Sequence[Prediction]) -> str:
+    """A row for each image and place."""
+    stream = io.StringIO()
+    writer = csv.writer(stream)
+    writer.writerow(("file", "place", "class", "probability"))
+    for each in predictions:
+        writer.writerows((each.label, place, name, p) for place, (name, p) in enumerate(each.ranked, start=1))
+    return stream.getvalue()
