@@ -78,7 +78,7 @@ def test_the_version_is_the_projects_own(capsys: Capture):
 
 def test_an_unknown_verb_is_told_the_verbs(folder: Path, capsys: Capture):
     message = refused(["explian"], capsys)
-    assert "unknown verb 'explian': expected one of explain, data, ui, doctor, or overrides" in message
+    assert "unknown verb 'explian': expected one of explain, eval, predict, data, ui, doctor, or overrides" in message
 
 
 def test_a_worker_without_an_address_is_refused(capsys: Capture):

@@ -148,7 +148,7 @@ def _require_fit(found: Manifest, expected: Expected) -> None:
     if any(problems):
         raise CheckpointError(
             f"does not fit the network: {'; '.join(filter(None, problems))}. It was written by another "
-            "configuration of model, optimizer or precision"
+            "configuration of model, optimizer, precision or strategy"
         )
 
 

@@ -104,10 +104,15 @@ class RunDirectory:
         """The resolved configuration."""
         return self.path / CONFIG_FILE
 
-    @property
-    def earlier_config_yaml(self) -> Path:
-        """The configuration of the starts before this one, where this one has another."""
-        return self.path / f"config-{self.epoch - 1}.yaml"
+    def store_configuration(self, text: bytes) -> None:
+        """Store the configuration of this start of the run.
+
+        Another one, by which earlier starts went, is kept beside it as ``config-N.yaml``, N being the last of them.
+        """
+        stored = self.config_yaml
+        if stored.exists() and (earlier := stored.read_bytes()) != text:
+            replace_durably(self.path / f"config-{self.epoch - 1}.yaml", earlier)
+        replace_durably(stored, text)
 
     @property
     def log(self) -> Path:

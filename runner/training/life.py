@@ -19,7 +19,6 @@ from runner.config.schema import Config
 from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
 from runner.errors import ConfigError, Interrupted, NonFiniteLossError, RunnerError
-from runner.files import replace_durably
 from runner.records.decisions import dropped_by_worker
 from runner.records.record import Record
 from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, RunDirectory
@@ -64,7 +63,7 @@ def run(
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         if placement is None:
             directory.placement_json.unlink(missing_ok=True)
-        _store(config, directory)
+        directory.store_configuration(dump(config).encode())
         life = _Life(experiment, directory, _draft(experiment, directory, overrides), sweep, start)
         try:
             summary = life.execute()
@@ -273,14 +272,6 @@ def _kept_placement(config: Config, run_dir: Path) -> Path | None:
     if not path.exists() or (stored.exists() and load_stored(stored).parallelism != config.parallelism):
         return None
     return path
-
-
-def _store(config: Config, directory: RunDirectory) -> None:
-    """Store the configuration; another one, by which earlier starts of the run went, is kept beside it."""
-    text, stored = dump(config).encode(), directory.config_yaml
-    if stored.exists() and (earlier := stored.read_bytes()) != text:
-        replace_durably(directory.earlier_config_yaml, earlier)
-    replace_durably(stored, text)
 
 
 def _draft(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:

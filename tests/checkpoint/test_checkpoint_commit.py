@@ -15,14 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.checkpoint import CheckpointMeta, load, newest, save
+from runner.checkpoint import BEST_STEP, CheckpointMeta, load, newest, save
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, NumericError, ResourceError
 
 CRASH_SCRIPT = Path(__file__).with_name("checkpoint_crash.py")
 
 
-def commit(directory: Path, step: int, epoch: int = 1, keep: int = 3) -> Path:
-    meta = CheckpointMeta(config_hash="c0ffee", run_id="0123abcd", epoch=epoch, examples=step)
+def commit(directory: Path, step: int, epoch: int = 1, keep: int = 3, best: int | None = None) -> Path:
+    progress = {} if best is None else {BEST_STEP: best}
+    meta = CheckpointMeta(config_hash="c0ffee", run_id="0123abcd", epoch=epoch, examples=step, progress=progress)
     return save(directory, step=step, variables={"w": np.full((64,), float(step))}, meta=meta, keep=keep)
 
 
@@ -289,3 +290,13 @@ def test_value_that_is_not_finite_is_not_written(three: Path) -> None:
     with pytest.raises(NumericError, match=r"variable conv/w: 1 of 6 values .* nan at index \(1, 2\)"):
         save(three, step=4, variables={"bias": np.ones(3), "conv/w": weights}, meta=meta)
     assert names(three) == ["step-1", "step-2", "step-3"]
+
+
+def test_the_best_is_kept_as_long_as_it_is_the_best(tmp_path: Path) -> None:
+    for step, best in ((1, 1), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2)):
+        commit(tmp_path, step, best=best)
+    assert names(tmp_path) == ["step-2", "step-4", "step-5", "step-6"]
+    commit(tmp_path, 7, best=7)
+    assert names(tmp_path) == ["step-5", "step-6", "step-7"]
+    commit(tmp_path, 8, best=6)
+    assert names(tmp_path) == ["step-6", "step-7", "step-8"], "of the newest ones it takes no place"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 import runner
 from runner.cli import main
-from runner.config.configuration import dump
+from runner.commands import resume
+from runner.config.configuration import dump, fix_machine_values, load_stored
 from runner.config.hydra_app import compose
 from tests.fake_life import FakeLife
 
@@ -43,6 +45,43 @@ def test_the_limits_may_be_moved(fake_life: FakeLife, stored: Path, override: st
     assert fake_life.only.overrides == [override]
 
 
+def test_another_strategy_comes_with_its_own_defaults_and_shares_the_cores_out_anew(
+    fake_life: FakeLife, stored: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(resume, "usable_cores", lambda: 6)
+    before = fix_machine_values(load_stored(stored / "config.yaml"), cores=2)
+    (stored / "config.yaml").write_text(dump(before))
+    assert (before.parallelism.name, before.cluster.workers, before.cluster.threads_per_worker) == ("sync_data", 2, 1)
+    overrides = ["parallelism.workers=3", "parallelism=hybrid", "train.steps=9"]
+    assert main([f"resume={stored}", *overrides]) == 0
+    config = fake_life.only.config
+    assert (config.parallelism.name, config.parallelism.workers, config.parallelism.scheme) == ("hybrid", 3, "b")
+    assert (config.cluster.workers, config.cluster.threads_per_worker, config.cluster.cores_per_worker) == (3, 2, 2.0)
+    assert fake_life.only.overrides == overrides
+    assert dataclasses.replace(config, parallelism=0, cluster=0, train=0) == dataclasses.replace(
+        before, parallelism=0, cluster=0, train=0
+    ), "what is computed stays"
+
+
+def test_keys_of_the_cluster_that_are_named_stay_as_they_were_named(
+    fake_life: FakeLife, stored: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(resume, "usable_cores", lambda: 6)
+    assert main([f"resume={stored}", "parallelism=single", "cluster.threads_per_worker=4"]) == 0
+    cluster = fake_life.only.config.cluster
+    assert (cluster.workers, cluster.threads_per_worker, cluster.cores_per_worker) == (1, 4, 6.0)
+
+
+def test_without_another_strategy_the_budget_of_threads_stays(
+    fake_life: FakeLife, stored: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (stored / "config.yaml").write_text(dump(fix_machine_values(load_stored(stored / "config.yaml"), cores=8)))
+    monkeypatch.setattr(resume, "usable_cores", lambda: 2)
+    assert main([f"resume={stored}", "train.steps=9", "train.patience=4"]) == 0
+    config = fake_life.only.config
+    assert (config.cluster.threads_per_worker, config.train.patience) == (4, 4)
+
+
 def test_from_python_too(fake_life: FakeLife, stored: Path):
     assert runner.run([f"resume={stored}"]).status == "finished"
     assert fake_life.only.resume
@@ -57,13 +96,22 @@ def test_resume_null_is_a_run_like_any_other(fake_life: FakeLife):
     ("arguments", "complaint"),
     [
         (["optimizer.lr=0.1"], "optimizer.lr=0.1: a run continues with its stored configuration"),
-        (["optimizer.lr=0.1"], "beside resume=DIR only train.epochs and train.steps may be given"),
+        (
+            ["optimizer.lr=0.1"],
+            "beside resume=DIR only train.epochs, train.steps, train.patience, train.microbatches, parallelism and "
+            "cluster may be given",
+        ),
+        (["parallelisms=single"], "parallelisms=single: a run continues with its stored configuration"),
+        (["parallelism=none"], "Could not find 'parallelism/none'"),
+        (["parallelism.depth=3"], "Key 'depth' not in 'SyncData'"),
+        (["parallelism.a.b=3"], "parallelism.a.b=3: there is no section parallelism.a"),
+        (["parallelism=single", "parallelism.workers=2"], "parallelism.workers=2 with parallelism=single"),
         (["model=lenet"], "model=lenet: a run continues with its stored configuration"),
         (["-m"], "-m: a run continues with its stored configuration"),
         (["+train.steps=3"], "+train.steps=3: a run continues with its stored configuration"),
         (["resume=other"], "resume is given 2 times"),
         (["train.steps=few"], "train.steps: Value 'few' of type 'str' could not be converted to Integer"),
-        (["train.steps=["], "train.steps=[: not a number"),
+        (["train.steps=["], "train.steps=[: not a value in YAML"),
         (["train.steps=0"], "train.steps=0: expected 1 or more"),
         (["train.steps=5", "train.epochs=5"], "exactly one says how long to train"),
     ],

@@ -19,6 +19,7 @@ REFERENCE = outcome_hash(small_config(*ASYNC))
         "trace_skip=3",
         "debug.check_finite=true",
         "cluster.latency_ms=1",
+        "checkpoint.keep_best=true",
     ],
 )
 def test_how_a_run_is_ordered_and_watched_does_not_count(override: str) -> None:
@@ -33,6 +34,9 @@ def test_how_a_run_is_ordered_and_watched_does_not_count(override: str) -> None:
         "parallelism.n_push=2",
         "train.eval_every=2",
         "train.steps=4",
+        "train.patience=4",
+        "data.val_fraction=0.1",
+        "init_from=x",
         "cluster.compression=high16",
         "cluster.threads_per_worker=3",
     ],

@@ -1,0 +1,68 @@
+"""Which checkpoint a path means."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from runner.checkpoint import BEST, NEWEST, find
+from runner.errors import CheckpointError
+from tests.checkpoint.test_checkpoint_commit import commit
+
+
+def run_with(folder: Path, *steps: int, best: int | None = None) -> Path:
+    """A run directory with checkpoints of these steps, the last of which names the best."""
+    for step in steps:
+        commit(folder / "checkpoints", step, best=best if step == steps[-1] else None)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("best", "which", "expected"),
+    [(2, None, 2), (2, BEST, 2), (2, NEWEST, 3), (3, BEST, 3), (None, None, 3), (None, NEWEST, 3)],
+)
+@pytest.mark.parametrize("inside", ["", "checkpoints"])
+def test_of_a_run_the_best_or_the_newest(
+    tmp_path: Path, best: int | None, which: str | None, expected: int, inside: str
+) -> None:
+    run = run_with(tmp_path / "run", 1, 2, 3, best=best)
+    assert find(run / inside, which) == run / "checkpoints" / f"step-{expected}"
+
+
+def test_a_checkpoint_is_itself_whatever_its_name(tmp_path: Path) -> None:
+    path = commit(tmp_path, 1)
+    assert find(path) == path
+    renamed = path.rename(tmp_path / "mine")
+    assert find(renamed) == renamed
+    with pytest.raises(CheckpointError, match=r"mine is one checkpoint: 'best' chooses among those of a run"):
+        find(renamed, BEST)
+
+
+def test_a_damaged_newest_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = run_with(tmp_path, 1, 2)
+    (run / "checkpoints" / "step-2" / "variables.safetensors").write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        assert find(run).name == "step-1"
+    assert "skipping a checkpoint" in caplog.text
+
+
+def test_a_best_that_is_gone_is_missed_when_it_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = run_with(tmp_path, 4, 5, best=3)
+    with pytest.raises(CheckpointError, match="the best, step-3, is not there any more"):
+        find(run, BEST)
+    with caplog.at_level(logging.WARNING):
+        assert find(run).name == "step-5"
+    assert "the best, step-3, is not there any more, step-5 is taken" in caplog.text
+
+
+def test_a_run_without_a_best_has_none_to_give(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"none is kept as the best; a run keeps it with checkpoint\.keep_best"):
+        find(run_with(tmp_path, 1), BEST)
+
+
+@pytest.mark.parametrize("folder", ["", "absent"])
+def test_where_there_is_none_that_is_said(tmp_path: Path, folder: str) -> None:
+    with pytest.raises(CheckpointError, match="there is no checkpoint that can be used; expected a directory step-N"):
+        find(tmp_path / folder)

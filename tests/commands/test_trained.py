@@ -1,0 +1,184 @@
+"""``runner eval`` and ``runner predict``: a trained network at work, from a run directory and from a checkpoint."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from runner.cli import main
+from runner.data.digits import Digits
+from runner.records.summary import Summary
+from runner.training.life import run
+from tests.small_runs import small_config
+
+Capture = pytest.CaptureFixture[str]
+SETTINGS = ("train.steps=12", "train.eval_every=3", "data.val_fraction=0.2", "optimizer.lr=0.05")
+TEST = Digits().load().test
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a short run whose best checkpoint is the newest too."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    run(small_config(*SETTINGS), folder, overrides=[])
+    return folder
+
+
+@pytest.fixture
+def stored(trained: Path, folder: Path) -> Path:
+    """A copy of it, in the working directory."""
+    return Path(shutil.copytree(trained, folder / "run"))
+
+
+def evaluated(*arguments: str, output: str = "out.json") -> Any:
+    """The results of an evaluation."""
+    assert main(["eval", *arguments, "--output", output]) == 0
+    return json.loads(Path(output).read_text())
+
+
+def refused(capsys: Capture, *arguments: str) -> str:
+    """The message and the exit code of a refusal."""
+    code = main(list(arguments))
+    return f"{code} {capsys.readouterr().err}"
+
+
+def test_an_evaluation_comes_to_what_the_run_came_to(stored: Path, capsys: Capture) -> None:
+    assert main(["eval", "run", "--which", "newest"]) == 0
+    path = stored / "eval-step-12-digits.json"
+    found, summary = json.loads(path.read_text()), Summary.read(stored / "summary.json")
+    expected = {name: summary.final[name] for name in ("test/loss", "test/accuracy", "val/loss", "val/accuracy")}
+    assert found["results"] == pytest.approx(expected, rel=1e-5)
+    assert found["examples"] == {"test": 359, "val": 288}
+    assert np.sum(found["confusion"]["test"]) == 359
+    assert found["checkpoint"] == str(stored / "checkpoints" / "step-12")
+    printed = capsys.readouterr().out
+    assert f"test/accuracy  {expected['test/accuracy']:.4f}" in printed
+    assert str(path) in printed
+
+
+def test_the_best_is_evaluated_unless_another_is_named(stored: Path) -> None:
+    best = Summary.read(stored / "summary.json")
+    assert best.best_checkpoint is not None
+    assert evaluated("run")["checkpoint"] == str(stored / best.best_checkpoint)
+    assert evaluated("run")["results"]["val/accuracy"] == pytest.approx(best.best_value)
+    assert evaluated("run/checkpoints/step-12")["checkpoint"].endswith("/run/checkpoints/step-12")
+
+
+def test_batches_of_another_size_change_nothing(stored: Path) -> None:
+    results = [evaluated("run", f"train.eval_batch_size={size}")["results"] for size in (7, 359)]
+    assert results[0] == pytest.approx(results[1], rel=1e-5)
+
+
+def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(stored: Path) -> None:
+    same = ["data=synthetic", "data.shape=[1,8,8]", "data.classes=10", "data.test_examples=50"]
+    found = evaluated("run", *same)
+    assert (found["data"], found["examples"]) == ("synthetic", {"test": 50})
+    # Digits have mean 0 and deviation 1: with the mean of synthetic images the network would see something else.
+    assert found["results"]["test/loss"] == pytest.approx(loss_on_synthetic(stored, same), rel=1e-5)
+
+
+def loss_on_synthetic(stored: Path, overrides: list[str]) -> float:
+    """The cross-entropy by hand, of pixels that are only scaled."""
+    from runner.checkpoint import find, load
+
+    config: Any = small_config(*overrides)
+    test = config.data.load().test
+    weights = load(find(stored)).variables
+    hidden = np.maximum(test.images.reshape(50, 64) / 255 @ weights["fc1/weights"] + weights["fc1/bias"], 0)
+    logits = hidden @ weights["fc2/weights"] + weights["fc2/bias"]
+    chosen = logits[np.arange(50), test.labels]
+    return float((np.log(np.exp(logits).sum(axis=1)) - chosen).mean())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ["data=synthetic"],
+            "2 runner: error: data=synthetic has images of (3, 224, 224) and 1000 classes; the network was trained on",
+        ),
+        (["model=lenet"], "model=lenet: the network is evaluated as its run stored it; only data=NAME, data.KEY and "),
+        (["train.steps=3"], "train.steps=3: the network is evaluated as its run stored it"),
+        (["data.colour=3"], "Key 'colour' not in 'Digits'"),
+        (["data=mnist", "data.cache_dir=absent"], "data=mnist has images of (1, 28, 28)"),
+        (["--output", "absent/file.json"], "4 runner: error: absent/file.json: cannot be written: No such file"),
+    ],
+)
+def test_what_does_not_suit_the_network_is_refused(
+    stored: Path, capsys: Capture, arguments: list[str], complaint: str
+) -> None:
+    assert complaint in refused(capsys, "eval", "run", *arguments)
+
+
+@pytest.mark.parametrize("verb", ["eval", "predict"])
+def test_a_checkpoint_without_its_run_is_refused(stored: Path, capsys: Capture, verb: str) -> None:
+    shutil.copytree(stored / "checkpoints" / "step-12", "alone")
+    file = ["x.png"] if verb == "predict" else []
+    assert "holds no config.yaml; expected a checkpoint in the directory of its run" in refused(
+        capsys, verb, "alone", *file
+    )
+    assert "6 runner: error" in refused(capsys, verb, "absent", *file)
+
+
+def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Capture) -> None:
+    config = (stored / "config.yaml").read_text()
+    (stored / "config.yaml").write_text(config.replace("hidden:\n  - 8", "hidden:\n  - 9"))
+    assert "expected fc1/weights of shape (64, 9), found (64, 8)" in refused(capsys, "eval", "run")
+
+
+def test_images_and_arrays_of_the_test_split_are_seen_as_the_evaluation_saw_them(stored: Path, capsys: Capture) -> None:
+    np.save("many.npy", TEST.images)
+    Image.fromarray((TEST.images[0, 0] * (255 / 16)).round().astype(np.uint8)).save("one.png")
+    assert main(["predict", "run", "many.npy", "one.png", "--top", "2", "--output", "out.csv"]) == 0
+    rows = list(csv.DictReader(Path("out.csv").read_text().splitlines()))
+    assert len(rows) == 2 * 360
+    best = [row for row in rows if row["place"] == "1"]
+    hits = np.mean([int(row["class"]) == label for row, label in zip(best, TEST.labels, strict=False)])
+    assert hits == pytest.approx(evaluated("run")["results"]["test/accuracy"])
+    assert [float(best[i]["probability"]) for i in (0, 359)] == pytest.approx(
+        [float(best[0]["probability"])] * 2, abs=0.02
+    )
+    assert (best[0]["file"], best[359]["file"]) == ("many.npy[0]", "one.png")
+    assert capsys.readouterr().out.splitlines()[0].split() == ["file", "class", "and", "probability", "2."]
+
+
+def test_all_classes_together_are_certain(stored: Path) -> None:
+    np.save("one.npy", TEST.images[0])
+    assert main(["predict", "run", "one.npy", "--top", "99", "--output", "out.json"]) == 0
+    (row,) = json.loads(Path("out.json").read_text())
+    probabilities = [each["probability"] for each in row["classes"]]
+    assert row["file"] == "one.npy"
+    assert len(probabilities) == 10
+    assert sum(probabilities) == pytest.approx(1.0)
+    assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_with_logistic_units_each_class_stands_for_itself(folder: Path) -> None:
+    run(small_config("model.loss=logistic", "train.steps=1"), folder / "run", overrides=[])
+    np.save("one.npy", TEST.images[0])
+    assert main(["predict", "run", "one.npy", "--top", "10", "--output", "out.json"]) == 0
+    (row,) = json.loads(Path("out.json").read_text())
+    assert sum(each["probability"] for each in row["classes"]) > 1.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["large.png"], "3 runner: error: large.png: it is 9 x 8 pixels, the network takes 8 x 8"),
+        (["large.png", "--top", "0"], "2 runner: error: --top 0: expected 1 or more"),
+        (["large.png", "--output", "x.txt"], "--output x.txt: expected a file that ends in .csv or .json"),
+        (["large.png", "--resize", "--output", "absent/x.csv"], "4 runner: error: absent/x.csv: cannot be written"),
+    ],
+)
+def test_a_prediction_that_cannot_be_made_is_refused(
+    stored: Path, capsys: Capture, arguments: list[str], complaint: str
+) -> None:
+    Image.fromarray(np.zeros((8, 9), np.uint8)).save("large.png")
+    assert complaint in refused(capsys, "predict", "run", *arguments)

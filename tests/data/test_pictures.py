@@ -1,0 +1,134 @@
+"""Images from files: what they become, and what is refused in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from runner.data.dataset import Normalisation
+from runner.data.pictures import Picture, read_pictures
+from runner.errors import DataError
+
+GREY, COLOUR = (1, 2, 3), (3, 2, 3)
+BYTES = Normalisation(255.0, (0.0,), (1.0,))
+INK = Normalisation(16.0, (0.0,), (1.0,))
+PIXELS = np.arange(0, 60, 10, dtype=np.uint8).reshape(2, 3)
+
+
+def read(
+    path: Path, shape: tuple[int, int, int] = GREY, scale: Normalisation = BYTES, resize: bool = False
+) -> list[Picture]:
+    return read_pictures([path], shape, scale, resize=resize)
+
+
+def saved(path: Path, array: np.ndarray, mode: str | None = None) -> Path:
+    """An image file of these pixels."""
+    image = Image.fromarray(array)
+    (image if mode is None else image.convert(mode)).save(path)
+    return path
+
+
+def array_file(folder: Path, array: np.ndarray) -> Path:
+    np.save(folder / "a.npy", array)
+    return folder / "a.npy"
+
+
+def test_a_grey_image_is_one_channel(tmp_path: Path) -> None:
+    (picture,) = read(saved(tmp_path / "a.png", PIXELS))
+    assert picture.label == str(tmp_path / "a.png")
+    np.testing.assert_array_equal(picture.pixels, PIXELS[np.newaxis])
+
+
+def test_its_range_becomes_that_of_the_dataset(tmp_path: Path) -> None:
+    (picture,) = read(saved(tmp_path / "a.png", PIXELS), scale=INK)
+    np.testing.assert_allclose(picture.pixels, PIXELS[np.newaxis] * (16 / 255), rtol=1e-12)
+
+
+def test_channels_come_first_and_a_grey_image_serves_a_colour_network(tmp_path: Path) -> None:
+    colours = np.stack([PIXELS, PIXELS + 1, PIXELS + 2], axis=-1)
+    np.testing.assert_array_equal(read(saved(tmp_path / "a.png", colours), COLOUR)[0].pixels[2], PIXELS + 2)
+    np.testing.assert_array_equal(read(saved(tmp_path / "b.PNG", PIXELS), COLOUR)[0].pixels, np.stack([PIXELS] * 3))
+    assert read(saved(tmp_path / "c.jpeg", colours), COLOUR)[0].pixels.shape == COLOUR
+
+
+@pytest.mark.parametrize(
+    ("pixels", "mode", "shape", "complaint"),
+    [
+        (PIXELS.T, None, GREY, "it is 2 x 3 pixels, the network takes 3 x 2. Bring it to that with --resize"),
+        (PIXELS, "RGB", GREY, "its pixels are RGB, the network takes L"),
+        (PIXELS, "RGBA", COLOUR, "its pixels are RGBA, the network takes RGB"),
+    ],
+)
+def test_what_does_not_fit_is_refused_unless_it_may_be_changed(
+    tmp_path: Path, pixels: np.ndarray, mode: str | None, shape: tuple[int, int, int], complaint: str
+) -> None:
+    path = saved(tmp_path / "a.png", pixels, mode)
+    with pytest.raises(DataError) as refusal:
+        read(path, shape)
+    assert complaint in str(refusal.value)
+    assert read(path, shape, resize=True)[0].pixels.shape == shape
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3), (1, 1, 2, 3)])
+def test_an_array_is_one_image(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    (picture,) = read(array_file(tmp_path, PIXELS.reshape(shape)))
+    assert picture.label == str(tmp_path / "a.npy")
+    np.testing.assert_array_equal(picture.pixels, PIXELS[np.newaxis], strict=True)
+
+
+def test_an_array_is_many_images_with_the_pixels_of_the_dataset(tmp_path: Path) -> None:
+    many = np.stack([np.full(COLOUR, 0.5), np.full(COLOUR, 16.0)])
+    first, second = read(array_file(tmp_path, many), COLOUR, INK)
+    assert (first.label, second.label) == (f"{tmp_path}/a.npy[0]", f"{tmp_path}/a.npy[1]")
+    np.testing.assert_array_equal([first.pixels, second.pixels], many)
+
+
+@pytest.mark.parametrize(
+    ("array", "complaint"),
+    [
+        (np.zeros((3, 2)), r"its shape is \(3, 2\), expected \(1, 2, 3\), or \(N, 1, 2, 3\)"),
+        (np.zeros((0, 1, 2, 3)), r"its shape is \(0, 1, 2, 3\)"),
+        (np.zeros((5, 2, 3)), r"its shape is \(5, 2, 3\)"),
+        (
+            np.full((2, 3), -0.4),
+            "its values are -0.4 to -0.4; expected pixels as the dataset has them, 0 to 255, not norm",
+        ),
+        (np.full((2, 3), 256), "its values are 256 to 256"),
+        (np.full((2, 3), np.nan), "its values are nan to nan"),
+        (np.array([["a"]]), "expected one array of numbers, found <U1"),
+    ],
+)
+def test_an_array_that_does_not_fit_is_refused(tmp_path: Path, array: np.ndarray, complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        read(array_file(tmp_path, array))
+
+
+def test_an_array_of_objects_is_never_unpickled(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([print], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match="cannot be read as a NumPy array: Object arrays cannot be loaded"):
+        read(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("a.png", "PNG or JPEG"), ("a.npy", "a NumPy array"), ("a.gif", "ends in")]
+)
+def test_what_is_no_image_is_refused(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / name).write_text("text")
+    with pytest.raises(DataError, match=reason):
+        read(tmp_path / name)
+    with pytest.raises(DataError, match=r"expected a file that ends in|No such file or directory"):
+        read(tmp_path / "absent" / name)
+
+
+def test_several_arrays_in_one_file_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", a=PIXELS)
+    with pytest.raises(DataError, match="expected one array of numbers, found several arrays"):
+        read((tmp_path / "a.npz").rename(tmp_path / "a.npy"))
+
+
+def test_an_image_cannot_have_two_channels(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the network takes 2 channels, an image has 1 or 3; give it arrays"):
+        read(saved(tmp_path / "a.png", PIXELS), (2, 2, 3))
