@@ -19,8 +19,9 @@ MAY_IMPORT = {
     "errors": "",
     "cores": "",
     "cleanup": "",
+    "redaction": "",
     "processor": "errors",
-    "console": "errors",
+    "console": "errors redaction",
     "files": "errors",
     "signals": "errors",
     # Arrays: NumPy and nothing of runner. A reference kernel registers itself.
@@ -48,9 +49,9 @@ MAY_IMPORT = {
     # What feeds and what keeps.
     "data": "errors kernels.philox",
     "checkpoint": "errors files",
-    "tracking": "",
+    "tracking": "redaction",
     "tracing": "engine errors files",
-    "records": "errors files engine tracking",
+    "records": "errors files engine tracking redaction",
     "records.decisions": "files",
     # The configuration is the dataclasses of the rooms it configures.
     "config": "errors files engine.device",
@@ -60,12 +61,12 @@ MAY_IMPORT = {
     "training": "config records strategies data checkpoint tracking tracing engine errors files signals cleanup"
     " processor sweep.place",
     "training.life": "training config.configuration config records checkpoint tracking engine errors files signals"
-    " cleanup sweep.place",
+    " cleanup sweep.place redaction",
     # Commands.
-    "sweep": "config config.hydra_app console records errors",
+    "sweep": "config config.hydra_app console records errors redaction",
     "sweep.place": "",
     "commands": "training training.life sweep config config.configuration config.hydra_app records optimizers engine"
-    " data tracking console cores processor errors",
+    " data tracking console cores processor errors redaction",
     "cli": "commands config records console data errors engine.worker",
     "__main__": "cli",
     "": "commands records.summary",

@@ -102,6 +102,11 @@ class RunDirectory:
         return self.path / "config.yaml"
 
     @property
+    def shown_config_yaml(self) -> Path:
+        """The same without secrets, where it has any: for the tracking record."""
+        return self.path / "shown" / "config.yaml"
+
+    @property
     def log(self) -> Path:
         """The log of the master."""
         return self.path / "run.log"

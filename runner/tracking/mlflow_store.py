@@ -10,9 +10,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from runner.redaction import redact_text
 from runner.tracking.base import RunInfo
 from runner.tracking.metrics_log import read_metrics
-from runner.tracking.mlflow_client import connect, redacted, source_tags, store_errors
+from runner.tracking.mlflow_client import connect, source_tags, store_errors
 from runner.tracking.mlflow_rules import (
     METRICS_PER_BATCH,
     PARAMS_PER_BATCH,
@@ -155,4 +156,4 @@ class MlflowStore:
                 self._known.setdefault(key, set()).add(record.step)
 
     def _errors(self) -> AbstractContextManager[None]:
-        return store_errors(f"tracking store {redacted(self._uri)}")
+        return store_errors(f"tracking store {redact_text(self._uri)}")

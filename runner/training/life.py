@@ -22,6 +22,7 @@ from runner.records.decisions import dropped_by_worker
 from runner.records.record import Record
 from runner.records.run_directory import PLACEMENT_FILE, RunDirectory
 from runner.records.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
+from runner.redaction import SecretlessFormatter, redact
 from runner.signals import StopRequest
 from runner.sweep.place import SweepPlace
 from runner.tracking import RunInfo, job_name, sweep_name
@@ -57,7 +58,7 @@ def run(
     _require_resumable(experiment, resume)
     experiment.config.data.require_present()
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
-        replace_durably(directory.config_yaml, dump(config).encode())
+        _store(config, directory.config_yaml)
         life = _Life(experiment, directory, _draft(experiment, directory, overrides), sweep, resume)
         try:
             summary = life.execute()
@@ -223,6 +224,12 @@ class _Life:
         )
 
 
+def _store(config: Config, path: Path) -> None:
+    """Write what the run is continued from: whole, so where it has secrets for the eyes of its owner only."""
+    plain = to_plain(config)
+    replace_durably(path, dump(config).encode(), mode=0o666 if redact(plain) == plain else 0o600)
+
+
 def _require_resumable(experiment: Experiment, resume: bool) -> None:
     """Raise ConfigError for a run that repeats another and is to go on: its order is known from the beginning alone."""
     wish = experiment.program.one_process
@@ -272,7 +279,7 @@ def _logging_to(path: Path) -> Iterator[None]:
     """Send the package's log to a file of the run, from level INFO."""
     package = logging.getLogger("runner")
     handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(SecretlessFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     level = package.level
     package.addHandler(handler)
     package.setLevel(logging.INFO)

@@ -20,9 +20,6 @@ from runner.tracking.records import Metrics, Tags
 from runner.tracking.writer import StoreUnavailableError
 from tests.tracking.recorded import a_run, record, stored_run, stored_steps
 
-# MLflow 3.17 uses a loader that SQLAlchemy 2.1 deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
-
 
 def test_a_run_is_recorded(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
     run = a_run(tmp_path, tags={"mlflow.source.git.commit": "c0ffee"})
