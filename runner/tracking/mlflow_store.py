@@ -149,11 +149,15 @@ class MlflowStore:
         history = self._run.history
         if self._run.first_step == 0 or history is None or not history.exists():
             return
-        missing = [record for record in read_metrics(history) if record.step < self._run.first_step]
-        self._write_metrics(missing)
-        for record in missing:
-            for key in record.values:
-                self._known.setdefault(key, set()).add(record.step)
+        # A run that is resumed at its end evaluates once more: of a point that was logged twice the first one counts.
+        first: dict[tuple[str, int], Metrics] = {}
+        for record in read_metrics(history):
+            if record.step < self._run.first_step:
+                for key, value in record.values.items():
+                    first.setdefault((key, record.step), Metrics(record.step, record.time_ms, {key: value}))
+        self._write_metrics(first.values())
+        for key, step in first:
+            self._known.setdefault(key, set()).add(step)
 
     def _errors(self) -> AbstractContextManager[None]:
         return store_errors(f"tracking store {redact_text(self._uri)}")

@@ -74,6 +74,20 @@ def test_points_that_never_reached_the_store_are_restored(
     assert stored_steps(client, run, "test/accuracy") == list(range(5))
 
 
+def test_a_point_that_was_logged_again_as_the_run_was_resumed_at_its_end_is_restored_once(
+    settings: MlflowTracking, client: Any, tmp_path: Path
+) -> None:
+    history = tmp_path / "metrics.jsonl"
+    with MetricsLog(history) as log:
+        for value in (0.5, 0.25):
+            log.append(3, {"test/accuracy": value})
+    run = a_run(tmp_path, first_step=4, history=history)
+    record(settings, run, range(4, 4))
+    stored = stored_run(client, run)
+    (point,) = client.get_metric_history(stored.info.run_id, "test/accuracy")
+    assert (point.step, point.value) == (3, 0.5)
+
+
 def test_what_one_process_spooled_the_next_one_writes_once(
     settings: MlflowTracking, client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
