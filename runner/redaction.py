@@ -51,8 +51,12 @@ def redact(value: Any, key: str = "") -> Any:
 
 
 def redact_overrides(overrides: Iterable[str]) -> list[str]:
-    """Arguments of a command line, ``key=value`` or anything else, without secrets; all values of a swept key go."""
-    return [_redact_override(override) for override in overrides]
+    """Arguments of a command line without secrets: ``key=value``, all values of a swept key, and ``--key value``."""
+    shown: list[str] = []
+    for override in overrides:
+        follows = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1] and is_secret(shown[-1])
+        shown.append(REDACTED if follows else _redact_override(override))
+    return shown
 
 
 def redact_text(text: str) -> str:

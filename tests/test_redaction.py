@@ -68,6 +68,11 @@ def test_overrides(override: str, shown: str) -> None:
     assert redact_overrides([override]) == [shown]
 
 
+def test_an_option_and_its_value_are_two_arguments() -> None:
+    assert redact_overrides(["--api-key", SECRET, "--port", "5000"]) == ["--api-key", "[redacted]", "--port", "5000"]
+    assert redact_overrides(["--token=x", "seed=1"]) == ["--token=[redacted]", "seed=1"]
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
