@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 CASE = $(firstword $(ARGS))
 MEASURED = $(strip $(if $(filter collectives%,$(CASE)),COLLECTIVES,$(if $(filter overlap%,$(CASE)),OVERLAP,\
-	$(if $(filter backup,$(CASE)),BACKUP,RESULTS))))
+	$(if $(filter backup,$(CASE)),BACKUP,$(if $(filter tracking,$(CASE)),TRACKING,RESULTS)))))
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check docs bench bench-peers clean
@@ -27,7 +27,7 @@ check: $(VENV)/.installed-dev  ## lint, format check and types
 docs: $(VENV)/.installed-dev  ## build the documentation into site/
 	$(BIN)/python -m mkdocs build --strict
 
-bench: $(VENV)/.installed-dev  ## measure training steps, or ARGS=collectives, overlap or backup, into benchmarks/
+bench: $(VENV)/.installed-dev  ## measure training steps, or ARGS=collectives, overlap, backup or tracking, into benchmarks/
 	$(BIN)/python -m benchmarks $(ARGS) --output benchmarks/$(MEASURED).md
 
 bench-peers: $(VENV)/.installed-dev  ## install the frameworks to compare with (ARGS="jax" chooses)

@@ -7,7 +7,7 @@ import platform
 import sys
 from collections.abc import Sequence
 
-from benchmarks import backup
+from benchmarks import backup, tracking
 from benchmarks.cases import CASES
 from benchmarks.collectives import COLLECTIVE_CASES, measure_collective
 from benchmarks.compare import compare
@@ -32,6 +32,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if arguments[:1] == ["backup"]:
         return backup.main(arguments[1:])
+    if arguments[:1] == ["tracking"]:
+        return tracking.main(arguments[1:])
     options = parse(arguments)
     report = Report(_machine(options.settings.threads))
     for name in options.cases:

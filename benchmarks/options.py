@@ -28,7 +28,8 @@ _DESCRIPTION = """Measure runner against other frameworks, and print the tables.
 {cases}. `python -m benchmarks peers [{environments} ...]` installs the other frameworks beforehand, each into an
 environment of its own; one that is missing is said in the table. `collectives`, measured only when it is named,
 compares with libraries of its own, all of them unless --subjects is none.
-`python -m benchmarks backup --output FILE` measures what a backup worker is good for."""
+`python -m benchmarks backup --output FILE` measures what a backup worker is good for,
+`python -m benchmarks tracking --output FILE` what training notices of a tracking store that is locked or away."""
 
 
 @dataclass(frozen=True)

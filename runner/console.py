@@ -6,14 +6,15 @@ import sys
 import traceback
 
 from runner.errors import RunnerError
+from runner.redaction import redact_text
 
 
 def print_error(error: BaseException, *, what: str = "runner", debug: bool = False) -> None:
-    """Print ``what: error: message`` on standard error.
+    """Print ``what: error: message`` on standard error, without secrets.
 
     An exception that is not a RunnerError is a defect and shows where it was raised; with ``debug`` all do.
     """
     if debug or not isinstance(error, RunnerError):
-        traceback.print_exception(error)
+        print(redact_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if isinstance(error, RunnerError):
-        print(f"{what}: error: {error}", file=sys.stderr, flush=True)
+        print(redact_text(f"{what}: error: {error}"), file=sys.stderr, flush=True)

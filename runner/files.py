@@ -41,12 +41,13 @@ def read_regular(path: Path, limit: int, directory: int | None = None) -> bytes:
         os.close(descriptor)
 
 
-def write_durably(path: Path, payload: bytes) -> None:
+def write_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
     """Create ``path`` with ``payload``, allocated before and on the disk after; the name is not yet durable.
 
-    Raises FileExistsError when the name is taken, OSError when the space is not there or a write fails.
+    mode: permissions, less those that the process masks. Raises FileExistsError when the name is taken, OSError
+    when the space is not there or a write fails.
     """
-    with open(os.open(path, _CREATE, 0o666), "wb") as file:
+    with open(os.open(path, _CREATE, mode), "wb") as file:
         if payload:
             os.posix_fallocate(file.fileno(), 0, len(payload))
         file.write(payload)
@@ -54,14 +55,14 @@ def write_durably(path: Path, payload: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def replace_durably(path: Path, payload: bytes) -> None:
+def replace_durably(path: Path, payload: bytes, mode: int = 0o666) -> None:
     """Give ``path`` the content ``payload`` in one step: readers and crashes meet the old file or the new.
 
-    The caller must be the only writer. Raises OSError when the machine refuses.
+    mode: as of :func:`write_durably`. The caller must be the only writer. Raises OSError when the machine refuses.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)
-    write_durably(temporary, payload)
+    write_durably(temporary, payload, mode)
     os.rename(temporary, path)
     fsync_directory(path.parent)
 

@@ -23,6 +23,11 @@ settings.load_profile("runner")
 providers.is_local_module_file = lambda path: False
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """An option of this project's own."""
+    parser.addoption("--write-images", action="store_true", help="replace docs/images by what the browser test sees")
+
+
 @pytest.fixture(scope="session")
 def registry() -> Registry:
     """The kernels an engine process has."""

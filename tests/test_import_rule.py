@@ -20,8 +20,9 @@ MAY_IMPORT = {
     "cores": "",
     "memory": "",
     "cleanup": "",
+    "redaction": "",
     "processor": "errors",
-    "console": "errors",
+    "console": "errors redaction",
     "files": "errors",
     "signals": "errors",
     # Arrays: NumPy and nothing of runner. A reference kernel registers itself.
@@ -49,9 +50,9 @@ MAY_IMPORT = {
     # What feeds and what keeps.
     "data": "errors kernels.philox",
     "checkpoint": "errors files",
-    "tracking": "",
+    "tracking": "redaction",
     "tracing": "engine errors files",
-    "records": "errors files engine tracking cores memory",
+    "records": "errors files engine tracking cores memory redaction",
     "records.decisions": "files",
     # What a file of the user's adds to the tables.
     "plugin": "models optimizers strategies data engine kernels.registry errors",
@@ -64,12 +65,12 @@ MAY_IMPORT = {
     "training": "config records strategies data checkpoint tracking tracing engine errors files signals cleanup"
     " plugin processor memory sweep.place",
     "training.life": "training config.configuration config records checkpoint tracking engine errors files signals"
-    " cleanup plugin sweep.place",
+    " cleanup plugin sweep.place redaction",
     # Commands.
-    "sweep": "config config.hydra_app console records errors",
+    "sweep": "config config.hydra_app console records errors redaction",
     "sweep.place": "",
     "commands": "training training.life sweep config config.configuration config.hydra_app config.overriding records"
-    " checkpoint optimizers engine data tracking plugin console cores memory processor files errors",
+    " checkpoint optimizers engine data tracking plugin console cores memory processor files errors redaction",
     "cli": "commands config records console data errors engine.worker",
     "__main__": "cli",
     "": "commands records.summary",

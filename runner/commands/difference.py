@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.config import safe_yaml
-from runner.records.redaction import redacted_arguments
 from runner.records.stored_run import StoredRun
 from runner.records.summary import Summary
+from runner.redaction import redact_overrides
 
 _RESULTS = ("status", "steps", "wall_seconds", "step_time_s", "examples_per_s", "final", "best", "weights_sha256")
 _MACHINE = ("versions", "platform", "processor", "kernels", "kernels_missing")
@@ -100,7 +100,7 @@ def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{name}.")
         else:
-            (shown,) = redacted_arguments([f"{name}={_text(value)}"])
+            (shown,) = redact_overrides([f"{name}={_text(value)}"])
             yield name, shown.partition("=")[2]
 
 

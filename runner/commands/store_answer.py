@@ -8,7 +8,8 @@ import urllib.request
 from contextlib import closing
 from pathlib import Path
 
-from runner.tracking.mlflow_client import redacted, resolve_uri, sqlite_path
+from runner.redaction import plain_address
+from runner.tracking.mlflow_client import resolve_uri, sqlite_path
 
 _TIMEOUT_S = 3.0
 
@@ -20,7 +21,7 @@ def store_answer() -> str:
     if database is not None:
         return "to be made by the first run" if not database.is_file() else _answer_of_file(database)
     if uri.startswith(("http:", "https:")):
-        return _answer_of_server(redacted(uri))
+        return _answer_of_server(plain_address(uri))
     return "not asked"
 
 

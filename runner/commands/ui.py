@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from runner.errors import ConfigError, ResourceError
-from runner.tracking.mlflow_client import experiment_of_newest_run, redacted, resolve_uri, sqlite_path
+from runner.redaction import plain_address
+from runner.tracking.mlflow_client import experiment_of_newest_run, resolve_uri, sqlite_path
 from runner.tracking.writer import StoreUnavailableError
 
 HOST = "127.0.0.1"
@@ -22,6 +23,9 @@ SERVER_ENVIRONMENT = {
     # The pages need no jobs, and a server that runs none cannot be talked into running a stranger's.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # What MLflow checks by itself, whatever the user's other servers are allowed: see security_environment.
+    "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
+    "MLFLOW_SERVER_X_FRAME_OPTIONS": "SAMEORIGIN",
 }
 
 
@@ -39,16 +43,27 @@ def main(arguments: Sequence[str]) -> int:
         _require_store(uri)
         _require_free_port(port)
         page = _page_of_runs(uri)
-        print(f"recorded runs: http://{HOST}:{port}/{page}  (store {redacted(uri)}; Ctrl-C ends)", flush=True)
+        print(f"recorded runs: http://{HOST}:{port}/{page}  (store {plain_address(uri)}; Ctrl-C ends)", flush=True)
         _become_server(uri, port)
-    print(f"the runs are recorded by a server that has its own pages: {redacted(uri)}")
+    print(f"the runs are recorded by a server that has its own pages: {plain_address(uri)}")
     return 0
 
 
 def _become_server(uri: str, port: int) -> NoReturn:
-    options = {"--host": HOST, "--port": str(port), "--workers": "1", "--backend-store-uri": uri}
+    options = {"--host": HOST, "--port": str(port), "--workers": "1"}
     command = [sys.executable, "-m", "mlflow", "server", *itertools.chain(*options.items())]
-    os.execve(command[0], command, os.environ | SERVER_ENVIRONMENT)
+    # Not an option: whoever may list processes would read the password in it.
+    store = {"MLFLOW_BACKEND_STORE_URI": uri}
+    os.execve(command[0], command, os.environ | SERVER_ENVIRONMENT | security_environment(port) | store)
+
+
+def security_environment(port: int) -> dict[str, str]:
+    """Answer only pages that were asked for at this address: no other page in the browser reads or changes runs."""
+    hosts = [f"{name}:{port}" for name in (HOST, "localhost")]
+    return {
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}" for host in hosts),
+    }
 
 
 def _page_of_runs(uri: str) -> str:
@@ -64,7 +79,7 @@ def store_state() -> str:
     """One line on the store of this folder: its address and, for a database file, whether it exists."""
     uri = _store_uri()
     path = sqlite_path(uri)
-    return redacted(uri) + (" (no runs recorded yet)" if path is not None and not path.is_file() else "")
+    return plain_address(uri) + (" (no runs recorded yet)" if path is not None and not path.is_file() else "")
 
 
 def _store_uri() -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.records.redaction import redacted_text
+from runner.redaction import redact_code
 
 MAX_DIFF_BYTES = 1 << 20
 """Of the changes in one repository so much is kept."""
@@ -82,7 +82,7 @@ def _code(top: Path) -> Code | None:
         return None
     kept, digest, size = changes
     state = CodeState(str(top), commit, digest if size else "", size, untracked.splitlines()[:MAX_UNTRACKED])
-    return Code(state, redacted_text(kept.decode(errors="replace")))
+    return Code(state, redact_code(kept.decode(errors="replace")))
 
 
 def _changes(top: Path) -> tuple[bytes, str, int] | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from runner.cores import usable_cores
 from runner.memory import usable_memory
 from runner.records.code_state import CodeState, code_of, text_of
-from runner.records.redaction import redacted_arguments
+from runner.redaction import redact_overrides
 
 _PACKAGE_FILE = Path(__file__).resolve().parents[1] / "__init__.py"
 
@@ -44,7 +44,7 @@ def provenance_here() -> tuple[Provenance, str]:
 
 def command_line(arguments: Sequence[str]) -> str:
     """A command as it can be typed into a shell, with values that look like secrets hidden."""
-    return shlex.join(redacted_arguments(arguments))
+    return shlex.join(redact_overrides(arguments))
 
 
 def provenance_tags(found: Provenance) -> dict[str, str]:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from runner.files import replace_durably
 from runner.records.run_directory import RunDirectory
+from runner.redaction import redact
 from runner.tracking import MetricsLog, RunInfo, Tracker, read_metrics
 from runner.tracking.plots import confusion_matrix, learning_curves
 from runner.tracking.staleness import staleness_histogram
@@ -38,9 +40,14 @@ class Record:
         tracker.start(info)
 
     def configuration(self, plain: Mapping[str, Any]) -> None:
-        """Record the resolved configuration: whole as a file, as parameters what decides the outcome."""
+        """Record the resolved configuration: as a file, and as parameters what decides the outcome; without secrets."""
         self._tracker.log_params({key: value for key, value in plain.items() if key not in _NO_PARAMETERS})
-        self._tracker.log_artifact(self._directory.config_yaml)
+        shown, path = redact(plain), self._directory.config_yaml
+        if shown != plain:
+            path = self._directory.shown_config_yaml
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        self._tracker.log_artifact(path)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Record values after ``step`` updates."""

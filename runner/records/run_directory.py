@@ -104,20 +104,26 @@ class RunDirectory:
         """The resolved configuration."""
         return self.path / CONFIG_FILE
 
-    def store_configuration(self, text: bytes) -> None:
-        """Store the configuration of this start of the run.
+    def store_configuration(self, text: bytes, *, private: bool = False) -> None:
+        """Store the configuration of this start of the run; private: for the eyes of its owner only.
 
         Another one, by which earlier starts went, is kept beside it as ``config-N.yaml``, N being the last of them.
         """
         stored = self.config_yaml
+        mode = 0o600 if private else 0o666
         if stored.exists() and (earlier := stored.read_bytes()) != text:
-            replace_durably(self.path / f"config-{self.epoch - 1}.yaml", earlier)
-        replace_durably(stored, text)
+            replace_durably(self.path / f"config-{self.epoch - 1}.yaml", earlier, mode)
+        replace_durably(stored, text, mode)
 
     @property
     def code_diff(self) -> Path:
         """What was changed in the code since its commit, at this start of the run."""
         return self.path / ("code.diff" if self.epoch == 1 else f"code-{self.epoch}.diff")
+
+    @property
+    def shown_config_yaml(self) -> Path:
+        """The same without secrets, where it has any: for the tracking record."""
+        return self.path / "shown" / "config.yaml"
 
     @property
     def log(self) -> Path:

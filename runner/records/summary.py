@@ -24,6 +24,7 @@ import numpy as np
 
 from runner.errors import DataError
 from runner.records.provenance import Provenance
+from runner.redaction import redact_overrides, redact_text
 
 SCHEMA_VERSION = 2
 STATUSES = ("finished", "failed", "interrupted")
@@ -44,13 +45,16 @@ _GIT_TIMEOUT_S = 10.0
 class Failure:
     """Why a run did not finish.
 
-    class_name: the error's class, such as "NumericError". message: its text. exit_code: of the process, null
-    where the error has none of its own.
+    class_name: the error's class, such as "NumericError". message: its text, without secrets. exit_code: of the
+    process, null where the error has none of its own.
     """
 
     class_name: str
     message: str
     exit_code: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", redact_text(self.message))
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Summary:
       status             "finished", "failed" or "interrupted"
       error              the ``Failure`` of a run that did not finish, else null
       config_hash        ``config_hash`` of the resolved configuration
-      overrides          what was given on the command line, as "key=value"
+      overrides          what was given on the command line, as "key=value", without secrets
       output_dir         the run's directory
       git_commit         commit of the code, "-dirty" behind it if files were changed, null without one
       versions           name -> version of Python, runner and the libraries that matter
@@ -147,6 +151,8 @@ class Summary:
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise ValueError(f"status {self.status!r}: expected one of {', '.join(STATUSES)}")
+        # Here and not where it is written: tables and pages are made from a summary in memory.
+        object.__setattr__(self, "overrides", redact_overrides(self.overrides))
 
     def write(self, path: Path) -> None:
         """Replace ``path`` atomically and put it on the disk; raises OSError."""

@@ -13,6 +13,7 @@ from runner.config.schema import Config
 from runner.console import print_error
 from runner.errors import DirectoryInUseError, Interrupted, RunnerError
 from runner.records.summary import Failure, Summary, processor, versions
+from runner.redaction import redact_overrides
 from runner.sweep.table import sweep_table
 
 SUMMARY_FILE = "summary.json"
@@ -39,7 +40,7 @@ class Sweep:
         """
         assert job.sweep is not None
         self._directory = job.sweep.directory
-        swept = ", ".join(f"{key}={value}" for key, value in job.sweep.swept.items())
+        swept = ", ".join(redact_overrides(f"{key}={value}" for key, value in job.sweep.swept.items()))
         label = f"job {job.sweep.number}" + (f" ({swept})" if swept else "")
         print(label, file=sys.stderr, flush=True)
         try:

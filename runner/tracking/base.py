@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from runner.redaction import redact
+
 STATUSES = ("finished", "failed", "interrupted")
 _NAMELESS = ("none", "null", "true", "false")
 
@@ -129,11 +131,12 @@ def job_name(swept: Mapping[str, str]) -> str:
     """Name a job of a sweep by its swept values; short, for lists that show twenty characters.
 
     The option of a group stands for itself, other keys are cut to their last part where that stays unambiguous:
-    ``{"optimizer.lr": "0.1", "parallelism": "single"}`` gives "lr=0.1 single".
+    ``{"optimizer.lr": "0.1", "parallelism": "single"}`` gives "lr=0.1 single". No secret is in it.
     """
+    shown = {key: str(redact(value, key)) for key, value in swept.items()}
     return " ".join(
         value if _is_option(key, value) else f"{short}={value}"
-        for short, (key, value) in zip(_short_keys(swept), swept.items(), strict=True)
+        for short, (key, value) in zip(_short_keys(shown), shown.items(), strict=True)
     )
 
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from pathlib import Path
 from typing import Any
 
+from runner.redaction import redact_text
 from runner.tracking.file_lock import file_lock
 from runner.tracking.writer import StoreUnavailableError
 
@@ -20,6 +21,15 @@ ARTIFACTS = "mlruns"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 _SQLITE = "sqlite:///"
+_ENVIRONMENT = {
+    # Training tells nobody; read when mlflow is imported.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # The writer tries again by itself. MLflow would do so for minutes and answer neither a store that is back
+    # nor a run that ends meanwhile.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+}
+"""What holds for MLflow's client unless the user decided otherwise."""
 
 
 def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
@@ -33,7 +43,7 @@ def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = 
     scheme = chosen.split(":", 1)[0].split("+", 1)[0]
     if scheme not in SCHEMES:
         raise ValueError(
-            f"tracking store {redacted(chosen)!r}: expected an address that starts with one of "
+            f"tracking store {redact_text(chosen)!r}: expected an address that starts with one of "
             f"{', '.join(SCHEMES)}, such as {_SQLITE}/home/me/{DATABASE} or http://127.0.0.1:5000"
         )
     path = sqlite_path(chosen)
@@ -51,7 +61,7 @@ def connect(uri: str, experiment: str) -> tuple[Any, str]:
     Only one process at a time does this to a SQLite store: fresh processes would race in its schema
     migration. Raises StoreUnavailableError.
     """
-    with store_errors(f"tracking store {redacted(uri)}"), _creation_lock(uri):
+    with store_errors(f"tracking store {redact_text(uri)}"), _creation_lock(uri):
         client = _client(uri)
         return client, _experiment_id(client, experiment, uri)
 
@@ -61,7 +71,7 @@ def experiment_of_newest_run(uri: str) -> str | None:
 
     Raises StoreUnavailableError.
     """
-    with store_errors(f"tracking store {redacted(uri)}"), _creation_lock(uri):
+    with store_errors(f"tracking store {redact_text(uri)}"), _creation_lock(uri):
         client = _client(uri)
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
         runs = client.search_runs(experiments, max_results=1, order_by=["attributes.start_time DESC"])
@@ -76,7 +86,7 @@ def directories_of_runs(uri: str, run_id: str) -> list[Path]:
     path = sqlite_path(uri)
     if path is not None and not path.is_file():
         return []
-    with store_errors(f"tracking store {redacted(uri)}"), _creation_lock(uri):
+    with store_errors(f"tracking store {redact_text(uri)}"), _creation_lock(uri):
         client = _client(uri)
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
         conditions = (f"tags.`runner.run_id` LIKE '{run_id}%'", f"attributes.run_id LIKE '{run_id}%'")
@@ -98,13 +108,7 @@ def store_errors(what: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, CommandError, sqlite3.Error, OSError) as error:
         first_line = next(iter(str(error).splitlines()), "")
-        raise StoreUnavailableError(f"{what}: {type(error).__name__}: {first_line}") from error
-
-
-def redacted(uri: str) -> str:
-    """The address without user and password."""
-    scheme, separator, rest = uri.partition("://")
-    return scheme + separator + rest.rpartition("@")[2]
+        raise StoreUnavailableError(redact_text(f"{what}: {type(error).__name__}: {first_line}")) from error
 
 
 def source_tags() -> dict[str, str]:
@@ -117,8 +121,8 @@ def source_tags() -> dict[str, str]:
 
 
 def _client(uri: str) -> Any:
-    # Training tells nobody, unless its user decided so; read when mlflow is imported.
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     # Slow (seconds): on the thread of a run's writer it delays nobody.
     from mlflow.tracking import MlflowClient
 
@@ -158,7 +162,7 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
             found = client.get_experiment_by_name(name)
     if found.lifecycle_stage != "active":
         raise StoreUnavailableError(
-            f"tracking store {redacted(uri)}: experiment {name!r} has been deleted; restore it or set "
+            f"tracking store {redact_text(uri)}: experiment {name!r} has been deleted; restore it or set "
             "tracking.experiment to another name"
         )
     return str(found.experiment_id)

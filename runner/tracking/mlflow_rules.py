@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from runner.redaction import redact
+
 KEY_LENGTH = 250
 PARAM_LENGTH = 6000
 TAG_LENGTH = 8000
@@ -18,21 +20,14 @@ PARAMS_PER_BATCH = 100
 RUN_STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 _REFUSED = re.compile(r"[^\w.\- :/]", re.ASCII)
-_SECRET = re.compile(r"(^|[._-])(password|passwd|secret|token|api_?key|access_?key|credentials?)$", re.IGNORECASE)
-_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_REDACTED = "[redacted]"
 
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
     """A configuration as MLflow parameters: dotted keys, values as text, secrets hidden.
 
-    Lists become JSON. A key that names a secret (``*.password``, ``*.token``, ...) loses its value, and an
-    address loses the user and password before its host.
+    Lists become JSON.
     """
-    return {
-        safe_key(key): _REDACTED if _SECRET.search(key) else _text(value)[:PARAM_LENGTH]
-        for key, value in _leaves(config, "")
-    }
+    return {safe_key(key): _text(redact(value, key))[:PARAM_LENGTH] for key, value in _leaves(config, "")}
 
 
 def safe_key(key: str) -> str:
@@ -47,8 +42,8 @@ def safe_key(key: str) -> str:
 
 
 def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags with keys MLflow accepts and values within its length."""
-    return {safe_key(key): str(value)[:TAG_LENGTH] for key, value in tags.items()}
+    """Tags with keys MLflow accepts and values within its length, secrets hidden."""
+    return {safe_key(key): str(redact(value, key))[:TAG_LENGTH] for key, value in tags.items()}
 
 
 def safe_metric(value: float) -> float:
@@ -68,5 +63,4 @@ def _leaves(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return _USERINFO.sub(_REDACTED, text)
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -10,9 +10,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from runner.redaction import redact_text
 from runner.tracking.base import RunInfo
 from runner.tracking.metrics_log import read_metrics
-from runner.tracking.mlflow_client import connect, redacted, source_tags, store_errors
+from runner.tracking.mlflow_client import connect, source_tags, store_errors
 from runner.tracking.mlflow_rules import (
     METRICS_PER_BATCH,
     PARAMS_PER_BATCH,
@@ -148,11 +149,15 @@ class MlflowStore:
         history = self._run.history
         if self._run.first_step == 0 or history is None or not history.exists():
             return
-        missing = [record for record in read_metrics(history) if record.step < self._run.first_step]
-        self._write_metrics(missing)
-        for record in missing:
-            for key in record.values:
-                self._known.setdefault(key, set()).add(record.step)
+        # A run that is resumed at its end evaluates once more: of a point that was logged twice the first one counts.
+        first: dict[tuple[str, int], Metrics] = {}
+        for record in read_metrics(history):
+            if record.step < self._run.first_step:
+                for key, value in record.values.items():
+                    first.setdefault((key, record.step), Metrics(record.step, record.time_ms, {key: value}))
+        self._write_metrics(first.values())
+        for key, step in first:
+            self._known.setdefault(key, set()).add(step)
 
     def _errors(self) -> AbstractContextManager[None]:
-        return store_errors(f"tracking store {redacted(self._uri)}")
+        return store_errors(f"tracking store {redact_text(self._uri)}")

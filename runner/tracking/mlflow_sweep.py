@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.redaction import redact_text
 from runner.tracking.file_lock import file_lock
-from runner.tracking.mlflow_client import connect, redacted, source_tags, store_errors
+from runner.tracking.mlflow_client import connect, source_tags, store_errors
 from runner.tracking.mlflow_rules import RUN_STATUS, TAG_LENGTH
 from runner.tracking.writer import StoreUnavailableError
 
@@ -35,12 +36,12 @@ class SweepRecord:
         if not path.exists():
             return None
         fields = json.loads(path.read_text(encoding="utf-8"))
-        same = (fields["store"], fields["experiment_id"]) == (redacted(self.uri), self.experiment_id)
+        same = (fields["store"], fields["experiment_id"]) == (redact_text(self.uri), self.experiment_id)
         return str(fields["run_id"]) if same else None
 
     def store_run_id(self, run_id: str) -> None:
         """Make ``run_id`` the sweep's parent run; one process at a time may do this."""
-        fields = {"store": redacted(self.uri), "experiment_id": self.experiment_id, "run_id": run_id}
+        fields = {"store": redact_text(self.uri), "experiment_id": self.experiment_id, "run_id": run_id}
         fresh = self.sweep_dir / f"{SWEEP_FILE}.tmp"
         fresh.write_text(json.dumps(fields), encoding="utf-8")
         fresh.replace(self.sweep_dir / SWEEP_FILE)
@@ -70,8 +71,8 @@ def finish_parent(
         client, experiment_id = connect(uri, experiment)
         run_id = SweepRecord(uri, experiment_id, sweep_dir).stored_run_id()
         if run_id is None:
-            raise StoreUnavailableError(f"no job of it reached the tracking store {redacted(uri)}")
-        with store_errors(f"tracking store {redacted(uri)}"):
+            raise StoreUnavailableError(f"no job of it reached the tracking store {redact_text(uri)}")
+        with store_errors(f"tracking store {redact_text(uri)}"):
             for path in artifacts:
                 client.log_artifact(run_id, str(path))
             if description:

@@ -24,10 +24,10 @@ from runner.plugin import provenance
 from runner.records.decisions import dropped_by_worker
 from runner.records.provenance import Provenance, provenance_here
 from runner.records.record import Record
-from runner.records.redaction import redacted_arguments
 from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, RunDirectory
 from runner.records.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
 from runner.records.tags import summary_tags
+from runner.redaction import SecretlessFormatter, redact
 from runner.signals import StopRequest
 from runner.sweep.place import SweepPlace
 from runner.tracking import RunInfo, job_name, sweep_name
@@ -70,7 +70,7 @@ def run(
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         if placement is None:
             directory.placement_json.unlink(missing_ok=True)
-        directory.store_configuration(dump(config).encode())
+        _store(config, directory)
         draft = dataclasses.replace(
             _draft(experiment, directory, overrides), provenance=_keep_provenance(directory), repeats=repeats
         )
@@ -265,6 +265,12 @@ class _Life:
         }
 
 
+def _store(config: Config, directory: RunDirectory) -> None:
+    """Write what the run is continued from: whole, so where it has secrets for the eyes of its owner only."""
+    plain = to_plain(config)
+    directory.store_configuration(dump(config).encode(), private=redact(plain) != plain)
+
+
 def _require_resumable(experiment: Experiment, resume: bool) -> None:
     """Raise ConfigError for a run that repeats another and is to go on: its order is known from the beginning alone."""
     wish = experiment.program.one_process
@@ -306,7 +312,7 @@ def _draft(experiment: Experiment, directory: RunDirectory, overrides: Sequence[
         versions=versions(),
         platform=platform.platform(),
         processor=processor(),
-        overrides=redacted_arguments(overrides),
+        overrides=list(overrides),
         git_commit=git_commit(Path(__file__).parent),
         emulated=str(experiment.emulation or ""),
         plugins=provenance(),
@@ -342,7 +348,7 @@ def _logging_to(path: Path) -> Iterator[None]:
     """Send the package's log to a file of the run, from level INFO."""
     package = logging.getLogger("runner")
     handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(SecretlessFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     level = package.level
     package.addHandler(handler)
     package.setLevel(logging.INFO)

@@ -53,8 +53,12 @@ def test_it_becomes_a_server_for_this_machine_over_the_store_of_this_folder(fold
     options = dict(zip(command[4::2], command[5::2], strict=True))
     assert options["--host"] == "127.0.0.1"
     assert options["--port"] == str(port)
-    assert options["--backend-store-uri"] == f"sqlite:///{folder}/mlflow.db"
-    assert became.value.environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
+    environment = became.value.environment
+    assert environment["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{folder}/mlflow.db"
+    assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
+    assert environment["MLFLOW_SERVER_ALLOWED_HOSTS"] == f"127.0.0.1:{port},localhost:{port}"
+    origins = f"http://127.0.0.1:{port},http://localhost:{port}"
+    assert environment["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] == origins
     page = f"http://127.0.0.1:{port}/#/experiments/7?workflowType=machine_learning "
     assert page in capsys.readouterr().out
 
@@ -65,7 +69,32 @@ def test_the_variable_that_moves_the_store_moves_the_pages(folder: Path, port: i
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///elsewhere.db")
     with pytest.raises(BecameError) as became:
         main(["ui", "--port", str(port)])
-    assert became.value.command[-1] == f"sqlite:///{folder}/elsewhere.db"
+    assert became.value.environment["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{folder}/elsewhere.db"
+
+
+@pytest.mark.usefixtures("no_exec")
+def test_what_other_servers_of_the_user_are_allowed_is_not_allowed_here(
+    folder: Path, port: int, monkeypatch: pytest.MonkeyPatch
+):
+    (folder / "mlflow.db").touch()
+    monkeypatch.setenv("MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE", "true")
+    monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "*")
+    with pytest.raises(BecameError) as became:
+        main(["ui", "--port", str(port)])
+    assert became.value.environment["MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE"] == "false"
+    assert became.value.environment["MLFLOW_SERVER_ALLOWED_HOSTS"] == f"127.0.0.1:{port},localhost:{port}"
+
+
+@pytest.mark.usefixtures("no_exec")
+def test_the_password_of_a_store_is_neither_shown_nor_an_argument(
+    folder: Path, port: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:hunter2@host/db")
+    with pytest.raises(BecameError) as became:
+        main(["ui", "--port", str(port)])
+    assert "hunter2" not in "".join(became.value.command)
+    assert "postgresql://host/db" in (out := capsys.readouterr().out)
+    assert "hunter2" not in out
 
 
 @pytest.mark.usefixtures("no_exec")

@@ -100,6 +100,24 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
     assert sampled == sorted(set(sampled))
 
 
+def test_what_a_run_could_not_record_is_there_once_it_is_resumed_although_nothing_is_left_to_train(
+    tmp_path: Path,
+) -> None:
+    small = ("model=mlp", "model.hidden=[8]", "train.steps=3", "train.log_every=1", *ONE_PROCESS)
+    away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    run = Command(tmp_path, *small, "hydra.run.dir=run", environment=away)
+    assert run.finish() == 0, run.errors
+    assert "tracking-spool.jsonl" in {path.name for path in (tmp_path / "run").iterdir()}
+
+    again = run_command(tmp_path, "resume=run")
+    assert again.finish() == 0, again.errors
+    ((stored_run, status),) = stored(tmp_path, "SELECT run_uuid, status FROM runs")
+    assert status == "FINISHED"
+    assert steps(tmp_path, stored_run, "train/loss") == [1, 2, 3]
+    assert steps(tmp_path, stored_run, "test/accuracy") == [3]
+    assert "tracking-spool.jsonl" not in {path.name for path in (tmp_path / "run").iterdir()}
+
+
 def _has_rows(database: Path) -> bool:
     """Whether MLflow has made its tables, which it does step by step, down to the run."""
     try:

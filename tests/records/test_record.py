@@ -46,6 +46,16 @@ def test_parameters_are_what_decides_the_outcome_and_the_file_is_whole(directory
     record.close("finished")
     assert tracker.params == {"seed": 1, "model": {"name": "mlp"}}
     assert tracker.artifacts == ["/config.yaml"]
+    assert not directory.shown_config_yaml.exists()
+
+
+def test_the_file_that_is_recorded_has_no_secrets(directory: RunDirectory) -> None:
+    tracker = NotingTracker()
+    record = record_into(directory, tracker)
+    record.configuration({"seed": 1, "data": {"token": "hunter2", "name": "mine"}})
+    record.close("finished")
+    assert tracker.artifacts == ["/config.yaml"]
+    assert directory.shown_config_yaml.read_text() == "seed: 1\ndata:\n  token: '[redacted]'\n  name: mine\n"
 
 
 def test_what_was_decided_is_a_file_and_the_staleness_of_pushes_a_picture_and_a_table(directory: RunDirectory) -> None:

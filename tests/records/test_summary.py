@@ -230,3 +230,13 @@ def test_the_processor_has_a_name() -> None:
 
 def test_the_schema_has_version_2() -> None:
     assert SCHEMA_VERSION == SUMMARY.schema_version == 2
+
+
+def test_no_summary_holds_a_secret_in_memory_or_in_its_file(path: Path) -> None:
+    failure = Failure("ConfigError", "plugin.token=hunter2 is too short", 2)
+    summary = replace(SUMMARY, overrides=["plugin.token=hunter2,hunter22", "seed=1"], status="failed", error=failure)
+    assert summary.overrides == ["plugin.token=[redacted]", "seed=1"]
+    assert failure.message == "plugin.token=[redacted] is too short"
+    summary.write(path)
+    assert "hunter2" not in path.read_text()
+    assert Summary.read(path) == summary

@@ -150,3 +150,11 @@ def test_values_swept_by_a_configuration_are_swept_values_too(fake_life: FakeLif
         {"seed": "4"},
         {"seed": "5"},
     ]
+
+
+def test_a_sweep_over_secrets_shows_none_of_them(fake_life: FakeLife, folder: Path, capsys: Capture):
+    arguments = [argument for argument in SWEEP if argument != "tracking=none"]
+    fake_life.act = fail_on_seed_2
+    assert main([*arguments, "tracking.experiment=a,b", "seed=2", "tracking.uri=http://me:hunter2@127.0.0.1:9"]) == 1
+    out, err = capsys.readouterr()
+    assert "hunter2" not in out + err + (folder / "sweep" / "jobs.csv").read_text()

@@ -20,9 +20,6 @@ from runner.tracking.records import Metrics, Tags
 from runner.tracking.writer import StoreUnavailableError
 from tests.tracking.recorded import a_run, record, stored_run, stored_steps
 
-# MLflow 3.17 uses a loader that SQLAlchemy 2.1 deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
-
 
 def test_a_run_is_recorded(settings: MlflowTracking, client: Any, tmp_path: Path) -> None:
     run = a_run(tmp_path, tags={"mlflow.source.git.commit": "c0ffee"})
@@ -75,6 +72,20 @@ def test_points_that_never_reached_the_store_are_restored(
     record(settings, run, range(5, 10))
     assert stored_steps(client, run, "train/loss") == list(range(10))
     assert stored_steps(client, run, "test/accuracy") == list(range(5))
+
+
+def test_a_point_that_was_logged_again_as_the_run_was_resumed_at_its_end_is_restored_once(
+    settings: MlflowTracking, client: Any, tmp_path: Path
+) -> None:
+    history = tmp_path / "metrics.jsonl"
+    with MetricsLog(history) as log:
+        for value in (0.5, 0.25):
+            log.append(3, {"test/accuracy": value})
+    run = a_run(tmp_path, first_step=4, history=history)
+    record(settings, run, range(4, 4))
+    stored = stored_run(client, run)
+    (point,) = client.get_metric_history(stored.info.run_id, "test/accuracy")
+    assert (point.step, point.value) == (3, 0.5)
 
 
 def test_what_one_process_spooled_the_next_one_writes_once(

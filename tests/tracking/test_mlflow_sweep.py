@@ -13,9 +13,6 @@ from runner.tracking import MlflowTracking, RunInfo
 from runner.tracking.mlflow_store import MlflowStore
 from tests.tracking.recorded import a_run, record, stored_run
 
-# MLflow 3.17 uses a loader that SQLAlchemy 2.1 deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
-
 
 def test_jobs_of_a_sweep_are_children_of_one_run(
     settings: MlflowTracking, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

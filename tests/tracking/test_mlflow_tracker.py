@@ -11,9 +11,6 @@ import pytest
 from runner.tracking import MlflowTracking
 from tests.tracking.recorded import a_run, stored_steps
 
-# MLflow 3.17 uses a loader that SQLAlchemy 2.1 deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
-
 
 def test_system_metrics_are_recorded(uri: str, client: Any, tmp_path: Path) -> None:
     run = a_run(tmp_path)

@@ -1,0 +1,262 @@
+"""What training notices of a tracking store that is locked or away: steps of one run, with the store and without it.
+
+``python -m benchmarks tracking``: see its ``--help``. The command ``runner`` trains in a process of its own and logs
+every step; windows in which the store answers take turns with windows in which it does not. A step's time is the time
+between two lines of metrics.jsonl, so that it holds all that recording costs the loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import os
+import signal
+import socket
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.environments import ROOT
+from benchmarks.process import SubjectError
+from benchmarks.table import markdown
+from runner.commands.ui import HOST, SERVER_ENVIRONMENT
+from runner.cores import usable_cores
+from runner.records.summary import git_commit, processor
+from runner.tracking import read_metrics
+from runner.tracking.mlflow_tracker import SPOOL_FILE
+
+TRAINING = (
+    *("model=cifar_convnet", "data=synthetic", "data.shape=[3,32,32]", "data.examples=640", "parallelism=single"),
+    *("cluster.threads_per_worker=1", "train.epochs=1000000", "train.log_every=1", "train.eval_every=1000000000"),
+)
+"""One thread, so that the other core is free for what is not training."""
+
+_METHOD = """`runner {training}`
+
+Within one run windows of {seconds:g} s in which the store answers take turns with windows that begin with {seconds:g} s
+in which it does not, and last until what was spooled has been replayed. A step is the time from one line of
+metrics.jsonl to the next. Ratio: median step of a disturbed window by that of the undisturbed one before it; its median
+and quartiles over the pairs. Missing and repeated: points (metric, step) of the store, after the run, against
+metrics.jsonl."""
+
+STARTING_S = 240.0
+POLL_S = 0.05
+
+Disturbance = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a run, in seconds since 1970."""
+
+    begin: float
+    end: float
+
+
+@dataclass
+class Result:
+    """What one kind of failure did.
+
+    windows: undisturbed and disturbed ones in turn. medians, counts: seconds of a step in each, and how many steps.
+    points: logged; missing, repeated: of them in the store.
+    """
+
+    name: str
+    windows: list[Window] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    status: str = ""
+    points: int = 0
+    missing: int = 0
+    repeated: int = 0
+
+    def ratios(self) -> list[float]:
+        """Median step of every disturbed window by that of the undisturbed one before it."""
+        pairs = zip(self.medians[0::2], self.medians[1::2], strict=True)
+        return [disturbed / undisturbed for undisturbed, disturbed in pairs]
+
+
+def measure(name: str, seconds: float, pairs: int) -> Result:
+    """Train while the store takes turns in answering and not; raises SubjectError where the run ends before that."""
+    result = Result(name)
+    with tempfile.TemporaryDirectory(prefix="benchmark-tracking-") as place, ExitStack() as stack:
+        folder = Path(place)
+        uri, disturbance = _STORES[name](folder, stack)
+        command = [sys.executable, "-m", "runner", *TRAINING, f"tracking.uri={uri}", "hydra.run.dir=run"]
+        with (folder / "runner.log").open("w") as log:
+            run = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+            try:
+                _wait(lambda: _points(folder / "mlflow.db") > 0, run, "the first point in the store")
+                for _ in range(pairs):
+                    result.windows += [_undisturbed(seconds), _disturbed(seconds, disturbance, run, folder / "run")]
+            finally:
+                run.send_signal(signal.SIGINT)
+                code = run.wait()
+        # 130: it was asked to stop, and did.
+        result.status = "stopped as asked" if code == 130 else f"failed with {code}"
+        _read(result, folder)
+    return result
+
+
+def document(results: Sequence[Result], seconds: float, command: str) -> str:
+    """The table, and how it came about."""
+    header = ("store", "pairs", "steps", "undisturbed, ms", "disturbed, ms", "ratio", "quartiles")
+    facts = {
+        "processor": f"{processor()}, {usable_cores()} cores, one of them training",
+        "commit": git_commit(ROOT) or "-",
+        "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
+        "command": f"`{command}`",
+    }
+    parts = [
+        "# A tracking store that is locked or away",
+        "\n".join(f"- {name}: {value}" for name, value in facts.items()),
+        _METHOD.format(training=" ".join(TRAINING), seconds=seconds),
+        markdown((*header, "run", "points", "missing", "repeated"), [_row(result) for result in results]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print the document, and write it where asked; 1 where a run failed or its record is not whole."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks tracking", description="Measure a store that fails.")
+    parser.add_argument("--seconds", type=float, default=60.0, help="that the store answers, and does not, in turn")
+    parser.add_argument("--pairs", type=int, default=4, help="of such windows for each kind of failure")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table there")
+    given = parser.parse_args(arguments)
+    results = []
+    for name in _STORES:
+        print(f"measuring {name}", file=sys.stderr, flush=True)
+        results.append(measure(name, given.seconds, given.pairs))
+    command = f"python -m benchmarks tracking --seconds {given.seconds:g} --pairs {given.pairs}"
+    text = document(results, given.seconds, command)
+    if given.output is not None:
+        given.output.write_text(text)
+    print(text, end="")
+    return int(any(each.missing or each.repeated or each.status != "stopped as asked" for each in results))
+
+
+def _undisturbed(seconds: float) -> Window:
+    begin = time.time()
+    time.sleep(seconds)
+    return Window(begin, time.time())
+
+
+def _disturbed(seconds: float, disturbance: Disturbance, run: subprocess.Popen[bytes], run_dir: Path) -> Window:
+    begin = time.time()
+    with disturbance():
+        time.sleep(seconds)
+    _wait(lambda: not (run_dir / SPOOL_FILE).exists(), run, "the end of the replay")
+    return Window(begin, time.time())
+
+
+def _database(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
+    """A SQLite file, which another process locks."""
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+
+    @contextmanager
+    def locked() -> Iterator[None]:
+        with closing(sqlite3.connect(folder / "mlflow.db", isolation_level=None, timeout=60)) as connection:
+            connection.execute("BEGIN EXCLUSIVE")
+            yield
+            connection.execute("ROLLBACK")
+
+    return uri, locked
+
+
+def _server(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
+    """An MLflow server, which is ended and started anew."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = probe.getsockname()[1]
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
+        environment = (
+            os.environ | SERVER_ENVIRONMENT | {"MLFLOW_BACKEND_STORE_URI": f"sqlite:///{folder / 'mlflow.db'}"}
+        )
+        with (folder / "server.log").open("a") as log:
+            running[:] = [subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)]
+        _wait(lambda: _answers(port), running[0], "an answer of the server")
+
+    def end() -> None:
+        running[0].terminate()
+        running[0].wait()
+
+    @contextmanager
+    def away() -> Iterator[None]:
+        end()
+        yield
+        start()
+
+    start()
+    stack.callback(end)
+    return f"http://{HOST}:{port}", away
+
+
+_STORES: Mapping[str, Callable[[Path, ExitStack], tuple[str, Disturbance]]] = {
+    "SQLite database, locked": _database,
+    "MLflow server, away": _server,
+}
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], what: str) -> None:
+    deadline = time.monotonic() + STARTING_S
+    while not condition():
+        if process.poll() is not None:
+            raise SubjectError(f"the process ended with {process.returncode} before {what}")
+        if time.monotonic() > deadline:
+            raise SubjectError(f"waited {STARTING_S:g} s for {what}")
+        time.sleep(POLL_S)
+
+
+def _points(database: Path) -> int:
+    """Points of all runs in a store; none while MLflow is still making its tables, or nobody has begun."""
+    if not database.exists():
+        return 0
+    with closing(sqlite3.connect(database)) as connection:
+        try:
+            return int(connection.execute("SELECT count(*) FROM metrics").fetchone()[0])
+        except sqlite3.OperationalError:
+            return 0
+
+
+def _read(result: Result, folder: Path) -> None:
+    """Put step times and the comparison of store and metrics.jsonl into the result."""
+    logged = [record for record in read_metrics(folder / "run" / "metrics.jsonl") if "train/loss" in record.values]
+    expected = {(name, record.step) for record in logged for name in record.values}
+    with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
+        stored = connection.execute("SELECT key, step FROM metrics WHERE key NOT LIKE 'system/%'").fetchall()
+    stored = [point for point in stored if point in expected or point[0].startswith("train/")]
+    result.points = len(expected)
+    result.missing = len(expected - set(stored))
+    result.repeated = len(stored) - len(set(stored))
+    for window in result.windows:
+        times = [each.time_ms / 1000 for each in logged if window.begin <= each.time_ms / 1000 <= window.end]
+        steps = [after - before for before, after in itertools.pairwise(times)]
+        result.medians.append(statistics.median(steps))
+        result.counts.append(len(steps))
+
+
+def _row(result: Result) -> tuple[str, ...]:
+    ratios = result.ratios()
+    quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [ratios[0]] * 3
+    undisturbed, disturbed = (statistics.median(result.medians[start::2]) * 1e3 for start in (0, 1))
+    return (
+        *(result.name, str(len(ratios)), f"{sum(result.counts):,}", f"{undisturbed:.2f}", f"{disturbed:.2f}"),
+        *(f"{statistics.median(ratios):.3f}", f"{quartiles[0]:.3f}-{quartiles[2]:.3f}"),
+        *(result.status, f"{result.points:,}", str(result.missing), str(result.repeated)),
+    )

@@ -1,0 +1,41 @@
+"""What looks like a secret stays in the stored configuration, which is its owner's, and shows nowhere else."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from runner.config.configuration import load_stored
+from tests.integration.command import run_command
+
+SECRET = "hunter2"
+# Nobody listens there, so that the address comes up in what is said of the failure.
+URI = f"http://me:{SECRET}@127.0.0.1:9"
+SMALL = (
+    *("model=mlp", "model.hidden=[8]", "parallelism=single", "train.steps=2", "cluster.threads_per_worker=1"),
+    f"tracking.uri={URI}",
+)
+
+
+def files_that_tell(folder: Path) -> set[str]:
+    """Files below a folder, relative to it, that hold the secret."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)) for path in files if SECRET.encode() in path.read_bytes()}
+
+
+def test_a_run_keeps_its_secret_where_only_its_owner_reads_it_and_goes_on_with_it(tmp_path: Path) -> None:
+    for arguments in ((*SMALL, "hydra.run.dir=run"), ("resume=run", "train.steps=3")):
+        command = run_command(tmp_path, *arguments)
+        assert command.finish() == 0, command.errors
+        assert SECRET not in command.errors + command.output
+        assert files_that_tell(tmp_path) == {"run/config.yaml"}
+    assert load_stored(tmp_path / "run" / "config.yaml").tracking.uri == URI
+    assert stat.S_IMODE((tmp_path / "run" / "config.yaml").stat().st_mode) == 0o600
+    assert "http://[redacted]@127.0.0.1:9" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_an_error_message_does_not_repeat_a_secret(tmp_path: Path) -> None:
+    command = run_command(tmp_path, f"tracking.uri=ftp://me:{SECRET}@host")
+    assert command.finish() == 2
+    assert "ftp://[redacted]@host" in command.errors
+    assert SECRET not in command.errors
