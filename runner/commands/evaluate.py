@@ -26,6 +26,11 @@ _OTHERWISE = (
     "the network is evaluated as its run stored it; only data=NAME, data.KEY and train.eval_batch_size may be given"
 )
 
+_EXAMPLE = """\
+examples:
+  runner eval outputs/2026-01-31/12-00-00
+  runner eval outputs/2026-01-31/12-00-00 data=fashion_mnist --which newest"""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``runner eval`` with the arguments that follow it."""
@@ -33,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
         prog="runner eval",
         description="Score a trained network on the test split, and on the validation split if there is one, with one "
         "device whatever trained it. Images are normalised as in training.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
     parser.add_argument(

@@ -41,7 +41,9 @@ def main(arguments: Sequence[str]) -> int:
         prog="runner new",
         description="Write a commented starting point, NAME.py and conf/GROUP/NAME.yaml, and print how to run it.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="kinds:\n" + "\n".join(f"  {name:10} {kind.text}" for name, kind in KINDS.items()),
+        epilog="kinds:\n"
+        + "\n".join(f"  {name:10} {kind.text}" for name, kind in KINDS.items())
+        + "\n\nexample:\n  runner new model my_net",
     )
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("name", metavar="NAME", help="small letters, digits and underscores, such as my_net")

@@ -21,6 +21,11 @@ from runner.files import replace_durably
 
 _SUFFIXES = (".csv", ".json")
 
+_EXAMPLE = """\
+examples:
+  runner predict outputs/2026-01-31/12-00-00 seven.png digits.npy --top 3
+  runner predict outputs/2026-01-31/12-00-00 *.png --resize --output predictions.csv"""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -36,6 +41,8 @@ def main(arguments: Sequence[str]) -> int:
         prog="runner predict",
         description="Say which classes a trained network sees in images: PNG, JPEG, or NumPy arrays (.npy) of one or "
         "several, with pixels as the dataset has them.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="an image, or an array of images")

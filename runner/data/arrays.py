@@ -28,7 +28,7 @@ _MOST_COLOURS = 4
 
 @dataclass
 class Arrays(OwnFiles):
-    """Settings of ``arrays``: a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
+    """Arrays of your own: a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
 
     x_train, x_test: images, uint8 (0 to 255) or float32 or float64 (any finite numbers), (N, H, W), (N, C, H, W) or
     (N, H, W, C). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it a class is

@@ -15,7 +15,7 @@ _LAYOUT = "train/CLASS/IMAGE and test/CLASS/IMAGE"
 
 @dataclass
 class ImageFolder(OwnFiles):
-    """Settings of ``image_folder``: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, or .jpg, .jpeg.
+    """Image files of your own: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, or .jpg, .jpeg.
 
     Classes are the folders of ``train`` sorted by name, labels their numbers; images are sorted by name within each.
     What begins with a dot is not looked at; any other file is refused, so that none is left out unnoticed.

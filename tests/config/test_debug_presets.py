@@ -9,7 +9,6 @@ import pytest
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from runner.data.limits import facts_of
-from runner.errors import ConfigError
 from runner.training import life
 from runner.training.build import build
 from tests.small_runs import small_config
@@ -67,10 +66,10 @@ def test_fast_and_overfit_can_be_built_for_every_strategy(overrides: tuple[str, 
         assert experiment.total_steps == 25
 
 
-@pytest.mark.parametrize("overrides", [("parallelism=async_data",), SANDBLASTER, STRATEGIES[2]])
-def test_profile_is_refused_clearly_where_clients_overlap(overrides: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match=r"trace=true with parallelism.*its clients overlap"):
-        build(small_config("train.steps=25", "+debug=profile", *overrides))
+@pytest.mark.parametrize("overrides", STRATEGIES, ids=lambda overrides: overrides[0])
+def test_profile_can_be_built_for_every_strategy(overrides: tuple[str, ...]) -> None:
+    experiment = build(small_config("train.steps=25", "+debug=profile", *overrides))
+    assert (experiment.config.trace, experiment.config.trace_steps) == (True, 5)
 
 
 def test_overfit_learns_its_examples_by_heart(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_name_in_the_table_is_the_first_field(name: str):
     [
         (
             {"clases": 3},
-            r"unknown key data\.clases; the keys of data are: name, augment, cache_dir, train_limit, .*, val_fraction, shape",
+            r"unknown key data\.clases; the keys of data are: name, .*, train_limit, test_limit, val_fraction, shape",
         ),
         (
             {"augment": {"crop": 3}},
