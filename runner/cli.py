@@ -141,6 +141,12 @@ def _doctor(arguments: Sequence[str]) -> int:
     return doctor_main(arguments)
 
 
+def _sweep(arguments: Sequence[str]) -> int:
+    from runner.commands.sweep import main as sweep_main
+
+    return sweep_main(arguments)
+
+
 def _worker(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="runner worker", description="One worker of a run (internal).")
     parser.add_argument("--address", required=True, help="where the master listens")
@@ -163,6 +169,7 @@ def _worker(arguments: Sequence[str]) -> int:
 
 VERBS: dict[str, Verb] = {
     "explain": Verb("what a configuration amounts to: parameters, cost, placement; trains nothing", _explain),
+    "sweep": Verb("take a sweep up again where it was stopped (resume DIR), or print its table (status DIR)", _sweep),
     "data": Verb("list the datasets, or fetch one into the cache", _data),
     "ui": Verb("show the recorded runs in the browser (MLflow, on this machine only)", _ui),
     "doctor": Verb("what this machine and installation offer, and what they lack", _doctor),

@@ -55,17 +55,20 @@ MAY_IMPORT = {
     # The configuration is the dataclasses of the rooms it configures.
     "config": "errors files engine.device",
     "config.configuration": "config errors models optimizers strategies data tracking",
-    "config.hydra_app": "config config.configuration sweep.place errors",
+    "config.hydra_app": "config config.configuration config.hydra_planning sweep.place sweep.launcher errors",
+    "config.hydra_planning": "sweep.launcher errors",
+    "config.hydra_frozen": "config.hydra_command_line sweep.launcher",
     # Training; build is the only wiring.
     "training": "config records strategies data checkpoint tracking tracing engine errors files signals cleanup"
     " processor sweep.place",
     "training.life": "training config.configuration config records checkpoint tracking engine errors files signals"
     " cleanup sweep.place",
     # Commands.
-    "sweep": "config config.hydra_app console records errors",
+    "sweep": "config config.configuration config.hydra_app sweep.launcher sweep.place console records files errors",
     "sweep.place": "",
-    "commands": "training training.life sweep config config.configuration config.hydra_app records optimizers engine"
-    " data tracking console cores processor errors",
+    "sweep.launcher": "errors",
+    "commands": "training training.life sweep config config.configuration config.hydra_app config.hydra_frozen"
+    " records optimizers engine data tracking console cores processor errors",
     "cli": "commands config records console data errors engine.worker",
     "__main__": "cli",
     "": "commands records.summary",
@@ -76,7 +79,7 @@ HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn"
 """Imported inside functions only: ``runner --help`` answers in under a second."""
 
 ONLY_IN = {
-    "hydra": "config.hydra_app",
+    "hydra": "config.hydra_app config.hydra_command_line config.hydra_frozen config.hydra_planning",
     "omegaconf": "config",
     "mlflow": "tracking",
     "matplotlib": "tracking",

@@ -24,7 +24,8 @@ _USAGE = """\
 runner trains neural networks in parallel, as a configuration of YAML files and overrides says.
 
   runner [KEY=VALUE ...]                     train
-  runner -m KEY=V1,V2 ...                    sweep: train every combination
+  runner -m KEY=V1,V2 ...                    sweep: train every combination; seed=1,2,3 repeats each: mean and spread
+  runner sweep resume DIR                    finish a sweep that was stopped: what is done is not done again
   runner resume=DIR [train.steps=N]          continue the run in DIR
   runner VERB [...]                          see `runner VERB --help`
 """
@@ -34,6 +35,7 @@ Examples:
   runner                                     the default run
   runner model=mlp optimizer.lr=0.01 train.epochs=5
   runner -m optimizer.lr=0.01,0.05 parallelism=single,sync_data
+  runner -m seed=1,2,3,4 hydra/launcher=joblib hydra.launcher.n_jobs=2     two jobs at a time, each with half the cores
   runner --config-dir my_configs model=mine  with YAML files of your own
   runner --cfg job optimizer=adam            print the configuration instead of training
   runner --cfg job --package parallelism parallelism=async_data    print the keys of a strategy
