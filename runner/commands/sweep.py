@@ -37,7 +37,7 @@ another launcher is just used (hydra/launcher=joblib hydra.launcher.n_jobs=4); a
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    options = _parser().parse_args(arguments)
+    options = _options(arguments)
     sweep_dir = Path(options.directory).absolute()
     if options.verb == "job":
         run_here(sweep_dir, options.number, options.cores)
@@ -99,6 +99,17 @@ def _remove_empty(jobs: Sequence[Job]) -> None:
     for job in jobs:
         if job.run_dir.is_dir() and not any(job.run_dir.iterdir()):
             job.run_dir.rmdir()
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    options, others = parser.parse_known_args(arguments)
+    # argparse takes overrides behind an option for something unknown.
+    if others and (options.verb != "resume" or any(other.startswith("-") for other in others)):
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    if others:
+        options.overrides += others
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -70,7 +70,9 @@ def test_jobs_are_compared_by_the_monitored_metric_and_show_it_first(metric: str
 
 
 def test_a_job_without_a_summary_shows_where_it_stands() -> None:
-    table = sweep_table([Outcome(0, ["lr=1"], {}, "not started"), Outcome(1, ["lr=2"], {}, "finished", SUMMARY)], ACCURACY)
+    table = sweep_table(
+        [Outcome(0, ["lr=1"], {}, "not started"), Outcome(1, ["lr=2"], {}, "finished", SUMMARY)], ACCURACY
+    )
     assert [(row[0], row[-1]) for row in table.rows] == [("2", "finished"), ("1", "not started")]
 
 
