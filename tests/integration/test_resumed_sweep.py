@@ -11,9 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from runner.tracking import read_metrics
 from tests.integration.command import Command, run_command, summary_of, wait_until
+
+# Dozens of processes and a full machine.
+pytestmark = pytest.mark.timeout(300)
 
 Start = Callable[..., Command]
 
