@@ -193,6 +193,12 @@ def _new(arguments: Sequence[str]) -> int:
     return new_main(arguments)
 
 
+def _sweep(arguments: Sequence[str]) -> int:
+    from runner.commands.sweep import main as sweep_main
+
+    return sweep_main(arguments)
+
+
 def _worker(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="runner worker", description="One worker of a run (internal).")
     parser.add_argument("--address", required=True, help="where the master listens")
@@ -220,6 +226,7 @@ VERBS: dict[str, Verb] = {
     "list": Verb("models, data, optimizers, schedules, strategies, experiments, debug presets, a line each", _list),
     "eval": Verb("score a trained network, on its own dataset or another", _eval),
     "predict": Verb("say which classes a trained network sees in images and arrays", _predict),
+    "sweep": Verb("take a sweep up again where it was stopped (resume DIR), or print its table (status DIR)", _sweep),
     "data": Verb("list the datasets, or fetch one into the cache", _data),
     "ui": Verb("show the recorded runs in the browser (MLflow, on this machine only)", _ui, plugins=False),
     "doctor": Verb("what this machine and installation offer, and what they lack", _doctor, plugins=False),

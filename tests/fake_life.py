@@ -40,11 +40,14 @@ class FakeLife:
         resume: bool,
         repeats: str = "",
     ) -> Summary:
-        """Note the call, act, and return the summary of a finished run."""
+        """Note the call, act, and write and return the summary of a finished run."""
         call = Call(config, run_dir, list(overrides), sweep, resume, repeats)
         self.calls.append(call)
         self.act(call)
-        return summary_of(call)
+        summary = summary_of(call)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        summary.write(run_dir / "summary.json")
+        return summary
 
     @property
     def only(self) -> Call:

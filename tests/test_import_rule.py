@@ -59,7 +59,9 @@ MAY_IMPORT = {
     # The configuration is the dataclasses of the rooms it configures.
     "config": "errors files engine.device",
     "config.configuration": "config errors models optimizers strategies data tracking",
-    "config.hydra_app": "config config.configuration sweep.place errors",
+    "config.hydra_app": "config config.configuration config.hydra_planning sweep.place sweep.launcher errors",
+    "config.hydra_planning": "sweep.launcher errors",
+    "config.hydra_frozen": "config.hydra_command_line sweep.launcher",
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "config records strategies data checkpoint tracking tracing engine errors files signals cleanup"
@@ -67,10 +69,13 @@ MAY_IMPORT = {
     "training.life": "training config.configuration config records checkpoint tracking engine errors files signals"
     " cleanup plugin sweep.place redaction",
     # Commands.
-    "sweep": "config config.hydra_app console records errors redaction",
+    "sweep": "config config.configuration config.hydra_app sweep.launcher sweep.place console records files errors"
+    " redaction",
     "sweep.place": "",
-    "commands": "training training.life sweep config config.configuration config.hydra_app config.overriding records"
-    " checkpoint optimizers engine data tracking plugin console cores memory processor files errors redaction",
+    "sweep.launcher": "errors",
+    "commands": "training training.life sweep config config.configuration config.hydra_app config.hydra_frozen"
+    " config.overriding records checkpoint optimizers engine data tracking plugin console cores memory processor files"
+    " errors redaction",
     "cli": "commands config records console data errors engine.worker",
     "__main__": "cli",
     "": "commands records.summary",
@@ -81,7 +86,7 @@ HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn"
 """Imported inside functions only: ``runner --help`` answers in under a second."""
 
 ONLY_IN = {
-    "hydra": "config.hydra_app",
+    "hydra": "config.hydra_app config.hydra_command_line config.hydra_frozen config.hydra_planning",
     "omegaconf": "config",
     "mlflow": "tracking",
     "matplotlib": "tracking",

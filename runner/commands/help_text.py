@@ -25,7 +25,8 @@ _USAGE = """\
 runner trains neural networks in parallel, as a configuration of YAML files and overrides says.
 
   runner [KEY=VALUE ...]                     train
-  runner -m KEY=V1,V2 ...                    sweep: train every combination
+  runner -m KEY=V1,V2 ...                    sweep: train every combination; seed=1,2,3 repeats each: mean and spread
+  runner sweep resume DIR                    finish a sweep that was stopped: what is done is not done again
   runner resume=DIR [train.steps=N] [parallelism=NAME]
                                              continue the run in DIR, in another way if wished
   runner VERB [...]                          see `runner VERB --help`
@@ -37,6 +38,7 @@ Examples:
   runner model=mlp optimizer.lr=0.01 train.epochs=5
   runner -m optimizer.lr=0.01,0.05 parallelism=single,sync_data
   runner +debug=fast                         a few steps, every value checked; also overfit, profile
+  runner -m seed=1,2,3,4 hydra/launcher=joblib hydra.launcher.n_jobs=2     two jobs at a time, each with half the cores
   runner --config-dir my_configs model=mine  with YAML files of your own
   runner --plugin mine.py --config-dir conf model=mine    with code of your own: see `runner new`
   runner --cfg job optimizer=adam            print the configuration instead of training

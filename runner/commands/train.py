@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from runner.commands.results import results_table
 from runner.commands.resume import is_resume, stored_run
+from runner.commands.sweep import start
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import Job
@@ -22,12 +23,16 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
         print(results_table(continue_run(arguments)))
         return 0
     single: list[Job] = []
+    planned: list[Job] = []
     sweep = Sweep(_train_job, debug=debug)
 
     def on_job(job: Job) -> None:
-        # A single run trains after Hydra is done, so that its errors and its exit code are its own.
+        # A single run trains after Hydra is done, so that its errors and its exit code are its own; the jobs of a
+        # sweep do once all of them are frozen, unless its sweeper needs the result of one for the next.
         if job.sweep is None:
             single.append(job)
+        elif job.launcher is not None:
+            planned.append(job)
         else:
             sweep.run(job)
 
@@ -40,7 +45,7 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
         raise
     for job in single:
         print(results_table(_train_job(job.config(), job)))
-    return sweep.finish()
+    return start(planned, arguments, debug=debug) if planned else sweep.finish()
 
 
 def run(overrides: Sequence[str]) -> Summary:

@@ -6,18 +6,14 @@ ConfigError or a ResourceError; a fault in a job keeps its own class.
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -28,33 +24,38 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import GROUPS, from_composed
 from runner.config.error_text import describe
+from runner.config.hydra_command_line import (
+    HYDRA_SETTINGS,
+    PROGRAM,
+    VERSION_BASE,
+    application_arguments,
+    errors_raised,
+)
+from runner.config.hydra_planning import launcher_of
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError, RunnerError
+from runner.sweep.launcher import Launcher
 from runner.sweep.place import SweepPlace
 
-VERSION_BASE = "1.3"
 CONFIG_NAME = "config"
-PROGRAM = "runner"
 
-HYDRA_SETTINGS = (
-    f"hydra.job.name={PROGRAM}",
-    # Runs keep their own log; Hydra's handlers would repeat every library's messages on the terminal.
-    "hydra/job_logging=none",
-    "hydra/hydra_logging=none",
-    # A run stores its configuration once it holds its directory; Hydra would write before that is known.
-    "hydra.output_subdir=null",
-)
-"""What holds whatever the primary configuration and the command line say."""
+PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_planning.PlanInProcess}"
+"""Has the jobs of a sweep composed here, whatever launcher will run them."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job as Hydra composed it: not yet checked. run_dir: where it may write, absolute."""
+    """One job as Hydra composed it: not yet checked. run_dir: where it may write, absolute.
+
+    launcher: what the jobs of its sweep are to be run by, once all are composed; None for a job that runs as soon as
+    it is composed: a single one, or one of a sweeper that chooses the next job by the results of the last.
+    """
 
     composed: DictConfig
     overrides: list[str]
     run_dir: Path
     sweep: SweepPlace | None = None
+    launcher: Launcher | None = None
 
     def config(self) -> Config:
         """Return the configuration, checked. Raises ConfigError."""
@@ -66,7 +67,8 @@ def launch(arguments: Sequence[str], on_job: Callable[[Job], None]) -> None:
 
     No job at all is normal: ``--cfg``, ``--info`` and completion only print. In a sweep an exception of
     ``on_job`` ends that job, not the sweep, and is not raised again here: ``on_job`` keeps the record. An
-    interruption (a BaseException that is no Exception) ends the sweep.
+    interruption (a BaseException that is no Exception) ends the sweep. The jobs of a sweep whose jobs are known
+    beforehand come one after the other, in this process, for their launcher to run later.
 
     Raises ConfigError when the configuration cannot be composed and ResourceError when Hydra cannot write.
     """
@@ -86,7 +88,7 @@ def launch(arguments: Sequence[str], on_job: Callable[[Job], None]) -> None:
     decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
     application = decorate(task)
     try:
-        with _arguments([*arguments, *HYDRA_SETTINGS]), _errors_raised():
+        with application_arguments([*arguments, *HYDRA_SETTINGS, PLAN_IN_PROCESS]), errors_raised():
             application()
     except Exception as error:
         # Whatever else Hydra meets is about what it was given.
@@ -137,13 +139,14 @@ def register_schemas() -> None:
 def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:
     settings = HydraConfig.get()
     overrides = _texts(settings.overrides.task)
-    place = None
+    place = launcher = None
     if settings.mode == RunMode.MULTIRUN:
         names = {*varied, *(settings.sweeper.get("params") or {})}
         pairs = (override.partition("=") for override in overrides)
         swept = {name.lstrip("+"): value for name, _, value in pairs if name in names}
         place = SweepPlace(Path(settings.sweep.dir).absolute(), settings.job.num, swept)
-    return Job(composed, overrides, Path(settings.runtime.output_dir), place)
+        launcher = launcher_of(settings)
+    return Job(composed, overrides, Path(settings.runtime.output_dir), place, launcher)
 
 
 def _texts(overrides: Any) -> list[str]:
@@ -183,36 +186,3 @@ def _translated(error: Exception, arguments: Sequence[str]) -> RunnerError:
             "hydra.run.dir=DIR (hydra.sweep.dir=DIR for a sweep)"
         )
     return ConfigError(f"{' '.join(arguments)}: {error}")
-
-
-@contextmanager
-def _arguments(arguments: Sequence[str]) -> Iterator[None]:
-    """Let Hydra, which reads ``sys.argv``, read ``arguments``; leave no trace of an application that ran."""
-    root = logging.getLogger()
-    argv, handlers, level = sys.argv, root.handlers[:], root.level
-    sys.argv = [PROGRAM, *arguments]
-    GlobalHydra.instance().clear()
-    try:
-        yield
-    finally:
-        sys.argv = argv
-        for handler in set(root.handlers) - set(handlers):
-            root.removeHandler(handler)
-            handler.close()
-        root.setLevel(level)
-        GlobalHydra.instance().clear()
-
-
-@contextmanager
-def _errors_raised() -> Iterator[None]:
-    """Have Hydra raise its errors: without this variable it prints them in its own way and exits with 1."""
-    name = "HYDRA_FULL_ERROR"
-    saved = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if saved is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = saved

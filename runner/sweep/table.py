@@ -1,14 +1,15 @@
-"""The jobs of a sweep side by side: best first, failed ones at the end with their error."""
+"""The jobs of a sweep side by side: best first, unfinished ones at the end with their error."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.records.summary import Summary
+from runner.config.monitor import Monitor
+from runner.sweep.outcome import FINISHED, Outcome
 
 _METRICS = ("test/accuracy", "test/loss", "train/loss")
 _ERROR_LENGTH = 60
@@ -56,64 +57,74 @@ class SweepTable:
         console.print(table)
 
 
-def sweep_table(summaries: Sequence[Summary]) -> SweepTable:
-    """One row a job: swept values, best test accuracy and other metrics, step time, status.
+def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
+    """One row a job: swept values, best value of every metric, step time, status.
 
-    Jobs are sorted by best test accuracy (lowest test loss where nothing is classified); jobs that did not
-    finish come last, with their error. Columns no job has a value for are left out.
+    Jobs are sorted by the metric of ``monitor``, then by test loss; jobs that did not finish come last, with their
+    error. Columns no job has a value for are left out.
     """
-    swept = swept_values(summaries)
+    swept = swept_values(outcomes)
     keys = list(dict.fromkeys(key for values in swept for key in values))
-    metrics = [name for name in _METRICS if any(name in summary.best for summary in summaries)]
+    metrics = shown_metrics(outcomes, monitor)
     headers = (*keys, *(f"best {name}" for name in metrics), "step time (ms)", "status")
-    order = sorted(range(len(summaries)), key=lambda job: _rank(summaries[job]))
+    order = sorted(range(len(outcomes)), key=lambda job: _rank(outcomes[job], monitor))
     rows = tuple(
         (
             *(swept[job].get(key, "") for key in keys),
-            *(_number(summaries[job].best.get(name), 4) for name in metrics),
-            _milliseconds(summaries[job]),
-            _status(summaries[job]),
+            *(number(outcomes[job].best.get(name), 4) for name in metrics),
+            number(step_milliseconds(outcomes[job]), 2),
+            status_text(outcomes[job]),
         )
         for job in order
     )
     return SweepTable(headers, rows)
 
 
-def swept_values(summaries: Sequence[Summary]) -> list[dict[str, str]]:
+def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
     """For each job the overrides that are not the same in all of them; of a single job, all."""
-    jobs = [_overrides(summary) for summary in summaries]
+    jobs = [_overrides(outcome) for outcome in outcomes]
     if len(jobs) < 2:
         return jobs
     return [{key: value for key, value in job.items() if any(o.get(key) != value for o in jobs)} for job in jobs]
 
 
-def _overrides(summary: Summary) -> dict[str, str]:
-    pairs = (override.partition("=") for override in summary.overrides)
-    return {key.lstrip("+~"): value for key, _, value in pairs}
+def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:
+    """Metrics some job has a value of, the one they are compared by first."""
+    names = dict.fromkeys((monitor.metric, *_METRICS))
+    return [name for name in names if any(name in outcome.best for outcome in outcomes)]
 
 
-def _rank(summary: Summary) -> tuple[bool, float, float]:
-    """Sort key: finished first, then high accuracy, then low loss; an unknown one counts as the worst."""
-    accuracy = summary.best.get("test/accuracy", math.nan)
-    loss = summary.best.get("test/loss", math.nan)
-    return (
-        summary.status != "finished",
-        math.inf if math.isnan(accuracy) else -accuracy,
-        math.inf if math.isnan(loss) else loss,
-    )
+def rank(finished: bool, best: Mapping[str, float], monitor: Monitor) -> tuple[bool, float, float]:
+    """Sort key: finished first, then the best monitored value, then low test loss; an unknown one is the worst."""
+    value = best.get(monitor.metric, math.nan)
+    signed = -value if monitor.highest else value
+    loss = best.get("test/loss", math.nan)
+    return (not finished, math.inf if math.isnan(signed) else signed, math.inf if math.isnan(loss) else loss)
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
+    """A cell; empty where there is no value."""
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def _milliseconds(summary: Summary) -> str:
-    median = summary.step_time_s.get("median")
-    return "" if median is None else f"{median * 1000:.2f}"
+def step_milliseconds(outcome: Outcome) -> float | None:
+    """Median time of a step of a job, None before it has one."""
+    median = None if outcome.summary is None else outcome.summary.step_time_s.get("median")
+    return None if median is None else median * 1000
 
 
-def _status(summary: Summary) -> str:
-    if summary.error is None:
-        return summary.status
-    text = f"{summary.status}: {summary.error.class_name}: {' '.join(summary.error.message.split())}"
+def status_text(outcome: Outcome) -> str:
+    """Status and the beginning of the error."""
+    if outcome.error is None:
+        return outcome.status
+    text = f"{outcome.status}: {outcome.error.class_name}: {' '.join(outcome.error.message.split())}"
     return text if len(text) <= _ERROR_LENGTH else text[: _ERROR_LENGTH - 3] + "..."
+
+
+def _rank(outcome: Outcome, monitor: Monitor) -> tuple[bool, float, float]:
+    return rank(outcome.status == FINISHED, outcome.best, monitor)
+
+
+def _overrides(outcome: Outcome) -> dict[str, str]:
+    pairs = (override.partition("=") for override in outcome.overrides)
+    return {key.lstrip("+~"): value for key, _, value in pairs}

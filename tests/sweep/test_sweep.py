@@ -38,7 +38,7 @@ def test_every_combination_is_a_job_that_knows_its_place(fake_life: FakeLife, fo
     assert [call.run_dir for call in fake_life.calls] == [folder / "sweep" / str(job) for job in range(4)]
     assert all(call.config.train.epochs is None for call in fake_life.calls)
     out, err = capsys.readouterr()
-    assert out.split()[:2] == ["seed", "parallelism"]
+    assert out.split()[:2] == ["parallelism", "n"], "seeds are repetitions"
     assert "job 1 (seed=1, parallelism=sync_data)\n" in err
 
 
@@ -120,10 +120,10 @@ def test_an_interruption_ends_the_whole_sweep(fake_life: FakeLife, folder: Path,
     fake_life.act = stop
     assert main([*SWEEP, "seed=1,2,3"]) == 130
     assert [call.config.seed for call in fake_life.calls] == [1, 2]
-    assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished", "interrupted"]
+    assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished", "interrupted", "not started"]
     err = capsys.readouterr().err
     assert err.count("stopped by SIGINT") == 1
-    assert f"runner: sweep interrupted, 0 of 2 jobs failed; see {folder / 'sweep'}\n" in err
+    assert f"runner: sweep interrupted, 0 of 3 jobs failed; see {folder / 'sweep'}\n" in err
 
 
 def test_the_tracking_record_of_the_sweep_is_ended(fake_life: FakeLife, folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -134,11 +134,21 @@ def test_the_tracking_record_of_the_sweep_is_ended(fake_life: FakeLife, folder: 
     )
     main([*SWEEP, "seed=1"])
     fake_life.act = fail_on_seed_2
-    main([*SWEEP, "seed=2"])
+    main([*SWEEP[:-1], "hydra.sweep.dir=other", "seed=2"])
     assert [end[:3] for end in ended] == [
-        (folder / "sweep", status, [folder / "sweep" / "jobs.csv"]) for status in ("finished", "failed")
+        (folder / name, status, [folder / name / "jobs.csv", folder / name / "jobs.md"])
+        for name, status in (("sweep", "finished"), ("other", "failed"))
     ]
     assert ended[0][3].splitlines()[-1] == "| none | 1 | 0.1000 |  | finished |"
+    assert (folder / "sweep" / "jobs.md").read_text() == ended[0][3] + "\n"
+
+
+def test_a_directory_that_holds_a_sweep_is_refused(fake_life: FakeLife, folder: Path, capsys: Capture):
+    main([*SWEEP, "seed=1"])
+    capsys.readouterr()
+    assert main([*SWEEP, "seed=2"]) == 9
+    assert f"take it up again with `runner sweep resume {folder / 'sweep'}`" in capsys.readouterr().err
+    assert len(fake_life.calls) == 1
 
 
 def test_values_swept_by_a_configuration_are_swept_values_too(fake_life: FakeLife, folder: Path):

@@ -1,0 +1,144 @@
+"""Running the jobs of a planned sweep: through Hydra's launcher, here or in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.config.hydra_frozen import JOB, launch_planned
+from runner.cores import usable_cores
+from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
+from runner.records.summary import Summary
+from runner.sweep.frozen_job import Work, run_frozen_job
+from runner.sweep.launcher import jobs_at_once
+from runner.sweep.locks import sweep_is_running
+from runner.sweep.outcome import FINISHED, last_ended, note_failure, recorded
+from runner.sweep.plan import Plan, PlannedJob, place_of
+from runner.sweep.report import report_plan
+
+JOB_LOG = "job.log"
+"""What a job in a process of its own prints."""
+
+
+def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debug: bool = False) -> int:
+    """Run ``jobs`` of a sweep, then report on all of it; return the exit code.
+
+    The caller holds the sweep. Raises Interrupted, after the report, when a job in this process was; ResourceError
+    when the launcher leaves jobs undone.
+    """
+    try:
+        with contextlib.chdir(plan.folder):
+            _run_all(plan, sweep_dir, jobs, debug)
+    except KeyboardInterrupt as stop:
+        report_plan(plan, sweep_dir, interrupted=True)
+        if isinstance(stop.__cause__, Interrupted):
+            raise stop.__cause__ from None
+        raise
+    except ResourceError:
+        report_plan(plan, sweep_dir, interrupted=True)
+        raise
+    return report_plan(plan, sweep_dir)
+
+
+def train_frozen(work: Work, sweep_dir: Path) -> Summary:
+    """Train a job of a planned sweep in this process, from where its run stands."""
+    from runner.training import life
+
+    place = place_of(work.job, sweep_dir)
+    return life.run(work.config, work.directory, overrides=work.job.overrides, sweep=place, resume=work.resume)
+
+
+def run_here(sweep_dir: Path, number: int, cores: int, *, debug: bool = False) -> None:
+    """Run one job in this process; raises what :func:`run_frozen_job` raises."""
+    job = planned_job(sweep_dir, number)
+    run_frozen_job(job, sweep_dir, cores, lambda work: train_frozen(work, sweep_dir), debug=debug)
+
+
+def planned_job(sweep_dir: Path, number: int) -> PlannedJob:
+    """The job of this number in the plan on the disk."""
+    return next(job for job in Plan.read(sweep_dir).jobs if job.number == number)
+
+
+def task(composed: Mapping[str, Any]) -> None:
+    """What Hydra's launcher calls, in whatever process, for every job."""
+    sweep_dir, number = Path(composed["sweep_dir"]), int(composed[JOB])
+    # Another machine, or another share of one, is only known where the job runs.
+    cores = max(1, usable_cores() // int(composed["jobs_at_once"]))
+    if not composed["here"]:
+        _run_apart(sweep_dir, planned_job(sweep_dir, number), cores, joined=composed["joined"])
+        return
+    try:
+        run_here(sweep_dir, number, cores, debug=composed["debug"])
+    except Interrupted as stop:
+        # Meant for the whole sweep: Hydra does not take it for the failure of one job.
+        raise KeyboardInterrupt from stop
+
+
+def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> None:
+    """Launch until every job has come to an end; one that takes its launcher with it stops none of the others."""
+    left = list(jobs)
+    while left:
+        before = {job.number: last_ended(sweep_dir / job.directory) for job in left}
+        failure = _launch(plan, sweep_dir, left, debug)
+        undone = [job for job in left if not _came_to_an_end(sweep_dir / job.directory, before[job.number])]
+        if undone and (failure is None or len(undone) == len(left)):
+            raise ResourceError(
+                f"launcher {plan.launcher.name} left {len(undone)} of {len(left)} jobs undone: {failure}; go on with "
+                f"`runner sweep resume {sweep_dir}`"
+            ) from failure
+        left = undone
+
+
+def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool) -> Exception | None:
+    """Launch jobs once and return what went wrong: how each of them ended is in its directory."""
+    launcher = plan.launcher
+    settings = {
+        "sweep_dir": str(sweep_dir),
+        "jobs_at_once": jobs_at_once(launcher, len(jobs), usable_cores()),
+        "here": launcher.shares_process,
+        "joined": launcher.name == "joblib",
+        "debug": debug,
+    }
+    directories = {job.number: sweep_dir / job.directory for job in jobs}
+    try:
+        launch_planned(task, settings, directories, launcher, sweep_dir)
+    except Exception as error:  # noqa: BLE001 - a launcher may raise anything; the caller decides by the outcomes
+        return error
+    return None
+
+
+def _came_to_an_end(directory: Path, before: int | None) -> bool:
+    """Whether a job is finished, or has ended since ``before``."""
+    return recorded(directory)[0] == FINISHED or last_ended(directory) not in (None, before)
+
+
+def _run_apart(sweep_dir: Path, job: PlannedJob, cores: int, *, joined: bool) -> None:
+    """Run one job in a process of its own, which may die without the launcher's process, and tell how it ended.
+
+    joined: the launcher's processes are the sweep's own: one that outlives it starts nothing more.
+    """
+    directory = sweep_dir / job.directory
+    if joined and not sweep_is_running(sweep_dir):
+        return
+    print(job.label, file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "runner", "sweep", "job", str(sweep_dir), str(job.number), "--cores", str(cores)]
+    with (directory / JOB_LOG).open("a", encoding="utf-8") as log:
+        code = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT).wait()
+    status, summary = recorded(directory)
+    if status != FINISHED and (summary is None or summary.error is None):
+        error = _killed(code, directory)
+        note_failure(error, directory, job.overrides)
+        print(f"{job.label}: error: {error}", file=sys.stderr, flush=True)
+    elif summary is not None and summary.error is not None:
+        print(f"{job.label}: error: {summary.error.message}", file=sys.stderr, flush=True)
+
+
+def _killed(code: int, directory: Path) -> RunnerError:
+    """A job that ended without a word."""
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"left with exit code {code}"
+    return ClusterError(f"the process of the job {how}; see {directory / JOB_LOG}")

@@ -1,0 +1,140 @@
+"""``runner sweep``: take a sweep up again, or see how far it is."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.commands.planned_sweep import run_here, run_planned
+from runner.config import hydra_app
+from runner.config.hydra_app import Job
+from runner.config.hydra_command_line import quoted
+from runner.errors import ConfigError
+from runner.sweep.freezing import freeze_sweep, sweep_directory
+from runner.sweep.grid import change_of, changed_plan, merged_arguments
+from runner.sweep.locks import sweep_lock
+from runner.sweep.outcome import FAILED, FINISHED, read_outcome
+from runner.sweep.plan import FROZEN_FILE, Plan, PlannedJob
+from runner.sweep.report import show_plan
+
+_AS_WRITTEN = argparse.RawDescriptionHelpFormatter
+
+_DESCRIPTION = """\
+A sweep (runner -m KEY=V1,V2 ...) freezes the configuration of every job before the first one starts, so that editing
+YAML files meanwhile changes nothing. Its directory holds plan.json, N/frozen.yaml and the run of every job N, and the
+table as jobs.csv, jobs.md and, where seed=1,2,3 repeats every combination, seeds.csv with mean and spread (sample
+standard deviation) over the n seeds that finished."""
+
+_RESUME = """\
+Finished jobs are left as they are. Jobs that were killed or interrupted go on from their newest checkpoint, in their
+own directory; failed ones are tried again in the same way; the others are started. Without further arguments nothing
+but the frozen configurations is read. Arguments after DIR take the place of those of the same keys, or are added:
+another launcher is just used (hydra/launcher=joblib hydra.launcher.n_jobs=4); another grid is refused unless
+--accept-changes is given. New jobs get new numbers."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the verb and return its exit code."""
+    options = _options(arguments)
+    sweep_dir = Path(options.directory).absolute()
+    if options.verb == "job":
+        run_here(sweep_dir, options.number, options.cores)
+        return 0
+    if options.verb == "status":
+        show_plan(Plan.read(sweep_dir), sweep_dir)
+        return 0
+    return _resume(sweep_dir, options)
+
+
+def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False) -> int:
+    """Freeze the composed jobs of a new sweep, run them, report; return the exit code."""
+    sweep_dir = sweep_directory(jobs)
+    with sweep_lock(sweep_dir):
+        plan = freeze_sweep(jobs, arguments)
+        return run_planned(plan, sweep_dir, _frozen(plan.grid, sweep_dir), debug=debug)
+
+
+def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
+    Plan.read(sweep_dir)  # before a lock is put into a directory that is no sweep's
+    with sweep_lock(sweep_dir):
+        plan = Plan.read(sweep_dir)
+        if not Path(plan.folder).is_dir():
+            raise ConfigError(
+                f"{sweep_dir}: the sweep was started in {plan.folder}, where its relative paths begin, and that is no "
+                "directory any more; put it back"
+            )
+        if options.overrides or options.accept_changes:
+            plan = _with_grid(plan, sweep_dir, options.overrides, accept=options.accept_changes)
+        done = (FINISHED,) if options.retry_failed else (FINISHED, FAILED)
+        jobs = [job for job in plan.grid if read_outcome(job, sweep_dir).status not in done]
+        return run_planned(plan, sweep_dir, _frozen(jobs, sweep_dir))
+
+
+def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept: bool) -> Plan:
+    """Compose the sweep's command line again, with ``overrides``, and take over what comes of it."""
+    arguments = merged_arguments(plan.arguments, overrides)
+    jobs: list[Job] = []
+    with contextlib.chdir(plan.folder):
+        hydra_app.launch([*arguments, f"hydra.sweep.dir={quoted(str(sweep_dir))}"], jobs.append)
+    if not jobs or any(job.launcher is None for job in jobs):
+        raise ConfigError(f"{' '.join(overrides)}: a sweep is taken up again as a sweep of Hydra's basic sweeper")
+    try:
+        change = change_of(plan, jobs, sweep_dir)
+        if not accept:
+            change.require_none()
+        return changed_plan(plan, change, arguments, sweep_dir)
+    finally:
+        _remove_empty(jobs)
+
+
+def _frozen(jobs: Sequence[PlannedJob], sweep_dir: Path) -> list[PlannedJob]:
+    """The jobs that can be run; the others had no possible configuration, and have their failure noted."""
+    return [job for job in jobs if (sweep_dir / job.directory / FROZEN_FILE).exists()]
+
+
+def _remove_empty(jobs: Sequence[Job]) -> None:
+    """Remove the directories that Hydra made for jobs which then came to lie elsewhere, or nowhere."""
+    for job in jobs:
+        if job.run_dir.is_dir() and not any(job.run_dir.iterdir()):
+            job.run_dir.rmdir()
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    options, others = parser.parse_known_args(arguments)
+    # argparse takes overrides behind an option for something unknown.
+    if others and (options.verb != "resume" or any(other.startswith("-") for other in others)):
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    if others:
+        options.overrides += others
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="runner sweep", description=_DESCRIPTION, formatter_class=_AS_WRITTEN)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{resume,status}")
+    resume = verbs.add_parser(
+        "resume", help="do what is left of a sweep", description=_RESUME, formatter_class=_AS_WRITTEN
+    )
+    resume.add_argument("directory", metavar="DIR", help="of the sweep")
+    resume.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="in place of, or beside, those it began with")
+    resume.add_argument(
+        "--retry-failed",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="try failed jobs again; without it only what was killed, interrupted or never started is done",
+    )
+    resume.add_argument(
+        "--accept-changes",
+        action="store_true",
+        help="compose the grid again and take it over: add its new jobs, leave out those that are gone",
+    )
+    status = verbs.add_parser("status", help="print the table of a sweep, which may be running")
+    status.add_argument("directory", metavar="DIR", help="of the sweep")
+    job = verbs.add_parser("job", description="One job of a planned sweep (internal).")
+    job.add_argument("directory", metavar="DIR", help="of the sweep")
+    job.add_argument("number", type=int, help="of the job")
+    job.add_argument("--cores", type=int, required=True, help="its share of the machine")
+    return parser

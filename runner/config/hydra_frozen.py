@@ -1,0 +1,53 @@
+"""The Hydra application over a planned sweep: the user's launcher runs it, and its only axis is the job's number.
+
+Nothing of any YAML file is read: the primary configuration is made here and travels with the launcher. So what the
+files say by then, or whether they can still be read, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+
+from runner.config.hydra_command_line import HYDRA_SETTINGS, VERSION_BASE, application_arguments, errors_raised
+from runner.sweep.launcher import Launcher
+
+_PRIMARY = "planned_sweep"
+JOB = "job"
+"""Key of the job's number, as text."""
+
+
+def launch_planned(
+    task: Callable[[Mapping[str, Any]], None],
+    settings: Mapping[str, Any],
+    jobs: Mapping[int, Path],
+    launcher: Launcher,
+    sweep_dir: Path,
+) -> None:
+    """Have ``launcher`` call ``task`` once for every job, in whatever process it likes.
+
+    task: a function of a module, found by its name in another process; gets ``settings`` and, as ``job``, a number.
+    jobs: number -> its directory, absolute. What the launcher or a task raises is raised.
+    """
+    primary = {
+        "defaults": ["_self_", {"override hydra/launcher": launcher.name}],
+        **settings,
+        JOB: "",
+        "directories": {str(number): str(directory) for number, directory in jobs.items()},
+        "hydra": {
+            "launcher": dict(launcher.settings),
+            "sweeper": {"max_batch_size": launcher.batch},
+            "job": {"env_set": dict(launcher.environment), "chdir": launcher.in_job_directory},
+            # Hydra keeps its record of this application apart from that of the sweep.
+            "sweep": {"dir": str(sweep_dir / ".launch"), "subdir": f"${{directories.${{{JOB}}}}}"},
+        },
+    }
+    ConfigStore.instance().store(name=_PRIMARY, node=primary)
+    application = hydra.main(version_base=VERSION_BASE, config_path=None, config_name=_PRIMARY)(task)
+    axis = f"{JOB}=" + ",".join(f"'{number}'" for number in jobs)
+    with application_arguments(["--multirun", axis, *HYDRA_SETTINGS]), errors_raised():
+        application()

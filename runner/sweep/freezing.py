@@ -1,0 +1,85 @@
+"""From composed jobs to a plan and the frozen configuration of every job, all on the disk before the first one runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.config.configuration import dump
+from runner.config.hydra_app import Job
+from runner.console import print_error
+from runner.errors import ConfigError, DirectoryInUseError
+from runner.files import create_directory, replace_durably
+from runner.sweep.outcome import FAILURE_FILE, RUN_FILE, note_failure
+from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan, PlannedJob
+
+
+def sweep_directory(jobs: Sequence[Job]) -> Path:
+    """The directory that these jobs of one sweep share."""
+    assert jobs[0].sweep is not None
+    return jobs[0].sweep.directory
+
+
+def planned(job: Job) -> PlannedJob:
+    """The plan of one composed job, under the number and the directory that Hydra gave it."""
+    assert job.sweep is not None
+    directory = os.path.relpath(job.run_dir, job.sweep.directory)
+    return PlannedJob(job.sweep.number, directory, list(job.overrides), dict(job.sweep.swept))
+
+
+def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str]) -> Plan:
+    """Put plan and configurations of a new sweep on the disk and return the plan.
+
+    A job whose configuration is impossible has its error noted instead. Raises DirectoryInUseError where the
+    directory holds a sweep or a run already, ConfigError where two jobs would share a directory.
+    """
+    directory = sweep_directory(jobs)
+    launcher = jobs[0].launcher
+    assert launcher is not None
+    if (directory / PLAN_FILE).exists():
+        raise DirectoryInUseError(
+            f"{directory} already holds a sweep: take it up again with `runner sweep resume {directory}`, or choose "
+            "another directory with hydra.sweep.dir=DIR"
+        )
+    plan = Plan(os.getcwd(), list(arguments), launcher, [planned(job) for job in jobs])
+    require_own_directories(plan.jobs)
+    for job in jobs:
+        _refuse_used(job.run_dir)
+    for job, of_plan in zip(jobs, plan.jobs, strict=True):
+        freeze_job(job, job.run_dir, of_plan)
+    plan.write(directory)
+    return plan
+
+
+def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
+    """Write what a job will train, or else why it cannot."""
+    create_directory(directory)
+    try:
+        config = job.config()
+    except ConfigError as error:
+        print_error(error, what=of_plan.label)
+        note_failure(error, directory, job.overrides)
+        return
+    (directory / FAILURE_FILE).unlink(missing_ok=True)
+    replace_durably(directory / FROZEN_FILE, dump(config).encode())
+
+
+def require_own_directories(jobs: Sequence[PlannedJob]) -> None:
+    """Raise ConfigError unless every job has a directory of its own inside that of the sweep."""
+    seen: dict[str, PlannedJob] = {}
+    for job in jobs:
+        first = seen.setdefault(job.directory, job)
+        if first is not job or job.directory.split(os.sep)[0] in ("..", "."):
+            raise ConfigError(
+                f"hydra.sweep.subdir: {job.label} would lie in {job.directory!r}, "
+                + (f"as {first.label} does" if first is not job else "outside the directory of the sweep")
+                + "; expected a directory of its own for every job, such as ${hydra.job.num}"
+            )
+
+
+def _refuse_used(directory: Path) -> None:
+    if (directory / RUN_FILE).exists():
+        raise DirectoryInUseError(
+            f"{directory} already holds a run: choose another directory for the sweep with hydra.sweep.dir=DIR"
+        )

@@ -1,0 +1,131 @@
+"""The plan of a sweep: which jobs it has, where they lie and how they are run; ``plan.json`` in its directory.
+
+Written before the first job starts and replaced in one step, so a sweep that is killed can be taken up again. What a
+job became is not in it: that is read from the job's own directory, see :mod:`runner.sweep.outcome`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from runner.errors import ConfigError
+from runner.files import read_regular, replace_durably
+from runner.sweep.launcher import Launcher
+from runner.sweep.place import SweepPlace
+
+PLAN_FILE = "plan.json"
+FROZEN_FILE = "frozen.yaml"
+"""The configuration of one job, in its directory: what it will train, whatever becomes of the YAML files meanwhile."""
+
+_VERSION = 1
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """One job. Its number and its directory are its own for ever, also when the grid no longer has it.
+
+    directory: relative to that of the sweep. overrides: by which it is recognised. swept: key -> value, as text, of
+    those that vary. in_grid: False once a later grid left it out: it is neither run nor shown.
+    """
+
+    number: int
+    directory: str
+    overrides: list[str]
+    swept: dict[str, str]
+    in_grid: bool = True
+
+    @property
+    def label(self) -> str:
+        """For messages: ``job 3 (seed=1)``."""
+        return job_label(self.number, self.swept)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of a sweep that is decided before its jobs run.
+
+    folder: working directory in which it was started; relative paths in configurations start there.
+    arguments: its command line.
+    """
+
+    folder: str
+    arguments: list[str]
+    launcher: Launcher
+    jobs: list[PlannedJob]
+
+    @property
+    def grid(self) -> list[PlannedJob]:
+        """The jobs that count."""
+        return [job for job in self.jobs if job.in_grid]
+
+    def write(self, directory: Path) -> None:
+        """Put the plan on the disk, in one step; raises OSError."""
+        document = {"version": _VERSION, **dataclasses.asdict(self)}
+        replace_durably(directory / PLAN_FILE, (json.dumps(document, indent=1) + "\n").encode())
+
+    @classmethod
+    def read(cls, directory: Path) -> Plan:
+        """Read the plan of the sweep in ``directory``; raises ConfigError where there is none or it is damaged."""
+        path = directory / PLAN_FILE
+        try:
+            document = json.loads(read_regular(path, _MOST_BYTES))
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. One that "
+                "was stopped before that is started anew. One whose sweeper is not Hydra's basic one has none: its "
+                "next job is chosen by results of the last, so it cannot be taken up again"
+            ) from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+        return _plan(document, path)
+
+
+def job_label(number: int, swept: Mapping[str, str]) -> str:
+    """What messages call a job."""
+    text = ", ".join(f"{key}={value}" for key, value in swept.items())
+    return f"job {number}" + (f" ({text})" if text else "")
+
+
+def place_of(job: PlannedJob, directory: Path) -> SweepPlace:
+    """What the run of this job is told of the sweep in ``directory``."""
+    return SweepPlace(directory, job.number, job.swept)
+
+
+def _plan(document: Any, path: Path) -> Plan:
+    if not isinstance(document, dict) or document.pop("version", None) != _VERSION:
+        raise ConfigError(f"{path}: expected a plan of version {_VERSION}, written by this runner")
+    fields = _fields(document, Plan, path)
+    launcher = Launcher(**_fields(fields["launcher"], Launcher, path))
+    jobs = [PlannedJob(**_fields(job, PlannedJob, path)) for job in fields["jobs"]]
+    for job in jobs:
+        if Path(job.directory).is_absolute() or ".." in Path(job.directory).parts:
+            raise ConfigError(f"{path}: directory {job.directory!r} of job {job.number} lies outside the sweep's")
+    if len({job.number for job in jobs}) != len(jobs):
+        raise ConfigError(f"{path} is damaged: two jobs have the same number")
+    return Plan(**{**fields, "launcher": launcher, "jobs": jobs})
+
+
+def _fields(document: Any, schema: type, path: Path) -> dict[str, Any]:
+    """Check that a JSON object has exactly the fields of a dataclass, of the right kinds."""
+    names = [field.name for field in dataclasses.fields(schema)]
+    if not isinstance(document, dict) or sorted(document) != sorted(names):
+        raise ConfigError(f"{path} is damaged: expected an object of {', '.join(names)}, found {str(document)[:80]}")
+    for name, kind in get_type_hints(schema).items():
+        if not isinstance(document[name], _json_kind(kind)):
+            raise ConfigError(f"{path} is damaged: {name} is {str(document[name])[:80]!r}")
+    return document
+
+
+def _json_kind(kind: Any) -> Any:
+    """What JSON makes of values with this annotation; a dataclass and a mapping are objects."""
+    origin = get_origin(kind) or kind
+    if origin is UnionType:
+        return get_args(kind)
+    return origin if origin in (int, str, bool, list) else dict

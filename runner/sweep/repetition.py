@@ -1,0 +1,112 @@
+"""Jobs that differ by their seed alone are one experiment, repeated: its mean and its spread."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.config.monitor import Monitor
+from runner.sweep.outcome import FINISHED, Outcome
+from runner.sweep.table import (
+    SweepTable,
+    number,
+    rank,
+    shown_metrics,
+    status_text,
+    step_milliseconds,
+    swept_values,
+)
+
+SEED = "seed"
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """The jobs of one combination of the other keys. Only those that finished count in means and spreads."""
+
+    swept: Mapping[str, str]
+    outcomes: Sequence[Outcome]
+
+    @property
+    def finished(self) -> list[Outcome]:
+        """The jobs with a result."""
+        return [outcome for outcome in self.outcomes if outcome.status == FINISHED]
+
+    def values(self, metric: str) -> list[float]:
+        """Best values of a metric, one a seed."""
+        return [outcome.best[metric] for outcome in self.finished if metric in outcome.best]
+
+    @property
+    def status(self) -> str:
+        """One status where all agree, else how many have which, with the first error."""
+        counts = Counter(outcome.status for outcome in self.outcomes)
+        if list(counts) == [FINISHED]:
+            return FINISHED
+        errors = [status_text(outcome) for outcome in self.outcomes if outcome.error is not None]
+        text = ", ".join(f"{count} {status}" for status, count in counts.items())
+        return f"{text} ({errors[0]})" if errors else text
+
+
+def mean_of(values: Sequence[float]) -> float | None:
+    """Arithmetic mean, None of nothing."""
+    return statistics.fmean(values) if values else None
+
+
+def spread_of(values: Sequence[float]) -> float | None:
+    """Sample standard deviation (divided by n - 1), None of fewer than two values; nan where one is not finite."""
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def repetitions(outcomes: Sequence[Outcome], monitor: Monitor) -> list[Repetition]:
+    """Combinations of the keys besides the seed, best mean first; empty unless several seeds were swept."""
+    swept = swept_values(outcomes)
+    if len({values[SEED] for values in swept if SEED in values}) < 2:
+        return []
+    groups: dict[tuple[tuple[str, str], ...], list[Outcome]] = {}
+    for values, outcome in zip(swept, outcomes, strict=True):
+        others = tuple((key, value) for key, value in values.items() if key != SEED)
+        groups.setdefault(others, []).append(outcome)
+    found = [Repetition(dict(others), jobs) for others, jobs in groups.items()]
+    return sorted(found, key=lambda each: rank(bool(each.finished), _means(each, monitor), monitor))
+
+
+def repetition_table(groups: Sequence[Repetition], monitor: Monitor, *, columns_apart: bool = False) -> SweepTable:
+    """One row a combination: its keys, n (seeds that finished), mean and spread of every metric, step time, status.
+
+    columns_apart: mean and spread in a column each, as programs read them, instead of ``mean ± spread``.
+    """
+    keys = list(dict.fromkeys(key for group in groups for key in group.swept))
+    metrics = shown_metrics([outcome for group in groups for outcome in group.outcomes], monitor)
+    headers = [header for name in metrics for header in _headers(f"best {name}", columns_apart)]
+    rows = tuple(
+        (
+            *(group.swept.get(key, "") for key in keys),
+            str(len(group.finished)),
+            *(cell for name in metrics for cell in _cells(group.values(name), columns_apart)),
+            number(mean_of([time for job in group.finished if (time := step_milliseconds(job)) is not None]), 2),
+            group.status,
+        )
+        for group in groups
+    )
+    return SweepTable((*keys, "n", *headers, "step time (ms)", "status"), rows)
+
+
+def _means(group: Repetition, monitor: Monitor) -> dict[str, float]:
+    means = {name: mean_of(group.values(name)) for name in (monitor.metric, "test/loss")}
+    return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def _headers(name: str, columns_apart: bool) -> list[str]:
+    return [f"{name} mean", f"{name} sd"] if columns_apart else [f"{name} (mean ± sd)"]
+
+
+def _cells(values: Sequence[float], columns_apart: bool) -> list[str]:
+    mean, spread = number(mean_of(values), 4), number(spread_of(values), 4)
+    if columns_apart:
+        return [mean, spread]
+    return [f"{mean} ± {spread}" if spread else mean]

@@ -1,0 +1,81 @@
+"""What a sweep leaves to read: its table on the terminal, in files and in the tracking record, and its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.config.configuration import load_stored
+from runner.config.monitor import Monitor, monitor_of
+from runner.config.schema import Config
+from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, Outcome, read_outcome
+from runner.sweep.plan import FROZEN_FILE, Plan
+from runner.sweep.repetition import repetition_table, repetitions
+from runner.sweep.table import SweepTable, sweep_table
+
+TABLE_FILE = "jobs.csv"
+SEEDS_FILE = "seeds.csv"
+MARKDOWN_FILE = "jobs.md"
+FAILED_EXIT_CODE = 1
+_ANY_METRIC = Monitor("test/accuracy")
+
+
+def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False) -> int:
+    """Read how the jobs of a planned sweep stand and report it; return the exit code."""
+    outcomes = [read_outcome(job, directory) for job in plan.grid]
+    return report(outcomes, frozen_config(plan, directory), directory, interrupted=interrupted)
+
+
+def show_plan(plan: Plan, directory: Path) -> None:
+    """Print how the jobs of a planned sweep stand, and write nothing."""
+    outcomes = [read_outcome(job, directory) for job in plan.grid]
+    _terminal_table(outcomes, _monitor(frozen_config(plan, directory))).print()
+
+
+def frozen_config(plan: Plan, directory: Path) -> Config | None:
+    """The configuration of some job: how jobs are compared and recorded is the same in all of them."""
+    paths = (directory / job.directory / FROZEN_FILE for job in plan.grid)
+    return next((load_stored(path) for path in paths if path.exists()), None)
+
+
+def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool) -> int:
+    """Print and store the tables, end the sweep's tracking record, return its exit code: 0 if all jobs finished.
+
+    config: of one of the jobs; None where none could be composed, so that nothing was recorded.
+    """
+    monitor = _monitor(config)
+    _terminal_table(outcomes, monitor).print()
+    files, description = _write(outcomes, monitor, directory)
+    done = all(outcome.status == FINISHED for outcome in outcomes)
+    status = INTERRUPTED if interrupted else FINISHED if done else FAILED
+    if config is not None:
+        config.tracking.finish_sweep(directory, status, files, description)
+    if status != FINISHED:
+        jobs = f"{sum(outcome.status == FAILED for outcome in outcomes)} of {len(outcomes)} jobs failed"
+        what = f"sweep interrupted, {jobs}" if interrupted else jobs
+        print(f"runner: {what}; see {directory}", file=sys.stderr)
+    return 0 if done else FAILED_EXIT_CODE
+
+
+def _monitor(config: Config | None) -> Monitor:
+    return _ANY_METRIC if config is None else monitor_of(config)
+
+
+def _terminal_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
+    groups = repetitions(outcomes, monitor)
+    return repetition_table(groups, monitor) if groups else sweep_table(outcomes, monitor)
+
+
+def _write(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path) -> tuple[list[Path], str]:
+    """Write the files of the tables; return them and the Markdown."""
+    jobs, groups = sweep_table(outcomes, monitor), repetitions(outcomes, monitor)
+    contents = {TABLE_FILE: jobs.csv()}
+    markdown = jobs.markdown()
+    if groups:
+        contents[SEEDS_FILE] = repetition_table(groups, monitor, columns_apart=True).csv()
+        markdown = f"{repetition_table(groups, monitor).markdown()}\n\nEvery seed:\n\n{markdown}"
+    contents[MARKDOWN_FILE] = f"{markdown}\n"
+    for name, text in contents.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    return [directory / name for name in contents], markdown

@@ -1,0 +1,262 @@
+"""``runner sweep resume``: what is done stays, what is not is done, and nobody changes the grid unasked."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli import main
+from runner.errors import Interrupted, NumericError
+from runner.sweep.grid import merged_arguments
+from runner.sweep.locks import sweep_lock
+from tests.fake_life import Call, FakeLife
+from tests.refusal import refused
+
+Capture = pytest.CaptureFixture[str]
+SWEEP = ["-m", "tracking=none", "hydra.sweep.dir=sweep"]
+RESUME = ["sweep", "resume", "sweep"]
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "sweep" / "jobs.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def plan(folder: Path) -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads((folder / "sweep" / "plan.json").read_text())
+    return stored
+
+
+def stop_at_seed(seed: int, error: Exception) -> Any:
+    """What ends the run of this seed, with a run begun in its directory."""
+
+    def act(call: Call) -> None:
+        if call.config.seed == seed:
+            call.run_dir.mkdir(exist_ok=True)
+            (call.run_dir / "run.json").write_text("{}")
+            raise error
+
+    return act
+
+
+@pytest.fixture
+def interrupted(fake_life: FakeLife) -> FakeLife:
+    """A sweep over four seeds, of which the second failed and the third was interrupted."""
+
+    def act(call: Call) -> None:
+        stop_at_seed(2, NumericError("the loss is nan"))(call)
+        stop_at_seed(3, Interrupted(2))(call)
+
+    fake_life.act = act
+    assert main([*SWEEP, "seed=1,2,3,4"]) == 130
+    fake_life.act = lambda call: None
+    fake_life.calls.clear()
+    return fake_life
+
+
+def test_what_is_done_is_not_done_again_and_the_rest_is(interrupted: FakeLife, folder: Path):
+    assert main(RESUME) == 0
+    assert [(call.config.seed, call.resume) for call in interrupted.calls] == [(2, True), (3, True), (4, False)]
+    assert [call.run_dir.name for call in interrupted.calls] == ["1", "2", "3"]
+    assert [row["status"] for row in rows(folder)] == ["finished"] * 4
+
+
+def test_failed_jobs_are_left_alone_when_asked(interrupted: FakeLife, folder: Path):
+    assert main([*RESUME, "--no-retry-failed"]) == 1
+    assert [call.config.seed for call in interrupted.calls] == [3, 4]
+    assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished"] * 3 + ["failed"]
+
+
+def test_a_finished_sweep_only_shows_its_table_again(fake_life: FakeLife, folder: Path, capsys: Capture):
+    main([*SWEEP, "seed=1,2"])
+    table = capsys.readouterr().out
+    assert main(RESUME) == 0
+    assert len(fake_life.calls) == 2
+    assert capsys.readouterr().out == table
+
+
+def test_a_job_that_died_without_a_word_goes_on(interrupted: FakeLife, folder: Path):
+    (folder / "sweep" / "0" / "summary.json").unlink()
+    (folder / "sweep" / "0" / "run.json").write_text("{}")
+    assert main(RESUME) == 0
+    assert (interrupted.calls[0].config.seed, interrupted.calls[0].resume) == (1, True)
+
+
+def test_a_run_goes_on_with_the_machine_values_it_began_with(interrupted: FakeLife, folder: Path):
+    frozen = (folder / "sweep" / "2" / "frozen.yaml").read_text()
+    (folder / "sweep" / "2" / "config.yaml").write_text(
+        frozen.replace("threads_per_worker: null", "threads_per_worker: 7")
+    )
+    main(RESUME)
+    by_seed = {call.config.seed: call.config.cluster.threads_per_worker for call in interrupted.calls}
+    assert by_seed[3] == 7
+    assert by_seed[4] != 7
+
+
+def test_broken_files_and_edited_ones_change_nothing(fake_life: FakeLife, folder: Path):
+    model = folder / "own" / "model" / "mine.yaml"
+    model.parent.mkdir(parents=True)
+    model.write_text("defaults: ['/schema/model/mlp@_here_']\nhidden: [5]\n")
+
+    def vandalise(call: Call) -> None:
+        model.write_text("hidden: [6]\n" if call.config.seed == 1 else "{broken")
+        if call.config.seed == 2:
+            raise Interrupted(15)
+
+    fake_life.act = vandalise
+    assert main(["--config-dir", "own", *SWEEP, "model=mine", "seed=1,2,3"]) == 143
+    assert main(RESUME) == 143
+    fake_life.act = lambda call: None
+    assert main(RESUME) == 0
+    assert [call.config.model.hidden for call in fake_life.calls] == [[5]] * 5
+
+
+def test_another_grid_is_refused_with_the_difference(interrupted: FakeLife, folder: Path, capsys: Capture):
+    capsys.readouterr()
+    before = plan(folder)
+    message = refused([*RESUME, "seed=1,2,5"], capsys)
+    assert (
+        "the sweep is no longer the one that was started:\n  new: job 4 (seed=5)\n  gone: job 2 (seed=3)\n" in message
+    )
+    assert "--accept-changes" in message
+    assert interrupted.calls == []
+    assert plan(folder) == before
+    assert sorted(path.name for path in (folder / "sweep").iterdir() if path.name.isdigit()) == ["0", "1", "2", "3"]
+
+
+def test_a_grid_that_is_accepted_gives_new_jobs_new_numbers(interrupted: FakeLife, folder: Path):
+    assert main([*RESUME, "--accept-changes", "seed=1,5,2"]) == 0
+    assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls] == [(2, "1"), (5, "4")]
+    assert sorted(row["seed"] for row in rows(folder)) == ["1", "2", "5"]
+    assert [(job["number"], job["in_grid"]) for job in plan(folder)["jobs"]] == [
+        (0, True),
+        (1, True),
+        (2, False),
+        (3, False),
+        (4, True),
+    ]
+    assert main([*RESUME, "--accept-changes", "seed=3,6"]) == 0
+    assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls[2:]] == [(3, "2"), (6, "5")]
+
+
+def test_a_further_key_makes_further_jobs(fake_life: FakeLife, folder: Path):
+    main([*SWEEP, "optimizer.lr=0.1", "seed=1,2"])
+    assert main([*RESUME, "--accept-changes", "optimizer.lr=0.1,0.2"]) == 0
+    assert [(call.config.optimizer.lr, call.config.seed) for call in fake_life.calls] == [
+        (0.1, 1),
+        (0.1, 2),
+        (0.2, 1),
+        (0.2, 2),
+    ]
+    assert [call.run_dir.name for call in fake_life.calls] == ["0", "1", "2", "3"]
+
+
+def test_the_same_grid_is_no_change_whatever_the_launcher(interrupted: FakeLife, folder: Path):
+    assert main([*RESUME, "seed=1,2,3,4", "hydra.sweeper.max_batch_size=1"]) == 0
+    assert len(interrupted.calls) == 3
+    assert plan(folder)["launcher"]["batch"] == 1
+
+
+def test_a_configuration_that_would_differ_now_is_refused(fake_life: FakeLife, folder: Path, capsys: Capture):
+    own = folder / "own" / "model"
+    own.mkdir(parents=True)
+    (own / "mine.yaml").write_text("defaults: ['/schema/model/mlp@_here_']\nhidden: [5]\n")
+    main(["--config-dir", "own", *SWEEP, "model=mine", "seed=1"])
+    (own / "mine.yaml").write_text("defaults: ['/schema/model/mlp@_here_']\nhidden: [6]\n")
+    capsys.readouterr()
+    message = refused([*RESUME, "seed=1,2"], capsys)
+    assert "  new: job 1 (seed=2)\n  job 0 (seed=1): would have another configuration" in message
+    assert main([*RESUME, "--accept-changes", "seed=1,2"]) == 0
+    assert [call.config.model.hidden for call in fake_life.calls] == [[5], [6]]
+
+
+def test_an_impossible_job_becomes_possible_when_changes_are_accepted(fake_life: FakeLife, folder: Path):
+    assert main([*SWEEP, "parallelism.workers=2", "train.batch_size=1,8"]) == 1
+    assert main(RESUME) == 1
+    assert len(fake_life.calls) == 1, "nothing that was frozen is left to do"
+    assert main([*RESUME, "--accept-changes", "parallelism.workers=1"]) == 0
+    assert sorted(call.config.train.batch_size for call in fake_life.calls[1:]) == [1, 8]
+
+
+def test_a_sweep_that_runs_is_not_taken_up(interrupted: FakeLife, folder: Path, capsys: Capture):
+    capsys.readouterr()
+    with sweep_lock(folder / "sweep"):
+        assert f"the sweep in {folder / 'sweep'} is running" in refused(RESUME, capsys, code=9)
+
+
+def test_the_status_is_the_table_and_changes_nothing(interrupted: FakeLife, folder: Path, capsys: Capture):
+    capsys.readouterr()
+    stored = (folder / "sweep" / "jobs.csv").stat().st_mtime_ns
+    assert main(["sweep", "status", "sweep"]) == 0
+    assert "1 finished, 1 failed, 1 interrupted, 1 not started" in capsys.readouterr().out
+    assert (folder / "sweep" / "jobs.csv").stat().st_mtime_ns == stored
+    assert interrupted.calls == []
+
+
+def test_a_directory_without_a_plan_says_why(folder: Path, capsys: Capture):
+    (folder / "sweep").mkdir()
+    message = refused(RESUME, capsys)
+    assert "holds no plan.json" in message
+    assert "its next job is chosen by results of the last" in message
+    assert not list((folder / "sweep").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"version": 2}, "expected a plan of version 1"),
+        ({"jobs": [{"number": 0}]}, "is damaged: expected an object of number, directory"),
+        ({"folder": 3}, "is damaged: folder is '3'"),
+    ],
+)
+def test_a_damaged_plan_is_refused(
+    fake_life: FakeLife, folder: Path, capsys: Capture, change: dict[str, Any], expected: str
+):
+    main([*SWEEP, "seed=1"])
+    capsys.readouterr()
+    (folder / "sweep" / "plan.json").write_text(json.dumps({**plan(folder), **change}))
+    assert expected in refused(RESUME, capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "expected"),
+    [
+        ({"directory": "../x"}, 2, "lies outside the sweep's"),
+        ({"number": 1}, 2, "two jobs have the same number"),
+    ],
+)
+def test_a_plan_points_nowhere_else(
+    fake_life: FakeLife, folder: Path, capsys: Capture, change: dict[str, Any], code: int, expected: str
+):
+    main([*SWEEP, "seed=1,2"])
+    capsys.readouterr()
+    stored = plan(folder)
+    stored["jobs"][0] |= change
+    (folder / "sweep" / "plan.json").write_text(json.dumps(stored))
+    assert expected in refused(RESUME, capsys, code)
+
+
+def test_jobs_that_would_share_a_directory_are_refused(fake_life: FakeLife, folder: Path, capsys: Capture):
+    message = refused([*SWEEP, "seed=1,2", "hydra.sweep.subdir=same"], capsys)
+    assert "job 1 (seed=2) would lie in 'same', as job 0 (seed=1) does" in message
+    assert fake_life.calls == []
+
+
+def test_arguments_take_the_place_of_those_of_the_same_key_and_of_another_launcher():
+    stored = ["-m", "seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    assert merged_arguments(stored, ["seed=3", "a=1"]) == ["-m", "seed=3", *stored[2:], "a=1"]
+    assert merged_arguments(stored, ["hydra/launcher=basic"]) == ["-m", "seed=1,2", "hydra/launcher=basic"]
+    assert merged_arguments(stored, ["hydra/launcher=joblib", "hydra.launcher.n_jobs=4"]) == [
+        *stored[:3],
+        "hydra.launcher.n_jobs=4",
+    ]
+
+
+def test_a_job_that_another_process_finished_meanwhile_is_not_done_again(fake_life: FakeLife, folder: Path):
+    main([*SWEEP, "seed=1"])
+    assert main(["sweep", "job", "sweep", "0", "--cores", "1"]) == 0
+    assert len(fake_life.calls) == 1
