@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.commands.plugins import OPTION
 from runner.config.hydra_frozen import JOB, launch_planned
 from runner.cores import usable_cores
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
+from runner.plugin import pinned_references
 from runner.records.summary import Summary
 from runner.sweep.frozen_job import Work, run_frozen_job
 from runner.sweep.launcher import jobs_at_once
@@ -70,7 +73,8 @@ def task(composed: Mapping[str, Any]) -> None:
     # Another machine, or another share of one, is only known where the job runs.
     cores = max(1, usable_cores() // int(composed["jobs_at_once"]))
     if not composed["here"]:
-        _run_apart(sweep_dir, planned_job(sweep_dir, number), cores, joined=composed["joined"])
+        apart = Apart(cores, list(composed["plugins"]), composed["joined"])
+        _run_apart(sweep_dir, planned_job(sweep_dir, number), apart)
         return
     try:
         run_here(sweep_dir, number, cores, debug=composed["debug"])
@@ -103,6 +107,7 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
         "here": launcher.shares_process,
         "joined": launcher.name == "joblib",
         "debug": debug,
+        "plugins": pinned_references(),
     }
     directories = {job.number: sweep_dir / job.directory for job in jobs}
     try:
@@ -117,16 +122,27 @@ def _came_to_an_end(directory: Path, before: int | None) -> bool:
     return recorded(directory)[0] == FINISHED or last_ended(directory) not in (None, before)
 
 
-def _run_apart(sweep_dir: Path, job: PlannedJob, cores: int, *, joined: bool) -> None:
-    """Run one job in a process of its own, which may die without the launcher's process, and tell how it ended.
+@dataclass(frozen=True)
+class Apart:
+    """What a job in a process of its own is given.
 
-    joined: the launcher's processes are the sweep's own: one that outlives it starts nothing more.
+    cores: its share. plugins: those of the sweep, with the digests of their sources. joined: the launcher's processes
+    are the sweep's own: one that outlives it starts nothing more.
     """
+
+    cores: int
+    plugins: Sequence[str]
+    joined: bool
+
+
+def _run_apart(sweep_dir: Path, job: PlannedJob, apart: Apart) -> None:
+    """Run one job in a process of its own, which may die without the launcher's process, and tell how it ended."""
     directory = sweep_dir / job.directory
-    if joined and not sweep_is_running(sweep_dir):
+    if apart.joined and not sweep_is_running(sweep_dir):
         return
     print(job.label, file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "runner", "sweep", "job", str(sweep_dir), str(job.number), "--cores", str(cores)]
+    runner = [sys.executable, "-m", "runner", *(f"{OPTION}={plugin}" for plugin in apart.plugins)]
+    command = [*runner, "sweep", "job", str(sweep_dir), str(job.number), "--cores", str(apart.cores)]
     with (directory / JOB_LOG).open("a", encoding="utf-8") as log:
         code = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT).wait()
     status, summary = recorded(directory)

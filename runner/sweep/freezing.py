@@ -6,13 +6,17 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.config.configuration import dump
+from runner.config.configuration import dump, to_plain
 from runner.config.hydra_app import Job
 from runner.console import print_error
 from runner.errors import ConfigError, DirectoryInUseError
 from runner.files import create_directory, replace_durably
+from runner.redaction import redact
 from runner.sweep.outcome import FAILURE_FILE, RUN_FILE, note_failure
 from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan, PlannedJob
+
+HYDRA_FILE = "multirun.yaml"
+"""Hydra's own record of a sweep."""
 
 
 def sweep_directory(jobs: Sequence[Job]) -> Path:
@@ -49,6 +53,8 @@ def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str]) -> Plan:
     for job, of_plan in zip(jobs, plan.jobs, strict=True):
         freeze_job(job, job.run_dir, of_plan)
     plan.write(directory)
+    if plan.private:
+        (directory / HYDRA_FILE).chmod(0o600)
     return plan
 
 
@@ -62,7 +68,9 @@ def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
         note_failure(error, directory, job.overrides)
         return
     (directory / FAILURE_FILE).unlink(missing_ok=True)
-    replace_durably(directory / FROZEN_FILE, dump(config).encode())
+    plain = to_plain(config)
+    private = redact(plain) != plain
+    replace_durably(directory / FROZEN_FILE, dump(config).encode(), mode=0o600 if private else 0o666)
 
 
 def require_own_directories(jobs: Sequence[PlannedJob]) -> None:

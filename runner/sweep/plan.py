@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from runner.errors import ConfigError
 from runner.files import read_regular, replace_durably
+from runner.redaction import redact_overrides
 from runner.sweep.launcher import Launcher
 from runner.sweep.place import SweepPlace
 
@@ -65,10 +66,16 @@ class Plan:
         """The jobs that count."""
         return [job for job in self.jobs if job.in_grid]
 
+    @property
+    def private(self) -> bool:
+        """Whether an override gives a secret: what holds them is for the eyes of its owner only."""
+        return any(redact_overrides(job.overrides) != job.overrides for job in self.jobs)
+
     def write(self, directory: Path) -> None:
         """Put the plan on the disk, in one step; raises OSError."""
         document = {"version": _VERSION, **dataclasses.asdict(self)}
-        replace_durably(directory / PLAN_FILE, (json.dumps(document, indent=1) + "\n").encode())
+        text = json.dumps(document, indent=1) + "\n"
+        replace_durably(directory / PLAN_FILE, text.encode(), mode=0o600 if self.private else 0o666)
 
     @classmethod
     def read(cls, directory: Path) -> Plan:
@@ -89,7 +96,7 @@ class Plan:
 
 def job_label(number: int, swept: Mapping[str, str]) -> str:
     """What messages call a job."""
-    text = ", ".join(f"{key}={value}" for key, value in swept.items())
+    text = ", ".join(redact_overrides(f"{key}={value}" for key, value in swept.items()))
     return f"job {number}" + (f" ({text})" if text else "")
 
 

@@ -24,14 +24,28 @@ def files_that_tell(folder: Path) -> set[str]:
 
 
 def test_a_run_keeps_its_secret_where_only_its_owner_reads_it_and_goes_on_with_it(tmp_path: Path) -> None:
-    for arguments in ((*SMALL, "hydra.run.dir=run"), ("resume=run", "train.steps=3")):
+    kept = {"run/config.yaml"}
+    for arguments, earlier in (
+        ((*SMALL, "hydra.run.dir=run"), []),
+        (("resume=run", "train.steps=3"), ["run/config-1.yaml"]),
+    ):
         command = run_command(tmp_path, *arguments)
         assert command.finish() == 0, command.errors
         assert SECRET not in command.errors + command.output
-        assert files_that_tell(tmp_path) == {"run/config.yaml"}
+        kept.update(earlier)
+        assert files_that_tell(tmp_path) == kept
     assert load_stored(tmp_path / "run" / "config.yaml").tracking.uri == URI
-    assert stat.S_IMODE((tmp_path / "run" / "config.yaml").stat().st_mode) == 0o600
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in kept} == {0o600}
     assert "http://[redacted]@127.0.0.1:9" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_a_sweep_keeps_its_secret_in_files_that_only_its_owner_reads(tmp_path: Path) -> None:
+    command = run_command(tmp_path, "-m", *SMALL, "optimizer.lr=0.01,0.1", "hydra.sweep.dir=sweep")
+    assert command.finish() == 0, command.errors
+    assert SECRET not in command.errors + command.output
+    told = files_that_tell(tmp_path)
+    assert {"sweep/plan.json", "sweep/0/frozen.yaml", "sweep/1/config.yaml"} <= told
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in told} == {0o600}
 
 
 def test_an_error_message_does_not_repeat_a_secret(tmp_path: Path) -> None:
