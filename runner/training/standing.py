@@ -37,6 +37,10 @@ class Standing:
             return replace(self, reference=value, waited=0)
         return replace(self, waited=self.waited + 1)
 
+    def uncounted(self) -> Standing:
+        """The standing of a run that waits for nothing: should it later, it begins to count then."""
+        return replace(self, reference=None, waited=0)
+
     def to_progress(self) -> dict[str, float]:
         """The numbers that :meth:`from_progress` reads; a checkpoint keeps them."""
         values = {"best": self.best, "best_step": self.best_step, "reference": self.reference, "waited": self.waited}

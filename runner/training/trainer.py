@@ -76,7 +76,7 @@ class Trainer:
     ) -> None:
         """meta: of the checkpoints to come; its progress is that of the checkpoint the run continues from."""
         self.experiment = experiment
-        self.progress = Progress(first_step, first_step, standing=Standing.from_progress(meta.progress))
+        self.progress = Progress(first_step, first_step, standing=_standing_at_start(experiment, meta.progress))
         self._monitor = monitor_of(experiment.config)
         self._keeps_best = keeps_best(experiment.config)
         self._session = session
@@ -211,8 +211,11 @@ class Trainer:
             return
         before, done = self.progress.standing, self.progress.done
         standing = before.seen(self._monitor, done, value)
-        if counted:
-            standing = standing.counted(self._monitor, value, self.experiment.config.train.min_delta)
+        train = self.experiment.config.train
+        if train.patience is None:
+            standing = standing.uncounted()
+        elif counted:
+            standing = standing.counted(self._monitor, value, train.min_delta)
         self.progress.standing = standing
         if self._keeps_best and standing.best_step == done != before.best_step:
             self._save()
@@ -271,6 +274,16 @@ class Trainer:
                 f"stopped after step {self.progress.done} of {self.experiment.total_steps}; "
                 f"continue with: runner resume={self._directory.path}",
             )
+
+
+def _standing_at_start(experiment: Experiment, progress: Mapping[str, float]) -> Standing:
+    """How the metric stands at the checkpoint with this progress; anew where the best so far was not kept and is to be.
+
+    Else a best would be named of which there is no checkpoint.
+    """
+    if keeps_best(experiment.config) and BEST_STEP not in progress:
+        return Standing()
+    return Standing.from_progress(progress)
 
 
 def _traced_steps(experiment: Experiment, first_step: int) -> range:

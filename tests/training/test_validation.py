@@ -25,17 +25,17 @@ from tests.training.test_trainer import train
 VALIDATED = ("data.val_fraction=0.2", "train.eval_every=2", "schedule=constant")
 STOPPING = (*VALIDATED, "train.patience=2", "train.steps=30")
 COURSE = {2: 0.3, 4: 0.5, 6: 0.4, 8: 0.6, 10: 0.55, 12: 0.6, 14: 0.9}
-"""Step -> accuracy on the validation split, as it is pretended to be."""
+"""Step -> accuracy, as it is pretended to be."""
 
 
 @pytest.fixture
 def course(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluations of the validation split come to what :data:`COURSE` says, however the run goes."""
+    """Evaluations come to what :data:`COURSE` says, however the run goes."""
     judge = trainer.Trainer._judge
 
     def pretended(self: Any, values: dict[str, float], counted: bool) -> None:
-        accuracy = {"val/accuracy": COURSE.get(self.progress.done, 0.2)}
-        judge(self, values | accuracy, counted)
+        accuracy = COURSE.get(self.progress.done, 0.2)
+        judge(self, values | {"val/accuracy": accuracy, "test/accuracy": accuracy}, counted)
 
     monkeypatch.setattr(trainer.Trainer, "_judge", pretended)
 
@@ -179,6 +179,28 @@ def test_a_run_that_ended_early_stays_ended_until_it_may_wait_longer(tmp_path: P
     assert (again.steps, again.stopped, again.weights_sha256) == (12, ended.stopped, ended.weights_sha256)
     longer = train(tmp_path, *STOPPING, "train.patience=3", "train.steps=15", resume=True)
     assert (longer.steps, longer.stopped, longer.best_step) == (15, "", 14)
+
+
+@pytest.mark.usefixtures("course")
+def test_a_best_that_was_not_kept_is_forgotten_when_one_is_to_be(tmp_path: Path) -> None:
+    unkept = ("train.eval_every=2", "schedule=constant")
+    train(tmp_path, *unkept, "train.steps=15")
+    assert checkpoints(tmp_path) == ["step-15"]
+    resumed = train(tmp_path, *unkept, "train.steps=19", "train.patience=2", resume=True)
+    assert (resumed.best_step, resumed.best_checkpoint) == (16, "checkpoints/step-16"), "not 14, which was the best"
+    assert checkpoints(tmp_path) == ["step-15", "step-16", "step-19"]
+
+
+@pytest.mark.usefixtures("course")
+def test_evaluations_count_from_when_something_is_waited_for(tmp_path: Path) -> None:
+    """The best was kept all along; what was not better while patience was null is no reason to end."""
+    endless = (*VALIDATED, "train.steps=13")
+    train(tmp_path, *endless)
+    resumed = train(tmp_path, *STOPPING, resume=True)
+    assert (resumed.steps, resumed.best_step) == (18, 14), "0.9 after step 14, then 0.2 twice"
+    train(tmp_path, *VALIDATED, "train.steps=20", resume=True)
+    again = train(tmp_path, *STOPPING, resume=True)
+    assert (again.steps, again.best_step) == (26, 14), "0.2 after step 22, then no better twice"
 
 
 @pytest.mark.usefixtures("course")
