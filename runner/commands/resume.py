@@ -17,7 +17,7 @@ from runner.records.run_directory import CONFIG_FILE
 
 KEY = "resume"
 
-MOVABLE = (*LIMITS, "train.patience", "train.microbatches", "parallelism", "cluster")
+MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "parallelism", "cluster")
 """What may change when a run goes on: how far it goes, and who computes it; never what is computed."""
 
 _OF_THE_MACHINE = ("workers", "threads_per_worker", "cores_per_worker")

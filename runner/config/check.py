@@ -53,7 +53,10 @@ def _monitor(config: Config) -> Iterator[str]:
     if not (math.isfinite(min_delta) and min_delta >= 0):
         yield f"train.min_delta={min_delta}: expected a finite number, 0 or more"
     if min_delta and config.train.patience is None:
-        yield f"train.min_delta={min_delta} with train.patience=null: nothing waits for better; set train.patience"
+        yield (
+            f"train.min_delta={min_delta} with train.patience=null: nothing waits for better; set train.patience, or "
+            "train.min_delta=0"
+        )
 
 
 def _initial_weights(config: Config) -> Iterator[str]:

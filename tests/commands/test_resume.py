@@ -82,6 +82,13 @@ def test_without_another_strategy_the_budget_of_threads_stays(
     assert (config.cluster.threads_per_worker, config.train.patience) == (4, 4)
 
 
+def test_waiting_can_be_given_up_where_better_was_better_by_something(fake_life: FakeLife, stored: Path):
+    (stored / "config.yaml").write_text(dump(compose(["train.patience=3", "train.min_delta=0.1"]).config()))
+    assert main([f"resume={stored}", "train.patience=null", "train.min_delta=0"]) == 0
+    train = fake_life.only.config.train
+    assert (train.patience, train.min_delta) == (None, 0.0)
+
+
 def test_from_python_too(fake_life: FakeLife, stored: Path):
     assert runner.run([f"resume={stored}"]).status == "finished"
     assert fake_life.only.resume
@@ -98,8 +105,8 @@ def test_resume_null_is_a_run_like_any_other(fake_life: FakeLife):
         (["optimizer.lr=0.1"], "optimizer.lr=0.1: a run continues with its stored configuration"),
         (
             ["optimizer.lr=0.1"],
-            "beside resume=DIR only train.epochs, train.steps, train.patience, train.microbatches, parallelism and "
-            "cluster may be given",
+            "beside resume=DIR only train.epochs, train.steps, train.patience, train.min_delta, train.microbatches, "
+            "parallelism and cluster may be given",
         ),
         (["parallelisms=single"], "parallelisms=single: a run continues with its stored configuration"),
         (["parallelism=none"], "Could not find 'parallelism/none'"),
