@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from runner.errors import ConfigError
 
@@ -28,7 +28,7 @@ def from_plain(schema: type[SettingsType], plain: Mapping[str, object], where: s
 def _checked(value: object, hint: Any, where: str) -> Any:
     if is_dataclass(hint) and isinstance(value, Mapping):
         return from_plain(hint, value, where)  # type: ignore[arg-type]
-    allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     items = [get_args(each)[0] for each in allowed if get_origin(each) is list]
     if items and isinstance(value, list):
         return [_checked(entry, items[0], f"{where}[{i}]") for i, entry in enumerate(value)]

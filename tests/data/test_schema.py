@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Optional
 
 import pytest
 from omegaconf import OmegaConf
@@ -30,6 +31,21 @@ def test_a_whole_number_does_for_a_real_one():
     value = from_plain(Fraction, {"value": 2}, "data").value
     assert isinstance(value, float)
     assert value == 2.0
+
+
+@dataclass
+class OlderSpelling:
+    """A schema as one of a plugin may be."""
+
+    limit: Optional[int] = None  # noqa: UP045
+    sizes: Optional[list[int]] = None  # noqa: UP045
+
+
+def test_optional_is_another_word_for_a_union_with_none():
+    assert from_plain(OlderSpelling, {"limit": 3, "sizes": [1]}, "data") == OlderSpelling(3, [1])
+    assert from_plain(OlderSpelling, {"limit": None}, "data") == OlderSpelling()
+    with pytest.raises(ConfigError, match=r"data\.limit is 'x', a str; expected .*int"):
+        from_plain(OlderSpelling, {"limit": "x"}, "data")
 
 
 @pytest.mark.parametrize("name", DATASETS)
