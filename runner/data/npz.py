@@ -8,6 +8,7 @@ that of its shape and dtype.
 from __future__ import annotations
 
 import math
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from runner.errors import DataError
 MOST_ARRAYS = 64
 """Arrays that a file may hold: enough for any data set, few enough that nobody waits for their headers."""
 
+_MOST_AXES = 32
+_MOST_BYTES = 1 << 63
 _ENCRYPTED = 0x1
 # Booleans, integers, unsigned integers, floats, text.
 _KINDS = "biufU"
@@ -70,6 +73,8 @@ def read_array(path: Path, name: str) -> NDArray[Any]:
         with archive.open(member) as stream:
             stream.read(header.begin)
             _fill(values.view(np.uint8).data, cast(BinaryIO, stream))
+    if header.dtype.kind == "U":
+        _require_text(path, name, values)
     if header.fortran_order:
         return np.ascontiguousarray(values.reshape(header.shape[::-1]).transpose())
     return values.reshape(header.shape)
@@ -121,12 +126,41 @@ def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
             f"{path}: array {_array_name(member)!r} is of dtype {dtype}; expected numbers or text, for anything else "
             "is a pickle or a record: give it a plain dtype with array.astype(...)"
         )
+    if not _is_possible(shape, dtype.itemsize):
+        raise DataError(
+            f"{path}: array {_array_name(member)!r} is of shape {shape}; expected at most {_MOST_AXES} whole numbers, "
+            f"0 or more, of fewer than 2**63 bytes together; {_REMEDY}"
+        )
     if header.begin + header.nbytes != member.file_size:
         raise DataError(
             f"{path}: array {_array_name(member)!r} of {dtype}{list(shape)} takes {header.nbytes} bytes behind its "
             f"header of {header.begin}, but the file holds {member.file_size} for both; {_REMEDY}"
         )
     return header
+
+
+def _is_possible(shape: tuple[int, ...], itemsize: int) -> bool:
+    """Whether there are arrays of this shape: a header may say anything. To isinstance a bool would be an int."""
+    sizes = len(shape) <= _MOST_AXES and all(type(size) is int and size >= 0 for size in shape)
+    # Sizes beside a 0 count too: NumPy multiplies them all the same.
+    return sizes and math.prod(size for size in shape if size) * itemsize < _MOST_BYTES
+
+
+def _require_text(path: Path, name: str, values: NDArray[np.str_]) -> None:
+    """Raise DataError for text that no terminal or file should be given: control characters, halves of characters."""
+    code_point = np.dtype(np.uint32).newbyteorder(values.dtype.byteorder)
+    points = values.view(code_point).reshape(len(values), values.itemsize // code_point.itemsize)
+    control = (points > 0) & (points < 0x20) | (points >= 0x7F) & (points < 0xA0)
+    # Zeros fill an entry up; before anything else they are characters.
+    control[:, :-1] |= (points[:, :-1] == 0) & (points[:, 1:] != 0)
+    no_character = (points >= 0xD800) & (points < 0xE000) | (points > sys.maxunicode)
+    wrong = np.argwhere(control | no_character)
+    if len(wrong):
+        entry, place = wrong[0]
+        raise DataError(
+            f"{path}: array {name!r} holds U+{points[entry, place]:04X} in entry {entry}; expected text without "
+            f"control characters and lone surrogates; {_REMEDY}"
+        )
 
 
 def _fill(buffer: memoryview, stream: BinaryIO) -> None:

@@ -57,6 +57,11 @@ def archive(path: Path, **members: bytes) -> Path:
         (member((2,), "|O"), "'a' is of dtype object; expected numbers or text"),
         (member((2**50,), "<U0"), "expected numbers or text"),
         (member((2,), [("x", "<f4")]), "expected numbers or text"),
+        (member((-2, -2), payload=b"\0" * 16), r"is of shape \(-2, -2\); expected at most 32 whole numbers, 0 or more"),
+        (member((True, 4), payload=b"\0" * 16), r"is of shape \(True, 4\)"),
+        (member((0, 10**23)), r"is of shape \(0, 1000.*of fewer than 2\*\*63 bytes together"),
+        (member((0, 2**40, 2**40)), r"is of shape \(0, "),
+        (member((1,) * 33, payload=b"\0" * 4), r"is of shape \(1, "),
         (b"\x80\x04N.", "cannot be read as an .npz file"),
         (b"\x93NUMPY\x09\x00" + b"\0" * 100, r"format \(9, 0\)"),
     ],
@@ -66,6 +71,36 @@ def test_a_member_that_is_no_plain_array_is_refused(tmp_path: Path, content: byt
     with pytest.raises(DataError, match=complaint) as caught:
         read_headers(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "point"),
+    [
+        ("a\x1b[2J", "U\\+001B"),
+        ("a\nb", "U\\+000A"),
+        ("\x9b", "U\\+009B"),
+        ("a\0b", "U\\+0000"),
+        ("\ud800", "U\\+D800"),
+    ],
+)
+@pytest.mark.parametrize("order", "<>")
+def test_text_that_is_none_is_refused(tmp_path: Path, text: str, point: str, order: str) -> None:
+    names = np.array(["schön", text], f"{order}U5")
+    np.savez(tmp_path / "file.npz", names=names)
+    with pytest.raises(DataError, match=f"'names' holds {point} in entry 1; expected text without control"):
+        read_array(tmp_path / "file.npz", "names")
+
+
+def test_a_number_that_is_no_character_is_refused(tmp_path: Path) -> None:
+    path = archive(tmp_path / "file.npz", names=member((1,), "<U1", (0x110000).to_bytes(4, "little")))
+    with pytest.raises(DataError, match=r"holds U\+110000 in entry 0"):
+        read_array(path, "names")
+
+
+@pytest.mark.parametrize("names", [np.array(["schön", "日本", ""]), np.array(["ab", "c"], ">U7"), np.zeros(0, "U3")])
+def test_text_of_any_language_is_read(tmp_path: Path, names: np.ndarray) -> None:
+    np.savez(tmp_path / "file.npz", names=names)
+    np.testing.assert_array_equal(read_array(tmp_path / "file.npz", "names"), names, strict=True)
 
 
 def test_pickles_are_never_loaded(tmp_path: Path) -> None:
