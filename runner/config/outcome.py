@@ -15,7 +15,7 @@ _ORDERS = ("virtual_time", "replay")
 """Keys of a strategy that say where the order comes from."""
 _NOT_DECISIVE = {
     "train": ("log_every",),
-    "data": ("cache_dir",),
+    "data": ("cache_dir", "max_bytes"),
     "checkpoint": ("keep", "keep_best"),
     "parallelism": _ORDERS,
 }

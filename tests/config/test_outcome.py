@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from runner.config.outcome import outcome_hash
+from runner.data.arrays import Arrays
 from tests.small_runs import small_config
 
 ASYNC = ("parallelism=async_data", "parallelism.workers=2")
@@ -24,6 +28,16 @@ REFERENCE = outcome_hash(small_config(*ASYNC))
 )
 def test_how_a_run_is_ordered_and_watched_does_not_count(override: str) -> None:
     assert outcome_hash(small_config(*ASYNC, override)) == REFERENCE
+
+
+def test_room_in_memory_decides_no_value() -> None:
+    config = small_config(*ASYNC)
+
+    def outcome(**settings: Any) -> str:
+        return outcome_hash(replace(config, data=Arrays(**settings)))
+
+    assert outcome(max_bytes=1000) == outcome()
+    assert outcome(layout="nchw") != outcome()
 
 
 @pytest.mark.parametrize(
