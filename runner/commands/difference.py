@@ -79,6 +79,7 @@ def _code(run: StoredRun) -> dict[str, str]:
     if summary is None:
         return {}
     found = {"commit of runner": summary.git_commit or ABSENT}
+    found |= {f"plugin {reference}": sha256[:12] for reference, sha256 in summary.plugins.items()}
     for name, code in _repositories(summary):
         found[f"{name} commit"] = code["commit"] or ABSENT
         found[f"{name} changes"] = (

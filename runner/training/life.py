@@ -20,11 +20,12 @@ from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
 from runner.errors import ConfigError, Interrupted, NonFiniteLossError, RunnerError
 from runner.files import replace_durably
-from runner.plugin import provenance
+from runner.plugin import changed_plugins, provenance
 from runner.records.decisions import dropped_by_worker
 from runner.records.provenance import Provenance, provenance_here
 from runner.records.record import Record
 from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, RunDirectory
+from runner.records.stored_run import SUMMARY_FILE
 from runner.records.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
 from runner.records.tags import summary_tags
 from runner.redaction import SecretlessFormatter, redact
@@ -60,6 +61,8 @@ def run(
     repeats: run_id of the run of which this is a repetition, for the record. summary.json is written however the run
     ends. Raises the RunnerError that ended it, if one did.
     """
+    if resume:
+        _require_same_plugins(run_dir)
     placement = _kept_placement(config, run_dir) if resume else None
     experiment = build(config, placement)
     _require_resumable(experiment, resume)
@@ -277,6 +280,16 @@ def _require_resumable(experiment: Experiment, resume: bool) -> None:
     if resume and wish is not None and wish.replay is not None:
         raise ConfigError(
             f"resume with parallelism.replay={wish.replay}: a run is repeated from its first step on; start it anew"
+        )
+
+
+def _require_same_plugins(run_dir: Path) -> None:
+    """Raise ConfigError where a plugin is another than at the start before, whose summary this one's will replace."""
+    summary_json = run_dir / SUMMARY_FILE
+    changed = list(changed_plugins(Summary.read(summary_json).plugins)) if summary_json.is_file() else []
+    if changed:
+        raise ConfigError(
+            f"resume={run_dir}: {'; '.join(map(str, changed))}. Start it anew, or go on with the plugin as it was"
         )
 
 

@@ -68,6 +68,7 @@ def test_what_differs_is_told_by_name(tmp_path: Path) -> None:
         provenance=Provenance("runner", "/home", 4, 8 << 30, [changed]),
         final={"test/accuracy": 0.625, "perf/step_time_s": 2.0},
         weights_sha256=None,
+        plugins={"own.py": "c" * 64},
     )
     first = make_run(tmp_path / "a", SUMMARY)
     second = make_run(tmp_path / "b", other, "optimizer.lr=0.5", "model.hidden=[7]", "schedule=step")
@@ -78,6 +79,7 @@ def test_what_differs_is_told_by_name(tmp_path: Path) -> None:
     assert found["code: commit of runner"] == ("a" * 40, "a" * 40 + "-dirty")
     assert found["code: project changes"] == ("-", "1,200 bytes, bbbbbbbbbbbb")
     assert found["code: project untracked"] == ("-", "new.py")
+    assert found["code: plugin own.py"] == ("-", "c" * 12)
     assert found["versions and machine: versions.numpy"] == ("2.3.0", "2.4.0")
     assert found["versions and machine: cores"] == ("2", "4")
     assert found["results: final.test/accuracy"] == ("0.5", "0.625")

@@ -51,3 +51,18 @@ def test_a_run_goes_on_with_the_same_code_and_not_without_it(folder: Path) -> No
     resumed = run_command(folder, "--plugin", "swish.py", "resume=run", "train.steps=4")
     assert resumed.finish() == 0, resumed.errors
     assert summary_of(folder / "run").steps == 4
+
+
+def test_a_run_does_not_go_on_with_a_plugin_that_was_changed(folder: Path) -> None:
+    begin(folder).finish()
+    before = summary_of(folder / "run")
+    with (folder / "swish.py").open("a") as file:
+        file.write("# changed\n")
+    resumed = run_command(folder, "--plugin", "swish.py", "resume=run", "train.steps=4")
+    assert resumed.finish() == 2
+    now = locate(str(folder / "swish.py")).sha256
+    (was,) = before.plugins.values()
+    assert f"plugin {folder / 'swish.py'} was changed: its SHA-256 was {was}, and is {now}. Start it" in resumed.errors
+    assert summary_of(folder / "run") == before
+    again = run_command(folder, "--plugin", "swish.py", "rerun", "run", "--output", "second")
+    assert f"plugin {folder / 'swish.py'} was changed: its SHA-256 was {was}" in again.errors
