@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from runner.config import safe_yaml
+from runner.config.configuration import to_plain
+from runner.config.outcome import differing_keys
 from runner.config.schema import Config, StragglersConfig
 from runner.records.stored_run import StoredRun
 
@@ -23,7 +27,14 @@ class Repetition:
 
 
 def repetition_of(config: Config, run: StoredRun) -> Repetition:
-    """How to repeat ``run``, whose configuration is ``config``: by its record where its workers raced."""
+    """How to repeat ``run``, whose last configuration is ``config``: by its record where its workers raced.
+
+    Raises ConfigError and SecurityError where a configuration by which earlier starts went cannot be read.
+    """
+    changes = list(_changes_on_the_way(config, run))
+    if changes:
+        said = f"it was started {run.starts} times and changed on the way: {'; '.join(changes)}"
+        return Repetition(config, doubt=f"{said}. All its steps are made as the last ones were to be")
     parallelism = config.parallelism
     if getattr(parallelism, "replay", None) is not None:
         return Repetition(config)
@@ -32,6 +43,15 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
     if parallelism.name == "async_data" and not parallelism.virtual_time:
         return _by_endings(config, run)
     return Repetition(config)
+
+
+def _changes_on_the_way(config: Config, run: StoredRun) -> Iterator[str]:
+    """What earlier starts of a run had otherwise, and whose values count: a text for each configuration they left."""
+    last = to_plain(config)
+    for path in run.earlier_configurations:
+        keys = differing_keys(safe_yaml.load(path), last)
+        if keys:
+            yield f"{path.name} has other {', '.join(keys)}"
 
 
 def _by_contributors(config: Config, run: StoredRun) -> Repetition:

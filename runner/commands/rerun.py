@@ -91,11 +91,6 @@ def verdict(first: StoredRun, second: StoredRun, doubt: str) -> str:
 def _reasons(first: StoredRun, second: StoredRun, doubt: str) -> Iterator[str]:
     if doubt:
         yield f"they were not promised to be the same: {doubt}"
-    if first.starts > 1:
-        yield (
-            f"it was started {first.starts} times: if train.steps or train.epochs was changed on the way, its first "
-            "steps had another schedule"
-        )
     rows = difference_rows(differences_of_origin(first, second))
     if rows:
         yield text_table(("different", first.run_id, second.run_id), rows)

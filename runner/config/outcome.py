@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from runner.config.schema import Config
@@ -17,9 +18,8 @@ _NOT_DECISIVE = {
     "train": ("log_every",),
     "data": ("cache_dir", "max_bytes"),
     "checkpoint": ("keep", "keep_best"),
-    "parallelism": _ORDERS,
 }
-"""Keys that decide no value."""
+"""Keys that decide neither a value nor an order."""
 
 
 def outcome_hash(config: Config) -> str:
@@ -30,10 +30,30 @@ def outcome_hash(config: Config) -> str:
     """
     plain = dataclasses.asdict(config)
     decisive = {section: _decisive(section, plain[section]) for section in (*_SECTIONS, *_START)}
+    decisive["parallelism"] = {key: each for key, each in decisive["parallelism"].items() if key not in _ORDERS}
     decisive["cluster"] = {key: plain["cluster"][key] for key in ("compression", "threads_per_worker")}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Keys by which runs of two plain configurations may come to other values or go in another order, with dots.
+
+    Of a section with another ``name`` it is the section alone. All of the cluster counts: its speeds order what races.
+    """
+    keys: list[str] = []
+    for section in (*_SECTIONS, *_START, "cluster"):
+        one, other = (_decisive(section, plain.get(section)) for plain in (first, second))
+        if one == other:
+            continue
+        if isinstance(one, Mapping) and isinstance(other, Mapping) and one.get("name") == other.get("name"):
+            keys += [f"{section}.{key}" for key in {**one, **other} if one.get(key) != other.get(key)]
+        else:
+            keys.append(section)
+    return keys
+
+
 def _decisive(section: str, value: Any) -> Any:
     left_out = _NOT_DECISIVE.get(section, ())
-    return {key: each for key, each in value.items() if key not in left_out} if left_out else value
+    if not isinstance(value, Mapping):
+        return value
+    return {key: each for key, each in value.items() if key not in left_out}

@@ -17,6 +17,7 @@ _STATE_FILE = "run.json"
 
 _PLACES = ("outputs/*/*", "outputs/*", "multirun/*/*/*", "multirun/*/*")
 """Where runs lie below a working directory, unless they were told otherwise."""
+_EARLIER = re.compile(r"config-([1-9][0-9]{0,9})\.yaml", re.ASCII)
 _RUN_ID = re.compile(r"[0-9a-f]{4,32}")
 
 
@@ -33,6 +34,12 @@ class StoredRun:
     def config_yaml(self) -> Path:
         """The resolved configuration."""
         return self.path / CONFIG_FILE
+
+    @property
+    def earlier_configurations(self) -> list[Path]:
+        """Those by which earlier starts went, ``config-N.yaml`` being that of start N and maybe some before; by N."""
+        found = {int(match[1]): path for path in self.path.iterdir() if (match := _EARLIER.fullmatch(path.name))}
+        return [found[start] for start in sorted(found)]
 
 
 def read_run(path: Path) -> StoredRun:

@@ -9,6 +9,7 @@ import pytest
 
 from runner.commands.repetition import repetition_of
 from runner.config.check import check
+from runner.config.configuration import dump
 from runner.records.stored_run import StoredRun
 from tests.small_runs import small_config
 
@@ -73,3 +74,44 @@ def test_without_a_whole_record_nothing_is_promised(
     found = repetition_of(config, stored(tmp_path, starts=starts))
     assert (found.config, found.replayed) == (config, None)
     assert re.search(doubt, found.doubt)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "earlier", "keys"),
+    [
+        (("parallelism=sync_data",), ("parallelism=single",), "parallelism, cluster.cores_per_worker, cluster.workers"),
+        (BACKUPS, (*BACKUPS, "train.steps=2"), "train.steps"),
+        (BACKUPS, ("parallelism=sync_data",), "parallelism.combine, parallelism.servers, parallelism.backup_workers"),
+        (
+            ("parallelism=async_data", "parallelism.virtual_time=true"),
+            ("parallelism=async_data",),
+            "parallelism.virtual_time",
+        ),
+        (("parallelism=async_data",), ("parallelism=async_data", "train.patience=2"), "train.patience"),
+    ],
+)
+def test_what_changed_on_the_way_is_no_repetition_of_one_configuration(
+    overrides: tuple[str, ...], earlier: tuple[str, ...], keys: str, tmp_path: Path
+) -> None:
+    (tmp_path / "contributors.jsonl").touch()
+    (tmp_path / "config-2.yaml").write_text(dump(small_config(*earlier, "cluster.threads_per_worker=1")))
+    config = small_config(*overrides, "cluster.threads_per_worker=1")
+    found = repetition_of(config, stored(tmp_path, starts=3))
+    assert (found.config, found.replayed) == (config, None)
+    assert "it was started 3 times and changed on the way: config-2.yaml has other " in found.doubt
+    assert keys in found.doubt
+
+
+def test_what_decides_nothing_may_change_on_the_way(tmp_path: Path) -> None:
+    (tmp_path / "contributors.jsonl").touch()
+    (tmp_path / "config-x.yaml").write_text("no configuration of an earlier start")
+    (tmp_path / "config-1.yaml").write_text(dump(small_config(*BACKUPS, "checkpoint.keep=9", "trace=true")))
+    found = repetition_of(small_config(*BACKUPS), stored(tmp_path, starts=2))
+    assert (found.replayed, found.doubt) == (tmp_path / "contributors.jsonl", "")
+
+
+def test_every_configuration_of_the_way_is_named_in_order(tmp_path: Path) -> None:
+    for start, steps in ((10, 2), (9, 1)):
+        (tmp_path / f"config-{start}.yaml").write_text(dump(small_config(f"train.steps={steps}")))
+    doubt = repetition_of(small_config(), stored(tmp_path, starts=11)).doubt
+    assert "config-9.yaml has other train.steps; config-10.yaml has other train.steps" in doubt
