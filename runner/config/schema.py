@@ -138,7 +138,9 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
-    trace: bool = key(False, "record a timeline of some updates: trace.json for ui.perfetto.dev")
+    trace: bool = key(
+        False, "record a timeline of some updates: trace.json for ui.perfetto.dev; lost where a worker fails meanwhile"
+    )
     trace_skip: int = key(10, "updates of this process before the recorded ones; fewer if the run is short")
     trace_steps: int = key(5, "recorded updates, at most 100")
     init_from: str | None = key(None, "a checkpoint, or a run with one, whose weights training begins with")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.engine.session import Session
-from runner.errors import ResourceError
+from runner.errors import ClusterError, ResourceError
 from runner.files import replace_durably
 from runner.tracing.chrome import chrome_trace
 from runner.tracing.course import Course, Update
@@ -76,18 +76,27 @@ class TraceWindow:
         if self._steps and step == self._steps[-1]:
             self.finish()
 
-    def finish(self) -> None:
+    def finish(self, error: BaseException | None = None) -> None:
         """Write what was recorded so far, if anything is being recorded: no further update will be made.
 
-        One that has failed is as long as it took until now. Raises ResourceError where a file cannot be written.
+        error: that ended the last update, which is as long as it took until now. Where a worker failed nothing can be
+        collected, for what was recorded is with the workers, and ends with them: after an error a line in the log says
+        so, else that is raised. Raises ResourceError where a file cannot be written.
         """
         if not self._recording:
             return
         self._recording = False
         self._close()
+        try:
+            recorded = self._session.stop_trace()
+        except ClusterError as lost:
+            if error is None:
+                raise
+            log.warning("no timeline could be collected from the workers: %s", lost)
+            return
         # Where a run ends before the first of them what led to it is better than nothing.
         updates = [each for each in self._updates if each.step in self._steps] or self._updates
-        timeline = self._session.stop_trace().between(updates[0].begin_ns, updates[-1].end_ns)
+        timeline = recorded.between(updates[0].begin_ns, updates[-1].end_ns)
         course = Course(timeline)
         summary = trace_summary(course, updates)
         self._write(self._files.timeline, chrome_trace(course, updates))

@@ -103,7 +103,7 @@ class Trainer:
         with (
             at_the_end("closing the display", lambda error: self._display.close()),
             at_the_end("writing what was decided", lambda error: self._write_decisions()),
-            at_the_end("writing the timeline", lambda error: self._trace.finish()),
+            at_the_end("writing the timeline", self._trace.finish),
             self._noting or nullcontext(),
         ):
             self._train_to(total)

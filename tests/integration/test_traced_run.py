@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.integration.command import run_command
+from tests.integration.command import Command, run_command, wait_until
 from tests.integration.trace_events import (
     Event,
     complete,
@@ -88,3 +90,16 @@ def test_mlflow_keeps_both_files(folder: Path) -> None:
     for name in ("trace.json", "trace_summary.json"):
         own = (folder / "run" / name).read_bytes()
         assert [path.read_bytes() for path in folder.rglob(name) if path.parent.name == "artifacts"] == [own]
+
+
+def test_a_worker_that_is_killed_takes_the_timeline_along(start: Callable[..., Command], tmp_path: Path) -> None:
+    # Far apart, so that the recorded updates are not over before the first checkpoint is seen.
+    slow = ("cluster.emulate=true", "cluster.latency_ms=200", "train.steps=200", "trace_skip=0", "trace_steps=100")
+    command = start(tmp_path, *TRACED, *slow, "tracking=none", "checkpoint.every_steps=1")
+    wait_until((tmp_path / "run" / "checkpoints" / "step-1").exists, "a first checkpoint")
+    command.workers()[1].send_signal(signal.SIGKILL)
+    assert command.finish() == 7, command.errors
+    log = (tmp_path / "run" / "run.log").read_text()
+    assert "no timeline could be collected from the workers: " in log
+    assert "Traceback" not in log
+    assert not (tmp_path / "run" / "trace.json").exists()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from runner.engine.local_session import LocalSession
-from runner.errors import ResourceError
+from runner.errors import ClusterError, ResourceError
 from runner.kernels.registry import Registry
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.sgd import Sgd
@@ -110,6 +111,33 @@ def test_an_update_that_fails_is_as_long_as_it_took_until_then(registry: Registr
         trainer.train([2])
         loop.window.finish()
     assert loop.recorded == [1, 2]
+
+
+def lose(*arguments: object) -> NoReturn:
+    raise ClusterError("worker 1 is gone")
+
+
+def test_after_a_failure_a_line_says_that_workers_have_no_timeline_to_give(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(Single(), TASK, registry) as trainer:
+        loop = Loop(trainer, tmp_path, range(1, 9))
+        loop.run(2)
+        monkeypatch.setattr(trainer.session, "stop_trace", lose)
+        loop.window.finish(ClusterError("worker 1 exited"))
+    assert "no timeline could be collected from the workers: worker 1 is gone" in caplog.messages
+    assert all(record.exc_info is None for record in caplog.records)
+    assert loop.announced == []
+
+
+def test_a_worker_that_is_lost_with_a_trace_ends_an_update_that_went_well(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(Single(), TASK, registry) as trainer:
+        loop = Loop(trainer, tmp_path, range(1))
+        monkeypatch.setattr(trainer.session, "stop_trace", lose)
+        with pytest.raises(ClusterError, match="worker 1 is gone"):
+            loop.run(1)
 
 
 def test_a_run_that_ends_before_its_first_step_that_was_asked_for_keeps_the_one_before(
