@@ -102,7 +102,7 @@ def test_every_client_has_a_row_on_every_device_that_takes_part(traced: tuple[st
     assert {client.partition("_")[0] for client in clients} >= KINDS[name]
     written = set(rows(events).values())
     assert written >= clients
-    assert {row.partition(" ")[0] for row in written if "/job:" in row} >= clients
+    assert {row.partition(" /job:")[0] for row in written if "/job:" in row} >= clients
 
 
 def test_every_launch_within_the_window_is_there_with_what_it_computed(traced: tuple[str, Path]) -> None:
