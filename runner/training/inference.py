@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 
 from runner.checkpoint import load
 from runner.config.schema import Config
+from runner.data import limits
 from runner.data.dataset import Dataset
-from runner.data.limits import facts_of
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings
 from runner.engine.device import local_cluster, worker_device
@@ -63,7 +63,7 @@ def score(
     network was trained on, whose mean and deviation its inputs have. threads: of kernels. Raises CheckpointError where
     the checkpoint does not hold the network, DataError where data cannot be read.
     """
-    facts, size = facts_of(settings), config.train.eval_batch_size
+    facts, size = limits.facts_of(settings), config.train.eval_batch_size
     pipeline = Pipeline(
         _normalised_as(settings, normalised_as),
         seed=config.seed,
@@ -149,6 +149,6 @@ def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[A
 
 
 def _normalised_as(settings: DatasetSettings, other: DatasetSettings) -> Dataset:
-    """Load a dataset; its pixels keep their scale, and get the other's mean and deviation."""
-    dataset, known = settings.load(), other.normalisation()
+    """Load a dataset within its limits; its pixels keep their scale, and get the other's mean and deviation."""
+    dataset, known = limits.load(settings), other.normalisation()
     return replace(dataset, normalisation=replace(dataset.normalisation, mean=known.mean, std=known.std))

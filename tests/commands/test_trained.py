@@ -63,6 +63,14 @@ def test_an_evaluation_comes_to_what_the_run_came_to(stored: Path, capsys: Captu
     assert str(path) in printed
 
 
+def test_a_run_within_limits_is_evaluated_within_them(folder: Path) -> None:
+    limits = ("data.train_limit=200", "data.test_limit=50", "data.val_fraction=0.3")
+    summary = run(small_config(*limits, "train.steps=20"), folder / "run", overrides=[])
+    found = evaluated("run", "--which", "newest")
+    assert found["examples"] == {"test": 50, "val": 60}
+    assert found["results"] == pytest.approx({name: summary.final[name] for name in found["results"]}, rel=1e-5)
+
+
 def test_the_best_is_evaluated_unless_another_is_named(stored: Path) -> None:
     best = Summary.read(stored / "summary.json")
     assert best.best_checkpoint is not None
