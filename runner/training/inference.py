@@ -25,7 +25,7 @@ from runner.engine.kernel_table import load_kernels
 from runner.engine.local_session import LocalSession
 from runner.engine.program import Client, Program
 from runner.engine.tensor import TensorSpec, state_dtype
-from runner.errors import CheckpointError
+from runner.errors import CheckpointError, ConfigError
 from runner.processor import require_precision
 from runner.strategies.base import Replica, Task
 from runner.strategies.clients import program_of
@@ -60,8 +60,9 @@ def score(
     """Score a checkpoint of ``config`` on the test split of a dataset, and on its validation split if it has one.
 
     settings: of the dataset, with images and classes like those of ``config``. normalised_as: of the dataset that the
-    network was trained on, whose mean and deviation its inputs have. threads: of kernels. Raises CheckpointError where
-    the checkpoint does not hold the network, DataError where data cannot be read.
+    network was trained on: its inputs become what they were in training. threads: of kernels. Raises CheckpointError
+    where the checkpoint does not hold the network, ConfigError where stored pixels of the datasets are in different
+    units, DataError where data cannot be read.
     """
     facts, size = limits.facts_of(settings), config.train.eval_batch_size
     pipeline = Pipeline(
@@ -149,6 +150,15 @@ def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[A
 
 
 def _normalised_as(settings: DatasetSettings, other: DatasetSettings) -> Dataset:
-    """Load a dataset within its limits; its pixels keep their scale, and get the other's mean and deviation."""
+    """Load a dataset within its limits, to be normalised as the other is.
+
+    Raises ConfigError where the stored pixels of the two are in different units: they would mean something else.
+    """
     dataset, known = limits.load(settings), other.normalisation()
-    return replace(dataset, normalisation=replace(dataset.normalisation, mean=known.mean, std=known.std))
+    scale = dataset.normalisation.scale
+    if scale != known.scale:
+        raise ConfigError(
+            f"data={settings.name}: stored pixels are divided by {scale:g}, those of {other.name}, on which the "
+            f"network was trained, by {known.scale:g}: they are in different units; convert one of them"
+        )
+    return replace(dataset, normalisation=known)

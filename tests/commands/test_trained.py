@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from runner.checkpoint import find, load
 from runner.cli import main
 from runner.data.digits import Digits
 from runner.records.summary import Summary
 from runner.training.life import run
+from tests.data.own_data import small_arrays, write_arrays
 from tests.small_runs import small_config
 
 Capture = pytest.CaptureFixture[str]
@@ -84,25 +86,36 @@ def test_batches_of_another_size_change_nothing(stored: Path) -> None:
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
-def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(stored: Path) -> None:
-    same = ["data=synthetic", "data.shape=[1,8,8]", "data.classes=10", "data.test_examples=50"]
-    found = evaluated("run", *same)
-    assert (found["data"], found["examples"]) == ("synthetic", {"test": 50})
-    # Digits have mean 0 and deviation 1: with the mean of synthetic images the network would see something else.
-    assert found["results"]["test/loss"] == pytest.approx(loss_on_synthetic(stored, same), rel=1e-5)
+def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: Path) -> None:
+    path = write_arrays(folder / "mine.npz", x_train=np.full((8, 6, 5), 7, np.uint8))
+    trained_on = ["data=synthetic", "data.shape=[1,6,5]", "data.classes=3", "data.examples=8", "data.test_examples=4"]
+    run(small_config(*trained_on, "train.batch_size=4"), folder / "run", overrides=[])
+    found = evaluated("run", "data=arrays", f"data.path={path}", "data.mean=[0.1]", "data.std=[9.0]")
+    assert (found["data"], found["examples"]) == ("arrays", {"test": 4})
+    # By hand, with the mean and deviation of synthetic images.
+    arrays = np.load(path)
+    inputs = (arrays["x_test"].reshape(4, 30) / 255 - 0.5) / 0.204
+    assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
 
 
-def loss_on_synthetic(stored: Path, overrides: list[str]) -> float:
-    """The cross-entropy by hand, of pixels that are only scaled."""
-    from runner.checkpoint import find, load
-
-    config: Any = small_config(*overrides)
-    test = config.data.load().test
-    weights = load(find(stored)).variables
-    hidden = np.maximum(test.images.reshape(50, 64) / 255 @ weights["fc1/weights"] + weights["fc1/bias"], 0)
+def cross_entropy(inputs: np.ndarray, labels: np.ndarray) -> float:
+    """Of the network in ``run``, by hand."""
+    weights = load(find(Path("run"))).variables
+    hidden = np.maximum(inputs @ weights["fc1/weights"] + weights["fc1/bias"], 0)
     logits = hidden @ weights["fc2/weights"] + weights["fc2/bias"]
-    chosen = logits[np.arange(50), test.labels]
+    chosen = logits[np.arange(len(labels)), labels]
     return float((np.log(np.exp(logits).sum(axis=1)) - chosen).mean())
+
+
+def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Capture) -> None:
+    write_arrays(folder / "bytes.npz")
+    floats = small_arrays(dtype="float32")
+    write_arrays(folder / "floats.npz", x_train=floats["x_train"], x_test=floats["x_test"])
+    run(small_config("data=arrays", "data.path=bytes.npz", "train.batch_size=4"), folder / "run", overrides=[])
+    capsys.readouterr()
+    said = refused(capsys, "eval", "run", "data.path=floats.npz")
+    assert said.startswith("2 runner: error: data=arrays: stored pixels are divided by 1, those of arrays, on which ")
+    assert "by 255: they are in different units; convert one of them" in said
 
 
 @pytest.mark.parametrize(
