@@ -17,7 +17,7 @@ from runner.cli import main
 from runner.data.digits import Digits
 from runner.records.summary import Summary
 from runner.training.life import run
-from tests.data.own_data import small_arrays, write_arrays
+from tests.data.own_data import small_arrays, write_arrays, write_images
 from tests.small_runs import small_config
 
 Capture = pytest.CaptureFixture[str]
@@ -168,6 +168,19 @@ def test_images_and_arrays_of_the_test_split_are_seen_as_the_evaluation_saw_them
     )
     assert (best[0]["file"], best[359]["file"]) == ("many.npy[0]", "one.png")
     assert capsys.readouterr().out.splitlines()[0].split() == ["file", "class", "and", "probability", "2."]
+
+
+def test_images_are_fitted_as_those_of_the_folder_were(folder: Path) -> None:
+    images = write_images(folder / "images", side=8)
+    wide = np.random.default_rng(0).integers(0, 256, (8, 14, 3)).astype(np.uint8)
+    Image.fromarray(wide).save(images / "test" / "cat" / "0.png")
+    data = ("data=image_folder", f"data.path={images}", "data.size=5")
+    config = small_config(*data, "train.batch_size=2")
+    run(config, folder / "run", overrides=[])
+    np.save("seen.npy", config.data.load().test.images[:1])
+    assert main(["predict", "run", str(images / "test" / "cat" / "0.png"), "seen.npy", "--output", "out.json"]) == 0
+    from_image, as_trained = json.loads(Path("out.json").read_text())
+    assert from_image["classes"] == as_trained["classes"]
 
 
 def test_all_classes_together_are_certain(stored: Path) -> None:
