@@ -81,6 +81,17 @@ def test_the_best_is_evaluated_unless_another_is_named(stored: Path) -> None:
     assert evaluated("run/checkpoints/step-12")["checkpoint"].endswith("/run/checkpoints/step-12")
 
 
+def test_every_evaluation_has_its_own_file_that_says_what_was_evaluated(stored: Path) -> None:
+    for limit in ("", "5", "6", "5"):
+        assert main(["eval", "run", *([f"data.test_limit={limit}"] if limit else [])]) == 0
+    found = [json.loads(path.read_text()) for path in stored.glob("eval-*-digits*.json")]
+    assert sorted((each["examples"]["test"], each["data_settings"]["test_limit"] or 0) for each in found) == [
+        (5, 5),
+        (6, 6),
+        (359, 0),
+    ]
+
+
 def test_batches_of_another_size_change_nothing(stored: Path) -> None:
     results = [evaluated("run", f"train.eval_batch_size={size}")["results"] for size in (7, 359)]
     assert results[0] == pytest.approx(results[1], rel=1e-5)
