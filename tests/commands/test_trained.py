@@ -159,6 +159,22 @@ def test_a_checkpoint_without_its_run_is_refused(stored: Path, capsys: Capture, 
     assert "6 runner: error" in refused(capsys, verb, "absent", *file)
 
 
+@pytest.mark.parametrize("verb", ["eval", "predict"])
+def test_classes_that_changed_since_the_run_are_refused(
+    folder: Path, capsys: Capture, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    images = write_images(folder / "images")
+    run(small_config("data=image_folder", f"data.path={images}", "train.batch_size=2"), folder / "run", overrides=[])
+    arguments = ["run", str(images / "test" / "cat" / "0.png")] if verb == "predict" else ["run"]
+    (images / "train" / "cat" / "1.png").unlink()
+    assert main([verb, *arguments]) == 0
+    assert f"{images}: there are 3 train examples, in training there were 4" in caplog.text
+    for split in ("train", "test"):
+        (images / split / "dog").rename(images / split / "ant")
+    complaint = f"{images}: class 0 is 'ant', in training it was 'cat' ({folder / 'run' / 'data.json'}); bring the data"
+    assert complaint in refused(capsys, verb, *arguments)
+
+
 def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Capture) -> None:
     config = (stored / "config.yaml").read_text()
     (stored / "config.yaml").write_text(config.replace("hidden:\n  - 8", "hidden:\n  - 9"))
