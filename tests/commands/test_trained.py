@@ -210,6 +210,16 @@ def test_images_are_fitted_as_those_of_the_folder_were(folder: Path) -> None:
     assert from_image["classes"] == as_trained["classes"]
 
 
+def test_numbers_of_any_range_are_seen_as_in_training(folder: Path) -> None:
+    floats = small_arrays(dtype="float32")
+    path = write_arrays(folder / "floats.npz", x_train=floats["x_train"] - 99, x_test=floats["x_test"] - 99)
+    run(small_config("data=arrays", f"data.path={path}", "train.batch_size=4"), folder / "run", overrides=[])
+    np.save("seen.npy", floats["x_test"] - 99)
+    assert main(["predict", "run", "seen.npy", "--output", "out.json"]) == 0
+    found = [int(row["classes"][0]["class"]) for row in json.loads(Path("out.json").read_text())]
+    assert np.mean(found == floats["y_test"]) == evaluated("run")["results"]["test/accuracy"]
+
+
 def test_all_classes_together_are_certain(stored: Path) -> None:
     np.save("one.npy", TEST.images[0])
     assert main(["predict", "run", "one.npy", "--top", "99", "--output", "out.json"]) == 0
