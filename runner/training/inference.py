@@ -150,15 +150,15 @@ def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[A
 
 
 def _normalised_as(settings: DatasetSettings, other: DatasetSettings) -> Dataset:
-    """Load a dataset within its limits, to be normalised as the other is.
+    """Load a dataset within its limits, to be normalised as the other is: as fractions of the range of its pixels.
 
-    Raises ConfigError where the stored pixels of the two are in different units: they would mean something else.
+    Raises ConfigError where only one of the two has pixels of a range: those of the other are numbers of any unit.
     """
     dataset, known = limits.load(settings), other.normalisation()
-    scale = dataset.normalisation.scale
-    if scale != known.scale:
+    own = dataset.normalisation
+    if own.bounded != known.bounded:
         raise ConfigError(
-            f"data={settings.name}: stored pixels are divided by {scale:g}, those of {other.name}, on which the "
+            f"data={settings.name}: stored pixels are divided by {own.scale:g}, those of {other.name}, on which the "
             f"network was trained, by {known.scale:g}: they are in different units; convert one of them"
         )
-    return replace(dataset, normalisation=known)
+    return replace(dataset, normalisation=replace(known, scale=own.scale))

@@ -109,6 +109,17 @@ def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: P
     assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
 
 
+def test_pixels_of_another_range_are_fractions_of_it_as_in_training(folder: Path) -> None:
+    run(small_config(), folder / "run", overrides=[])
+    same = ["data=synthetic", "data.shape=[1,8,8]", "data.classes=10", "data.test_examples=50"]
+    found = evaluated("run", *same)
+    # Digits reach to 16, with mean 0 and deviation 1; synthetic images to 255.
+    config: Any = small_config(*same)
+    test = config.data.load().test
+    expected = cross_entropy(test.images.reshape(50, 64) / 255, test.labels)
+    assert found["results"]["test/loss"] == pytest.approx(expected, rel=1e-5)
+
+
 def cross_entropy(inputs: np.ndarray, labels: np.ndarray) -> float:
     """Of the network in ``run``, by hand."""
     weights = load(find(Path("run"))).variables
