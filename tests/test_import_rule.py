@@ -54,6 +54,7 @@ MAY_IMPORT = {
     "tracing": "engine errors files",
     "records": "errors files engine tracking cores memory redaction",
     "records.decisions": "files",
+    "records.data_facts": "data errors files",
     # What a file of the user's adds to the tables.
     "plugin": "models optimizers strategies data engine kernels.registry errors",
     # The configuration is the dataclasses of the rooms it configures.

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from runner.checkpoint import layout, limits
-from runner.checkpoint.reading import load, newest
+from runner.checkpoint.reading import UNUSABLE, load, newest
 from runner.errors import CheckpointError
 
 BEST = "best"
@@ -19,7 +19,8 @@ _log = logging.getLogger(__name__)
 def find(path: Path, which: str | None = None) -> Path:
     """Return the checkpoint that ``path`` means: a checkpoint, a folder of them, or the directory of a run.
 
-    which: :data:`BEST` or :data:`NEWEST` of several; None is the best where one is kept, and the newest otherwise.
+    which: :data:`BEST` or :data:`NEWEST` of several; None is the best where one is kept that can be used, and the
+    newest otherwise.
     Raises CheckpointError where there is no such checkpoint.
     """
     if layout.step_of(path) is not None or path.is_file() or (path / limits.MANIFEST_FILE).exists():
@@ -36,14 +37,29 @@ def find(path: Path, which: str | None = None) -> Path:
 
 
 def _best(folder: Path, latest: Path, *, required: bool) -> Path:
-    """Return what the newest checkpoint names as the best; without one itself, unless that is not enough."""
+    """Return what the newest checkpoint names as the best; without a good one the newest, unless that is not enough."""
     step = load(latest).manifest.meta.best_step
     best = None if step is None else layout.committed_path(folder, step)
-    if best is not None and best.exists():
+    if best == latest:
+        return latest
+    fault = _fault(best)
+    if best is not None and not fault:
         return best
-    missing = "none is kept as the best" if best is None else f"the best, {best.name}, is not there any more"
     if required:
-        raise CheckpointError(f"{folder}: {missing}; a run keeps it with checkpoint.keep_best=true. Ask for {NEWEST!r}")
+        raise CheckpointError(f"{folder}: {fault}; a run keeps it with checkpoint.keep_best=true. Ask for {NEWEST!r}")
     if best is not None:
-        _log.warning("%s: %s, %s is taken", folder, missing, latest.name)
+        _log.warning("%s: %s, %s is taken", folder, fault, latest.name)
     return latest
+
+
+def _fault(best: Path | None) -> str:
+    """Why there is no best checkpoint to be used; "" where there is one."""
+    if best is None:
+        return "none is kept as the best"
+    if not best.exists():
+        return f"the best, {best.name}, is not there any more"
+    try:
+        load(best)
+    except UNUSABLE as error:
+        return f"the best, {best.name}, cannot be used ({error})"
+    return ""

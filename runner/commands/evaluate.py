@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network
 from runner.config.check import check
-from runner.config.configuration import from_plain
+from runner.config.configuration import from_plain, to_plain
 from runner.config.overriding import overridden
 from runner.config.schema import Config
 from runner.cores import usable_cores
 from runner.errors import ConfigError, ResourceError
 from runner.files import replace_durably
+from runner.redaction import redact
 
 if TYPE_CHECKING:
     from runner.training.evaluation import Scores
@@ -46,7 +48,10 @@ def main(arguments: Sequence[str]) -> int:
         "overrides", nargs="*", metavar="KEY=VALUE", help="data=NAME, data.KEY or train.eval_batch_size"
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="of the results, JSON (default: in the run directory)"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="of the results, JSON (default: in the run directory, one for each dataset and each set of overrides)",
     )
     options = parser.parse_intermixed_args(arguments)
     network = stored_network(options.checkpoint, options.which)
@@ -56,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
     scored = score(network.config, network.checkpoint, config.data, network.config.data, usable_cores())
     results = _results(network, config, scored)
-    path = options.output or network.run_dir / f"eval-{network.checkpoint.name}-{config.data.name}.json"
+    path = options.output or network.run_dir / _file_name(network, config, options.overrides)
     _write(path, results)
     print(_table(results, path))
     return 0
@@ -75,6 +80,12 @@ def _evaluated(stored: Config, overrides: Sequence[str]) -> Config:
     return config
 
 
+def _file_name(network: StoredNetwork, config: Config, overrides: Sequence[str]) -> str:
+    """Of the results: evaluations that were asked for in other words do not overwrite each other."""
+    digest = f"-{hashlib.sha256(json.dumps(overrides).encode()).hexdigest()[:8]}" if overrides else ""
+    return f"eval-{network.checkpoint.name}-{config.data.name}{digest}.json"
+
+
 def _results(network: StoredNetwork, config: Config, scored: Mapping[str, Scores]) -> dict[str, Any]:
     values: dict[str, float] = {}
     for split, scores in scored.items():
@@ -83,6 +94,7 @@ def _results(network: StoredNetwork, config: Config, scored: Mapping[str, Scores
         "checkpoint": str(network.checkpoint),
         "model": config.model.name,
         "data": config.data.name,
+        "data_settings": redact(to_plain(config)["data"]),
         "results": values,
         "examples": {split: scores.examples for split, scores in scored.items()},
         "confusion": {split: scores.confusion.tolist() for split, scores in scored.items()},

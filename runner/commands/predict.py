@@ -47,7 +47,11 @@ def main(arguments: Sequence[str]) -> int:
     add_arguments(parser)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="an image, or an array of images")
     parser.add_argument("--top", type=int, default=3, metavar="K", help="likeliest classes to show (default: 3)")
-    parser.add_argument("--resize", action="store_true", help="bring images to the network's size and channels")
+    parser.add_argument(
+        "--resize",
+        action="store_true",
+        help="cut and resize images to what the network takes (of data=image_folder: always, as in training)",
+    )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the predictions: .csv or .json")
     options = parser.parse_args(arguments)
     if options.top < 1:
@@ -65,13 +69,14 @@ def main(arguments: Sequence[str]) -> int:
 def predict(network: StoredNetwork, files: Sequence[Path], *, top: int, resize: bool) -> list[Prediction]:
     """Return what a network says of the images in ``files``; see :func:`~runner.data.pictures.read_pictures`.
 
+    resize: fit them; those of a network that was trained on an image folder always are, as they were in training.
     Raises DataError for a file that does not fit, CheckpointError for a checkpoint that does not.
     """
     from runner.training.inference import probabilities
 
     data = network.config.data
     facts, normalisation = data.facts(), data.normalisation()
-    pictures = read_pictures(files, facts.shape, normalisation, resize=resize)
+    pictures = read_pictures(files, facts.shape, normalisation, fit=resize or data.fits_images)
     pixels = np.stack([picture.pixels for picture in pictures])
     inputs = normalisation.apply(pixels, np.dtype(np.float64))
     found = probabilities(network.config, network.checkpoint, inputs, usable_cores())

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.checkpoint import BEST, NEWEST, find
 from runner.config.configuration import load_stored
 from runner.config.schema import Config
-from runner.errors import ConfigError
+from runner.data.own_files import OwnFiles
+from runner.data.settings import DatasetSettings
+from runner.errors import ConfigError, DataError
+from runner.records.data_facts import FACTS_FILE, difference, read_facts
 from runner.records.run_directory import CONFIG_FILE
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def stored_network(path: Path, which: str | None) -> StoredNetwork:
     """Return what ``path``, the directory of a run or of a checkpoint in one, holds.
 
-    Raises CheckpointError where there is no checkpoint, ConfigError where there is no configuration beside it.
+    Raises CheckpointError where there is no checkpoint, ConfigError where there is no configuration beside it,
+    DataError where the data of the run are not of the kind any more that it was trained on.
     """
     checkpoint = find(path.absolute(), which)
     run_dir = checkpoint.parent.parent
@@ -42,4 +49,24 @@ def stored_network(path: Path, which: str | None) -> StoredNetwork:
             f"{checkpoint}: {run_dir} holds no {CONFIG_FILE}; expected a checkpoint in the directory of its run, "
             "RUN/checkpoints/step-N, because the configuration says which network it is"
         )
-    return StoredNetwork(load_stored(run_dir / CONFIG_FILE), run_dir, checkpoint)
+    config = load_stored(run_dir / CONFIG_FILE)
+    _require_same_data(config.data, run_dir)
+    return StoredNetwork(config, run_dir, checkpoint)
+
+
+def _require_same_data(data: DatasetSettings, run_dir: Path) -> None:
+    """Raise DataError where classes or images changed since the run; warn where its mean and deviation may have."""
+    known, found = read_facts(run_dir), data.facts()
+    if known is None:
+        return
+    where = data.path if isinstance(data, OwnFiles) else f"data={data.name}"
+    if changed := difference(found, known):
+        raise DataError(f"{where}: {changed} ({run_dir / FACTS_FILE}); bring the data back that the run had")
+    if found.train_examples != known.train_examples:
+        _log.warning(
+            "%s: there are %d train examples, in training there were %d: mean, deviation and validation split may "
+            "be others now",
+            where,
+            found.train_examples,
+            known.train_examples,
+        )

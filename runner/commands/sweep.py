@@ -27,6 +27,11 @@ YAML files meanwhile changes nothing. Its directory holds plan.json, N/frozen.ya
 table as jobs.csv, jobs.md and, where seed=1,2,3 repeats every combination, seeds.csv with mean and spread (sample
 standard deviation) over the n seeds that finished."""
 
+_EXAMPLE = """\
+examples:
+  runner sweep status multirun/2026-01-31/12-00-00
+  runner sweep resume multirun/2026-01-31/12-00-00"""
+
 _RESUME = """\
 Finished jobs are left as they are. Jobs that were killed or interrupted go on from their newest checkpoint, in their
 own directory; failed ones are tried again in the same way; the others are started. Without further arguments nothing
@@ -113,7 +118,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="runner sweep", description=_DESCRIPTION, formatter_class=_AS_WRITTEN)
+    parser = argparse.ArgumentParser(
+        prog="runner sweep", description=_DESCRIPTION, epilog=_EXAMPLE, formatter_class=_AS_WRITTEN
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{resume,status}")
     resume = verbs.add_parser(
         "resume", help="do what is left of a sweep", description=_RESUME, formatter_class=_AS_WRITTEN

@@ -40,11 +40,19 @@ class Facts:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """From stored pixels to network inputs: ``(pixel / scale - mean) / std``, mean and std per channel."""
+    """From stored pixels to network inputs: ``(pixel / scale - mean) / std``, mean and std per channel.
+
+    scale: the largest that a stored pixel can be, the smallest being 0; 1 for numbers of any range.
+    """
 
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether stored pixels lie between 0 and scale, as bytes do."""
+        return self.scale != 1.0
 
     def apply(self, images: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return ``images`` (S, C, H, W), uint8 or floats, normalised in ``dtype``, as a new array of that shape."""

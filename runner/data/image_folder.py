@@ -28,6 +28,7 @@ class ImageFolder(OwnFiles):
     name: str = "image_folder"
     size: int = 32
     channels: int = 3
+    fits_images = True
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -71,9 +72,10 @@ class ImageFolder(OwnFiles):
         from runner.data.image_file import read_image
 
         paths = [(path, label) for label, name in enumerate(class_names) for path in files.get(name, ())]
-        images = np.empty((len(paths), self.channels, self.size, self.size), np.uint8)
+        shape = (self.channels, self.size, self.size)
+        images = np.empty((len(paths), *shape), np.uint8)
         for image, (path, _) in zip(images, paths, strict=True):
-            image[...] = read_image(path, self.channels, self.size)
+            image[...] = read_image(path, shape)
         return Split(images, np.array([label for _, label in paths], np.int64))
 
 

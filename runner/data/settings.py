@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from runner.data.augment import Augment
 from runner.data.dataset import Dataset, Facts, Normalisation
@@ -17,6 +18,9 @@ class DatasetSettings(ABC):
     evenly over it (see ``runner.data.limits``); None for all. val_fraction: share of the train split that becomes the
     validation split, drawn by the run's seed, of every class its part; 0: there is none.
     """
+
+    fits_images: ClassVar[bool] = False
+    """Whether examples are image files, which :func:`~runner.data.image_file.read_image` brought to one shape."""
 
     name: str = ""
     augment: Augment = field(default_factory=Augment)

@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 
 from runner.checkpoint import load
 from runner.config.schema import Config
+from runner.data import limits
 from runner.data.dataset import Dataset
-from runner.data.limits import facts_of
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings
 from runner.engine.device import local_cluster, worker_device
@@ -25,7 +25,7 @@ from runner.engine.kernel_table import load_kernels
 from runner.engine.local_session import LocalSession
 from runner.engine.program import Client, Program
 from runner.engine.tensor import TensorSpec, state_dtype
-from runner.errors import CheckpointError
+from runner.errors import CheckpointError, ConfigError
 from runner.processor import require_precision
 from runner.strategies.base import Replica, Task
 from runner.strategies.clients import program_of
@@ -60,10 +60,11 @@ def score(
     """Score a checkpoint of ``config`` on the test split of a dataset, and on its validation split if it has one.
 
     settings: of the dataset, with images and classes like those of ``config``. normalised_as: of the dataset that the
-    network was trained on, whose mean and deviation its inputs have. threads: of kernels. Raises CheckpointError where
-    the checkpoint does not hold the network, DataError where data cannot be read.
+    network was trained on: its inputs become what they were in training. threads: of kernels. Raises CheckpointError
+    where the checkpoint does not hold the network, ConfigError where stored pixels of the datasets are in different
+    units, DataError where data cannot be read.
     """
-    facts, size = facts_of(settings), config.train.eval_batch_size
+    facts, size = limits.facts_of(settings), config.train.eval_batch_size
     pipeline = Pipeline(
         _normalised_as(settings, normalised_as),
         seed=config.seed,
@@ -149,6 +150,15 @@ def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[A
 
 
 def _normalised_as(settings: DatasetSettings, other: DatasetSettings) -> Dataset:
-    """Load a dataset; its pixels keep their scale, and get the other's mean and deviation."""
-    dataset, known = settings.load(), other.normalisation()
-    return replace(dataset, normalisation=replace(dataset.normalisation, mean=known.mean, std=known.std))
+    """Load a dataset within its limits, to be normalised as the other is: as fractions of the range of its pixels.
+
+    Raises ConfigError where only one of the two has pixels of a range: those of the other are numbers of any unit.
+    """
+    dataset, known = limits.load(settings), other.normalisation()
+    own = dataset.normalisation
+    if own.bounded != known.bounded:
+        raise ConfigError(
+            f"data={settings.name}: stored pixels are divided by {own.scale:g}, those of {other.name}, on which the "
+            f"network was trained, by {known.scale:g}: they are in different units; convert one of them"
+        )
+    return replace(dataset, normalisation=replace(known, scale=own.scale))

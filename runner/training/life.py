@@ -21,6 +21,7 @@ from runner.engine.session import Session
 from runner.errors import ConfigError, Interrupted, NonFiniteLossError, RunnerError
 from runner.files import replace_durably
 from runner.plugin import changed_plugins, provenance
+from runner.records.data_facts import write_facts
 from runner.records.decisions import dropped_by_worker
 from runner.records.provenance import Provenance, provenance_here
 from runner.records.record import Record
@@ -74,6 +75,8 @@ def run(
         if placement is None:
             directory.placement_json.unlink(missing_ok=True)
         _store(config, directory)
+        if not resume:
+            write_facts(directory.path, experiment.config.data.facts())
         draft = dataclasses.replace(
             _draft(experiment, directory, overrides), provenance=_keep_provenance(directory), repeats=repeats
         )

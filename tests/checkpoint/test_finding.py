@@ -57,6 +57,17 @@ def test_a_best_that_is_gone_is_missed_when_it_is_asked_for(tmp_path: Path, capl
     assert "the best, step-3, is not there any more, step-5 is taken" in caplog.text
 
 
+def test_a_damaged_best_gives_way_unless_it_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = run_with(tmp_path, 1, 2, best=1)
+    (run / "checkpoints" / "step-1" / "variables.safetensors").write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        assert find(run).name == "step-2"
+    assert "the best, step-1, cannot be used" in caplog.text
+    assert "is damaged: it is shorter than the" in caplog.text
+    with pytest.raises(CheckpointError, match=r"the best, step-1, cannot be used .*Ask for 'newest'"):
+        find(run, BEST)
+
+
 def test_a_run_without_a_best_has_none_to_give(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"none is kept as the best; a run keeps it with checkpoint\.keep_best"):
         find(run_with(tmp_path, 1), BEST)

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from runner.checkpoint import find, load
 from runner.cli import main
 from runner.data.digits import Digits
 from runner.records.summary import Summary
 from runner.training.life import run
+from tests.data.own_data import small_arrays, write_arrays, write_images
 from tests.small_runs import small_config
 
 Capture = pytest.CaptureFixture[str]
@@ -63,6 +65,14 @@ def test_an_evaluation_comes_to_what_the_run_came_to(stored: Path, capsys: Captu
     assert str(path) in printed
 
 
+def test_a_run_within_limits_is_evaluated_within_them(folder: Path) -> None:
+    limits = ("data.train_limit=200", "data.test_limit=50", "data.val_fraction=0.3")
+    summary = run(small_config(*limits, "train.steps=20"), folder / "run", overrides=[])
+    found = evaluated("run", "--which", "newest")
+    assert found["examples"] == {"test": 50, "val": 60}
+    assert found["results"] == pytest.approx({name: summary.final[name] for name in found["results"]}, rel=1e-5)
+
+
 def test_the_best_is_evaluated_unless_another_is_named(stored: Path) -> None:
     best = Summary.read(stored / "summary.json")
     assert best.best_checkpoint is not None
@@ -71,30 +81,63 @@ def test_the_best_is_evaluated_unless_another_is_named(stored: Path) -> None:
     assert evaluated("run/checkpoints/step-12")["checkpoint"].endswith("/run/checkpoints/step-12")
 
 
+def test_every_evaluation_has_its_own_file_that_says_what_was_evaluated(stored: Path) -> None:
+    for limit in ("", "5", "6", "5"):
+        assert main(["eval", "run", *([f"data.test_limit={limit}"] if limit else [])]) == 0
+    found = [json.loads(path.read_text()) for path in stored.glob("eval-*-digits*.json")]
+    assert sorted((each["examples"]["test"], each["data_settings"]["test_limit"] or 0) for each in found) == [
+        (5, 5),
+        (6, 6),
+        (359, 0),
+    ]
+
+
 def test_batches_of_another_size_change_nothing(stored: Path) -> None:
     results = [evaluated("run", f"train.eval_batch_size={size}")["results"] for size in (7, 359)]
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
-def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(stored: Path) -> None:
+def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: Path) -> None:
+    path = write_arrays(folder / "mine.npz", x_train=np.full((8, 6, 5), 7, np.uint8))
+    trained_on = ["data=synthetic", "data.shape=[1,6,5]", "data.classes=3", "data.examples=8", "data.test_examples=4"]
+    run(small_config(*trained_on, "train.batch_size=4"), folder / "run", overrides=[])
+    found = evaluated("run", "data=arrays", f"data.path={path}", "data.mean=[0.1]", "data.std=[9.0]")
+    assert (found["data"], found["examples"]) == ("arrays", {"test": 4})
+    # By hand, with the mean and deviation of synthetic images.
+    arrays = np.load(path)
+    inputs = (arrays["x_test"].reshape(4, 30) / 255 - 0.5) / 0.204
+    assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
+
+
+def test_pixels_of_another_range_are_fractions_of_it_as_in_training(folder: Path) -> None:
+    run(small_config(), folder / "run", overrides=[])
     same = ["data=synthetic", "data.shape=[1,8,8]", "data.classes=10", "data.test_examples=50"]
     found = evaluated("run", *same)
-    assert (found["data"], found["examples"]) == ("synthetic", {"test": 50})
-    # Digits have mean 0 and deviation 1: with the mean of synthetic images the network would see something else.
-    assert found["results"]["test/loss"] == pytest.approx(loss_on_synthetic(stored, same), rel=1e-5)
-
-
-def loss_on_synthetic(stored: Path, overrides: list[str]) -> float:
-    """The cross-entropy by hand, of pixels that are only scaled."""
-    from runner.checkpoint import find, load
-
-    config: Any = small_config(*overrides)
+    # Digits reach to 16, with mean 0 and deviation 1; synthetic images to 255.
+    config: Any = small_config(*same)
     test = config.data.load().test
-    weights = load(find(stored)).variables
-    hidden = np.maximum(test.images.reshape(50, 64) / 255 @ weights["fc1/weights"] + weights["fc1/bias"], 0)
+    expected = cross_entropy(test.images.reshape(50, 64) / 255, test.labels)
+    assert found["results"]["test/loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def cross_entropy(inputs: np.ndarray, labels: np.ndarray) -> float:
+    """Of the network in ``run``, by hand."""
+    weights = load(find(Path("run"))).variables
+    hidden = np.maximum(inputs @ weights["fc1/weights"] + weights["fc1/bias"], 0)
     logits = hidden @ weights["fc2/weights"] + weights["fc2/bias"]
-    chosen = logits[np.arange(50), test.labels]
+    chosen = logits[np.arange(len(labels)), labels]
     return float((np.log(np.exp(logits).sum(axis=1)) - chosen).mean())
+
+
+def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Capture) -> None:
+    write_arrays(folder / "bytes.npz")
+    floats = small_arrays(dtype="float32")
+    write_arrays(folder / "floats.npz", x_train=floats["x_train"], x_test=floats["x_test"])
+    run(small_config("data=arrays", "data.path=bytes.npz", "train.batch_size=4"), folder / "run", overrides=[])
+    capsys.readouterr()
+    said = refused(capsys, "eval", "run", "data.path=floats.npz")
+    assert said.startswith("2 runner: error: data=arrays: stored pixels are divided by 1, those of arrays, on which ")
+    assert "by 255: they are in different units; convert one of them" in said
 
 
 @pytest.mark.parametrize(
@@ -127,6 +170,22 @@ def test_a_checkpoint_without_its_run_is_refused(stored: Path, capsys: Capture, 
     assert "6 runner: error" in refused(capsys, verb, "absent", *file)
 
 
+@pytest.mark.parametrize("verb", ["eval", "predict"])
+def test_classes_that_changed_since_the_run_are_refused(
+    folder: Path, capsys: Capture, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    images = write_images(folder / "images")
+    run(small_config("data=image_folder", f"data.path={images}", "train.batch_size=2"), folder / "run", overrides=[])
+    arguments = ["run", str(images / "test" / "cat" / "0.png")] if verb == "predict" else ["run"]
+    (images / "train" / "cat" / "1.png").unlink()
+    assert main([verb, *arguments]) == 0
+    assert f"{images}: there are 3 train examples, in training there were 4" in caplog.text
+    for split in ("train", "test"):
+        (images / split / "dog").rename(images / split / "ant")
+    complaint = f"{images}: class 0 is 'ant', in training it was 'cat' ({folder / 'run' / 'data.json'}); bring the data"
+    assert complaint in refused(capsys, verb, *arguments)
+
+
 def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Capture) -> None:
     config = (stored / "config.yaml").read_text()
     (stored / "config.yaml").write_text(config.replace("hidden:\n  - 8", "hidden:\n  - 9"))
@@ -147,6 +206,29 @@ def test_images_and_arrays_of_the_test_split_are_seen_as_the_evaluation_saw_them
     )
     assert (best[0]["file"], best[359]["file"]) == ("many.npy[0]", "one.png")
     assert capsys.readouterr().out.splitlines()[0].split() == ["file", "class", "and", "probability", "2."]
+
+
+def test_images_are_fitted_as_those_of_the_folder_were(folder: Path) -> None:
+    images = write_images(folder / "images", side=8)
+    wide = np.random.default_rng(0).integers(0, 256, (8, 14, 3)).astype(np.uint8)
+    Image.fromarray(wide).save(images / "test" / "cat" / "0.png")
+    data = ("data=image_folder", f"data.path={images}", "data.size=5")
+    config = small_config(*data, "train.batch_size=2")
+    run(config, folder / "run", overrides=[])
+    np.save("seen.npy", config.data.load().test.images[:1])
+    assert main(["predict", "run", str(images / "test" / "cat" / "0.png"), "seen.npy", "--output", "out.json"]) == 0
+    from_image, as_trained = json.loads(Path("out.json").read_text())
+    assert from_image["classes"] == as_trained["classes"]
+
+
+def test_numbers_of_any_range_are_seen_as_in_training(folder: Path) -> None:
+    floats = small_arrays(dtype="float32")
+    path = write_arrays(folder / "floats.npz", x_train=floats["x_train"] - 99, x_test=floats["x_test"] - 99)
+    run(small_config("data=arrays", f"data.path={path}", "train.batch_size=4"), folder / "run", overrides=[])
+    np.save("seen.npy", floats["x_test"] - 99)
+    assert main(["predict", "run", "seen.npy", "--output", "out.json"]) == 0
+    found = [int(row["classes"][0]["class"]) for row in json.loads(Path("out.json").read_text())]
+    assert np.mean(found == floats["y_test"]) == evaluated("run")["results"]["test/accuracy"]
 
 
 def test_all_classes_together_are_certain(stored: Path) -> None:

@@ -60,9 +60,18 @@ def test_an_image_becomes_its_central_square(tmp_path: Path) -> None:
     pixels = np.zeros((4, 8, 3), np.uint8)
     pixels[:, 2:6] = (1, 2, 3)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    np.testing.assert_array_equal(read_image(tmp_path / "a.png", 3, 4), np.moveaxis(pixels[:, 2:6], 2, 0), strict=True)
-    assert read_image(tmp_path / "a.png", 3, 2).tolist() == [[[c, c], [c, c]] for c in (1, 2, 3)]
-    assert read_image(tmp_path / "a.png", 1, 2).shape == (1, 2, 2)
+    np.testing.assert_array_equal(
+        read_image(tmp_path / "a.png", (3, 4, 4)), np.moveaxis(pixels[:, 2:6], 2, 0), strict=True
+    )
+    assert read_image(tmp_path / "a.png", (3, 2, 2)).tolist() == [[[c, c], [c, c]] for c in (1, 2, 3)]
+    assert read_image(tmp_path / "a.png", (1, 2, 2)).shape == (1, 2, 2)
+
+
+def test_an_image_need_not_become_a_square(tmp_path: Path) -> None:
+    pixels = np.zeros((4, 8), np.uint8)
+    pixels[1:3] = np.arange(8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png", (1, 2, 8)).tolist() == [[list(range(8))] * 2]
 
 
 def test_an_image_is_turned_upright(tmp_path: Path) -> None:
@@ -70,14 +79,14 @@ def test_an_image_is_turned_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
     Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
-    assert read_image(tmp_path / "a.png", 1, 2)[0].tolist() == [[40, 30], [20, 10]]
+    assert read_image(tmp_path / "a.png", (1, 2, 2))[0].tolist() == [[40, 30], [20, 10]]
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
 def test_every_readable_mode_becomes_what_is_asked(tmp_path: Path, mode: str) -> None:
     Image.new(mode, (3, 3)).save(tmp_path / "a.png")
     for channels in (1, 3):
-        assert read_image(tmp_path / "a.png", channels, 3).shape == (channels, 3, 3)
+        assert read_image(tmp_path / "a.png", (channels, 3, 3)).shape == (channels, 3, 3)
 
 
 def test_a_damaged_image_is_named(folder: Path) -> None:
@@ -90,14 +99,14 @@ def test_a_damaged_image_is_named(folder: Path) -> None:
 def test_images_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("I;16", (3, 3)).save(tmp_path / "a.png")
     with pytest.raises(DataError, match=r"a\.png is I;16 of 3x3 pixels; expected 1, L, LA, P, RGB, RGBA"):
-        read_image(tmp_path / "a.png", 3, 3)
+        read_image(tmp_path / "a.png", (3, 3, 3))
     Image.new("RGB", (3, 3)).save(tmp_path / "b.png")
     monkeypatch.setattr(image_file, "MOST_PIXELS", 8)
     with pytest.raises(DataError, match=r"of 3x3 pixels; expected .* of at most 8 pixels"):
-        read_image(tmp_path / "b.png", 3, 3)
+        read_image(tmp_path / "b.png", (3, 3, 3))
     Image.new("RGB", (3, 3)).save(tmp_path / "c.png", format="GIF")
     with pytest.raises(DataError, match="cannot identify image file"):
-        read_image(tmp_path / "c.png", 3, 3)
+        read_image(tmp_path / "c.png", (3, 3, 3))
 
 
 def damage_nothing(folder: Path) -> None:

@@ -15,13 +15,14 @@ from runner.errors import DataError
 GREY, COLOUR = (1, 2, 3), (3, 2, 3)
 BYTES = Normalisation(255.0, (0.0,), (1.0,))
 INK = Normalisation(16.0, (0.0,), (1.0,))
+ANY = Normalisation(1.0, (100.0,), (50.0,))
 PIXELS = np.arange(0, 60, 10, dtype=np.uint8).reshape(2, 3)
 
 
 def read(
-    path: Path, shape: tuple[int, int, int] = GREY, scale: Normalisation = BYTES, resize: bool = False
+    path: Path, shape: tuple[int, int, int] = GREY, scale: Normalisation = BYTES, fit: bool = False
 ) -> list[Picture]:
-    return read_pictures([path], shape, scale, resize=resize)
+    return read_pictures([path], shape, scale, fit=fit)
 
 
 def saved(path: Path, array: np.ndarray, mode: str | None = None) -> Path:
@@ -69,7 +70,14 @@ def test_what_does_not_fit_is_refused_unless_it_may_be_changed(
     with pytest.raises(DataError) as refusal:
         read(path, shape)
     assert complaint in str(refusal.value)
-    assert read(path, shape, resize=True)[0].pixels.shape == shape
+    assert read(path, shape, fit=True)[0].pixels.shape == shape
+
+
+def test_an_image_is_turned_upright_before_its_size_is_looked_at(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn to the right
+    Image.fromarray(np.rot90(PIXELS)).save(tmp_path / "a.png", exif=exif)
+    np.testing.assert_array_equal(read(tmp_path / "a.png")[0].pixels, PIXELS[np.newaxis])
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3), (1, 1, 2, 3)])
@@ -86,12 +94,32 @@ def test_an_array_is_many_images_with_the_pixels_of_the_dataset(tmp_path: Path) 
     np.testing.assert_array_equal([first.pixels, second.pixels], many)
 
 
+def test_many_grey_images_need_no_axis_of_channels(tmp_path: Path) -> None:
+    pictures = read(array_file(tmp_path, np.stack([PIXELS, PIXELS + 1])))
+    np.testing.assert_array_equal([each.pixels for each in pictures], [[PIXELS], [PIXELS + 1]])
+
+
+def test_numbers_of_any_range_are_taken_as_they_are(tmp_path: Path) -> None:
+    wide = np.array([[-1e9, -0.5, 0], [1, 300, 1e9]])
+    np.testing.assert_array_equal(read(array_file(tmp_path, wide), scale=ANY)[0].pixels, wide[np.newaxis])
+    for value in (np.inf, np.nan):
+        with pytest.raises(DataError, match="expected pixels as the dataset has them, finite, not normalised yet"):
+            read(array_file(tmp_path, np.full((2, 3), value)), scale=ANY)
+
+
+@pytest.mark.parametrize("fit", [False, True])
+def test_a_network_of_numbers_of_any_range_takes_no_image(tmp_path: Path, fit: bool) -> None:
+    with pytest.raises(DataError, match=r"an image has pixels of 0 to 255, the network was trained on numbers that"):
+        read(saved(tmp_path / "a.png", PIXELS), scale=ANY, fit=fit)
+
+
 @pytest.mark.parametrize(
     ("array", "complaint"),
     [
         (np.zeros((3, 2)), r"its shape is \(3, 2\), expected \(1, 2, 3\), or \(N, 1, 2, 3\)"),
         (np.zeros((0, 1, 2, 3)), r"its shape is \(0, 1, 2, 3\)"),
-        (np.zeros((5, 2, 3)), r"its shape is \(5, 2, 3\)"),
+        (np.zeros((0, 2, 3)), r"its shape is \(0, 2, 3\)"),
+        (np.zeros((5, 3, 2)), r"its shape is \(5, 3, 2\)"),
         (
             np.full((2, 3), -0.4),
             "its values are -0.4 to -0.4; expected pixels as the dataset has them, 0 to 255, not norm",
@@ -113,7 +141,8 @@ def test_an_array_of_objects_is_never_unpickled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("a.png", "PNG or JPEG"), ("a.npy", "a NumPy array"), ("a.gif", "ends in")]
+    ("name", "reason"),
+    [("a.png", "cannot be decoded: cannot identify image file"), ("a.npy", "a NumPy array"), ("a.gif", "ends in")],
 )
 def test_what_is_no_image_is_refused(tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / name).write_text("text")

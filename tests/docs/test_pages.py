@@ -12,7 +12,7 @@ import pytest
 from tests.docs.pages import Block, blocks
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = "bash"
 LIMIT_S = 120
 
