@@ -65,6 +65,7 @@ def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
         config = job.config()
     except ConfigError as error:
         print_error(error, what=of_plan.label)
+        (directory / FROZEN_FILE).unlink(missing_ok=True)
         note_failure(error, directory, job.overrides)
         return
     (directory / FAILURE_FILE).unlink(missing_ok=True)

@@ -43,6 +43,10 @@ def stop_at_seed(seed: int, error: Exception) -> Any:
     return act
 
 
+def refuse(error: BaseException) -> None:
+    raise error
+
+
 @pytest.fixture
 def interrupted(fake_life: FakeLife) -> FakeLife:
     """A sweep over four seeds, of which the second failed and the third was interrupted."""
@@ -141,6 +145,19 @@ def test_a_grid_that_is_accepted_gives_new_jobs_new_numbers(interrupted: FakeLif
     ]
     assert main([*RESUME, "--accept-changes", "seed=3,6"]) == 0
     assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls[2:]] == [(3, "2"), (6, "5")]
+
+
+@pytest.mark.parametrize(("seed", "trained"), [("seed=1,6", [6]), ("train.batch_size=1", [])])
+def test_what_a_killed_change_left_is_not_trained(
+    fake_life: FakeLife, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: str, trained: list[int]
+):
+    main([*SWEEP, "seed=1", "train.batch_size=8", "parallelism.workers=2"])
+    with monkeypatch.context() as patch:
+        patch.setattr("runner.sweep.plan.Plan.write", lambda self, directory: refuse(KeyboardInterrupt()))
+        assert main([*RESUME, "--accept-changes", "seed=1,5"]) == 130
+    assert (folder / "sweep" / "1" / "frozen.yaml").exists()
+    main([*RESUME, "--accept-changes", seed])
+    assert [call.config.seed for call in fake_life.calls[1:]] == trained
 
 
 def test_a_further_key_makes_further_jobs(fake_life: FakeLife, folder: Path):
