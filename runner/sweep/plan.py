@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from runner.errors import ConfigError
 from runner.files import read_regular, replace_durably
-from runner.redaction import redact_overrides
+from runner.redaction import redact, redact_overrides
 from runner.sweep.launcher import Launcher
 from runner.sweep.place import SweepPlace
 
@@ -69,8 +69,10 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """Whether an override gives a secret: what holds them is for the eyes of its owner only."""
-        return any(redact_overrides(job.overrides) != job.overrides for job in self.jobs)
+        """Whether it holds a secret, of a job or of Hydra: what holds them is for the eyes of its owner only."""
+        plain = dataclasses.asdict(self)
+        arguments = [self.arguments, *(job.overrides for job in self.jobs)]
+        return redact(plain) != plain or any(redact_overrides(each) != each for each in arguments)
 
     def write(self, directory: Path) -> None:
         """Put the plan on the disk, in one step; raises OSError."""
