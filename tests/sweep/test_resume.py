@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,19 @@ def test_a_job_that_died_without_a_word_goes_on(interrupted: FakeLife, folder: P
     (folder / "sweep" / "0" / "run.json").write_text("{}")
     assert main(RESUME) == 0
     assert (interrupted.calls[0].config.seed, interrupted.calls[0].resume) == (1, True)
+
+
+@pytest.mark.parametrize(("ended", "trained"), [(1, []), (-1, [2])], ids=["newer", "older"])
+def test_of_a_summary_and_a_failure_the_newer_tells(
+    interrupted: FakeLife, folder: Path, ended: int, trained: list[int]
+):
+    """As after `runner resume=sweep/1`, of which the sweep was not told."""
+    summary, failure = (folder / "sweep" / "1" / name for name in ("summary.json", "failure.json"))
+    summary.write_text((folder / "sweep" / "0" / "summary.json").read_text())
+    noted = failure.stat().st_mtime_ns
+    os.utime(summary, ns=(noted + ended, noted + ended))
+    assert main(RESUME) == 0
+    assert [call.config.seed for call in interrupted.calls if call.config.seed == 2] == trained
 
 
 def test_a_run_goes_on_with_the_machine_values_it_began_with(interrupted: FakeLife, folder: Path):
