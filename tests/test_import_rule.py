@@ -61,7 +61,7 @@ MAY_IMPORT = {
     "config": "errors files engine.device",
     "config.configuration": "config errors models optimizers strategies data tracking",
     "config.hydra_app": "config config.configuration config.hydra_planning sweep.place sweep.launcher errors",
-    "config.hydra_planning": "sweep.launcher errors",
+    "config.hydra_planning": "sweep.launcher errors redaction",
     "config.hydra_frozen": "config.hydra_command_line sweep.launcher",
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.

@@ -12,6 +12,7 @@ from runner.config import hydra_app
 from runner.config.hydra_app import Job
 from runner.config.hydra_command_line import quoted
 from runner.errors import ConfigError
+from runner.plugin import install, pinned_references
 from runner.sweep.freezing import freeze_sweep, sweep_directory
 from runner.sweep.grid import change_of, changed_plan, merged_arguments
 from runner.sweep.locks import sweep_lock
@@ -35,7 +36,8 @@ examples:
 _RESUME = """\
 Finished jobs are left as they are. Jobs that were killed or interrupted go on from their newest checkpoint, in their
 own directory; failed ones are tried again in the same way; the others are started. Without further arguments nothing
-but the frozen configurations is read. Arguments after DIR take the place of those of the same keys, or are added:
+but the frozen configurations is read, and the plugins that the sweep was started with, which must not have changed
+since. Arguments after DIR take the place of those of the same keys, or are added:
 another launcher is just used (hydra/launcher=joblib hydra.launcher.n_jobs=4); another grid is refused unless
 --accept-changes is given. New jobs get new numbers."""
 
@@ -57,7 +59,7 @@ def start(jobs: Sequence[Job], arguments: Sequence[str], *, debug: bool = False)
     """Freeze the composed jobs of a new sweep, run them, report; return the exit code."""
     sweep_dir = sweep_directory(jobs)
     with sweep_lock(sweep_dir):
-        plan = freeze_sweep(jobs, arguments)
+        plan = freeze_sweep(jobs, arguments, pinned_references())
         return run_planned(plan, sweep_dir, _frozen(plan.grid, sweep_dir), debug=debug)
 
 
@@ -70,11 +72,20 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
                 f"{sweep_dir}: the sweep was started in {plan.folder}, where its relative paths begin, and that is no "
                 "directory any more; put it back"
             )
+        _install(plan, sweep_dir)
         if options.overrides or options.accept_changes:
             plan = _with_grid(plan, sweep_dir, options.overrides, accept=options.accept_changes)
         done = (FINISHED,) if options.retry_failed else (FINISHED, FAILED)
         jobs = [job for job in plan.grid if read_outcome(job, sweep_dir).status not in done]
         return run_planned(plan, sweep_dir, _frozen(jobs, sweep_dir))
+
+
+def _install(plan: Plan, sweep_dir: Path) -> None:
+    """Load the plugins that the sweep was started with, from the same sources; raises ConfigError where one changed."""
+    try:
+        install(plan.plugins)
+    except ConfigError as error:
+        raise ConfigError(f"{sweep_dir}: a sweep goes on with the plugins it was started with: {error}") from error
 
 
 def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept: bool) -> Plan:
@@ -89,7 +100,7 @@ def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept:
         change = change_of(plan, jobs, sweep_dir)
         if not accept:
             change.require_none()
-        return changed_plan(plan, change, arguments, sweep_dir)
+        return changed_plan(plan, change, arguments, sweep_dir, pinned_references())
     finally:
         _remove_empty(jobs)
 

@@ -33,6 +33,9 @@ def launch_planned(
     task: a function of a module, found by its name in another process; gets ``settings`` and, as ``job``, a number.
     jobs: number -> its directory, absolute. What the launcher or a task raises is raised.
     """
+    # Hydra keeps its record of this application, and what launchers are told, apart from that of the sweep.
+    record = sweep_dir / ".launch"
+    record.mkdir(mode=0o700, exist_ok=True)
     primary = {
         "defaults": ["_self_", {"override hydra/launcher": launcher.name}],
         **settings,
@@ -42,8 +45,7 @@ def launch_planned(
             "launcher": dict(launcher.settings),
             "sweeper": {"max_batch_size": launcher.batch},
             "job": {"env_set": dict(launcher.environment), "chdir": launcher.in_job_directory},
-            # Hydra keeps its record of this application apart from that of the sweep.
-            "sweep": {"dir": str(sweep_dir / ".launch"), "subdir": f"${{directories.${{{JOB}}}}}"},
+            "sweep": {"dir": str(record), "subdir": f"${{directories.${{{JOB}}}}}"},
         },
     }
     ConfigStore.instance().store(name=_PRIMARY, node=primary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -9,6 +10,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from runner.errors import ConfigError
+from runner.redaction import redact, redact_overrides
 from runner.sweep.launcher import Launcher
 
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -24,7 +26,12 @@ class PlanInProcess(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **settings: Any) -> None:
-        """Replace the launcher in the configuration of the sweep."""
+        """Replace the launcher in the configuration of the sweep; hide a directory that will hold its secrets."""
+        plain: Any = OmegaConf.to_container(config, resolve=False)
+        given = [*plain["hydra"]["overrides"]["hydra"], *plain["hydra"]["overrides"]["task"]]
+        if redact(plain) != plain or redact_overrides(given) != given:
+            # Hydra writes both configurations there as soon as it is.
+            Path(config.hydra.sweep.dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         if _jobs_are_known(config.hydra):
             with read_write(config.hydra):
                 config.hydra.launcher = {_TARGET: _BASIC_LAUNCHER}

@@ -32,8 +32,8 @@ def planned(job: Job) -> PlannedJob:
     return PlannedJob(job.sweep.number, directory, list(job.overrides), dict(job.sweep.swept))
 
 
-def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str]) -> Plan:
-    """Put plan and configurations of a new sweep on the disk and return the plan.
+def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequence[str] = ()) -> Plan:
+    """Put plan and configurations of a new sweep on the disk and return the plan. plugins: those it needs, pinned.
 
     A job whose configuration is impossible has its error noted instead. Raises DirectoryInUseError where the
     directory holds a sweep or a run already, ConfigError where two jobs would share a directory.
@@ -46,7 +46,7 @@ def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str]) -> Plan:
             f"{directory} already holds a sweep: take it up again with `runner sweep resume {directory}`, or choose "
             "another directory with hydra.sweep.dir=DIR"
         )
-    plan = Plan(os.getcwd(), list(arguments), launcher, [planned(job) for job in jobs])
+    plan = Plan(os.getcwd(), list(arguments), launcher, [planned(job) for job in jobs], list(plugins))
     require_own_directories(plan.jobs)
     for job in jobs:
         _refuse_used(job.run_dir)
@@ -65,6 +65,7 @@ def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
         config = job.config()
     except ConfigError as error:
         print_error(error, what=of_plan.label)
+        (directory / FROZEN_FILE).unlink(missing_ok=True)
         note_failure(error, directory, job.overrides)
         return
     (directory / FAILURE_FILE).unlink(missing_ok=True)

@@ -83,18 +83,24 @@ def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
     return Change(pairs, new, [job for job in known.values() if job.in_grid], altered)
 
 
-def changed_plan(plan: Plan, change: Change, arguments: Sequence[str], sweep_dir: Path) -> Plan:
-    """Put the new grid on the disk and return its plan. Frozen configurations and numbers stay as they are."""
-    kept = {job.number for job, _ in change.jobs}
+def changed_plan(
+    plan: Plan, change: Change, arguments: Sequence[str], sweep_dir: Path, plugins: Sequence[str] = ()
+) -> Plan:
+    """Put the new grid on the disk and return its plan. Frozen configurations and numbers stay as they are.
+
+    plugins: those that the sweep needs now, pinned.
+    """
+    kept, known = {job.number for job, _ in change.jobs}, {job.number for job in plan.jobs}
     others = [dataclasses.replace(job, in_grid=False) for job in plan.jobs if job.number not in kept]
     jobs = sorted([*others, *(job for job, _ in change.jobs)], key=lambda job: job.number)
     require_own_directories(jobs)
     for of_plan, job in change.jobs:
         directory = sweep_dir / of_plan.directory
-        if not (directory / FROZEN_FILE).exists():
+        # What lies there under a number of no plan is left from a change that was killed before its plan was written.
+        if of_plan.number not in known or not (directory / FROZEN_FILE).exists():
             freeze_job(job, directory, of_plan)
     launcher = change.jobs[0][1].launcher if change.jobs else None
-    result = Plan(plan.folder, list(arguments), launcher or plan.launcher, jobs)
+    result = Plan(plan.folder, list(arguments), launcher or plan.launcher, jobs, list(plugins))
     result.write(sweep_dir)
     return result
 

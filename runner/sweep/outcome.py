@@ -17,7 +17,7 @@ FAILURE_FILE = "failure.json"
 """A summary of a job that failed where its run could not write one, or must not: before it was a run, or killed."""
 
 _RECORDS = (FAILURE_FILE, SUMMARY_FILE)
-"""The first that is there tells."""
+"""The newer tells: a run that was taken up elsewhere meanwhile may have come further than its sweep knows."""
 
 RUN_FILE = "run.json"
 """There as soon as a job's run has begun."""
@@ -56,10 +56,10 @@ def read_outcome(job: PlannedJob, sweep_dir: Path) -> Outcome:
 
 def recorded(directory: Path) -> tuple[str, Summary | None]:
     """Status and summary that the files in a job's directory tell, for a job that is not running."""
-    for name in _RECORDS:
-        if (directory / name).exists():
-            summary = Summary.read(directory / name)
-            return summary.status, summary
+    there = [directory / name for name in _RECORDS if (directory / name).exists()]
+    if there:
+        summary = Summary.read(max(there, key=lambda path: path.stat().st_mtime_ns))
+        return summary.status, summary
     return (KILLED if (directory / RUN_FILE).exists() else NOT_STARTED), None
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from runner.errors import ConfigError
 from runner.files import read_regular, replace_durably
-from runner.redaction import redact_overrides
+from runner.redaction import redact, redact_overrides
 from runner.sweep.launcher import Launcher
 from runner.sweep.place import SweepPlace
 
@@ -53,13 +53,14 @@ class Plan:
     """All of a sweep that is decided before its jobs run.
 
     folder: working directory in which it was started; relative paths in configurations start there.
-    arguments: its command line.
+    arguments: its command line. plugins: references of those it was started with, each with the SHA-256 of its source.
     """
 
     folder: str
     arguments: list[str]
     launcher: Launcher
     jobs: list[PlannedJob]
+    plugins: list[str] = field(default_factory=list)
 
     @property
     def grid(self) -> list[PlannedJob]:
@@ -68,8 +69,10 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """Whether an override gives a secret: what holds them is for the eyes of its owner only."""
-        return any(redact_overrides(job.overrides) != job.overrides for job in self.jobs)
+        """Whether it holds a secret, of a job or of Hydra: what holds them is for the eyes of its owner only."""
+        plain = dataclasses.asdict(self)
+        arguments = [self.arguments, *(job.overrides for job in self.jobs)]
+        return redact(plain) != plain or any(redact_overrides(each) != each for each in arguments)
 
     def write(self, directory: Path) -> None:
         """Put the plan on the disk, in one step; raises OSError."""
@@ -108,7 +111,7 @@ def place_of(job: PlannedJob, directory: Path) -> SweepPlace:
 def _plan(document: Any, path: Path) -> Plan:
     if not isinstance(document, dict) or document.pop("version", None) != _VERSION:
         raise ConfigError(f"{path}: expected a plan of version {_VERSION}, written by this runner")
-    fields = _fields(document, Plan, path)
+    fields = _fields({"plugins": [], **document}, Plan, path)  # plans of earlier versions name none
     launcher = Launcher(**_fields(fields["launcher"], Launcher, path))
     jobs = [PlannedJob(**_fields(job, PlannedJob, path)) for job in fields["jobs"]]
     for job in jobs:

@@ -15,6 +15,7 @@ from runner.sweep.table import (
     number,
     rank,
     shown_metrics,
+    shown_value,
     status_text,
     step_milliseconds,
     swept_values,
@@ -85,7 +86,7 @@ def repetition_table(groups: Sequence[Repetition], monitor: Monitor, *, columns_
     headers = [header for name in metrics for header in _headers(f"best {name}", columns_apart)]
     rows = tuple(
         (
-            *(group.swept.get(key, "") for key in keys),
+            *(shown_value(group.swept, key) for key in keys),
             str(len(group.finished)),
             *(cell for name in metrics for cell in _cells(group.values(name), columns_apart)),
             number(mean_of([time for job in group.finished if (time := step_milliseconds(job)) is not None]), 2),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.monitor import Monitor
+from runner.redaction import redact_overrides
 from runner.sweep.outcome import FINISHED, Outcome
 
 _METRICS = ("test/accuracy", "test/loss", "train/loss")
@@ -70,7 +71,7 @@ def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
     order = sorted(range(len(outcomes)), key=lambda job: _rank(outcomes[job], monitor))
     rows = tuple(
         (
-            *(swept[job].get(key, "") for key in keys),
+            *(shown_value(swept[job], key) for key in keys),
             *(number(outcomes[job].best.get(name), 4) for name in metrics),
             number(step_milliseconds(outcomes[job]), 2),
             status_text(outcomes[job]),
@@ -81,11 +82,17 @@ def sweep_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
 
 
 def swept_values(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
-    """For each job the overrides that are not the same in all of them; of a single job, all."""
+    """For each job the overrides that are not the same in all of them; of a single job, all. Secrets are in them."""
     jobs = [_overrides(outcome) for outcome in outcomes]
     if len(jobs) < 2:
         return jobs
     return [{key: value for key, value in job.items() if any(o.get(key) != value for o in jobs)} for job in jobs]
+
+
+def shown_value(values: Mapping[str, str], key: str) -> str:
+    """A cell with the value of ``key``, empty where there is none, hidden where it looks secret."""
+    (shown,) = redact_overrides([f"{key}={values.get(key, '')}"])
+    return shown.partition("=")[2]
 
 
 def shown_metrics(outcomes: Sequence[Outcome], monitor: Monitor) -> list[str]:

@@ -72,6 +72,7 @@ def run(
     require_memory(experiment)
     start = None if resume else fresh_start(experiment)
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
+        directory.summary_json.unlink(missing_ok=True)  # of an earlier start, no news of this one
         if placement is None:
             directory.placement_json.unlink(missing_ok=True)
         _store(config, directory)

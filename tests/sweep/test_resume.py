@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,10 @@ def stop_at_seed(seed: int, error: Exception) -> Any:
             raise error
 
     return act
+
+
+def refuse(error: BaseException) -> None:
+    raise error
 
 
 @pytest.fixture
@@ -84,6 +89,19 @@ def test_a_job_that_died_without_a_word_goes_on(interrupted: FakeLife, folder: P
     (folder / "sweep" / "0" / "run.json").write_text("{}")
     assert main(RESUME) == 0
     assert (interrupted.calls[0].config.seed, interrupted.calls[0].resume) == (1, True)
+
+
+@pytest.mark.parametrize(("ended", "trained"), [(1, []), (-1, [2])], ids=["newer", "older"])
+def test_of_a_summary_and_a_failure_the_newer_tells(
+    interrupted: FakeLife, folder: Path, ended: int, trained: list[int]
+):
+    """As after `runner resume=sweep/1`, of which the sweep was not told."""
+    summary, failure = (folder / "sweep" / "1" / name for name in ("summary.json", "failure.json"))
+    summary.write_text((folder / "sweep" / "0" / "summary.json").read_text())
+    noted = failure.stat().st_mtime_ns
+    os.utime(summary, ns=(noted + ended, noted + ended))
+    assert main(RESUME) == 0
+    assert [call.config.seed for call in interrupted.calls if call.config.seed == 2] == trained
 
 
 def test_a_run_goes_on_with_the_machine_values_it_began_with(interrupted: FakeLife, folder: Path):
@@ -141,6 +159,19 @@ def test_a_grid_that_is_accepted_gives_new_jobs_new_numbers(interrupted: FakeLif
     ]
     assert main([*RESUME, "--accept-changes", "seed=3,6"]) == 0
     assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls[2:]] == [(3, "2"), (6, "5")]
+
+
+@pytest.mark.parametrize(("seed", "trained"), [("seed=1,6", [6]), ("train.batch_size=1", [])])
+def test_what_a_killed_change_left_is_not_trained(
+    fake_life: FakeLife, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: str, trained: list[int]
+):
+    main([*SWEEP, "seed=1", "train.batch_size=8", "parallelism.workers=2"])
+    with monkeypatch.context() as patch:
+        patch.setattr("runner.sweep.plan.Plan.write", lambda self, directory: refuse(KeyboardInterrupt()))
+        assert main([*RESUME, "--accept-changes", "seed=1,5"]) == 130
+    assert (folder / "sweep" / "1" / "frozen.yaml").exists()
+    main([*RESUME, "--accept-changes", seed])
+    assert [call.config.seed for call in fake_life.calls[1:]] == trained
 
 
 def test_a_further_key_makes_further_jobs(fake_life: FakeLife, folder: Path):

@@ -162,9 +162,15 @@ def test_values_swept_by_a_configuration_are_swept_values_too(fake_life: FakeLif
     ]
 
 
-def test_a_sweep_over_secrets_shows_none_of_them(fake_life: FakeLife, folder: Path, capsys: Capture):
+@pytest.mark.parametrize("seeds", ["2", "2,3"])
+def test_a_sweep_over_secrets_shows_none_of_them(fake_life: FakeLife, folder: Path, capsys: Capture, seeds: str):
     arguments = [argument for argument in SWEEP if argument != "tracking=none"]
     fake_life.act = fail_on_seed_2
-    assert main([*arguments, "tracking.experiment=a,b", "seed=2", "tracking.uri=http://me:hunter2@127.0.0.1:9"]) == 1
+    uris = ",".join(f"http://me:{secret}@127.0.0.1:9" for secret in ("hunter2", "hunter3"))
+    assert main([*arguments, f"seed={seeds}", f"tracking.uri={uris}"]) == 1
     out, err = capsys.readouterr()
-    assert "hunter2" not in out + err + (folder / "sweep" / "jobs.csv").read_text()
+    tables = "".join(path.read_text() for path in (folder / "sweep").glob("*.*") if path.suffix in (".csv", ".md"))
+    assert "hunter" not in out + err + tables
+    jobs = 2 * len(seeds.split(","))
+    assert [row["tracking.uri"].replace("\\", "") for row in rows(folder)] == ["http://[redacted]@127.0.0.1:9"] * jobs
+    assert out.count("[redacted]") == 2, "rows of different secrets stay apart"

@@ -11,7 +11,7 @@ import pytest
 from runner.config.configuration import load_stored
 from runner.records.summary import Summary
 from runner.training.build import build
-from runner.training.life import run
+from runner.training.life import _Life, run
 from tests.small_runs import small_config
 
 STRATEGIES = (
@@ -61,6 +61,23 @@ def test_each_configuration_is_kept_under_the_last_start_that_went_by_it(tmp_pat
     assert strategy_in(tmp_path / "config-3.yaml") == ("async_data", 2)
     assert strategy_in(tmp_path / "config.yaml") == ("single", 1)
     assert (summary.steps, summary.strategy) == (6, "single")
+
+
+def test_a_start_that_is_killed_leaves_no_summary_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train(tmp_path, "train.steps=2").status == "finished"
+    there = []
+    execute = _Life.execute
+
+    def look(life: _Life) -> Summary:
+        there.append((tmp_path / "summary.json").exists())
+        return execute(life)
+
+    monkeypatch.setattr(_Life, "execute", look)
+    train(tmp_path, "train.steps=4", resume=True)
+    assert there == [False]
+    assert Summary.read(tmp_path / "summary.json").steps == 4
 
 
 def test_a_placement_is_that_of_the_strategy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,66 @@
+"""A sweep with plugins: whoever takes it up again has the same ones, from the same sources."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from runner.cli import main
+from runner.errors import Interrupted
+from tests.fake_life import Call, FakeLife
+from tests.plugin_tables import EXAMPLES, restored_tables
+from tests.refusal import Capture, refused
+
+SWEEP = ["--plugin", "all_conv.py", "-m", "--config-dir", "conf", "model=all_conv", "tracking=none"]
+RESUME = ["sweep", "resume", "sweep"]
+
+
+@pytest.fixture
+def interrupted(fake_life: FakeLife, folder: Path) -> FakeLife:
+    """A sweep over two seeds of a model that a plugin brings, stopped in its first job."""
+    shutil.copytree(EXAMPLES / "own_model", folder, dirs_exist_ok=True)
+
+    def stop(call: Call) -> None:
+        raise Interrupted(2)
+
+    fake_life.act = stop
+    with restored_tables():
+        assert main([*SWEEP, "hydra.sweep.dir=sweep", "seed=1,2"]) == 130
+    fake_life.act = lambda call: None
+    fake_life.calls.clear()
+    return fake_life
+
+
+def test_a_sweep_goes_on_with_its_plugins_unasked(interrupted: FakeLife) -> None:
+    with restored_tables():
+        assert main(RESUME) == 0
+    assert [call.config.model.name for call in interrupted.calls] == ["all_conv", "all_conv"]
+    with restored_tables():
+        assert main([*RESUME, "--accept-changes", "seed=3"]) == 0
+    with restored_tables():
+        assert main([*RESUME, "seed=3"]) == 0, "the changed plan knows them too"
+
+
+@pytest.mark.parametrize("given", [[], ["--plugin", "all_conv.py"]])
+def test_a_plugin_that_was_edited_is_refused(
+    interrupted: FakeLife, folder: Path, capsys: Capture, given: list[str]
+) -> None:
+    with (folder / "all_conv.py").open("a") as file:
+        file.write("# edited\n")
+    with restored_tables():
+        message = refused([*given, *RESUME], capsys)
+    assert "a sweep goes on with the plugins it was started with: " in message
+    assert f"{folder / 'all_conv.py'} was changed: its SHA-256 is" in message
+    assert interrupted.calls == []
+
+
+def test_a_plan_of_before_names_no_plugins(interrupted: FakeLife, folder: Path) -> None:
+    path = folder / "sweep" / "plan.json"
+    stored = json.loads(path.read_text())
+    del stored["plugins"]
+    path.write_text(json.dumps(stored))
+    with restored_tables():
+        assert main(["--plugin", "all_conv.py", *RESUME]) == 0
