@@ -282,9 +282,12 @@ def _require_resumable(experiment: Experiment, resume: bool) -> None:
 
 
 def _require_whole_record(experiment: Experiment) -> None:
-    """Raise ConfigError where a record that is to be repeated ends before the run does."""
+    """Raise ConfigError where a record that is to be repeated ends before the run does.
+
+    With train.patience a run may end early, and its repetition then does after the same update.
+    """
     recorded, total = experiment.program.replayed_steps, experiment.total_steps
-    if recorded is not None and recorded < total:
+    if recorded is not None and recorded < total and experiment.config.train.patience is None:
         config: Any = experiment.config
         raise ConfigError(
             f"parallelism.replay={config.parallelism.replay}: it has {recorded} updates, but {total} are to be made: "
