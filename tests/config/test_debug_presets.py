@@ -74,7 +74,8 @@ def test_profile_can_be_built_for_every_strategy(overrides: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("experiment", sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml")))
-def test_profile_can_be_built_for_every_experiment(experiment: str) -> None:
+@pytest.mark.parametrize("preset", ["fast", "overfit", "profile"])
+def test_presets_can_be_built_for_every_experiment(preset: str, experiment: str) -> None:
     assert (
         build(composed("+debug=profile", f"experiment={experiment}", "cluster.threads_per_worker=1")).total_steps == 30
     )
