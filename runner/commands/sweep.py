@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     sweep_dir = Path(options.directory).absolute()
     if options.verb == "job":
-        run_here(sweep_dir, options.number, options.cores)
+        run_here(sweep_dir, options.number, options.cores, debug=options.debug)
         return 0
     if options.verb == "status":
         show_plan(Plan.read(sweep_dir), sweep_dir)
@@ -72,7 +72,7 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
             plan = _with_grid(plan, sweep_dir, options.overrides, accept=options.accept_changes)
         done = (FINISHED,) if options.retry_failed else (FINISHED, FAILED)
         jobs = [job for job in plan.grid if read_outcome(job, sweep_dir).status not in done]
-        return run_planned(plan, sweep_dir, _frozen(jobs, sweep_dir))
+        return run_planned(plan, sweep_dir, _frozen(jobs, sweep_dir), debug=options.debug)
 
 
 def _install(plan: Plan, sweep_dir: Path) -> None:
@@ -125,6 +125,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="runner sweep", description=_DESCRIPTION, formatter_class=_AS_WRITTEN)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of a job that fails")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{resume,status}")
     resume = verbs.add_parser(
         "resume", help="do what is left of a sweep", description=_RESUME, formatter_class=_AS_WRITTEN
