@@ -26,11 +26,13 @@ class Verb:
     """A command other than training.
 
     text: its line in the help; empty for an internal one. plugins: whether it reads the tables that plugins add to.
+    debug: whether it takes --debug itself, first.
     """
 
     text: str
     run: Callable[[Sequence[str]], int]
     plugins: bool = True
+    debug: bool = False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,7 +78,7 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
     references, arguments = split_plugins(arguments)
     first = arguments[0] if arguments else ""
     if first in VERBS:
-        return _run_verb(first, references, arguments[1:])
+        return _run_verb(first, references, arguments[1:], debug=debug)
     if "--help" in arguments or "-h" in arguments:
         return _help()
     if "--version" in arguments:
@@ -87,13 +89,13 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
     return _train(arguments, debug=debug)
 
 
-def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str]) -> int:
+def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str], *, debug: bool) -> int:
     verb = VERBS[name]
     if verb.plugins:
         install_plugins(references)
     elif references:
         raise ConfigError(f"--plugin {references[0]}: `runner {name}` reads no configuration; leave it out")
-    return verb.run(arguments)
+    return verb.run([DEBUG_OPTION, *arguments] if debug and verb.debug else arguments)
 
 
 def _help() -> int:
@@ -226,7 +228,9 @@ VERBS: dict[str, Verb] = {
     "list": Verb("models, data, optimizers, schedules, strategies, experiments, debug presets, a line each", _list),
     "eval": Verb("score a trained network, on its own dataset or another", _eval),
     "predict": Verb("say which classes a trained network sees in images and arrays", _predict),
-    "sweep": Verb("take a sweep up again where it was stopped (resume DIR), or print its table (status DIR)", _sweep),
+    "sweep": Verb(
+        "take a sweep up again where it was stopped (resume DIR), or print its table (status DIR)", _sweep, debug=True
+    ),
     "data": Verb("list the datasets, or fetch one into the cache", _data),
     "ui": Verb("show the recorded runs in the browser (MLflow, on this machine only)", _ui, plugins=False),
     "doctor": Verb("what this machine and installation offer, and what they lack", _doctor, plugins=False),

@@ -180,7 +180,11 @@ def _git() -> Iterator[Finding]:
     if command is None:
         yield Finding("git", "not found; runs are recorded without a commit")
         return
-    answer = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    try:
+        answer = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding("git", f"does not answer: {error}; runs are recorded without a commit")
+        return
     yield Finding("git", answer.stdout.strip().removeprefix("git version "))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import sqlite3
 import urllib.error
 import urllib.request
@@ -40,5 +41,5 @@ def _answer_of_server(uri: str) -> str:
             return "answers"
     except urllib.error.HTTPError as error:
         return f"answers with {error.code}"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return f"does not answer: {error}; records would wait in each run's directory"

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.commands.planned_sweep import run_here, run_planned
+from runner.commands.plugins import OPTION
 from runner.config import hydra_app
 from runner.config.hydra_app import Job
 from runner.config.hydra_command_line import quoted
 from runner.errors import ConfigError
-from runner.plugin import install, pinned_references
+from runner.plugin import changed_plugins, pinned_references, provenance
+from runner.plugin.loading import PIN
 from runner.sweep.freezing import freeze_sweep, sweep_directory
 from runner.sweep.grid import change_of, changed_plan, merged_arguments
 from runner.sweep.locks import sweep_lock
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     sweep_dir = Path(options.directory).absolute()
     if options.verb == "job":
-        run_here(sweep_dir, options.number, options.cores)
+        run_here(sweep_dir, options.number, options.cores, debug=options.debug)
         return 0
     if options.verb == "status":
         show_plan(Plan.read(sweep_dir), sweep_dir)
@@ -72,20 +74,26 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
                 f"{sweep_dir}: the sweep was started in {plan.folder}, where its relative paths begin, and that is no "
                 "directory any more; put it back"
             )
-        _install(plan, sweep_dir)
+        _require_plugins(plan, sweep_dir)
         if options.overrides or options.accept_changes:
             plan = _with_grid(plan, sweep_dir, options.overrides, accept=options.accept_changes)
         done = (FINISHED,) if options.retry_failed else (FINISHED, FAILED)
         jobs = [job for job in plan.grid if read_outcome(job, sweep_dir).status not in done]
-        return run_planned(plan, sweep_dir, _frozen(jobs, sweep_dir))
+        return run_planned(plan, sweep_dir, _frozen(jobs, sweep_dir), debug=options.debug)
 
 
-def _install(plan: Plan, sweep_dir: Path) -> None:
-    """Load the plugins that the sweep was started with, from the same sources; raises ConfigError where one changed."""
-    try:
-        install(plan.plugins)
-    except ConfigError as error:
-        raise ConfigError(f"{sweep_dir}: a sweep goes on with the plugins it was started with: {error}") from error
+def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
+    """Raise ConfigError unless the plugins that the sweep was started with are loaded, from the same sources.
+
+    They are named by the command line, like all code: a stored plan executes nothing.
+    """
+    recorded = dict(reference.split(PIN, 1) for reference in plan.plugins)
+    for changed in changed_plugins(recorded):
+        raise ConfigError(f"{sweep_dir}: {changed}; a sweep goes on with the plugins it was started with")
+    missing = [reference for reference in recorded if reference not in provenance()]
+    if missing:
+        options = " ".join(f"{OPTION} {reference}" for reference in missing)
+        raise ConfigError(f"{sweep_dir}: the sweep needs its plugins: runner {options} sweep resume {sweep_dir}")
 
 
 def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept: bool) -> Plan:
@@ -132,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="runner sweep", description=_DESCRIPTION, epilog=_EXAMPLE, formatter_class=_AS_WRITTEN
     )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of a job that fails")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{resume,status}")
     resume = verbs.add_parser(
         "resume", help="do what is left of a sweep", description=_RESUME, formatter_class=_AS_WRITTEN

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,12 @@ CONFIG_FILE = "config.yaml"
 PLACEMENT_FILE = "placement.json"
 """Where the layers of a model-parallel run are, in its directory."""
 
-_STATE_FILE = "run.json"
+RUN_FILE = "run.json"
+"""Which run a directory holds; there as soon as the run has begun."""
+
+SUMMARY_FILE = "summary.json"
+"""The record of a run, in its directory."""
+
 _STATE_VERSION = 1
 _MAX_STATE_BYTES = 65_536
 _MAX_PID_BYTES = 20
@@ -110,10 +116,10 @@ class RunDirectory:
         Another one, by which earlier starts went, is kept beside it as ``config-N.yaml``, N being the last of them.
         """
         stored = self.config_yaml
-        mode = 0o600 if private else 0o666
         if stored.exists() and (earlier := stored.read_bytes()) != text:
+            mode = stat.S_IMODE(stored.stat().st_mode)  # it may hold a secret that the new one does not
             replace_durably(self.path / f"config-{self.epoch - 1}.yaml", earlier, mode)
-        replace_durably(stored, text, mode)
+        replace_durably(stored, text, 0o600 if private else 0o666)
 
     @property
     def code_diff(self) -> Path:
@@ -133,7 +139,7 @@ class RunDirectory:
     @property
     def summary_json(self) -> Path:
         """The record of the run."""
-        return self.path / "summary.json"
+        return self.path / SUMMARY_FILE
 
     @property
     def metrics_jsonl(self) -> Path:
@@ -213,9 +219,9 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _require_run(path: Path) -> None:
     """Refuse before anything is created: the path given to resume may be a mistake."""
-    if not (path / _STATE_FILE).exists():
+    if not (path / RUN_FILE).exists():
         raise ConfigError(
-            f"resume={path}: there is no run to resume (no {_STATE_FILE}); expected the directory of an earlier run"
+            f"resume={path}: there is no run to resume (no {RUN_FILE}); expected the directory of an earlier run"
         )
 
 
@@ -244,7 +250,7 @@ def _next_state(path: Path, resume: bool) -> _State:
     if resume:
         state = _read_state(path)
         return replace(state, epoch=state.epoch + 1)
-    if os.path.lexists(path / _STATE_FILE):
+    if os.path.lexists(path / RUN_FILE):
         raise DirectoryInUseError(
             f"{path} already holds a run: continue it with `runner resume={path}`, or choose another "
             "directory with hydra.run.dir=DIR"
@@ -254,12 +260,12 @@ def _next_state(path: Path, resume: bool) -> _State:
 
 def _write_state(path: Path, state: _State) -> None:
     document = {"version": _STATE_VERSION, **asdict(state)}
-    replace_durably(path / _STATE_FILE, (json.dumps(document, indent=1) + "\n").encode())
+    replace_durably(path / RUN_FILE, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def _read_state(path: Path) -> _State:
     """Read ``run.json`` strictly: it decides which run the next checkpoints and metrics belong to."""
-    file = path / _STATE_FILE
+    file = path / RUN_FILE
     try:
         document = json.loads(read_regular(file, _MAX_STATE_BYTES))
     except (ValueError, RecursionError):

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import CheckpointError, ConfigError
-from runner.records.run_directory import run_and_starts
+from runner.records.run_directory import CONFIG_FILE, RUN_FILE, SUMMARY_FILE, run_and_starts
 from runner.records.summary import Summary
-
-CONFIG_FILE = "config.yaml"
-SUMMARY_FILE = "summary.json"
-_STATE_FILE = "run.json"
 
 _PLACES = ("outputs/*/*", "outputs/*", "multirun/*/*/*", "multirun/*/*")
 """Where runs lie below a working directory, unless they were told otherwise."""
@@ -48,7 +44,7 @@ def read_run(path: Path) -> StoredRun:
     Raises ConfigError where it is none, CheckpointError and DataError where its run.json or summary.json is damaged.
     """
     path = path.absolute()
-    for name in (CONFIG_FILE, _STATE_FILE):
+    for name in (CONFIG_FILE, RUN_FILE):
         if not (path / name).is_file():
             raise ConfigError(f"{path} holds no {name}: not the directory of a run")
     run_id, starts = run_and_starts(path)
@@ -83,7 +79,7 @@ def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> 
 
 def _run_directories(folder: Path) -> Iterator[Path]:
     for place in _PLACES:
-        yield from sorted(file.parent for file in folder.glob(f"{place}/{_STATE_FILE}"))
+        yield from sorted(file.parent for file in folder.glob(f"{place}/{RUN_FILE}"))
 
 
 def _is_run(path: Path, text: str) -> bool:

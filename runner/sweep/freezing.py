@@ -11,8 +11,9 @@ from runner.config.hydra_app import Job
 from runner.console import print_error
 from runner.errors import ConfigError, DirectoryInUseError
 from runner.files import create_directory, replace_durably
+from runner.records.run_directory import RUN_FILE
 from runner.redaction import redact
-from runner.sweep.outcome import FAILURE_FILE, RUN_FILE, note_failure
+from runner.sweep.outcome import FAILURE_FILE, note_failure
 from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan, PlannedJob
 
 HYDRA_FILE = "multirun.yaml"

@@ -11,11 +11,10 @@ from runner.config.configuration import fix_machine_values, load_stored
 from runner.config.schema import Config
 from runner.console import print_error
 from runner.errors import Interrupted, RunnerError
+from runner.records.run_directory import CONFIG_FILE, RUN_FILE
 from runner.sweep.locks import job_lock
-from runner.sweep.outcome import FINISHED, RUN_FILE, forget, note_failure, recorded
+from runner.sweep.outcome import FINISHED, forget, note_failure, recorded
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
-
-CONFIG_FILE = "config.yaml"
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import DirectoryInUseError, Interrupted, RunnerError
+from runner.records.run_directory import RUN_FILE, SUMMARY_FILE
 from runner.records.summary import Failure, Summary, processor, versions
 from runner.sweep.locks import job_is_running
 from runner.sweep.plan import PlannedJob
 
-SUMMARY_FILE = "summary.json"
 FAILURE_FILE = "failure.json"
 """A summary of a job that failed where its run could not write one, or must not: before it was a run, or killed."""
 
 _RECORDS = (FAILURE_FILE, SUMMARY_FILE)
 """The newer tells: a run that was taken up elsewhere meanwhile may have come further than its sweep knows."""
-
-RUN_FILE = "run.json"
-"""There as soon as a job's run has begun."""
 
 FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
 RUNNING, KILLED, NOT_STARTED = "running", "killed", "not started"

@@ -25,8 +25,7 @@ from runner.records.data_facts import write_facts
 from runner.records.decisions import dropped_by_worker
 from runner.records.provenance import Provenance, provenance_here
 from runner.records.record import Record
-from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, RunDirectory
-from runner.records.stored_run import SUMMARY_FILE
+from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, SUMMARY_FILE, RunDirectory
 from runner.records.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
 from runner.records.tags import summary_tags
 from runner.redaction import SecretlessFormatter, redact
@@ -298,9 +297,12 @@ def _require_same_plugins(run_dir: Path) -> None:
 
 
 def _require_whole_record(experiment: Experiment) -> None:
-    """Raise ConfigError where a record that is to be repeated ends before the run does."""
+    """Raise ConfigError where a record that is to be repeated ends before the run does.
+
+    With train.patience a run may end early, and its repetition then does after the same update.
+    """
     recorded, total = experiment.program.replayed_steps, experiment.total_steps
-    if recorded is not None and recorded < total:
+    if recorded is not None and recorded < total and experiment.config.train.patience is None:
         config: Any = experiment.config
         raise ConfigError(
             f"parallelism.replay={config.parallelism.replay}: it has {recorded} updates, but {total} are to be made: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -86,6 +87,18 @@ def test_a_machine_without_git_is_no_trouble(folder: Path, capsys: Capture, monk
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     assert main(["doctor"]) == 0
     assert "not found; runs are recorded without a commit" in report(capsys)
+
+
+@pytest.mark.parametrize("error", [OSError("no"), subprocess.TimeoutExpired("git", 10)])
+def test_git_that_does_not_answer_is_no_trouble(error: Exception, monkeypatch: pytest.MonkeyPatch):
+    def fail(*arguments: object, **settings: object) -> None:
+        raise error
+
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "git")
+    monkeypatch.setattr(doctor.subprocess, "run", fail)
+    (finding,) = doctor._git()
+    assert finding.found == f"does not answer: {error}; runs are recorded without a commit"
+    assert not finding.trouble
 
 
 @pytest.mark.parametrize(

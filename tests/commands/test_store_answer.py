@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -59,3 +60,19 @@ def test_a_server_that_is_away_is_said_to_be(folder: Path, monkeypatch: pytest.M
     assert "does not answer: " in store_answer()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://127.0.0.1:9/x")
     assert store_answer() == "not asked"
+
+
+def test_a_port_that_does_not_speak_http_does_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"220 mail ready\r\n")
+
+        thread = Thread(target=greet)
+        thread.start()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert store_answer().startswith("does not answer: 220 mail ready")
+        thread.join()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.conf_dir import conf_dir
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from runner.data.limits import facts_of
@@ -70,6 +71,14 @@ def test_fast_and_overfit_can_be_built_for_every_strategy(overrides: tuple[str, 
 def test_profile_can_be_built_for_every_strategy(overrides: tuple[str, ...]) -> None:
     experiment = build(small_config("train.steps=25", "+debug=profile", *overrides))
     assert (experiment.config.trace, experiment.config.trace_steps) == (True, 5)
+
+
+@pytest.mark.parametrize("experiment", sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml")))
+@pytest.mark.parametrize("preset", ["fast", "overfit", "profile"])
+def test_presets_can_be_built_for_every_experiment(preset: str, experiment: str) -> None:
+    assert (
+        build(composed("+debug=profile", f"experiment={experiment}", "cluster.threads_per_worker=1")).total_steps == 30
+    )
 
 
 def test_overfit_learns_its_examples_by_heart(tmp_path: Path) -> None:

@@ -234,3 +234,12 @@ def test_lock_does_not_follow_a_link(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="symbolic link"):
         start(tmp_path)
     assert not (tmp_path / "target").exists()
+
+
+def test_an_earlier_configuration_stays_as_private_as_it_was(tmp_path: Path) -> None:
+    for resume, text, private in ((False, b"token: 1", True), (True, b"seed: 1", False)):
+        with RunDirectory.open(tmp_path, resume) as directory:
+            directory.store_configuration(text, private=private)
+    assert (tmp_path / "config-1.yaml").read_bytes() == b"token: 1"
+    assert (tmp_path / "config-1.yaml").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "config.yaml").stat().st_mode & 0o044

@@ -15,6 +15,7 @@ from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture, refused
 
 SWEEP = ["--plugin", "all_conv.py", "-m", "--config-dir", "conf", "model=all_conv", "tracking=none"]
+PLUGIN = ["--plugin", "all_conv.py"]
 RESUME = ["sweep", "resume", "sweep"]
 
 
@@ -34,26 +35,31 @@ def interrupted(fake_life: FakeLife, folder: Path) -> FakeLife:
     return fake_life
 
 
-def test_a_sweep_goes_on_with_its_plugins_unasked(interrupted: FakeLife) -> None:
+def test_a_sweep_goes_on_with_its_plugins(interrupted: FakeLife) -> None:
     with restored_tables():
-        assert main(RESUME) == 0
+        assert main([*PLUGIN, *RESUME]) == 0
     assert [call.config.model.name for call in interrupted.calls] == ["all_conv", "all_conv"]
-    with restored_tables():
-        assert main([*RESUME, "--accept-changes", "seed=3"]) == 0
-    with restored_tables():
-        assert main([*RESUME, "seed=3"]) == 0, "the changed plan knows them too"
 
 
-@pytest.mark.parametrize("given", [[], ["--plugin", "all_conv.py"]])
-def test_a_plugin_that_was_edited_is_refused(
-    interrupted: FakeLife, folder: Path, capsys: Capture, given: list[str]
-) -> None:
+def test_a_stored_sweep_loads_no_code_by_itself(interrupted: FakeLife, folder: Path, capsys: Capture) -> None:
+    with restored_tables():
+        message = refused(RESUME, capsys)
+    plugin = folder / "all_conv.py"
+    assert f"the sweep needs its plugins: runner --plugin {plugin} sweep resume {folder / 'sweep'}" in message
+    with restored_tables():
+        assert main([*PLUGIN, *RESUME, "--accept-changes", "seed=3"]) == 0
+    capsys.readouterr()
+    with restored_tables():
+        assert "the sweep needs its plugins" in refused([*RESUME, "seed=3"], capsys), "the changed plan knows them too"
+
+
+def test_a_plugin_that_was_edited_is_refused(interrupted: FakeLife, folder: Path, capsys: Capture) -> None:
     with (folder / "all_conv.py").open("a") as file:
         file.write("# edited\n")
     with restored_tables():
-        message = refused([*given, *RESUME], capsys)
-    assert "a sweep goes on with the plugins it was started with: " in message
-    assert f"{folder / 'all_conv.py'} was changed: its SHA-256 is" in message
+        message = refused([*PLUGIN, *RESUME], capsys)
+    assert f"plugin {folder / 'all_conv.py'} was changed: its SHA-256 was" in message
+    assert "a sweep goes on with the plugins it was started with" in message
     assert interrupted.calls == []
 
 
@@ -63,4 +69,4 @@ def test_a_plan_of_before_names_no_plugins(interrupted: FakeLife, folder: Path) 
     del stored["plugins"]
     path.write_text(json.dumps(stored))
     with restored_tables():
-        assert main(["--plugin", "all_conv.py", *RESUME]) == 0
+        assert main([*PLUGIN, *RESUME]) == 0

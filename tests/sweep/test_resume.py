@@ -70,6 +70,13 @@ def test_what_is_done_is_not_done_again_and_the_rest_is(interrupted: FakeLife, f
     assert [row["status"] for row in rows(folder)] == ["finished"] * 4
 
 
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+def test_a_job_that_fails_shows_its_traceback_when_asked(interrupted: FakeLife, capsys: Capture, debug: list[str]):
+    interrupted.act = stop_at_seed(2, NumericError("the loss is nan"))
+    assert main([*RESUME, *debug]) == 1
+    assert ("Traceback" in capsys.readouterr().err) == bool(debug)
+
+
 def test_failed_jobs_are_left_alone_when_asked(interrupted: FakeLife, folder: Path):
     assert main([*RESUME, "--no-retry-failed"]) == 1
     assert [call.config.seed for call in interrupted.calls] == [3, 4]
