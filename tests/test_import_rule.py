@@ -65,16 +65,14 @@ MAY_IMPORT = {
     "config.hydra_frozen": "config.hydra_command_line sweep.launcher",
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
-    "training": "config records strategies data checkpoint tracking tracing engine errors files signals cleanup"
-    " plugin processor memory sweep.place",
-    "training.life": "training config.configuration config records checkpoint tracking engine errors files signals"
-    " cleanup plugin sweep.place redaction",
+    "training": "config config.configuration records strategies data checkpoint tracking tracing plugin engine errors"
+    " files signals cleanup processor memory redaction sweep.place",
     # Commands.
     "sweep": "config config.configuration config.hydra_app sweep.launcher sweep.place console records files errors"
     " redaction",
     "sweep.place": "",
     "sweep.launcher": "errors",
-    "commands": "training training.life sweep config config.configuration config.hydra_app config.hydra_frozen"
+    "commands": "training sweep config config.configuration config.hydra_app config.hydra_frozen"
     " config.overriding records checkpoint optimizers engine data tracking plugin console cores memory processor files"
     " errors redaction",
     "cli": "commands config records console data errors engine.worker",

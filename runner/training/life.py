@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from runner.checkpoint import CheckpointMeta, weights_sha256
 from runner.cleanup import at_the_end
-from runner.config.configuration import dump, load_stored, to_plain
-from runner.config.monitor import keeps_best, monitor_of
+from runner.config.configuration import dump, to_plain
 from runner.config.schema import Config
 from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
-from runner.errors import ConfigError, Interrupted, NonFiniteLossError, RunnerError
+from runner.errors import NonFiniteLossError
 from runner.files import replace_durably
-from runner.plugin import changed_plugins, provenance
 from runner.records.data_facts import write_facts
-from runner.records.decisions import dropped_by_worker
 from runner.records.provenance import Provenance, provenance_here
 from runner.records.record import Record
-from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, SUMMARY_FILE, RunDirectory
-from runner.records.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
+from runner.records.run_directory import RunDirectory
+from runner.records.summary import Summary
 from runner.records.tags import summary_tags
 from runner.redaction import SecretlessFormatter, redact
 from runner.signals import StopRequest
@@ -40,8 +35,14 @@ from runner.training.graph_picture import draw_graph
 from runner.training.memory import require_memory
 from runner.training.non_finite import name_the_node
 from runner.training.placement import placement_text
-from runner.training.standing import Standing
+from runner.training.preconditions import (
+    kept_placement,
+    require_resumable,
+    require_same_plugins,
+    require_whole_record,
+)
 from runner.training.start import Start, begin, continued_start, fresh_start
+from runner.training.summing_up import draft_of, failed, status_of, summed_up
 from runner.training.trainer import Progress, Trainer
 
 log = logging.getLogger(__name__)
@@ -62,11 +63,11 @@ def run(
     ends. Raises the RunnerError that ended it, if one did.
     """
     if resume:
-        _require_same_plugins(run_dir)
-    placement = _kept_placement(config, run_dir) if resume else None
+        require_same_plugins(run_dir)
+    placement = kept_placement(config, run_dir) if resume else None
     experiment = build(config, placement)
-    _require_resumable(experiment, resume)
-    _require_whole_record(experiment)
+    require_resumable(experiment, resume)
+    require_whole_record(experiment)
     experiment.config.data.require_present()
     require_memory(experiment)
     start = None if resume else fresh_start(experiment)
@@ -78,15 +79,15 @@ def run(
         if not resume:
             write_facts(directory.path, experiment.config.data.facts())
         draft = dataclasses.replace(
-            _draft(experiment, directory, overrides), provenance=_keep_provenance(directory), repeats=repeats
+            draft_of(experiment, directory, overrides), provenance=_keep_provenance(directory), repeats=repeats
         )
         life = _Life(experiment, directory, draft, sweep, start)
         try:
             summary = life.execute()
         except BaseException as error:
-            failed = _failed(life.summary, error)
-            failed.write(directory.summary_json)
-            log.error("%s: %s", failed.status, error)
+            ended = failed(life.summary, error)
+            ended.write(directory.summary_json)
+            log.error("%s: %s", ended.status, error)
             raise
         summary.write(directory.summary_json)
         return summary
@@ -170,7 +171,7 @@ class _Life:
 
     def _train(self, session: Session, start: Start, stop: StopRequest) -> None:
         record = self._open_record(start.step)
-        with at_the_end("closing the record", lambda error: record.close(_status(error))):
+        with at_the_end("closing the record", lambda error: record.close(status_of(error))):
             record.configuration(to_plain(self._experiment.config))
             if self._directory.code_diff.exists():
                 record.artifact(self._directory.code_diff)
@@ -185,7 +186,7 @@ class _Life:
                 trainer.run()
                 weights = weights_sha256(trainer.variables())
                 self.summary = dataclasses.replace(self.summary, weights_sha256=weights)
-        self.summary = dataclasses.replace(self.summary, status=_status(None))
+        self.summary = dataclasses.replace(self.summary, status=status_of(None))
 
     def _trainer(self, session: Session, record: Record, start: Start, stop: StopRequest) -> Trainer:
         directory = self._directory
@@ -237,38 +238,9 @@ class _Life:
 
     def _sum_up(self, session: Session, record: Record, progress: Progress) -> None:
         """Put what was done so far into the summary."""
-        final, best = record.final_and_best()
-        dropped_shares, dropped_examples = dropped_by_worker(self._directory.contributors_jsonl)
-        batch_size = self._experiment.config.train.batch_size
-        busy = sum(progress.step_seconds)
-        self.summary = dataclasses.replace(
-            self.summary,
-            kernels={device: "+".join(names) for device, names in session.libraries().items()},
-            steps=progress.done,
-            examples=progress.done * batch_size,
-            wall_seconds=time.monotonic() - self._started,
-            step_time_s=step_time(progress.step_seconds),
-            examples_per_s=len(progress.step_seconds) * batch_size / busy if busy else None,
-            final=final,
-            best=best,
-            stopped=progress.stopped,
-            **self._best_checkpoint(progress.standing),
-            bytes_sent_per_worker=session.sent_bytes(),
-            peak_memory_bytes=session.peak_memory_bytes(),
-            dropped_shares=dropped_shares,
-            dropped_examples=dropped_examples,
-        )
-
-    def _best_checkpoint(self, standing: Standing) -> dict[str, Any]:
-        """What the summary says of the monitored metric."""
-        config, step = self._experiment.config, standing.best_step
-        kept = f"{self._directory.checkpoints.name}/step-{step}" if step is not None and keeps_best(config) else None
-        return {
-            "monitor": monitor_of(config).metric,
-            "best_value": standing.best,
-            "best_step": step,
-            "best_checkpoint": kept,
-        }
+        seconds = time.monotonic() - self._started
+        config, directory = self._experiment.config, self._directory
+        self.summary = summed_up(self.summary, session, record, progress, config, directory, seconds)
 
 
 def _store(config: Config, directory: RunDirectory) -> None:
@@ -277,89 +249,12 @@ def _store(config: Config, directory: RunDirectory) -> None:
     directory.store_configuration(dump(config).encode(), private=redact(plain) != plain)
 
 
-def _require_resumable(experiment: Experiment, resume: bool) -> None:
-    """Raise ConfigError for a run that repeats another and is to go on: its order is known from the beginning alone."""
-    wish = experiment.program.one_process
-    if resume and wish is not None and wish.replay is not None:
-        raise ConfigError(
-            f"resume with parallelism.replay={wish.replay}: a run is repeated from its first step on; start it anew"
-        )
-
-
-def _require_same_plugins(run_dir: Path) -> None:
-    """Raise ConfigError where a plugin is another than at the start before, whose summary this one's will replace."""
-    summary_json = run_dir / SUMMARY_FILE
-    changed = list(changed_plugins(Summary.read(summary_json).plugins)) if summary_json.is_file() else []
-    if changed:
-        raise ConfigError(
-            f"resume={run_dir}: {'; '.join(map(str, changed))}. Start it anew, or go on with the plugin as it was"
-        )
-
-
-def _require_whole_record(experiment: Experiment) -> None:
-    """Raise ConfigError where a record that is to be repeated ends before the run does.
-
-    With train.patience a run may end early, and its repetition then does after the same update.
-    """
-    recorded, total = experiment.program.replayed_steps, experiment.total_steps
-    if recorded is not None and recorded < total and experiment.config.train.patience is None:
-        config: Any = experiment.config
-        raise ConfigError(
-            f"parallelism.replay={config.parallelism.replay}: it has {recorded} updates, but {total} are to be made: "
-            "that run did not come to its end, and only what is recorded as a whole can be repeated"
-        )
-
-
-def _kept_placement(config: Config, run_dir: Path) -> Path | None:
-    """Where the layers of a run that goes on are and stay: nowhere, if another strategy is to go on."""
-    path, stored = run_dir / PLACEMENT_FILE, run_dir / CONFIG_FILE
-    if not path.exists() or (stored.exists() and load_stored(stored).parallelism != config.parallelism):
-        return None
-    return path
-
-
-def _draft(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:
-    """What is known of a run before it starts."""
-    config = experiment.config
-    return Summary(
-        run_id=directory.run_id,
-        status="failed",
-        config_hash=config_hash(to_plain(config)),
-        output_dir=str(directory.path),
-        strategy=config.parallelism.name,
-        workers=experiment.program.workers,
-        versions=versions(),
-        platform=platform.platform(),
-        processor=processor(),
-        overrides=list(overrides),
-        git_commit=git_commit(Path(__file__).parent),
-        emulated=str(experiment.emulation or ""),
-        plugins=provenance(),
-    )
-
-
 def _keep_provenance(directory: RunDirectory) -> Provenance:
     """Where this start of the run comes from; the changes of its code go to a file of the run."""
     provenance, changes = provenance_here()
     if changes:
         replace_durably(directory.code_diff, changes.encode())
     return provenance
-
-
-def _status(error: BaseException | None) -> str:
-    """Of a run that came to this end."""
-    if error is None:
-        return "finished"
-    return "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
-
-
-def _failed(summary: Summary, error: BaseException) -> Summary:
-    code = error.exit_code if isinstance(error, RunnerError) else None
-    return dataclasses.replace(
-        summary,
-        status=_status(error),
-        error=Failure(type(error).__name__, str(error), code),
-    )
 
 
 @contextmanager

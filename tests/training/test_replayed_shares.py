@@ -12,7 +12,8 @@ from runner.config.outcome import outcome_hash
 from runner.config.schema import Config
 from runner.errors import ConfigError
 from runner.training.build import build
-from runner.training.life import _require_whole_record, run
+from runner.training.life import run
+from runner.training.preconditions import require_whole_record
 from tests.small_runs import small_config
 
 BACKED = (
@@ -63,4 +64,4 @@ def test_a_record_that_is_too_short_is_refused_before_anything_is_started(tmp_pa
 def test_a_record_that_patience_ended_is_as_long_as_it_can_be(tmp_path: Path) -> None:
     patient = ("train.patience=1", "train.eval_every=2")
     path = record(tmp_path, outcome_hash(small_config(*BACKED, *patient)), SHARES[:2])
-    _require_whole_record(build(replaying(path, *patient)))
+    require_whole_record(build(replaying(path, *patient)))

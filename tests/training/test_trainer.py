@@ -170,7 +170,7 @@ def refuse(*arguments: object, **named: object) -> Any:
     ("what", "said"),
     [
         ("training.trainer.Decisions.write", "writing what was decided"),
-        ("training.life.dropped_by_worker", "summing up"),
+        ("training.summing_up.dropped_by_worker", "summing up"),
         ("records.record.Record.plots", "drawing plots"),
     ],
 )
@@ -188,7 +188,7 @@ def test_what_fails_after_a_failure_is_a_warning_and_the_record_is_closed(
 def test_what_fails_after_a_good_end_fails_the_run_and_closes_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.training.life.dropped_by_worker", refuse)
+    monkeypatch.setattr("runner.training.summing_up.dropped_by_worker", refuse)
     statuses = closings(monkeypatch)
     with pytest.raises(OSError, match="no space"):
         train(tmp_path)

@@ -1,0 +1,55 @@
+"""What must hold before a run starts or goes on, beyond what its configuration says by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from runner.config.configuration import load_stored
+from runner.config.schema import Config
+from runner.errors import ConfigError
+from runner.plugin import changed_plugins
+from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, SUMMARY_FILE
+from runner.records.summary import Summary
+from runner.training.experiment import Experiment
+
+
+def require_resumable(experiment: Experiment, resume: bool) -> None:
+    """Raise ConfigError for a run that repeats another and is to go on: its order is known from the beginning alone."""
+    wish = experiment.program.one_process
+    if resume and wish is not None and wish.replay is not None:
+        raise ConfigError(
+            f"resume with parallelism.replay={wish.replay}: a run is repeated from its first step on; start it anew"
+        )
+
+
+def require_same_plugins(run_dir: Path) -> None:
+    """Raise ConfigError where a plugin is another than at the start before, whose summary this one's will replace."""
+    summary_json = run_dir / SUMMARY_FILE
+    changed = list(changed_plugins(Summary.read(summary_json).plugins)) if summary_json.is_file() else []
+    if changed:
+        raise ConfigError(
+            f"resume={run_dir}: {'; '.join(map(str, changed))}. Start it anew, or go on with the plugin as it was"
+        )
+
+
+def require_whole_record(experiment: Experiment) -> None:
+    """Raise ConfigError where a record that is to be repeated ends before the run does.
+
+    With train.patience a run may end early, and its repetition then does after the same update.
+    """
+    recorded, total = experiment.program.replayed_steps, experiment.total_steps
+    if recorded is not None and recorded < total and experiment.config.train.patience is None:
+        config: Any = experiment.config
+        raise ConfigError(
+            f"parallelism.replay={config.parallelism.replay}: it has {recorded} updates, but {total} are to be made: "
+            "that run did not come to its end, and only what is recorded as a whole can be repeated"
+        )
+
+
+def kept_placement(config: Config, run_dir: Path) -> Path | None:
+    """Where the layers of a run that goes on are and stay: nowhere, if another strategy is to go on."""
+    path, stored = run_dir / PLACEMENT_FILE, run_dir / CONFIG_FILE
+    if not path.exists() or (stored.exists() and load_stored(stored).parallelism != config.parallelism):
+        return None
+    return path

@@ -1,0 +1,105 @@
+"""The summary of a run: as a draft before it starts, with what was done, and with how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.config.configuration import to_plain
+from runner.config.monitor import keeps_best, monitor_of
+from runner.config.schema import Config
+from runner.engine.session import Session
+from runner.errors import Interrupted, RunnerError
+from runner.plugin import provenance
+from runner.records.decisions import dropped_by_worker
+from runner.records.record import Record
+from runner.records.run_directory import RunDirectory
+from runner.records.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
+from runner.training.experiment import Experiment
+from runner.training.standing import Standing
+from runner.training.trainer import Progress
+
+
+def draft_of(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:
+    """What is known of a run before it starts."""
+    config = experiment.config
+    return Summary(
+        run_id=directory.run_id,
+        status="failed",
+        config_hash=config_hash(to_plain(config)),
+        output_dir=str(directory.path),
+        strategy=config.parallelism.name,
+        workers=experiment.program.workers,
+        versions=versions(),
+        platform=platform.platform(),
+        processor=processor(),
+        overrides=list(overrides),
+        git_commit=git_commit(Path(__file__).parent),
+        emulated=str(experiment.emulation or ""),
+        plugins=provenance(),
+    )
+
+
+def summed_up(
+    summary: Summary,
+    session: Session,
+    record: Record,
+    progress: Progress,
+    config: Config,
+    directory: RunDirectory,
+    seconds: float,
+) -> Summary:
+    """The summary with what was done so far, in so many seconds of this process."""
+    final, best = record.final_and_best()
+    dropped_shares, dropped_examples = dropped_by_worker(directory.contributors_jsonl)
+    batch_size = config.train.batch_size
+    busy = sum(progress.step_seconds)
+    return dataclasses.replace(
+        summary,
+        kernels={device: "+".join(names) for device, names in session.libraries().items()},
+        steps=progress.done,
+        examples=progress.done * batch_size,
+        wall_seconds=seconds,
+        step_time_s=step_time(progress.step_seconds),
+        examples_per_s=len(progress.step_seconds) * batch_size / busy if busy else None,
+        final=final,
+        best=best,
+        stopped=progress.stopped,
+        **_best_checkpoint(progress.standing, config, directory),
+        bytes_sent_per_worker=session.sent_bytes(),
+        peak_memory_bytes=session.peak_memory_bytes(),
+        dropped_shares=dropped_shares,
+        dropped_examples=dropped_examples,
+    )
+
+
+def _best_checkpoint(standing: Standing, config: Config, directory: RunDirectory) -> dict[str, Any]:
+    """What the summary says of the monitored metric."""
+    step = standing.best_step
+    kept = f"{directory.checkpoints.name}/step-{step}" if step is not None and keeps_best(config) else None
+    return {
+        "monitor": monitor_of(config).metric,
+        "best_value": standing.best,
+        "best_step": step,
+        "best_checkpoint": kept,
+    }
+
+
+def status_of(error: BaseException | None) -> str:
+    """Of a run that came to this end."""
+    if error is None:
+        return "finished"
+    return "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
+
+
+def failed(summary: Summary, error: BaseException) -> Summary:
+    """The summary of a run that an error ended."""
+    code = error.exit_code if isinstance(error, RunnerError) else None
+    return dataclasses.replace(
+        summary,
+        status=status_of(error),
+        error=Failure(type(error).__name__, str(error), code),
+    )
