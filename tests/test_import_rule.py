@@ -28,7 +28,8 @@ MAY_IMPORT = {
     # Arrays: NumPy and nothing of runner. A reference kernel registers itself.
     "kernels": "",
     "kernels.philox": "",
-    "kernels.registry": "",
+    "kernels.platform": "kernels.registry",
+    "kernels.registry": "kernels.platform",
     "kernels.elementwise": "",
     "kernels.reference": "kernels.elementwise kernels.philox kernels.registry",
     # Fast kernels: thin over a library each, and one module that tries them.
@@ -37,8 +38,10 @@ MAY_IMPORT = {
     "kernels.cpu.onednn": "kernels.registry kernels.reference.indexing kernels.cpu.dispatch",
     "kernels.cpu.machine_code": "kernels.registry kernels.elementwise kernels.reference.indexing kernels.cpu.dispatch",
     "kernels.cpu.loading": "kernels.registry kernels.cpu.onednn kernels.cpu.machine_code",
+    # Kernels of a card: they know of CUDA what one protocol says, but for the module that implements it.
+    "kernels.gpu": "kernels.registry kernels.platform kernels.elementwise kernels.philox",
     # The engine binds kernels through the registry; one module loads them, for a worker or for build.
-    "engine": "errors kernels.elementwise kernels.philox kernels.registry engine.transport",
+    "engine": "errors kernels.elementwise kernels.philox kernels.platform kernels.registry engine.transport",
     "engine.kernel_table": "engine kernels.cpu.loading kernels.reference kernels.registry",
     "engine.worker": "engine errors kernels.registry",
     "engine.transport": "errors",
@@ -92,6 +95,8 @@ ONLY_IN = {
     "sklearn": "data",
     "PIL": "data",
     "cffi": "kernels.cpu",
+    "cupy": "kernels.gpu.cuda kernels.gpu.cudnn",
+    "cudnn": "kernels.gpu.cudnn",
     "llvmlite": "kernels.cpu.machine_code",
     "zmq": "engine.transport commands.doctor",
     "msgpack": "engine.transport",

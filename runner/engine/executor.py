@@ -232,7 +232,7 @@ class DeviceExecutor:
     def _refuse_non_finite(self, position: int) -> None:
         instruction = self.plan.instructions[position]
         for port, slot in enumerate(instruction.outputs):
-            spec, data = self.plan.slots[slot].spec, self._operands[slot].data
+            spec, data = self.plan.slots[slot].spec, self._operands[slot].host
             if not spec.is_float or data.nbytes % np.dtype(spec.dtype).itemsize:
                 continue
             value = data.view(spec.dtype)
@@ -256,7 +256,7 @@ class DeviceExecutor:
         (value,) = self._at(instruction.inputs)
 
         def assign() -> None:
-            np.copyto(target, value.data)
+            np.copyto(target, value.host)
 
         return assign
 

@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.kernels.platform import Bytes
+
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
 FLOATS = frozenset({"float32", "float64", "bfloat16"})
@@ -72,24 +74,29 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Operand:
-    """One tensor of a bound call: what it is, how it lies, and its bytes (uint8, 64-byte aligned)."""
+    """One tensor of a bound call: what it is, how it lies, and its bytes, 64-byte aligned."""
 
     spec: Spec
     layout: Layout
-    data: NDArray[np.uint8]
+    data: Bytes
 
     @property
     def address(self) -> int:
         """Where the bytes begin."""
-        return int(self.data.ctypes.data)
+        return address_of(self.data)
+
+    @property
+    def host(self) -> NDArray[np.uint8]:
+        """The bytes, where the host has them; raises TypeError where a card does."""
+        return _on_host(self.data)
 
     @property
     def array(self) -> Array:
-        """The bytes as an array of the spec; only for plain layouts."""
+        """The bytes as an array of the spec; only for plain layouts, and on the host."""
         if not self.layout.is_plain:
             raise ValueError(f"a tensor in layout {self.layout.tag!r} was taken for a plain array")
         count = self.spec.nbytes
-        return self.data[:count].view(numpy_dtype(self.spec.dtype)).reshape(self.spec.shape)
+        return self.host[:count].view(numpy_dtype(self.spec.dtype)).reshape(self.spec.shape)
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,12 @@ class Buffers:
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
-    scratch: NDArray[np.uint8]
+    scratch: Bytes
+
+    @property
+    def host_scratch(self) -> NDArray[np.uint8]:
+        """The scratch memory, where the host has it; raises TypeError where a card does."""
+        return _on_host(self.scratch)
 
 
 @dataclass(frozen=True)
@@ -329,6 +341,17 @@ def as_array(value: Any, spec: Spec) -> Array:
     if array.shape != tuple(spec.shape) or array.dtype.name != spec.dtype:
         raise ValueError(f"came {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")
     return array
+
+
+def _on_host(data: Bytes) -> NDArray[np.uint8]:
+    if not isinstance(data, np.ndarray):
+        raise TypeError(f"memory of a card was taken for memory of the host: {data}")
+    return data
+
+
+def address_of(data: Bytes) -> int:
+    """Where bytes begin, on the host or on a card."""
+    return int(data.ctypes.data) if isinstance(data, np.ndarray) else int(data.address)  # type: ignore[attr-defined]
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:

@@ -43,11 +43,11 @@ def register(registry: Registry, library: Library) -> None:
     def bind(node: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         source, result = buffers.inputs[0], buffers.outputs[0]
         if not source.layout.tag.startswith(BITS):
-            return _reordering(library, source, result, buffers.scratch)
+            return _reordering(library, source, result, buffers.host_scratch)
         layout = _unpacked(source.layout)
-        unpacked = replace(source, layout=layout, data=buffers.scratch[: layout.nbytes])
-        reorder = in_turn(library, [_reordering(library, unpacked, result, buffers.scratch[layout.nbytes :])])
-        return _unpacking(source.data, unpacked.data, reorder)
+        unpacked = replace(source, layout=layout, data=buffers.host_scratch[: layout.nbytes])
+        reorder = in_turn(library, [_reordering(library, unpacked, result, buffers.host_scratch[layout.nbytes :])])
+        return _unpacking(source.host, unpacked.host, reorder)
 
     registry.add(Kernel("convert", "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
     _register_cast(registry, library)
@@ -68,7 +68,7 @@ def _register_cast(registry: Registry, library: Library) -> None:
         return Arrangement((source,), (wanted,), made.scratch_bytes)
 
     def bind(node: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
-        return _reordering(library, buffers.inputs[0], buffers.outputs[0], buffers.scratch)
+        return _reordering(library, buffers.inputs[0], buffers.outputs[0], buffers.host_scratch)
 
     registry.add(Kernel("cast", "cpu", "onednn", PRIORITY, FLOATS, answering(library, arrange), bind))
 

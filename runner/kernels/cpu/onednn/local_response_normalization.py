@@ -87,7 +87,7 @@ def _add_gradient(registry: Registry, library: Library) -> None:
         (x, dy), (dx,) = buffers.inputs, buffers.outputs
         forward, backward = _both_passes(library, Node(given, [x.spec, dy.spec], [dx.spec]), format_of(x.layout))
         image = forward.descriptor(dnnl.QUERY_SRC)
-        kept, scratch = np.split(buffers.scratch, [_scratch(forward, backward)[0]])
+        kept, scratch = np.split(buffers.host_scratch, [_scratch(forward, backward)[0]])
         memory = (backward.descriptor(dnnl.QUERY_WORKSPACE), replace(x, data=kept))
         first = {dnnl.SRC: (image, x), dnnl.DST: (image, dx), dnnl.WORKSPACE: memory}
         second = {dnnl.SRC: (image, x), dnnl.DIFF_DST: (image, dy), dnnl.DIFF_SRC: (image, dx), dnnl.WORKSPACE: memory}

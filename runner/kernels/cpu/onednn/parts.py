@@ -96,7 +96,7 @@ def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into
             inside = replace(whole, data=whole.data[copy.offset :])
             first, last = (piece, inside) if into else (inside, piece)
             ends = {dnnl.SRC: (copy.source, first), dnnl.DST: (copy.result, last)}
-            calls.append(bound(copy.made, ends, buffers.scratch))
+            calls.append(bound(copy.made, ends, buffers.host_scratch))
         if into:
             return _after_clearing(buffers.outputs[0], in_turn(library, calls))
         return calls
@@ -149,7 +149,7 @@ def _part_of(library: Library, whole: Any, block: _Block) -> Any:
 
 def _after_clearing(result: Operand, copy: PythonCall) -> PythonCall:
     def run() -> None:
-        result.data.fill(0)
+        result.host.fill(0)
         copy()
 
     return run

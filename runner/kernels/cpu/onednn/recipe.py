@@ -88,7 +88,7 @@ def add_kernel(
                 (*recipe.inputs, *recipe.outputs), (*buffers.inputs, *buffers.outputs), strict=True
             )
         }
-        return bound(recipe.description, arguments, buffers.scratch)
+        return bound(recipe.description, arguments, buffers.host_scratch)
 
     registry.add(Kernel(op, "cpu", "onednn", PRIORITY, dtypes, answering(library, arrange), bind))
 

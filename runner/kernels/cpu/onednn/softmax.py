@@ -70,7 +70,7 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
             dnnl.SRC: (made.descriptor(dnnl.QUERY_SRC), logits),
             dnnl.DST: (made.descriptor(dnnl.QUERY_DST), probabilities),
         }
-        normalise = in_turn(library, [bound(made, tensors, buffers.scratch)])
+        normalise = in_turn(library, [bound(made, tensors, buffers.host_scratch)])
         return _cross_entropy(normalise, logits.array, labels.array, loss.array, probabilities.array)
 
     # A loss is a sum of few small numbers: it is not computed in less than float32.

@@ -1,0 +1,38 @@
+"""CUDA C++ sources of our kernels, as text: compiled for a card when a Plan is bound, one module for a set of dtypes.
+
+A file ``NAME.cu`` of this folder is written for types that it does not define: ``text("softmax", T="float32")`` puts
+``typedef float T;`` in front, and ``common.cuh``, which has bfloat16 and what all sources use.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+C_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "bfloat16": "bfloat16",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint32": "unsigned int",
+    "bool": "bool",
+}
+"""Dtype of the engine -> type of the sources."""
+
+
+def text(name: str, /, **types: str) -> str:
+    """The source ``NAME.cu`` for these types, each a dtype of the engine; raises KeyError for a dtype it lacks."""
+    definitions = "".join(f"typedef {C_TYPES[dtype]} {alias};\n" for alias, dtype in sorted(types.items()))
+    return f"{_read('common.cuh')}\n{definitions}\n{_read(f'{name}.cu')}"
+
+
+def computed_in(dtype: str) -> str:
+    """The dtype of the arithmetic on values of ``dtype``: float32 for bfloat16, else its own."""
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+@cache
+def _read(name: str) -> str:
+    return (files(__name__) / name).read_text()

@@ -1,0 +1,24 @@
+// What all sources use. No headers: the run-time compiler has the built-in functions of CUDA and nothing else.
+
+typedef unsigned int uint32;
+typedef unsigned long long uint64;
+typedef long long int64;
+
+// bfloat16 is stored only; arithmetic is float's. The rounding is to nearest, ties to even; NaN stays NaN.
+struct bfloat16 {
+    unsigned short bits;
+
+    bfloat16() = default;
+
+    __device__ __forceinline__ explicit bfloat16(float value) {
+        uint32 word = __float_as_uint(value);
+        uint32 rounded = word + 0x7fffu + ((word >> 16) & 1u);
+        bits = (unsigned short)(((word & 0x7fffffffu) > 0x7f800000u ? word | 0x400000u : rounded) >> 16);
+    }
+
+    __device__ __forceinline__ operator float() const { return __uint_as_float((uint32)bits << 16); }
+};
+
+// First element of this thread and the distance to its next, in a loop that strides by the grid.
+__device__ __forceinline__ int64 first_element() { return (int64)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ int64 stride_of_grid() { return (int64)gridDim.x * blockDim.x; }

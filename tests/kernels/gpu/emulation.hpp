@@ -1,0 +1,174 @@
+// Just enough of CUDA to run a kernel on the host: the blocks of a grid one after the other, the threads of a block in
+// turns. A thread runs until it waits for the others; a block whose threads wait for different things is an error.
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static const
+#define __forceinline__ inline
+#define __restrict__
+#define __launch_bounds__(...)
+// Blocks run one after the other, so that what is static belongs to one block at a time.
+#define __shared__ static
+
+struct Index { unsigned int x, y, z; };
+static Index threadIdx, blockIdx, blockDim, gridDim;
+
+static inline unsigned int __float_as_uint(float v) { unsigned int w; std::memcpy(&w, &v, 4); return w; }
+static inline float __uint_as_float(unsigned int w) { float v; std::memcpy(&v, &w, 4); return v; }
+static inline int __float_as_int(float v) { int w; std::memcpy(&w, &v, 4); return w; }
+static inline unsigned int __umulhi(unsigned int a, unsigned int b) { return (unsigned int)(((std::uint64_t)a * b) >> 32); }
+static inline float __fmul_rn(float a, float b) { volatile float c = a * b; return c; }
+static inline float __fadd_rn(float a, float b) { volatile float c = a + b; return c; }
+static inline float __fsub_rn(float a, float b) { volatile float c = a - b; return c; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
+static inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+static inline double __dmul_rn(double a, double b) { volatile double c = a * b; return c; }
+static inline double __dadd_rn(double a, double b) { volatile double c = a + b; return c; }
+static inline double __dsub_rn(double a, double b) { volatile double c = a - b; return c; }
+static inline double __ddiv_rn(double a, double b) { return a / b; }
+static inline double __dsqrt_rn(double a) { return std::sqrt(a); }
+static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
+static inline long long min(long long a, long long b) { return a < b ? a : b; }
+static inline long long max(long long a, long long b) { return a > b ? a : b; }
+static inline float rsqrtf(float v) { return 1.0f / std::sqrt(v); }
+static inline double rsqrt(double v) { return 1.0 / std::sqrt(v); }
+using std::isfinite; using std::isinf; using std::isnan;
+
+namespace emulation {
+
+enum State { READY, AT_BLOCK, AT_WARP, DONE };
+constexpr std::size_t STACK = 64 << 10;
+
+struct Thread { ucontext_t context; State state; Index index; };
+static std::vector<Thread> threads;
+static std::vector<char> stacks;
+static ucontext_t scheduler;
+static int current;
+static unsigned long long exchanged[1024];
+
+inline void wait_as(State state) {
+    threads[current].state = state;
+    swapcontext(&threads[current].context, &scheduler);
+    threadIdx = threads[current].index;
+}
+
+inline bool release(int first, int last, State waiting) {
+    bool any = false;
+    for (int t = first; t < last; ++t) {
+        if (threads[t].state == DONE) { if (waiting == AT_BLOCK) continue; else continue; }
+        if (threads[t].state != waiting) return false;
+        any = true;
+    }
+    for (int t = first; t < last; ++t) if (threads[t].state == waiting) threads[t].state = READY;
+    return any;
+}
+
+// Returns 0, or 1 where threads wait for different things, or for threads that have ended.
+template <typename Body>
+int run_block(int count, bool reversed, Body body) {
+    static Body *kept;
+    kept = &body;
+    threads.resize(count);
+    stacks.resize(count * STACK);
+    for (int t = 0; t < count; ++t) {
+        Thread &each = threads[t];
+        each.state = READY;
+        each.index = {t % blockDim.x, (t / blockDim.x) % blockDim.y, t / (blockDim.x * blockDim.y)};
+        getcontext(&each.context);
+        each.context.uc_stack.ss_sp = stacks.data() + t * STACK;
+        each.context.uc_stack.ss_size = STACK;
+        each.context.uc_link = &scheduler;
+        void (*entry)() = [] { (*kept)(); threads[current].state = DONE; };
+        makecontext(&each.context, entry, 0);
+    }
+    for (;;) {
+        bool ran = false;
+        for (int k = 0; k < count; ++k) {
+            int t = reversed ? count - 1 - k : k;
+            if (threads[t].state != READY) continue;
+            current = t;
+            threadIdx = threads[t].index;
+            swapcontext(&scheduler, &threads[t].context);
+            ran = true;
+        }
+        bool all = true, released = false, ended = false, waiting = false;
+        for (int t = 0; t < count; ++t) {
+            all = all && threads[t].state == DONE;
+            ended = ended || threads[t].state == DONE;
+            waiting = waiting || threads[t].state == AT_BLOCK;
+        }
+        if (all) return 0;
+        for (int w = 0; w < count; w += 32) released = release(w, w + 32 < count ? w + 32 : count, AT_WARP) || released;
+        if (!released && ended && waiting) return 1;
+        if (!released) released = release(0, count, AT_BLOCK);
+        if (!released && !ran) return 1;
+        if (!released) return 1;
+    }
+}
+
+template <typename T>
+T exchange(T value, int lane) {
+    static_assert(sizeof(T) <= 8, "up to eight bytes are exchanged");
+    int self = current, warp = self & ~31;
+    std::memcpy(&exchanged[self], &value, sizeof(T));
+    wait_as(AT_WARP);
+    T found = value;
+    if (lane >= 0 && lane < 32 && warp + lane < (int)threads.size()) std::memcpy(&found, &exchanged[warp + lane], sizeof(T));
+    wait_as(AT_WARP);
+    return found;
+}
+
+template <typename... A, std::size_t... I>
+int launch(void (*kernel)(A...), const unsigned *grid, const unsigned *block, void **arguments, const int *sizes,
+           int count, int together, int reversed, std::index_sequence<I...>) {
+    if (count != (int)sizeof...(A)) return 100;
+    const int wanted[] = {(int)sizeof(A)..., 0};
+    for (int k = 0; k < count; ++k) if (sizes[k] != wanted[k]) return 101 + k;
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {block[0], block[1], block[2]};
+    int threads_of_block = block[0] * block[1] * block[2];
+    auto body = [&] { kernel(*static_cast<std::decay_t<A> *>(arguments[I])...); };
+    for (unsigned z = 0; z < grid[2]; ++z)
+        for (unsigned y = 0; y < grid[1]; ++y)
+            for (unsigned x = 0; x < grid[0]; ++x) {
+                blockIdx = {x, y, z};
+                if (together) {
+                    if (int status = run_block(threads_of_block, reversed, body)) return status;
+                    continue;
+                }
+                for (int k = 0; k < threads_of_block; ++k) {
+                    int t = reversed ? threads_of_block - 1 - k : k;
+                    threadIdx = {t % block[0], (t / block[0]) % block[1], t / (block[0] * block[1])};
+                    body();
+                }
+            }
+    return 0;
+}
+
+template <typename... A>
+int launch(void (*kernel)(A...), const unsigned *grid, const unsigned *block, void **arguments, const int *sizes,
+           int count, int together, int reversed) {
+    return launch(kernel, grid, block, arguments, sizes, count, together, reversed, std::index_sequence_for<A...>());
+}
+
+}  // namespace emulation
+
+inline void __syncthreads() { emulation::wait_as(emulation::AT_BLOCK); }
+inline void __syncwarp(unsigned = 0xffffffffu) { emulation::wait_as(emulation::AT_WARP); }
+inline void __threadfence() {}
+template <typename T> T __shfl_sync(unsigned, T v, int lane) { return emulation::exchange(v, lane & 31); }
+template <typename T> T __shfl_xor_sync(unsigned, T v, int mask) { return emulation::exchange(v, (emulation::current & 31) ^ mask); }
+template <typename T> T __shfl_down_sync(unsigned, T v, int delta) { return emulation::exchange(v, (emulation::current & 31) + delta); }
+template <typename T> T __shfl_up_sync(unsigned, T v, int delta) { return emulation::exchange(v, (emulation::current & 31) - delta); }

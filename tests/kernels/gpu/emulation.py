@@ -1,0 +1,227 @@
+"""A card that is not there: our CUDA sources compiled for the host, and streams that do as little as they may.
+
+Work on a stream is done when somebody waits for it, and no sooner: what forgets to wait finds memory as it was.
+Memory begins as NaN and has guards around it; a kernel that is launched with arguments of other sizes than it
+declares, or whose threads wait for different things, fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
+
+HEADER = Path(__file__).with_name("emulation.hpp")
+GUARD = 256
+UNSET, FENCE = 0xFF, 0xA5
+WAITING = ("__syncthreads", "__syncwarp", "__shfl")
+_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
+
+Work = Callable[[], None]
+
+
+@dataclass
+class EmulatedStream:
+    """Work that has not been done yet."""
+
+    handle: int
+    queue: list[Work] = field(default_factory=list)
+    done: int = 0
+    capturing: list[Work] | None = None
+
+    def put(self, work: Work) -> None:
+        """Do it later, or keep it for a graph."""
+        (self.queue if self.capturing is None else self.capturing).append(work)
+
+    def drain(self, until: int) -> None:
+        """Do the first so many works there ever were."""
+        while self.done < until:
+            self.done += 1
+            self.queue[self.done - 1]()
+
+
+@dataclass
+class EmulatedEvent:
+    """A place in a stream, or none before it is recorded; inside a capture, work that is done once."""
+
+    stream: EmulatedStream | None = None
+    position: int = 0
+
+
+@dataclass
+class EmulatedGraph:
+    """Work to be done anew by every launch."""
+
+    works: list[Work]
+
+    def launch(self, stream: EmulatedStream) -> None:
+        """Put all of it on a stream."""
+        for work in self.works:
+            stream.put(work)
+
+
+@dataclass(frozen=True)
+class EmulatedFunction:
+    """A kernel compiled for the host. together: its threads wait for each other."""
+
+    name: str
+    entry: Any
+    together: bool
+    reversed: bool
+
+    def __call__(self, stream: EmulatedStream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:
+        for argument in arguments:
+            assert isinstance(argument, np.generic), f"{self.name}: {argument!r} is no NumPy scalar"
+        assert 1 <= block[0] * block[1] * block[2] <= 1024, f"{self.name}: block {block}"
+        assert min(grid) >= 1, f"{self.name}: grid {grid}"
+        assert max(grid[1:]) <= 65535, f"{self.name}: grid {grid}"
+        values = [np.array(argument) for argument in arguments]
+        stream.put(lambda: self._run(grid, block, values))
+
+    def _run(self, grid: Size, block: Size, values: Sequence[NDArray[Any]]) -> None:
+        count = len(values)
+        pointers = (ctypes.c_void_p * (count + 1))(*[value.ctypes.data for value in values])
+        sizes = (ctypes.c_int * (count + 1))(*[value.nbytes for value in values])
+        three = ctypes.c_uint * 3
+        status = self.entry(three(*grid), three(*block), pointers, sizes, count, int(self.together), int(self.reversed))
+        if status >= 101:
+            raise AssertionError(f"{self.name}: argument {status - 101} has {values[status - 101].nbytes} bytes")
+        if status:
+            raise AssertionError(
+                f"{self.name}: " + (f"takes other than {count} arguments" if status == 100 else "threads wait forever")
+            )
+
+
+class EmulatedRuntime:
+    """The runtime of an emulated card; see :class:`~runner.kernels.gpu.runtime.Runtime`.
+
+    folder: where compiled sources are kept. reversed: the last thread of a block goes first. nbytes: of its memory.
+    """
+
+    name = "emulated card"
+    capability = 90
+    processors = 2
+
+    def __init__(self, folder: Path, *, reversed: bool = False, nbytes: int = 1 << 30) -> None:  # noqa: A002
+        self._folder = folder
+        self._reversed = reversed
+        self._free = self._total = nbytes
+        self._allocated: list[tuple[NDArray[np.uint8], int]] = []
+        self._functions: dict[tuple[str, str], EmulatedFunction] = {}
+        self._streams = 0
+
+    def function(self, source: str, name: str) -> EmulatedFunction:
+        if (source, name) not in self._functions:
+            library = compiled(source, self._folder)
+            together = any(word in source for word in WAITING)
+            self._functions[source, name] = EmulatedFunction(
+                name, getattr(library, f"emulate_{name}"), together, self._reversed
+            )
+        return self._functions[source, name]
+
+    def allocate(self, nbytes: int) -> DeviceMemory:
+        if nbytes > self._free:
+            raise MemoryError(f"{nbytes} bytes of an emulated card that has {self._free} left")
+        self._free -= nbytes
+        raw = np.full(nbytes + 2 * GUARD + 256, FENCE, np.uint8)
+        start = GUARD + (-(raw.ctypes.data + GUARD) % 256)
+        raw[start : start + nbytes] = UNSET
+        self._allocated.append((raw, nbytes))
+        return DeviceMemory(raw.ctypes.data + start, nbytes, raw)
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        raw = np.full(nbytes + 64, UNSET, np.uint8)
+        start = -raw.ctypes.data % 64
+        return raw[start : start + nbytes]
+
+    def stream(self) -> EmulatedStream:
+        self._streams += 1
+        return EmulatedStream(self._streams)
+
+    def event(self) -> EmulatedEvent:
+        return EmulatedEvent()
+
+    def record(self, event: EmulatedEvent, stream: EmulatedStream) -> None:
+        event.stream = stream
+        event.position = len(stream.queue if stream.capturing is None else stream.capturing)
+
+    def wait(self, stream: EmulatedStream, event: EmulatedEvent) -> None:
+        source, position = event.stream, event.position
+        if source is None or source is stream:
+            return
+        if source.capturing is not None and stream.capturing is None:
+            # The stream joins the capture: one list keeps an order in which all of it may be done.
+            stream.capturing = source.capturing
+        if stream.capturing is None:
+            stream.put(lambda: source.drain(position))
+
+    def copy(self, target: int, source: int, nbytes: int, stream: EmulatedStream) -> None:
+        stream.put(lambda: ctypes.memmove(target, source, nbytes) and None)
+
+    def synchronize(self, stream: EmulatedStream) -> None:
+        assert stream.capturing is None, "a capture must not wait"
+        stream.drain(len(stream.queue))
+        self.check_guards()
+
+    def wait_on_host(self, event: EmulatedEvent) -> None:
+        if event.stream is not None:
+            event.stream.drain(event.position)
+
+    def capture(self, stream: EmulatedStream, work: Callable[[], None]) -> EmulatedGraph:
+        works: list[Work] = []
+        stream.capturing = works
+        before = self._free
+        try:
+            work()
+        finally:
+            stream.capturing = None
+        assert self._free == before, "a capture must not allocate"
+        return EmulatedGraph(works)
+
+    def free_bytes(self) -> tuple[int, int]:
+        return self._free, self._total
+
+    def library(self, name: str) -> Any:
+        return None
+
+    def check_guards(self) -> None:
+        """Fail when something was written right before or behind an allocation."""
+        for raw, nbytes in self._allocated:
+            start = GUARD + (-(raw.ctypes.data + GUARD) % 256)
+            intact = (raw[:start] == FENCE).all() and (raw[start + nbytes :] == FENCE).all()
+            assert intact, f"a kernel wrote outside of its {nbytes} bytes"
+
+
+def compiled(source: str, folder: Path) -> ctypes.CDLL:
+    """The source as a library of the host; what was compiled before is taken from the folder."""
+    names = _KERNEL.findall(source)
+    assert names, 'a source has kernels: extern "C" __global__ void NAME('
+    entries = "".join(
+        f'extern "C" int emulate_{name}(const unsigned *g, const unsigned *b, void **a, const int *s, int n, int t, '
+        f"int r) {{ return emulation::launch({name}, g, b, a, s, n, t, r); }}\n"
+        for name in names
+    )
+    whole = f'#include "{HEADER}"\n{source}\n{entries}'
+    stem = folder / hashlib.sha256((whole + HEADER.read_text()).encode()).hexdigest()[:24]
+    library = stem.with_suffix(".so")
+    if not library.exists():
+        stem.with_suffix(".cpp").write_text(whole)
+        made = stem.with_suffix(f".{os.getpid()}")
+        command = ["g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
+        done = subprocess.run(
+            [*command, "-o", made, stem.with_suffix(".cpp")], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"the source does not compile:\n{done.stderr[:4000]}"
+        made.rename(library)
+    return ctypes.CDLL(str(library))
