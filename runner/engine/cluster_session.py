@@ -233,8 +233,8 @@ class ClusterSession:
             group.gather(plan.plans, Loaded, lambda answer: answer.plan == name)
             plan.unlink()
             self._plans[key] = plan
-            for device, device_plan in plan.plans.items():
-                self._libraries[DeviceName.parse(device).type or ""] |= device_plan.libraries
+            for device_plan in plan.plans.values():
+                self._libraries[DeviceName.parse(device_plan.device).type or ""] |= device_plan.libraries
         return plan
 
     def _begin(self, plan: RemotePlan, fed: Mapping[Tensor, Any]) -> int:
