@@ -25,6 +25,7 @@ from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
 HEADER = Path(__file__).with_name("emulation.hpp")
 GUARD = 256
 UNSET, FENCE = 0xFF, 0xA5
+COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fPIC")
 WAITING = ("__syncthreads", "__syncwarp", "__shfl")
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 
@@ -230,16 +231,33 @@ def compiled(source: str, folder: Path) -> ctypes.CDLL:
         f"int r) {{ return emulation::launch({name}, g, b, a, s, n, t, r); }}\n"
         for name in names
     )
-    whole = f'#include "{HEADER}"\n{source}\n{entries}'
-    stem = folder / hashlib.sha256((whole + HEADER.read_text()).encode()).hexdigest()[:24]
+    header = _compiled_header(folder)
+    whole = f'#include "{HEADER.name}"\n{source}\n{entries}'
+    stem = folder / _digest(whole + header.name)
     library = stem.with_suffix(".so")
     if not library.exists():
         stem.with_suffix(".cpp").write_text(whole)
-        made = stem.with_suffix(f".{os.getpid()}")
-        command = ["g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
-        done = subprocess.run(
-            [*command, "-o", made, stem.with_suffix(".cpp")], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"the source does not compile:\n{done.stderr[:4000]}"
-        made.rename(library)
+        _compile(library, f"-I{header}", "-shared", str(stem.with_suffix(".cpp")))
     return ctypes.CDLL(str(library))
+
+
+def _compiled_header(folder: Path) -> Path:
+    """A folder with the header, compiled too: most of the time that a small source takes is its."""
+    inside = folder / f"header_{_digest(HEADER.read_text())}"
+    made = inside / f"{HEADER.name}.gch"
+    if not made.exists():
+        inside.mkdir(exist_ok=True)
+        _compile(made, "-x", "c++-header", str(HEADER))
+    return inside
+
+
+def _compile(made: Path, *arguments: str) -> None:
+    """Whoever looks finds all of the file or none of it, also when two processes make it at once."""
+    own = made.with_suffix(f".{os.getpid()}")
+    done = subprocess.run([*COMPILER, *arguments, "-o", own], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"the source does not compile:\n{done.stderr[:4000]}"
+    own.replace(made)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256((" ".join(COMPILER) + text).encode()).hexdigest()[:24]
