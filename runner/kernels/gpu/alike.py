@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.kernels.gpu.layouts import CHANNELS_LAST, offered_layout
-from runner.kernels.registry import Arrangement, Attributes, Layout, Operand, Spec
+from runner.kernels.registry import Arrangement, Attributes, Layout, Spec
 
 
 def arrange_alike(
@@ -16,6 +16,6 @@ def arrange_alike(
     return Arrangement(tuple(taken), tuple(given))
 
 
-def is_channels_last(operand: Operand) -> bool:
-    """Whether the channels are innermost: so lies an image of that layout, and an array (N, C)."""
-    return operand.layout.tag == CHANNELS_LAST or len(operand.spec.shape) == 2
+def innermost_channels(spec: Spec, layout: Layout) -> bool:
+    """Whether the channels of an image (N, C, H, W), or of an array (N, C), are innermost."""
+    return layout.tag == CHANNELS_LAST or len(spec.shape) == 2
