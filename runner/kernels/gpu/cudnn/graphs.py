@@ -6,6 +6,7 @@ channels lie last. It sees groups by filters that have fewer channels than the i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, Convolution, Role, Shape
@@ -16,15 +17,13 @@ _STORED_IN = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "BFLOAT16"}
 _COMPUTED_IN = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "FLOAT"}
 
 
-def build(cudnn: Any, convolution: Convolution, **card: Any) -> Any:
+def build(cudnn: Any, convolution: Convolution, target: Mapping[str, Any]) -> Any:
     """The ``cudnn.pygraph`` of a convolution, not validated yet, with its roles as numbers of the tensors.
 
-    card: ``handle`` of the card it is for, or ``device_property`` to plan without one.
+    target: ``handle`` of the card it is for, or ``device_property`` to plan without one.
     """
     stored, computed = (getattr(cudnn.data_type, each[convolution.dtype]) for each in (_STORED_IN, _COMPUTED_IN))
-    graph = cudnn.pygraph(
-        io_data_type=stored, intermediate_data_type=computed, compute_data_type=computed, **card
-    )
+    graph = cudnn.pygraph(io_data_type=stored, intermediate_data_type=computed, compute_data_type=computed, **target)
     inputs = {
         role: graph.tensor(dim=list(shape), stride=_strides(shape), data_type=stored, uid=int(role), name=role.name)
         for role, shape in convolution.shapes.items()

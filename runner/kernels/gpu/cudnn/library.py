@@ -1,10 +1,9 @@
-"""cuDNN on one card: a plan for every convolution, made once, and how it is put on a stream."""
+"""cuDNN on the cards of a process: a plan for every convolution, made once, and how it is put on a stream."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,9 +14,8 @@ from runner.kernels.gpu.runtime import Stream
 WORKSPACE_LIMIT = 1 << 30
 """Bytes. Convolutions whose windows are laid out in memory want hundreds of millions."""
 
-
-class CudnnUnavailable(Exception):
-    """cuDNN cannot be used here; the text says why and what to do."""
+Target = Mapping[str, Any]
+"""What a graph is made for: ``handle`` of a card or, to plan without one, its ``device_property``."""
 
 
 class Plan(Protocol):
@@ -35,7 +33,7 @@ class Planner(Protocol):
     """What the kernels ask of cuDNN."""
 
     def plan(self, convolution: Convolution) -> Plan | None:
-        """The plan of a convolution, or None where cuDNN has none for it."""
+        """The plan of a convolution on the card that the thread uses, or None where cuDNN has none for it."""
         ...
 
 
@@ -43,33 +41,34 @@ class Planner(Protocol):
 class BuiltPlan:
     """A plan of cuDNN for one card. name: cuDNN's, an engine and its settings."""
 
-    library: CudnnLibrary = field(repr=False)
-    graph: Any = field(repr=False)
     name: str
     workspace_bytes: int
+    graph: Any = field(repr=False)
+    library: CudnnLibrary = field(repr=False)
+    target: Target = field(repr=False)
 
     def enqueue(self, stream: Stream, addresses: Mapping[Role, int], workspace: int) -> None:
-        """Put it on a stream; the stream and what it is told belong together, so one thread at a time."""
-        with self.library.on(stream) as handle:
-            self.graph.execute({int(role): address for role, address in addresses.items()}, workspace, handle=handle)
+        """Put it on a stream, between tensors at these addresses."""
+        self.library.execute(self, stream, {int(role): address for role, address in addresses.items()}, workspace)
 
 
 class CudnnLibrary:
-    """The cuDNN of one card.
+    """cuDNN for the cards of a process.
 
-    cudnn: the module of the front end. card: what a graph is for, ``{"handle": ...}`` on a card or
-    ``{"device_property": ...}`` to plan for one that is not there. tf32: whether factors of float32 products may be
-    rounded to 10 bits of mantissa. use_card: makes the card that of the calling thread.
+    cudnn: the module of its front end. open_target: what graphs are made for, on the card that the thread uses; called
+    once for each. current_card: the number of that card. tf32: whether factors of float32 products may be rounded to
+    10 bits of mantissa.
     """
 
     def __init__(
-        self, cudnn: Any, card: Mapping[str, Any], *, tf32: bool, use_card: Callable[[], None] = lambda: None
+        self, cudnn: Any, open_target: Callable[[], Target], current_card: Callable[[], int], *, tf32: bool
     ) -> None:
         self._cudnn = cudnn
-        self._card = dict(card)
+        self._open_target = open_target
+        self._current_card = current_card
         self._tf32 = tf32
-        self._use_card = use_card
-        self._plans: dict[Convolution, BuiltPlan | None] = {}
+        self._targets: dict[int, Target] = {}
+        self._plans: dict[tuple[int, Convolution], BuiltPlan | None] = {}
         self._lock = threading.Lock()
 
     @property
@@ -84,14 +83,23 @@ class CudnnLibrary:
         ``WORKSPACE_LIMIT`` and, for float32 without TF32, do not round factors. Where cuDNN has to compile one, this
         takes about a second.
         """
+        card = self._current_card()
         with self._lock:
-            if convolution not in self._plans:
-                self._use_card()
-                self._plans[convolution] = self._planned(convolution)
-            return self._plans[convolution]
+            if (card, convolution) not in self._plans:
+                if card not in self._targets:
+                    self._targets[card] = self._open_target()
+                self._plans[card, convolution] = self._planned(convolution, self._targets[card])
+            return self._plans[card, convolution]
 
-    def _planned(self, convolution: Convolution) -> BuiltPlan | None:
-        graph = build(self._cudnn, convolution, **self._card)
+    def execute(self, plan: BuiltPlan, stream: Stream, addresses: Mapping[int, int], workspace: int) -> None:
+        """Put a plan on a stream. What a handle is told belongs together, so one thread at a time."""
+        handle = plan.target["handle"]
+        with self._lock:
+            self._cudnn.set_stream(handle=handle, stream=stream.handle)
+            plan.graph.execute(addresses, workspace, handle=handle)
+
+    def _planned(self, convolution: Convolution, target: Target) -> BuiltPlan | None:
+        graph = build(self._cudnn, convolution, target)
         modes, refused = self._cudnn.heur_mode, self._cudnn.cudnnGraphNotSupportedError
         graph.validate()
         graph.build_operation_graph()
@@ -100,14 +108,14 @@ class CudnnLibrary:
         except refused:
             return None
         graph.deselect_numeric_notes(self._forbidden(convolution))
-        for index in range(graph.get_execution_plan_count()):
+        for number in range(graph.get_execution_plan_count()):
             try:
-                graph.build_plan_at_index(index)
+                graph.build_plan_at_index(number)
             except refused:
                 continue
-            workspace = int(graph.get_workspace_size_plan_at_index(index))
+            workspace = int(graph.get_workspace_size_plan_at_index(number))
             if workspace <= WORKSPACE_LIMIT:
-                return BuiltPlan(self, graph, graph.get_plan_name_at_index(index), workspace)
+                return BuiltPlan(graph.get_plan_name_at_index(number), workspace, graph, self, target)
         return None
 
     def _forbidden(self, convolution: Convolution) -> list[Any]:
@@ -116,25 +124,14 @@ class CudnnLibrary:
         exact = convolution.dtype == "float32" and not self._tf32
         return [*always, notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS] if exact else always
 
-    @contextmanager
-    def on(self, stream: Stream) -> Iterator[Any]:
-        """The handle, putting what it is told on a stream; for one thread at a time."""
-        handle = self._card["handle"]
-        with self._lock:
-            self._use_card()
-            self._cudnn.set_stream(handle=handle, stream=stream.handle)
-            yield handle
 
-
-def open_library(*, tf32: bool, use_card: Callable[[], None]) -> CudnnLibrary:
-    """The cuDNN of the card that ``use_card`` makes current; raises CudnnUnavailable where there is none."""
+def open_library(current_card: Callable[[], int], *, tf32: bool) -> CudnnLibrary | None:
+    """cuDNN for the cards of this process, or None where it or its front end is not installed."""
     try:
         import cudnn
-    except ImportError as error:
-        raise CudnnUnavailable(f"cuDNN's front end cannot be imported ({error}): pip install '.[gpu]'") from error
-    use_card()
-    try:
-        handle = cudnn.create_handle()
-    except RuntimeError as error:
-        raise CudnnUnavailable(f"cuDNN cannot be opened: {error}; see runner doctor") from error
-    return CudnnLibrary(cudnn, {"handle": handle}, tf32=tf32, use_card=use_card)
+
+        cudnn.backend_version()
+    except (ImportError, RuntimeError):
+        # The front end is imported without cuDNN too; then it knows no function of it.
+        return None
+    return CudnnLibrary(cudnn, lambda: {"handle": cudnn.create_handle()}, current_card, tf32=tf32)
