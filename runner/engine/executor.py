@@ -105,6 +105,11 @@ class DeviceExecutor:
             if feed.tensor in feeds:
                 write.ahead(as_array(feeds[feed.tensor], feed.spec))
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the device works by itself, so that there is time while it does."""
+        return self._platform.is_asynchronous
+
     def record(self, recorder: Recorder | None, plan: int = 0) -> None:
         """Have every instruction timed from the next step on, or none any more. plan: what the plan is noted as.
 
@@ -127,6 +132,7 @@ class DeviceExecutor:
         self._feeds: list[tuple[Feed, Writer]] = []
         self._read: Callable[[], list[Array]] = list
         self._stretches: list[_Stretch] = []
+        self._told_late: list[_Stretch] = []
 
     def _call_all(self) -> None:
         """Run what was bound; raises RunnerError naming the node that fails."""
@@ -144,14 +150,17 @@ class DeviceExecutor:
 
     def _fetch(self) -> dict[Tensor, Array]:
         """Wait for the device where something of it is wanted, and return what is."""
-        if self.plan.fetches or self._meets_others:
+        if not self.plan.fetches and not self._meets_others:
+            return {}
+        try:
             values = self._read()
             self._platform.finish()
-            for stretch in self._stretches:
-                if stretch.late is not None and (failed := stretch.late()):
-                    raise self._failed(stretch, failed)
-            return dict(zip(self.plan.fetches, values, strict=True))
-        return {}
+        except RuntimeError as error:
+            raise RunnerError(f"step {self._step} on {self.plan.device}: the device failed: {error}") from error
+        for stretch in self._told_late:
+            if stretch.late is not None and (failed := stretch.late()):
+                raise self._failed(stretch, failed)
+        return dict(zip(self.plan.fetches, values, strict=True))
 
     def _failed(self, stretch: _Stretch, code: int) -> RunnerError:
         number, status = divmod(code, 1 << 16)
@@ -161,12 +170,14 @@ class DeviceExecutor:
     def _bind(self) -> None:
         """Fix the memory of every slot and the arguments of every call."""
         plan = self.plan
+        self._platform.settle()
         data = self._arena.at_least(plan.arena_bytes, self)
         self._generation = self._arena.generation
         bound = Binding(plan, self._registry, self._variables, self._wires, data, lambda: self._step)
         self._feeds = [(feed, self._platform.writer(bound.operands[feed.slot])) for feed in plan.feeds]
         self._read = self._platform.reader([bound.operands[slot] for slot in plan.fetches.values()])
         self._stretches = self._stretches_of(bound)
+        self._told_late = [stretch for stretch in self._stretches if stretch.late is not None]
 
     def _stretches_of(self, bound: Binding) -> list[_Stretch]:
         """As few calls as can be, unless every instruction is looked at."""

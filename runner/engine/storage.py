@@ -75,7 +75,7 @@ class Arena:
         """The arena, grown to ``nbytes`` where it is smaller. Raises ResourceError when there is no memory."""
         if self._data.nbytes < nbytes:
             # The old one goes first, when nobody computes in it any more: both are never there together.
-            self._platform.finish()
+            self._platform.settle()
             for each in self._tenants:
                 each.let_go()
             self._data = self._platform.allocate(0)

@@ -92,6 +92,9 @@ class HostPlatform:
     def finish(self) -> None:
         """Calls are done when they return."""
 
+    def settle(self) -> None:
+        """Calls are done when they return."""
+
 
 @dataclass(frozen=True)
 class _HostWriter:

@@ -126,3 +126,7 @@ class Platform(Protocol):
     def finish(self) -> None:
         """Wait until everything that was called has been done. Raises RuntimeError where the device has failed."""
         ...
+
+    def settle(self) -> None:
+        """Wait for that and for what was brought ahead: nothing touches memory that may now be let go."""
+        ...

@@ -129,6 +129,11 @@ class CardPlatform:
         """Wait for the stream into which all others come back."""
         self._runtime.synchronize(self._main)
 
+    def settle(self) -> None:
+        """Wait for the stream of copies too."""
+        self._runtime.synchronize(self._copies)
+        self.finish()
+
     @staticmethod
     def _card_memory(data: Bytes) -> DeviceMemory:
         if not isinstance(data, DeviceMemory):

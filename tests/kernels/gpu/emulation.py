@@ -128,7 +128,7 @@ class EmulatedRuntime:
     processors = 2
 
     def __init__(self, folder: Path, *, reversed: bool = False, nbytes: int = 1 << 30) -> None:  # noqa: A002
-        self._folder = folder
+        self.folder = folder
         self._reversed = reversed
         self._free = self._total = nbytes
         self._allocated: list[tuple[NDArray[np.uint8], int]] = []
@@ -141,7 +141,7 @@ class EmulatedRuntime:
 
     def function(self, source: str, name: str) -> EmulatedFunction:
         if (source, name) not in self._functions:
-            library = compiled(source, self._folder)
+            library = compiled(source, self.folder)
             together = any(word in source for word in WAITING)
             self._functions[source, name] = EmulatedFunction(
                 name, getattr(library, f"emulate_{name}"), together, self._reversed
