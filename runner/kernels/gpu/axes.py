@@ -13,7 +13,7 @@ Axis = tuple[int, ...]
 def merged(axes: Iterable[Axis]) -> list[Axis]:
     """The same elements with as few axes as can be, those with the largest last distance first.
 
-    Axes of extent 1 disappear; an outer and an inner axis are one where, in every tensor, the outer continues the inner.
+    Axes of extent 1 disappear; two axes are one where, in every tensor, the outer continues the inner.
     """
     result: list[Axis] = []
     for extent, *inner in sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: -axis[-1]):

@@ -108,7 +108,7 @@ def scratch_bytes(reduction: Reduction, dtype: str) -> int:
 def reduce(
     runtime: Runtime, op: str, reduction: Reduction, source: tuple[str, int], target: tuple[str, int], scratch: int
 ) -> StreamCall:
-    """Reduce by ``op``; source, target: dtype and address of input and output; scratch: address of memory for slices."""
+    """Reduce by ``op``. source, target: dtype and address of input and output. scratch: where slices go."""
     if reduction.slices == 1:
         return _launch(runtime, op, reduction, reduction.count, source, target)
     partial = (computed_in(source[0]), scratch)
@@ -150,9 +150,10 @@ def _argmax(runtime: Runtime, axis: int, x: Operand, y: Operand) -> StreamCall:
     near = strides_of(x)
     reduction = reduced_shape(x.spec.shape, near, (axis,))
     function = runtime.function(_source(x.spec.dtype, computed_in(x.spec.dtype)), "argmax")
-    fixed = [
+    fixed: list[Argument] = [
         *(np.uintp(x.address), np.uintp(y.address), np.int64(reduction.outputs), np.int64(reduction.count)),
-        *(np.int64(near[axis]), np.int32(reduction.across), *arguments(reduction.kept, RANK, 2)),
+        *(np.int64(near[axis]), np.int32(reduction.across)),
+        *arguments(reduction.kept, RANK, 2),
     ]
     return launch(function, reduction.blocks, fixed)
 

@@ -135,7 +135,7 @@ def _copied(
     far: Sequence[int],
     start: int,
 ) -> StreamCall:
-    """Copy a block of the shape of ``block`` from element ``first`` of the source to element ``start`` of the target."""
+    """Copy a block of a shape, from element ``first`` of the source to element ``start`` of the target."""
     itemsize = numpy_dtype(block.dtype).itemsize
     axes = zip(block.shape, near, far, strict=True)
     return copies.copy(runtime, itemsize, axes, source.address + first * itemsize, target.address + start * itemsize)
