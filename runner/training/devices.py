@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.config.devices import PROCESSOR, device_texts, reason
-from runner.config.schema import LocalCluster
+from runner.config.schema import AUTO, LocalCluster
 from runner.engine import op as op_table
 from runner.engine.device import (
     CARD_LATENCY_S,
@@ -49,7 +49,8 @@ def tell_devices(experiment: Experiment, found: Found) -> dict[str, Any]:
     for device, what in texts.items():
         log.info("%s: %s%s", device, what, ", float32 products in TF32" if cluster.tf32 and what != PROCESSOR else "")
     # A card that lies idle is no small matter.
-    log.log(logging.WARNING if found.cards and cluster.device_taken != GPU else logging.INFO, "devices: %s", why)
+    idle = found.cards and cluster.device == AUTO and cluster.device_taken != GPU
+    log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
     return {"devices": texts, "device_reason": why}
 
 
