@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "kernels.philox": "",
     "kernels.platform": "kernels.registry",
     "kernels.registry": "kernels.platform",
+    "kernels.host": "kernels.platform kernels.registry",
     "kernels.elementwise": "",
     "kernels.reference": "kernels.elementwise kernels.philox kernels.registry",
     # Fast kernels: thin over a library each, and one module that tries them.
@@ -41,9 +42,12 @@ MAY_IMPORT = {
     # Kernels of a card: they know of CUDA what one protocol says, but for the module that implements it.
     "kernels.gpu": "kernels.registry kernels.platform kernels.elementwise kernels.philox",
     # The engine binds kernels through the registry; one module loads them, for a worker or for build.
-    "engine": "errors kernels.elementwise kernels.philox kernels.platform kernels.registry engine.transport",
-    "engine.kernel_table": "engine kernels.cpu.loading kernels.reference kernels.registry",
-    "engine.worker": "engine errors kernels.registry",
+    "engine": "errors kernels.elementwise kernels.philox kernels.platform kernels.host kernels.registry"
+    " engine.transport",
+    "engine.kernel_table": "engine errors kernels.cpu.loading kernels.gpu.cuda kernels.gpu.loading kernels.reference"
+    " kernels.registry",
+    "engine.worker_process": "engine engine.worker errors",
+    "engine.worker": "engine errors kernels.host kernels.platform kernels.registry",
     "engine.transport": "errors",
     # What is trained, and how: strategies see layer stamps, never models, data, tracking or Hydra.
     "nn": "engine errors",
@@ -78,7 +82,7 @@ MAY_IMPORT = {
     "commands": "training sweep config config.configuration config.hydra_app config.hydra_frozen"
     " config.overriding records checkpoint optimizers engine data tracking plugin console cores memory processor files"
     " errors redaction",
-    "cli": "commands config records console data errors engine.worker",
+    "cli": "commands config records console data errors engine.worker_process",
     "__main__": "cli",
     "": "commands records.summary",
 }
@@ -95,7 +99,8 @@ ONLY_IN = {
     "sklearn": "data",
     "PIL": "data",
     "cffi": "kernels.cpu",
-    "cupy": "kernels.gpu.cuda kernels.gpu.cudnn",
+    "cupy": "kernels.gpu.cuda",
+    "cupy_backends": "kernels.gpu.cublas kernels.gpu.nvrtc",
     "cudnn": "kernels.gpu.cudnn",
     "llvmlite": "kernels.cpu.machine_code",
     "zmq": "engine.transport commands.doctor",

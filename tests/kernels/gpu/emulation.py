@@ -25,12 +25,25 @@ from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
 HEADER = Path(__file__).with_name("emulation.hpp")
 GUARD = 256
 UNSET, FENCE = 0xFF, 0xA5
-# Not unique: two sources of one process must not share the memory of a block because their kernels have one name.
-COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fPIC", "-fno-gnu-unique")
+# -fno-gnu-unique: two sources of one process must not share the memory of a block because their kernels have one name.
+COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC")
 WAITING = ("__syncthreads", "__syncwarp", "__shfl")
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 
 Work = Callable[[], None]
+
+
+@dataclass
+class Capture:
+    """What is being captured: works in an order in which they may be done, and the streams that take part."""
+
+    works: list[Work] = field(default_factory=list)
+    streams: list[EmulatedStream] = field(default_factory=list)
+
+    def join(self, stream: EmulatedStream) -> None:
+        """What comes on the stream is captured from now on."""
+        stream.capturing = self
+        self.streams.append(stream)
 
 
 @dataclass
@@ -40,11 +53,11 @@ class EmulatedStream:
     handle: int
     queue: list[Work] = field(default_factory=list)
     done: int = 0
-    capturing: list[Work] | None = None
+    capturing: Capture | None = None
 
     def put(self, work: Work) -> None:
         """Do it later, or keep it for a graph."""
-        (self.queue if self.capturing is None else self.capturing).append(work)
+        (self.queue if self.capturing is None else self.capturing.works).append(work)
 
     def drain(self, until: int) -> None:
         """Do the first so many works there ever were."""
@@ -116,16 +129,20 @@ class EmulatedRuntime:
     processors = 2
 
     def __init__(self, folder: Path, *, reversed: bool = False, nbytes: int = 1 << 30) -> None:  # noqa: A002
-        self._folder = folder
+        self.folder = folder
         self._reversed = reversed
         self._free = self._total = nbytes
         self._allocated: list[tuple[NDArray[np.uint8], int]] = []
         self._functions: dict[tuple[str, str], EmulatedFunction] = {}
         self._streams = 0
 
+    def use(self, card: int) -> None:
+        if card:
+            raise RuntimeError(f"card {card}: there is one emulated card, number 0")
+
     def function(self, source: str, name: str) -> EmulatedFunction:
         if (source, name) not in self._functions:
-            library = compiled(source, self._folder)
+            library = compiled(source, self.folder)
             together = any(word in source for word in WAITING)
             self._functions[source, name] = EmulatedFunction(
                 name, getattr(library, f"emulate_{name}"), together, self._reversed
@@ -156,7 +173,7 @@ class EmulatedRuntime:
 
     def record(self, event: EmulatedEvent, stream: EmulatedStream) -> None:
         event.stream = stream
-        event.position = len(stream.queue if stream.capturing is None else stream.capturing)
+        event.position = len(stream.queue)
 
     def wait(self, stream: EmulatedStream, event: EmulatedEvent) -> None:
         source, position = event.stream, event.position
@@ -164,7 +181,7 @@ class EmulatedRuntime:
             return
         if source.capturing is not None and stream.capturing is None:
             # The stream joins the capture: one list keeps an order in which all of it may be done.
-            stream.capturing = source.capturing
+            source.capturing.join(stream)
         if stream.capturing is None:
             stream.put(lambda: source.drain(position))
 
@@ -181,15 +198,16 @@ class EmulatedRuntime:
             event.stream.drain(event.position)
 
     def capture(self, stream: EmulatedStream, work: Callable[[], None]) -> EmulatedGraph:
-        works: list[Work] = []
-        stream.capturing = works
+        capture = Capture()
+        capture.join(stream)
         before = self._free
         try:
             work()
         finally:
-            stream.capturing = None
+            for each in capture.streams:
+                each.capturing = None
         assert self._free == before, "a capture must not allocate"
-        return EmulatedGraph(works)
+        return EmulatedGraph(capture.works)
 
     def free_bytes(self) -> tuple[int, int]:
         return self._free, self._total
