@@ -1,0 +1,162 @@
+"""Matrix products of cuBLAS on the cards of a process."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from runner.kernels.gpu.runtime import Stream
+
+WORKSPACE_BYTES = 32 << 20
+"""What NVIDIA recommends for Hopper. Memory of the call's own: two products at the same time must not share any."""
+
+_KEEP, _TRANSPOSE = 0, 1
+_TYPES = {"float32": 0, "float64": 1, "bfloat16": 14}
+"""cudaDataType of a dtype."""
+
+_COMPUTE_32F, _COMPUTE_32F_FAST_TF32, _COMPUTE_64F = 68, 77, 70
+_DISALLOW_REDUCED_PRECISION_REDUCTION = 16
+_DEFAULT_ALGORITHM = -1
+
+
+@dataclass(frozen=True)
+class Product:
+    """C = A @ B, with matrices in C order, without gaps.
+
+    A: (m, k), or (k, m) if ``transpose_a``. B: (k, n), or (n, k) if ``transpose_b``. C: (m, n). dtype: of A and B.
+    result: dtype of C, the same or, for bfloat16, float32. Sums are at least float32.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    result: str
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+
+@dataclass(frozen=True)
+class ColumnMajor:
+    """A product as BLAS takes it: C = op(first) @ op(second), with matrices one column after the other.
+
+    transpose_first, transpose_second: whether op transposes. m, n: rows and columns of C. k: extent of the sums.
+    first_leading, second_leading, leading: elements from column to column of first, second and C.
+    """
+
+    transpose_first: bool
+    transpose_second: bool
+    m: int
+    n: int
+    k: int
+    first_leading: int
+    second_leading: int
+    leading: int
+
+
+def column_major(product: Product) -> ColumnMajor:
+    """The same product with B as ``first`` and A as ``second``.
+
+    Where C order has rows, BLAS sees columns: the transposes. It is told C' = B' @ A'.
+    """
+    m, n, k = product.m, product.n, product.k
+    row_of_a, row_of_b = m if product.transpose_a else k, k if product.transpose_b else n
+    leading = (max(row, 1) for row in (row_of_b, row_of_a, n))
+    return ColumnMajor(product.transpose_b, product.transpose_a, n, m, k, *leading)
+
+
+class Products(Protocol):
+    """What the kernels ask of cuBLAS."""
+
+    def prepare(self) -> None:
+        """Make what products need on the card that the thread uses, which must not wait until work is captured."""
+        ...
+
+    def enqueue(self, stream: Stream, product: Product, a: int, b: int, c: int, workspace: int) -> None:
+        """Put a product of matrices at these addresses on a stream; it may spoil WORKSPACE_BYTES at ``workspace``.
+
+        No extent is 0. bfloat16 is summed in float32 and rounded once. The order of sums is the same every time.
+        """
+        ...
+
+
+class CublasLibrary:
+    """cuBLAS for the cards of a process.
+
+    cublas: CuPy's module of it. set_workspace: ``cublasSetWorkspace_v2``. current_card: the number of the card that the
+    thread uses. tf32: whether factors of float32 products may be rounded to 10 bits of mantissa.
+    """
+
+    def __init__(
+        self,
+        cublas: Any,
+        set_workspace: Callable[[int, int, int], int],
+        current_card: Callable[[], int],
+        *,
+        tf32: bool,
+    ) -> None:
+        self._cublas = cublas
+        self._set_workspace = set_workspace
+        self._current_card = current_card
+        self._float32 = _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F
+        self._handles: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Make the handle of the card that the thread uses."""
+        with self._lock:
+            self._handle()
+
+    def enqueue(self, stream: Stream, product: Product, a: int, b: int, c: int, workspace: int) -> None:
+        """Put a product on a stream. What a handle is told belongs together, so one thread at a time."""
+        with self._lock:
+            handle = self._handle()
+            # The workspace after the stream: a new stream goes back to memory that cuBLAS shares between streams.
+            self._cublas.setStream(handle, stream.handle)
+            if status := self._set_workspace(handle, workspace, WORKSPACE_BYTES):
+                raise RuntimeError(f"cublasSetWorkspace of {WORKSPACE_BYTES} bytes at {workspace:#x}: status {status}")
+            self._cublas.gemmEx(*self._arguments(handle, product, a, b, c))
+
+    def _handle(self) -> int:
+        card = self._current_card()
+        if card not in self._handles:
+            handle = self._handles[card] = int(self._cublas.create())
+            self._cublas.setMathMode(handle, _DISALLOW_REDUCED_PRECISION_REDUCTION)
+        return self._handles[card]
+
+    def _arguments(self, handle: int, product: Product, a: int, b: int, c: int) -> tuple[int, ...]:
+        """Those of cublasGemmEx, in its order."""
+        told = column_major(product)
+        turns = (_TRANSPOSE if each else _KEEP for each in (told.transpose_first, told.transpose_second))
+        dtype, result = _TYPES[product.dtype], _TYPES[product.result]
+        double = product.dtype == "float64"
+        one, zero = (_DOUBLES if double else _FLOATS).ctypes.data, (_DOUBLES if double else _FLOATS)[1:].ctypes.data
+        compute = {"float64": _COMPUTE_64F, "float32": self._float32, "bfloat16": _COMPUTE_32F}[product.dtype]
+        return (
+            *(handle, *turns, told.m, told.n, told.k, one),
+            *(b, dtype, told.first_leading),
+            *(a, dtype, told.second_leading, zero),
+            *(c, result, told.leading),
+            *(compute, _DEFAULT_ALGORITHM),
+        )
+
+
+_FLOATS, _DOUBLES = np.array([1, 0], np.float32), np.array([1, 0], np.float64)
+"""1 and 0: the product's factor, and that of what C held. cuBLAS reads them when it is called."""
+
+
+def open_library(current_card: Callable[[], int], cuda: int, *, tf32: bool) -> CublasLibrary | None:
+    """cuBLAS for the cards of this process, or None where it is not installed. cuda: major version of CuPy's."""
+    try:
+        from cupy_backends.cuda.libs import cublas
+
+        function = ctypes.CDLL(f"libcublas.so.{cuda}").cublasSetWorkspace_v2
+    except (ImportError, OSError):
+        return None
+    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    return CublasLibrary(cublas, function, current_card, tf32=tf32)
