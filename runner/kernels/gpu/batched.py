@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,43 +20,6 @@ from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.element_loops import CHUNK
 from runner.kernels.gpu.runtime import Argument, DeviceMemory, Runtime
 from runner.kernels.gpu.streams import Span, Touched
-from runner.kernels.platform import Bytes, Work
-from runner.kernels.registry import address_of
-
-
-def in_few_launches(runtime: Runtime, works: Sequence[Work]) -> list[tuple[Work, int]]:
-    """Works that do the same, in their order, and for each the number of a given one that it is or was made of.
-
-    Copies a table to the card for each launch and waits for that: not to be called while anything is captured.
-    """
-    touched = [Touched(_spans(work.reads), _spans(work.writes)) for work in works]
-    programs = [work.call.batch if isinstance(work.call, FlatCall) else None for work in works]
-    return [(_one(runtime, [works[each] for each in group]), group[-1]) for group in groups(touched, programs)]
-
-
-def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> list[list[int]]:
-    """Which works may be one, as rising numbers, in an order of the groups that gives what the works give in theirs.
-
-    programs: only works of one program are put together; None is with nobody. Each work waits for the group's last.
-    """
-    backwards: list[list[int]] = []
-    homes: dict[Hashable, _Home] = {}
-    later = _Places()
-    for number in reversed(range(len(touched))):
-        work, program = touched[number], programs[number]
-        can_wait = program is not None and not later.touch(work.writes)
-        home = homes.get(program) if can_wait else None
-        if home is not None and not home.written.touch(work.reads):
-            home.members.insert(0, number)
-        else:
-            home = _Home([number])
-            backwards.append(home.members)
-        if can_wait:
-            homes[program] = home
-        later.add((*work.reads, *work.writes))
-        for each in homes.values():
-            each.written.add(work.writes)
-    return backwards[::-1]
 
 
 class _Places:
@@ -91,8 +54,36 @@ class _Home:
     written: _Places = field(default_factory=_Places)
 
 
+def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> list[list[int]]:
+    """Which works may be one, as rising numbers, in an order of the groups that gives what the works give in theirs.
+
+    programs: only works of one program are put together; None is with nobody. Each work waits for the group's last.
+    """
+    backwards: list[list[int]] = []
+    homes: dict[Hashable, _Home] = {}
+    later = _Places()
+    for number in reversed(range(len(touched))):
+        work, program = touched[number], programs[number]
+        can_wait = program is not None and not later.touch(work.writes)
+        home = homes.get(program) if can_wait else None
+        if home is not None and not home.written.touch(work.reads):
+            home.members.insert(0, number)
+        else:
+            home = _Home([number])
+            backwards.append(home.members)
+        if can_wait:
+            homes[program] = home
+        later.add((*work.reads, *work.writes))
+        for each in homes.values():
+            each.written.add(work.writes)
+    return backwards[::-1]
+
+
 def together(runtime: Runtime, calls: Sequence[FlatCall]) -> StreamCall:
-    """One launch of calls of one program, whose order does not matter."""
+    """One launch of calls of one program, whose order does not matter.
+
+    Copies a table to the card and waits for that: not to be called while anything is captured.
+    """
     rows, chunks = table(calls)
     memory = _copied(runtime, rows)
     arguments: list[Argument] = [np.uintp(memory.address), np.int32(len(calls)), np.int64(chunks)]
@@ -106,18 +97,6 @@ def table(calls: Sequence[FlatCall]) -> tuple[NDArray[np.int64], int]:
     *first, total = accumulate(chunks, initial=0)
     rows = [[start, call.count, *call.addresses] for start, call in zip(first, calls, strict=True)]
     return np.array(rows, np.uint64).view(np.int64), total
-
-
-def _one(runtime: Runtime, works: Sequence[Work]) -> Work:
-    if len(works) == 1:
-        return works[0]
-    call = together(runtime, [work.call for work in works if isinstance(work.call, FlatCall)])
-    reads = tuple(chain.from_iterable(work.reads for work in works))
-    return Work(call, reads, tuple(chain.from_iterable(work.writes for work in works)))
-
-
-def _spans(parts: Sequence[Bytes]) -> tuple[Span, ...]:
-    return tuple((address_of(part), address_of(part) + part.nbytes) for part in parts)
 
 
 def _copied(runtime: Runtime, rows: NDArray[np.int64]) -> DeviceMemory:

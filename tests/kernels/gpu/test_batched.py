@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.kernels.gpu import elementwise
-from runner.kernels.gpu.batched import groups, in_few_launches
-from runner.kernels.gpu.calls import StreamCall
+from runner.kernels.gpu.batched import groups, together
 from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.element_loops import CHUNK
 from runner.kernels.gpu.runtime import DeviceMemory
 from runner.kernels.gpu.streams import Touched
-from runner.kernels.platform import Work
 from runner.kernels.registry import Arrangement, Buffers, Operand, plain
 from tests.kernels.gpu.emulation import EmulatedRuntime, EmulatedStream
 from tests.kernels.gpu.running import Array, got, put, reference, registry_of, require_close
@@ -100,28 +98,10 @@ def test_one_launch_gives_the_bits_of_many(runtime: EmulatedRuntime) -> None:
         inputs = [*(operand(runtime, stream, array) for array in arrays), rate_there]
         outputs = [operand(runtime, stream, np.full(count, np.nan, "float32")) for _ in range(2)]
         updates.append((arrays, outputs, update_of(runtime, inputs, outputs)))
-    ((work, number),) = in_few_launches(runtime, [work for *_, work in updates])
-    assert number == len(updates) - 1
-    assert isinstance(work.call, StreamCall)
-    work.call.enqueue(stream)
+    together(runtime, [call for *_, call in updates]).enqueue(stream)
     for arrays, outputs, _ in updates:
         found = [got(runtime, stream, output) for output in outputs]
         require_close(found, reference("elementwise", [*arrays, rate], UPDATE))
-
-
-def test_one_launch_touches_what_its_calls_do(runtime: EmulatedRuntime) -> None:
-    stream = runtime.stream()
-    operands = [[operand(runtime, stream, np.ones(3, "float32")) for _ in range(5)] for _ in range(2)]
-    works = [update_of(runtime, each[:3], each[3:]) for each in operands]
-    ((work, _),) = in_few_launches(runtime, works)
-    assert work.reads == (*works[0].reads, *works[1].reads)
-    assert work.writes == (*works[0].writes, *works[1].writes)
-
-
-def test_calls_of_other_kinds_stay_what_they_are(runtime: EmulatedRuntime) -> None:
-    memory = runtime.allocate(64)
-    works = [Work(StreamCall(lambda stream: None), (memory,), (memory,)) for _ in range(3)]
-    assert in_few_launches(runtime, works) == [(work, number) for number, work in enumerate(works)]
 
 
 def operand(runtime: EmulatedRuntime, stream: EmulatedStream, array: Array) -> Operand:
@@ -132,10 +112,10 @@ def operand(runtime: EmulatedRuntime, stream: EmulatedStream, array: Array) -> O
     return found
 
 
-def update_of(runtime: EmulatedRuntime, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> Work:
+def update_of(runtime: EmulatedRuntime, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> FlatCall:
     """The program of an update, bound to operands as they are."""
     kernel = registry_of(runtime, elementwise).find("elementwise", "gpu", "cuda")
     arrangement = Arrangement(tuple(each.layout for each in inputs), tuple(each.layout for each in outputs))
     call = kernel.bind(UPDATE, arrangement, Buffers(tuple(inputs), tuple(outputs), DeviceMemory(0, 0)))
     assert isinstance(call, FlatCall)
-    return Work(call, tuple(each.data for each in inputs), tuple(each.data for each in outputs))
+    return call
