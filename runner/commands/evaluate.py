@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     config.data.require_present()
     from runner.training.inference import score
 
-    scored = score(network.config, network.checkpoint, config.data, network.config.data, usable_cores())
+    scored = score(network.config, network.checkpoint, config.data, network.normalisation(), usable_cores())
     results = _results(network, config, scored)
     path = options.output or network.run_dir / _file_name(network, config, options.overrides)
     _write(path, results)

@@ -17,7 +17,7 @@ from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
 from runner.errors import NonFiniteLossError
 from runner.files import replace_durably
-from runner.records.data_facts import write_facts
+from runner.records.data_facts import record_of, write_record
 from runner.records.provenance import Provenance, provenance_here
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
@@ -38,6 +38,7 @@ from runner.training.placement import placement_text
 from runner.training.preconditions import (
     kept_placement,
     require_resumable,
+    require_same_data,
     require_same_plugins,
     require_whole_record,
 )
@@ -64,6 +65,7 @@ def run(
     """
     if resume:
         require_same_plugins(run_dir)
+        require_same_data(config, run_dir)
     placement = kept_placement(config, run_dir) if resume else None
     experiment = build(config, placement)
     require_resumable(experiment, resume)
@@ -71,13 +73,14 @@ def run(
     experiment.config.data.require_present()
     require_memory(experiment)
     start = None if resume else fresh_start(experiment)
+    data = None if resume else record_of(config.data)
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         directory.summary_json.unlink(missing_ok=True)  # of an earlier start, no news of this one
         if placement is None:
             directory.placement_json.unlink(missing_ok=True)
         _store(config, directory)
-        if not resume:
-            write_facts(directory.path, experiment.config.data.facts())
+        if data is not None:
+            write_record(directory.path, data)
         draft = dataclasses.replace(
             draft_of(experiment, directory, overrides), provenance=_keep_provenance(directory), repeats=repeats
         )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from runner.config.configuration import load_stored
 from runner.config.schema import Config
-from runner.errors import ConfigError
+from runner.errors import ConfigError, DataError
 from runner.plugin import changed_plugins
+from runner.records.data_facts import FACTS_FILE, changes, read_record, record_of
 from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, SUMMARY_FILE
 from runner.records.summary import Summary
 from runner.training.experiment import Experiment
+
+log = logging.getLogger(__name__)
 
 
 def require_resumable(experiment: Experiment, resume: bool) -> None:
@@ -30,6 +34,26 @@ def require_same_plugins(run_dir: Path) -> None:
     if changed:
         raise ConfigError(
             f"resume={run_dir}: {'; '.join(map(str, changed))}. Start it anew, or go on with the plugin as it was"
+        )
+
+
+def require_same_data(config: Config, run_dir: Path) -> None:
+    """Raise DataError where the data are others than those that the run in a directory began with.
+
+    What an earlier version did not keep is not compared, which is said.
+    """
+    kept = read_record(run_dir)
+    if kept is None or kept.normalisation is None:
+        what = "what its data were" if kept is None else "the mean and deviation of its data"
+        log.warning("resume=%s: the run did not keep %s (%s): not compared", run_dir, what, FACTS_FILE)
+    if kept is None:
+        return
+    config.data.require_present()
+    changed = changes(record_of(config.data), kept)
+    if changed:
+        raise DataError(
+            f"resume={run_dir}: data={config.data.name} changed since the run began ({FACTS_FILE}): {changed}. Bring "
+            "the data back that it had, or start it anew"
         )
 
 

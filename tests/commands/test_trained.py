@@ -186,6 +186,30 @@ def test_classes_that_changed_since_the_run_are_refused(
     assert complaint in refused(capsys, verb, *arguments)
 
 
+def test_the_normalisation_is_that_of_training_whatever_became_of_the_data(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    arrays = small_arrays()
+    config = small_config("data=arrays", f"data.path={write_arrays(folder / 'mine.npz')}", "train.batch_size=4")
+    run(config, folder / "run", overrides=[])
+    np.save("seen.npy", arrays["x_test"])
+
+    def seen() -> tuple[Any, str]:
+        assert main(["predict", "run", "seen.npy", "--output", "seen.csv"]) == 0
+        return evaluated("run")["results"], Path("seen.csv").read_text()
+
+    before = seen()
+    assert "normalised" not in caplog.text
+    write_arrays(folder / "mine.npz", x_train=arrays["x_train"] // 4)
+    assert seen() == before
+    path = folder / "run" / "data.json"
+    kept = json.loads(path.read_text())
+    del kept["normalisation"]
+    path.write_text(json.dumps(kept))
+    assert seen() != before
+    assert f"{path} does not say how the training images were normalised: computed from the data" in caplog.text
+
+
 def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Capture) -> None:
     config = (stored / "config.yaml").read_text()
     (stored / "config.yaml").write_text(config.replace("hidden:\n  - 8", "hidden:\n  - 9"))
