@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,9 +63,8 @@ def run(
     repeats: run_id of the run of which this is a repetition, for the record. summary.json is written however the run
     ends. Raises the RunnerError that ended it, if one did.
     """
-    if resume:
-        require_same_plugins(run_dir)
-        require_same_data(config, run_dir)
+    notes = [*require_same_plugins(run_dir), *require_same_data(config, run_dir)] if resume else []
+    _tell(notes)  # on the terminal
     placement = kept_placement(config, run_dir) if resume else None
     experiment = build(config, placement)
     require_resumable(experiment, resume)
@@ -75,6 +74,7 @@ def run(
     start = None if resume else fresh_start(experiment)
     data = None if resume else record_of(config.data)
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
+        _tell(notes)  # in the run's log
         directory.summary_json.unlink(missing_ok=True)  # of an earlier start, no news of this one
         if placement is None:
             directory.placement_json.unlink(missing_ok=True)
@@ -258,6 +258,12 @@ def _keep_provenance(directory: RunDirectory) -> Provenance:
     if changes:
         replace_durably(directory.code_diff, changes.encode())
     return provenance
+
+
+def _tell(notes: Iterable[str]) -> None:
+    """Warn, where warnings go by now: to the terminal, or to the log of the run alone."""
+    for note in notes:
+        log.warning("%s", note)
 
 
 @contextmanager
