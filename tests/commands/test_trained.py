@@ -109,6 +109,19 @@ def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: P
     assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
 
 
+def test_another_dataset_may_be_named_by_yaml_of_ones_own(stored: Path, folder: Path, capsys: Capture) -> None:
+    (folder / "conf" / "data").mkdir(parents=True)
+    mine = folder / "conf" / "data" / "mine.yaml"
+    mine.write_text('defaults: ["/schema/data/digits@_here_"]\ntest_limit: 7\n')
+    assert "Could not find 'data/mine'" in refused(capsys, "eval", "run", "data=mine")
+    assert evaluated("run", "data=mine", "--config-dir", "conf")["examples"] == {"test": 7}
+    assert evaluated("run", "-cd", "conf", "data=mine", "data.test_limit=6")["examples"] == {"test": 6}
+    shutil.copytree("conf", "other")
+    for place in ("conf", "other", "conf"):
+        assert main(["eval", "run", "data=mine", "--config-dir", place]) == 0
+    assert len(list(stored.glob("eval-*-digits-*.json"))) == 2
+
+
 def test_pixels_of_another_range_are_fractions_of_it_as_in_training(folder: Path) -> None:
     run(small_config(), folder / "run", overrides=[])
     same = ["data=synthetic", "data.shape=[1,8,8]", "data.classes=10", "data.test_examples=50"]
