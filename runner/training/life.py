@@ -17,10 +17,12 @@ from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
 from runner.errors import NonFiniteLossError
 from runner.files import replace_durably
+from runner.plugin import provenance
 from runner.records.data_facts import record_of, write_record
 from runner.records.provenance import Provenance, provenance_here
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
+from runner.records.run_plugins import write_plugins
 from runner.records.summary import Summary
 from runner.records.tags import summary_tags
 from runner.redaction import SecretlessFormatter, redact
@@ -79,6 +81,7 @@ def run(
         if placement is None:
             directory.placement_json.unlink(missing_ok=True)
         _store(config, directory)
+        write_plugins(directory.path, provenance())
         if data is not None:
             write_record(directory.path, data)
         draft = dataclasses.replace(

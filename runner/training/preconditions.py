@@ -10,8 +10,8 @@ from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
 from runner.plugin import changed_plugins, plugin_notes
 from runner.records.data_facts import FACTS_FILE, changes, read_record, record_of
-from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, SUMMARY_FILE
-from runner.records.summary import Summary
+from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE
+from runner.records.run_plugins import read_plugins
 from runner.training.experiment import Experiment
 
 
@@ -25,14 +25,11 @@ def require_resumable(experiment: Experiment, resume: bool) -> None:
 
 
 def require_same_plugins(run_dir: Path) -> list[str]:
-    """Raise ConfigError where a plugin is another than at the start before, whose summary this one's will replace.
+    """Raise ConfigError where a plugin is another than at the start before, whose record this one's will replace.
 
     Returns what is to be told of plugins that are on one side only.
     """
-    summary_json = run_dir / SUMMARY_FILE
-    recorded = Summary.read(summary_json).plugins if summary_json.is_file() else None
-    if recorded is None:
-        return []
+    recorded = read_plugins(run_dir)
     if changed := list(changed_plugins(recorded)):
         raise ConfigError(
             f"resume={run_dir}: {'; '.join(map(str, changed))}. Start it anew, or go on with the plugin as it was"

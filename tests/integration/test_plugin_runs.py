@@ -80,3 +80,11 @@ def test_a_run_that_goes_on_without_a_plugin_it_does_not_need_says_so(folder: Pa
     log = (folder / "run" / "run.log").read_text()
     assert said in log
     assert "which the run had, is not given" in log
+
+
+def test_a_run_that_was_killed_knows_its_plugins(folder: Path) -> None:
+    run_command(folder, "--plugin", "swish.py", "model=mlp", *SHORT)
+    (folder / "run" / "summary.json").unlink()  # as a kill leaves it
+    without = run_command(folder, "resume=run", "train.steps=3")
+    assert f"plugin {folder / 'swish.py'}, which the run had, is not given" in without.errors
+    assert not (folder / "run" / "plugins.json").exists(), "the newest start had none"
