@@ -85,10 +85,9 @@ def run(
         if not resume:
             write_facts(directory.path, experiment.config.data.facts())
         draft = dataclasses.replace(
-            draft_of(experiment, directory, overrides),
+            tell_devices(experiment, found, draft_of(experiment, directory, overrides)),
             provenance=_keep_provenance(directory),
             repeats=repeats,
-            **tell_devices(experiment, found),
         )
         life = _Life(experiment, directory, draft, sweep, start)
         try:
