@@ -91,10 +91,9 @@ def run(
         if data is not None:
             write_record(directory.path, data)
         draft = dataclasses.replace(
-            draft_of(experiment, directory, overrides),
+            tell_devices(experiment, found, draft_of(experiment, directory, overrides)),
             provenance=_keep_provenance(directory),
             repeats=repeats,
-            **tell_devices(experiment, found),
         )
         life = _Life(experiment, directory, draft, sweep, start)
         try:
