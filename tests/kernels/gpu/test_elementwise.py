@@ -9,7 +9,17 @@ from runner.kernels.elementwise import FUNCTIONS
 from runner.kernels.gpu import elementwise
 from runner.kernels.registry import KernelError
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.kernels.gpu.running import DTYPES, Array, Offers, drawn, node_of, reference, registry_of, require_close, run_op
+from tests.kernels.gpu.running import (
+    DTYPES,
+    Array,
+    Offers,
+    drawn,
+    node_of,
+    reference,
+    registry_of,
+    require_close,
+    run_op,
+)
 from tests.op_cases import CASES, Case
 
 OPS = ("elementwise", "add_n", *FUNCTIONS)
