@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "kernels.philox": "",
     "kernels.platform": "kernels.registry",
     "kernels.registry": "kernels.platform",
+    "kernels.host": "kernels.platform kernels.registry",
     "kernels.elementwise": "",
     "kernels.reference": "kernels.elementwise kernels.philox kernels.registry",
     # Fast kernels: thin over a library each, and one module that tries them.
@@ -41,9 +42,11 @@ MAY_IMPORT = {
     # Kernels of a card: they know of CUDA what one protocol says, but for the module that implements it.
     "kernels.gpu": "kernels.registry kernels.platform kernels.elementwise kernels.philox",
     # The engine binds kernels through the registry; one module loads them, for a worker or for build.
-    "engine": "errors kernels.elementwise kernels.philox kernels.platform kernels.registry engine.transport",
-    "engine.kernel_table": "engine kernels.cpu.loading kernels.reference kernels.registry",
-    "engine.worker": "engine errors kernels.registry",
+    "engine": "errors kernels.elementwise kernels.philox kernels.platform kernels.host kernels.registry"
+    " engine.transport",
+    "engine.kernel_table": "engine errors kernels.cpu.loading kernels.gpu.cuda kernels.gpu.loading kernels.reference"
+    " kernels.registry",
+    "engine.worker": "engine errors kernels.host kernels.platform kernels.registry",
     "engine.transport": "errors",
     # What is trained, and how: strategies see layer stamps, never models, data, tracking or Hydra.
     "nn": "engine errors",

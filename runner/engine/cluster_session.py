@@ -17,7 +17,7 @@ from runner.engine.assignment import peer_of
 from runner.engine.compile import Signature
 from runner.engine.conductor import Finished
 from runner.engine.deferred import require_launchable, require_settled
-from runner.engine.device import Cluster
+from runner.engine.device import Cluster, DeviceName
 from runner.engine.emulation import Emulation
 from runner.engine.feeds import expand_feeds
 from runner.engine.inputs import InputSlot
@@ -72,7 +72,13 @@ class ClusterSession:
     ) -> None:
         self._program = program
         self._planned = ProgramPlans(program, cluster, registry)
-        self._setup = WorkerSetup(source, check_finite, None if emulation is None else emulation.link)
+        self._setup = WorkerSetup(
+            source,
+            check_finite,
+            None if emulation is None else emulation.link,
+            {peer_of(device.name): device.card for device in cluster.devices if device.card is not None},
+            any(device.tf32 for device in cluster.devices),
+        )
         self._emulation = emulation or Emulation()
         self._identity = Identity(run_id, epoch, MASTER_ROLE, 0, new_token())
         self._logs = logs
@@ -82,7 +88,7 @@ class ClusterSession:
         self._workers = _worker_names(cluster)
         self._sent = dict.fromkeys(self._workers, 0)
         self._peaks = dict.fromkeys(self._workers, 0)
-        self._libraries: set[str] = set()
+        self._libraries: dict[str, set[str]] = {device.type: set() for device in cluster.devices}
         self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
         self._under_way: dict[str, _UnderWay] = {}
         self._by_plan: dict[str, _UnderWay] = {}
@@ -191,7 +197,7 @@ class ClusterSession:
 
     def libraries(self) -> dict[str, list[str]]:
         """Kernel libraries in use by device type."""
-        return {"cpu": sorted(self._libraries)}
+        return {device_type: sorted(found) for device_type, found in self._libraries.items()}
 
     def close(self) -> None:
         """End the workers and release everything. May be called again."""
@@ -228,7 +234,7 @@ class ClusterSession:
             plan.unlink()
             self._plans[key] = plan
             for device_plan in plan.plans.values():
-                self._libraries |= device_plan.libraries
+                self._libraries[DeviceName.parse(device_plan.device).type or ""] |= device_plan.libraries
         return plan
 
     def _begin(self, plan: RemotePlan, fed: Mapping[Tensor, Any]) -> int:

@@ -74,6 +74,8 @@ class Device:
     name: str
     flops_per_s: float = 2e11
     bytes_per_s: float = 1e10
+    card: int | None = None
+    tf32: bool = False
 
     @property
     def type(self) -> str:

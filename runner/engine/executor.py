@@ -10,14 +10,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.device import DeviceName
-from runner.engine.plan import DevicePlan, Feed, Instruction, Place, Slot, Wire
+from runner.engine.binding import Binding
+from runner.engine.plan import DevicePlan, Feed
 from runner.engine.recording import COMPUTE, RECEIVE, SEND, WAIT, Recorder, RunOf
-from runner.engine.rendezvous import Rendezvous
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
+from runner.engine.wires import Wires
 from runner.errors import NumericError, RunnerError
-from runner.kernels.registry import Bound, Buffers, NativeCall, Operand, Registry, as_array, native_calls
+from runner.kernels.platform import Platform, Work, Writer
+from runner.kernels.registry import Registry, as_array
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -25,20 +26,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Stretch:
-    """What one call runs: neighbouring calls of machine code, or the function of one instruction.
+    """What one call runs: neighbouring calls that the platform joined, or the function of one instruction.
 
-    call: returns 0, or 1 + the number of the call that failed in the upper bits and its status in the lower 16.
-    instructions: to which each call belongs. native: the calls of machine code; none for a function.
+    call: returns 0, or 1 + the number of the part that failed in the upper bits and its status in the lower 16.
+    instructions: to which each part belongs. late: the same for what failed after ``call`` had returned.
     """
 
     call: Callable[[], int | None]
     instructions: tuple[int, ...]
-    native: tuple[NativeCall, ...] = ()
-
-    def reason(self, position: int, status: int) -> str:
-        """Why the call at a position of the stretch failed."""
-        explain = self.native[position].explain
-        return explain(status) if explain else f"its library returned status {status}"
+    reason: Callable[[int, int], str] | None = None
+    late: Callable[[], int] | None = None
 
 
 class DeviceExecutor:
@@ -53,15 +50,16 @@ class DeviceExecutor:
         registry: Registry,
         variables: VariableStore,
         arena: Arena,
-        rendezvous: Rendezvous,
+        wires: Wires,
         *,
         check_finite: bool = False,
     ) -> None:
         self.plan = plan
         self._registry = registry
         self._variables = variables
+        self._platform: Platform = variables.platform
         self._arena = arena
-        self._rendezvous = rendezvous
+        self._wires = wires
         self._check_finite = check_finite
         self._step = 0
         self._runs = 0
@@ -70,13 +68,20 @@ class DeviceExecutor:
         self._recorder: Recorder | None = None
         self._recorded_as = 0
         self._run = self._next(0)
+        # Others read and write memory of this device in the step: it ends when all of it is done.
+        self._meets_others = any(instruction.op in ("send", "recv") for instruction in plan.instructions)
         self._bind()
 
-    def run(self, step: int, feeds: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
+    def run(
+        self, step: int, feeds: Mapping[Tensor, Array], meanwhile: Callable[[], None] | None = None
+    ) -> dict[Tensor, Array]:
         """Execute one step and return copies of the fetched values.
 
-        Raises RunnerError naming the feed, the variable or the node at fault.
+        meanwhile: called when the device has been given its work, before it is waited for. Raises RunnerError naming
+        the feed, the variable or the node at fault. A device that works by itself and is asked for no value tells of
+        a fault in the next step that is waited for.
         """
+        self._platform.enter()
         self._step = step
         self._run = self._next(step)
         self._runs += 1
@@ -90,7 +95,15 @@ class DeviceExecutor:
             # Variables do not lose their values: what one step has found and left holds for all that follow.
             self._variables.mark_assigned(self.plan.written)
             self._has_run = True
-        return {tensor: array.copy() for tensor, array in self._fetched.items()}
+        if meanwhile is not None:
+            meanwhile()
+        return self._fetch()
+
+    def ahead(self, feeds: Mapping[Tensor, Array]) -> None:
+        """Begin to bring over what the next step is fed; its arrays must not change until then."""
+        for feed, write in self._feeds:
+            if feed.tensor in feeds:
+                write.ahead(as_array(feeds[feed.tensor], feed.spec))
 
     def record(self, recorder: Recorder | None, plan: int = 0) -> None:
         """Have every instruction timed from the next step on, or none any more. plan: what the plan is noted as.
@@ -111,10 +124,10 @@ class DeviceExecutor:
 
     def let_go(self) -> None:
         """Drop all memory of the arena; the next step binds anew."""
-        self._operands: list[Operand] = []
-        self._feeds: list[tuple[Feed, Array]] = []
-        self._fetched: dict[Tensor, Array] = {}
+        self._feeds: list[tuple[Feed, Writer]] = []
+        self._read: Callable[[], list[Array]] = list
         self._stretches: list[_Stretch] = []
+        self._told_late: list[_Stretch] = []
 
     def _call_all(self) -> None:
         """Run what was bound; raises RunnerError naming the node that fails."""
@@ -128,111 +141,107 @@ class DeviceExecutor:
                 except Exception as error:
                     raise self._failure(stretch.instructions[0], f"{type(error).__name__}: {error}") from error
                 if failed:
-                    number, status = divmod(failed, 1 << 16)
-                    raise self._failure(stretch.instructions[number - 1], stretch.reason(number - 1, status))
+                    raise self._failed(stretch, failed)
+
+    def _fetch(self) -> dict[Tensor, Array]:
+        """Wait for the device where something of it is wanted, and return what is."""
+        if not self.plan.fetches and not self._meets_others:
+            return {}
+        try:
+            values = self._read()
+            self._platform.finish()
+        except RuntimeError as error:
+            raise RunnerError(f"step {self._step} on {self.plan.device}: the device failed: {error}") from error
+        for stretch in self._told_late:
+            if stretch.late is not None and (failed := stretch.late()):
+                raise self._failed(stretch, failed)
+        return dict(zip(self.plan.fetches, values, strict=True))
+
+    def _failed(self, stretch: _Stretch, code: int) -> RunnerError:
+        number, status = divmod(code, 1 << 16)
+        reason = stretch.reason(number - 1, status) if stretch.reason else f"status {status}"
+        return self._failure(stretch.instructions[number - 1], reason)
 
     def _bind(self) -> None:
         """Fix the memory of every slot and the arguments of every call."""
         plan = self.plan
+        self._platform.settle()
         data = self._arena.at_least(plan.arena_bytes, self)
         self._generation = self._arena.generation
-        self._operands = [self._operand(data, slot, place) for slot, place in zip(plan.slots, plan.places, strict=True)]
-        self._feeds = [(feed, self._operands[feed.slot].array) for feed in plan.feeds]
-        self._fetched = {tensor: self._operands[slot].array for tensor, slot in plan.fetches.items()}
-        bound = [self._bind_one(data, instruction) for instruction in plan.instructions]
+        bound = Binding(plan, self._registry, self._variables, self._wires, data, lambda: self._step)
+        self._feeds = [(feed, self._platform.writer(bound.operands[feed.slot])) for feed in plan.feeds]
+        self._read = self._platform.reader([bound.operands[slot] for slot in plan.fetches.values()])
         self._stretches = self._stretches_of(bound)
+        self._told_late = [stretch for stretch in self._stretches if stretch.late is not None]
 
-    def _operand(self, data: NDArray[np.uint8], slot: Slot, place: Place) -> Operand:
-        if place.variable is not None:
-            memory = self._variables.memory(place.variable, self.plan.variables[place.variable])
-            return Operand(slot.spec, slot.layout, memory)
-        if place.wire is not None:
-            return Operand(slot.spec, slot.layout, self._on_wire(place.wire, slot.layout.nbytes))
-        return Operand(slot.spec, slot.layout, data[place.offset : place.offset + slot.layout.nbytes])
-
-    def _on_wire(self, wire: Wire, nbytes: int) -> NDArray[np.uint8]:
-        if wire.source is None:
-            return self._rendezvous.outgoing(wire.key, nbytes)
-        return self._rendezvous.incoming(wire.key, wire.source, nbytes)
-
-    def _bind_one(self, data: NDArray[np.uint8], instruction: Instruction) -> Bound:
-        own: Mapping[str, Callable[[Instruction], Bound]] = {
-            "assign": self._bind_assign,
-            "send": self._bind_send,
-            "recv": self._bind_recv,
-        }
-        if instruction.op in own:
-            return own[instruction.op](instruction)
-        device_type = DeviceName.parse(self.plan.device).type or ""
-        kernel = self._registry.find(instruction.op, device_type, instruction.library)
-        scratch = data[instruction.scratch : instruction.scratch + instruction.arrangement.scratch_bytes]
-        buffers = Buffers(self._at(instruction.inputs), self._at(instruction.outputs), scratch)
-        return kernel.bind(instruction.attributes, instruction.arrangement, buffers)
-
-    def _at(self, slots: Sequence[int]) -> tuple[Operand, ...]:
-        return tuple(self._operands[slot] for slot in slots)
-
-    def _stretches_of(self, bound: Sequence[Bound]) -> list[_Stretch]:
+    def _stretches_of(self, bound: Binding) -> list[_Stretch]:
         """As few calls as can be, unless every instruction is looked at."""
+        works = [bound.work(instruction) for instruction in self.plan.instructions]
         if not self._check_finite and self._recorder is None:
-            return self._joined(bound)
-        stretches = [self._stretch([each]) for each in enumerate(bound)]
+            return self._joined(works)
+        stretches = [self._stretch([each], once=True) for each in enumerate(works)]
         if self._recorder is not None:
-            stretches = [self._timed(stretch, self._recorder) for stretch in stretches]
-        return [self._checked(stretch) for stretch in stretches] if self._check_finite else stretches
+            stretches = [self._timed(stretch, self._recorder, bound) for stretch in stretches]
+        return [self._checked(stretch, bound) for stretch in stretches] if self._check_finite else stretches
 
-    def _joined(self, bound: Sequence[Bound]) -> list[_Stretch]:
-        """Run neighbouring calls of machine code as one."""
+    def _joined(self, works: Sequence[Work]) -> list[_Stretch]:
+        """Run neighbouring calls that the platform can put together as one."""
         stretches: list[_Stretch] = []
-        for is_function, group in groupby(enumerate(bound), lambda each: callable(each[1])):
-            if is_function:
-                stretches += [self._stretch([each]) for each in group]
-            else:
+        for is_joinable, group in groupby(enumerate(works), lambda each: self._platform.joinable(each[1].call)):
+            if is_joinable:
                 stretches.append(self._stretch(list(group)))
+            else:
+                stretches += [self._stretch([each]) for each in group]
         return stretches
 
-    def _stretch(self, bound: Sequence[tuple[int, Bound]]) -> _Stretch:
-        """Of one function, or of the calls of machine code of some instructions."""
-        (first, call), *_ = bound
-        if callable(call):
-            return _Stretch(call, (first,))
-        native = [(position, each) for position, calls in bound for each in native_calls(calls)]
-        positions, calls = zip(*native, strict=True)
-        return _Stretch(self._registry.join(calls), positions, calls)
+    def _stretch(self, works: Sequence[tuple[int, Work]], *, once: bool = False) -> _Stretch:
+        """Of one function, or of the calls of some instructions that can be put together."""
+        (first, work), *_ = works
+        if callable(work.call):
+            return _Stretch(work.call, (first,))
+        joined = self._platform.join([each for _, each in works], once=once)
+        positions = tuple(works[owner][0] for owner in joined.owners)
+        return _Stretch(joined.call, positions, joined.reason, joined.late)
 
-    def _checked(self, stretch: _Stretch) -> _Stretch:
+    def _checked(self, stretch: _Stretch, bound: Binding) -> _Stretch:
         """Look at what the call of one instruction left."""
 
         def run() -> int | None:
             status = stretch.call()
             if not status:
-                self._refuse_non_finite(stretch.instructions[0])
+                self._refuse_non_finite(stretch.instructions[0], bound)
             return status
 
         return replace(stretch, call=run)
 
-    def _timed(self, stretch: _Stretch, recorder: Recorder) -> _Stretch:
+    def _timed(self, stretch: _Stretch, recorder: Recorder, bound: Binding) -> _Stretch:
         """Note how long the call of one instruction takes; a receive itself tells waiting from the rest."""
         position = stretch.instructions[0]
         op = self.plan.instructions[position].op
         if op == "recv":
-            return replace(stretch, call=self._recorded_receive(position, recorder))
+            return replace(stretch, call=self._recorded_receive(position, recorder, bound))
         kind = SEND if op == "send" else COMPUTE
-        return replace(stretch, call=lambda: recorder.timed(self._run, position, kind, stretch.call))
+
+        def done() -> int | None:
+            status = stretch.call()
+            self._platform.finish()
+            return status
+
+        return replace(stretch, call=lambda: recorder.timed(self._run, position, kind, done))
 
     def _take_feeds(self, feeds: Mapping[Tensor, Array]) -> None:
-        for feed, memory in self._feeds:
+        for feed, write in self._feeds:
             if feed.tensor not in feeds:
                 raise RunnerError(f"step on {self.plan.device}: no value was fed for {feed.tensor}")
             try:
-                np.copyto(memory, as_array(feeds[feed.tensor], feed.spec))
+                write(as_array(feeds[feed.tensor], feed.spec))
             except ValueError as error:
                 raise RunnerError(f"feed {feed.tensor}: {error}") from None
 
-    def _refuse_non_finite(self, position: int) -> None:
+    def _refuse_non_finite(self, position: int, bound: Binding) -> None:
         instruction = self.plan.instructions[position]
         for port, slot in enumerate(instruction.outputs):
-            spec, data = self.plan.slots[slot].spec, self._operands[slot].host
+            spec, data = self.plan.slots[slot].spec, self._platform.snapshot(bound.operands[slot].data)
             if not spec.is_float or data.nbytes % np.dtype(spec.dtype).itemsize:
                 continue
             value = data.view(spec.dtype)
@@ -250,44 +259,17 @@ class DeviceExecutor:
             f"node {failed.node!r} (op {failed.op!r}) on {self.plan.device} failed in step {self._step}: {reason}"
         )
 
-    def _bind_assign(self, instruction: Instruction) -> Bound:
-        name = instruction.attributes["variable"]
-        target = self._variables.memory(name, self.plan.variables[name])
-        (value,) = self._at(instruction.inputs)
+    def _recorded_receive(self, position: int, recorder: Recorder, bound: Binding) -> Callable[[], None]:
+        """A receive in its two parts: until the tensor is there, and looking at it or bringing it over."""
+        wait, take = bound.receiver(self.plan.instructions[position])
 
-        def assign() -> None:
-            np.copyto(target, value.host)
-
-        return assign
-
-    def _bind_send(self, instruction: Instruction) -> Bound:
-        key, destination = instruction.attributes["key"], instruction.attributes["destination"]
-        value = self._operands[instruction.inputs[0]].array
-
-        def send() -> None:
-            self._rendezvous.send(self._step, key, destination, value)
-
-        return send
-
-    def _bind_recv(self, instruction: Instruction) -> Bound:
-        key, source = instruction.attributes["key"], instruction.attributes["source"]
-        spec = self._operands[instruction.outputs[0]].spec
-
-        def receive() -> None:
-            # It is read where it lies, which is the memory of the slot.
-            as_array(self._rendezvous.receive(self._step, key, source), spec)
-
-        return receive
-
-    def _recorded_receive(self, position: int, recorder: Recorder) -> Callable[[], None]:
-        """A receive in its two parts: until the tensor is there, and looking at what it is."""
-        instruction = self.plan.instructions[position]
-        key, source = instruction.attributes["key"], instruction.attributes["source"]
-        spec = self._operands[instruction.outputs[0]].spec
+        def bring(value: Any) -> None:
+            take(value)
+            self._platform.finish()
 
         def receive() -> None:
             run = self._run
-            value = recorder.timed(run, position, WAIT, lambda: self._rendezvous.receive(run.step, key, source))
-            recorder.timed(run, position, RECEIVE, lambda: as_array(value, spec))
+            value = recorder.timed(run, position, WAIT, lambda: wait(run.step))
+            recorder.timed(run, position, RECEIVE, lambda: bring(value))
 
         return receive

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 import runner.engine.ops
 import runner.kernels.reference  # noqa: F401 - registers the kernels
+from runner.engine.device import Device
 from runner.engine.op import OPS
+from runner.errors import ResourceError
 from runner.kernels.cpu.loading import NativeLibrary, register
+from runner.kernels.gpu.cuda import CardsError, open_cards
+from runner.kernels.gpu.loading import register_cards
 from runner.kernels.registry import REGISTRY, Registry
 
 
@@ -19,6 +24,28 @@ def load_kernels() -> Registry:
     native_libraries()
     REGISTRY.require((name for name, definition in OPS.items() if definition.executed_by == "kernel"), "cpu")
     return REGISTRY
+
+
+def kernels_for(devices: Iterable[Device]) -> Registry:
+    """The kernels that these devices need: those of the host, and those of cards where one of them is on a card.
+
+    Raises ResourceError saying what is missing where there is no card, or no library for it.
+    """
+    cards = [device for device in devices if device.card is not None]
+    return load_card_kernels(any(device.tf32 for device in cards)) if cards else load_kernels()
+
+
+@cache
+def load_card_kernels(tf32: bool) -> Registry:
+    """The kernels of the host and of the cards of this process. tf32: whether float32 products may round factors."""
+    registry = load_kernels().copy()
+    try:
+        runtime = open_cards(tf32)
+    except CardsError as error:
+        raise ResourceError(str(error)) from error
+    register_cards(registry, runtime)
+    registry.require((name for name, definition in OPS.items() if definition.executed_by == "kernel"), "gpu")
+    return registry
 
 
 @cache

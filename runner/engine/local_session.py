@@ -21,6 +21,7 @@ from runner.engine.feeds import expand_feeds, fed_array
 from runner.engine.inputs import InputSource, read_inputs
 from runner.engine.interleaving import Begin, End, Interleaving, Launched, VirtualTime
 from runner.engine.plan import DevicePlan
+from runner.engine.platforms import platform_of, wires_of
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
 from runner.engine.recording import INPUT, Recorder
@@ -29,6 +30,7 @@ from runner.engine.session import peak_rss_bytes, require_no_trace, required_tra
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.engine.timeline import ClientRuns, RecordedPlan, Span, Timeline, spans_of
+from runner.engine.wires import Wires
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
 
@@ -61,8 +63,10 @@ class LocalSession:
         self._source = source
         self._check_finite = check_finite
         self._timeout_s = timeout_s
-        self._stores = {device.name: VariableStore() for device in cluster.devices}
-        self._arenas = {device.name: Arena() for device in cluster.devices}
+        self._cluster = cluster
+        platforms = {device.name: platform_of(device, registry) for device in cluster.devices}
+        self._stores = {device: VariableStore(platform) for device, platform in platforms.items()}
+        self._arenas = {device: Arena(platform) for device, platform in platforms.items()}
         self._ready: dict[Signature, _Ready] = {}
         self._sent = dict.fromkeys(self._stores, 0)
         self._trace: _Trace | None = None
@@ -145,11 +149,11 @@ class LocalSession:
 
     def libraries(self) -> dict[str, list[str]]:
         """Kernel libraries in use; see :class:`~runner.engine.session.Session`."""
-        found: set[str] = set()
+        found: dict[str, set[str]] = {device.type: set() for device in self._cluster.devices}
         for ready in self._ready.values():
-            for executor in ready.executors.values():
-                found |= executor.plan.libraries
-        return {"cpu": sorted(found)}
+            for device, executor in ready.executors.items():
+                found[self._cluster.device(device).type] |= executor.plan.libraries
+        return {device_type: sorted(names) for device_type, names in found.items()}
 
     def close(self) -> None:
         """Stop the device threads."""
@@ -183,7 +187,7 @@ class LocalSession:
                     self._registry,
                     self._stores[device],
                     self._arenas[device],
-                    rendezvous,
+                    self._wires(device, rendezvous),
                     check_finite=self._check_finite,
                 )
                 for device, plan in self._planned.plans(signature).items()
@@ -191,6 +195,11 @@ class LocalSession:
             ready = _Ready(self._planned.compiled(signature), executors, rendezvous)
             self._ready[signature] = ready
         return ready
+
+    def _wires(self, device: str, rendezvous: LocalRendezvous) -> Wires:
+        own = self._cluster.device(device).type
+        alike = frozenset(each.name for each in self._cluster.devices if each.type == own)
+        return wires_of(self._stores[device].platform, rendezvous, rendezvous, alike)
 
     def _execute(
         self, ready: _Ready, step: int, jobs: Mapping[str, Mapping[Tensor, Array]]

@@ -49,7 +49,7 @@ class LocalRendezvous:
     def __init__(self, timeout_s: float = 60.0) -> None:
         self._timeout_s = timeout_s
         self._condition = threading.Condition()
-        self._values: dict[tuple[int, str], Array] = {}
+        self._values: dict[tuple[int, str], object] = {}
         self._memory: dict[str, NDArray[np.uint8]] = {}
         self.failure: BaseException | None = None
 
@@ -70,17 +70,26 @@ class LocalRendezvous:
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
         """Hand over a value; a second one for the same step and key is an error."""
         memory = self.outgoing(sent_tensor(key), value.nbytes)
-        with self._condition:
-            if (step, key) in self._values:
-                raise ClusterError(f"rendezvous: {key!r} was sent twice in step {step}")
-            place = memory.view(value.dtype).reshape(value.shape)
-            if place.ctypes.data != value.ctypes.data:
-                np.copyto(place, value)
-            self._values[step, key] = place
-            self._condition.notify_all()
+        place = memory.view(value.dtype).reshape(value.shape)
+        if place.ctypes.data != value.ctypes.data:
+            np.copyto(place, value)
+        self.hand(step, key, place)
 
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for a value and take it away."""
+        value: Array = self.take(step, key, source)
+        return value
+
+    def hand(self, step: int, key: str, value: object) -> None:
+        """Hand over anything; a second time for the same step and key is an error."""
+        with self._condition:
+            if (step, key) in self._values:
+                raise ClusterError(f"rendezvous: {key!r} was sent twice in step {step}")
+            self._values[step, key] = value
+            self._condition.notify_all()
+
+    def take(self, step: int, key: str, source: str) -> Any:
+        """Wait for what was handed over and take it away."""
         deadline = time.monotonic() + self._timeout_s
         with self._condition:
             while (step, key) not in self._values:

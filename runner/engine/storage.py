@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import mmap
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakSet
-
-import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.plan import Slot
 from runner.errors import ResourceError, RunnerError
-from runner.kernels.registry import allocate
-
-HUGE_PAGE = 2 << 20
+from runner.kernels.host import HostPlatform
+from runner.kernels.platform import Bytes, Platform
 
 
 @dataclass
 class _Variable:
     slot: Slot
-    data: NDArray[np.uint8]
+    data: Bytes
     assigned: bool = False
 
 
@@ -32,12 +26,13 @@ class VariableStore:
     What has a value once always has one.
     """
 
+    platform: Platform = field(default_factory=HostPlatform)
     _variables: dict[str, _Variable] = field(default_factory=dict)
 
-    def memory(self, name: str, slot: Slot) -> NDArray[np.uint8]:
+    def memory(self, name: str, slot: Slot) -> Bytes:
         """The bytes of a variable, made the first time; raises RunnerError when they are there in another layout."""
         if name not in self._variables:
-            self._variables[name] = _Variable(slot, _pages(slot.layout.nbytes, f"variable {name!r}"))
+            self._variables[name] = _Variable(slot, _allocate(self.platform, slot.layout.nbytes, f"variable {name!r}"))
         found = self._variables[name]
         if found.slot != slot:
             raise RunnerError(f"variable {name!r} is stored as {found.slot}, but a plan takes it as {slot}")
@@ -70,19 +65,21 @@ class Arena:
     again before its next step: ``generation`` tells.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, platform: Platform | None = None) -> None:
         self.generation = 0
-        self._data = allocate(0)
+        self._platform = platform or HostPlatform()
+        self._data: Bytes = self._platform.allocate(0)
         self._tenants: WeakSet[Tenant] = WeakSet()
 
-    def at_least(self, nbytes: int, tenant: Tenant) -> NDArray[np.uint8]:
+    def at_least(self, nbytes: int, tenant: Tenant) -> Bytes:
         """The arena, grown to ``nbytes`` where it is smaller. Raises ResourceError when there is no memory."""
         if self._data.nbytes < nbytes:
-            # The old one goes first: both are never there together.
+            # The old one goes first, when nobody computes in it any more: both are never there together.
+            self._platform.settle()
             for each in self._tenants:
                 each.let_go()
-            self._data = allocate(0)
-            self._data = _pages(nbytes, "the arena of a step")
+            self._data = self._platform.allocate(0)
+            self._data = _allocate(self._platform, nbytes, "the arena of a step")
             self.generation += 1
         self._tenants.add(tenant)
         return self._data
@@ -93,17 +90,8 @@ class Arena:
         return int(self._data.nbytes)
 
 
-def _pages(nbytes: int, what: str) -> NDArray[np.uint8]:
-    """Fresh zeroed memory; large pieces in huge pages, which spare the processor most address translations."""
-    if nbytes < HUGE_PAGE:
-        return allocate(nbytes)
+def _allocate(platform: Platform, nbytes: int, what: str) -> Bytes:
     try:
-        # Shared pages, which is what mmap makes by default, are hardly ever huge.
-        pages: Any = mmap.mmap(-1, nbytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError) as error:
+        return platform.allocate(nbytes)
+    except MemoryError as error:
         raise ResourceError(f"{nbytes:,} bytes for {what} are not to be had: {error}") from None
-    with suppress(OSError):  # It is a wish: a system without huge pages computes the same.
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    raw = np.frombuffer(pages, np.uint8)
-    start = -raw.ctypes.data % HUGE_PAGE
-    return raw[start : start + nbytes]

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from runner.engine.assignment import Assignment, feed_key, fetch_key, peer_of, senders
 from runner.engine.executor import DeviceExecutor
 from runner.engine.inputs import InputSource, read_inputs
-from runner.engine.kernel_table import load_kernels
+from runner.engine.kernel_table import load_card_kernels, load_kernels
 from runner.engine.launched_steps import LaunchedStep, LaunchedSteps
 from runner.engine.links import Links
 from runner.engine.mailbox import Mailbox, Request, Stopped
+from runner.engine.platforms import wires_of
 from runner.engine.processes import die_with_parent, dump_stacks_when_asked
 from runner.engine.recording import DELAY, INPUT, Recorder, read_plans, to_document
 from runner.engine.session import PEAK_MEMORY, TURN, peak_rss_bytes
@@ -59,6 +60,8 @@ from runner.engine.transport.zmq_outbox import Outbox
 from runner.engine.wire_rendezvous import WireRendezvous
 from runner.engine.worker_setup import WorkerSetup
 from runner.errors import ConfigError, RunnerError, SecurityError
+from runner.kernels.host import HostPlatform
+from runner.kernels.platform import Platform
 from runner.kernels.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -145,8 +148,7 @@ class Worker:
         self._make_source = make_source
         self._registry = registry
         self._progress = progress
-        self._variables = VariableStore()
-        self._arena = Arena()
+        self._take(HostPlatform(registry.join))
         self._source: InputSource | None = None
         self._check_finite: bool | None = None
         self._links: Links | None = None
@@ -212,10 +214,18 @@ class Worker:
         for peer in self._peers:
             if peer != self._endpoint.name:
                 self._endpoint.connect(peer, sibling_address(self._address, peer))
+        if (card := setup.cards.get(self._endpoint.name)) is not None:
+            self._registry = load_card_kernels(setup.tf32)
+            self._take(self._registry.platforms["gpu"](card))
         self._check_finite = setup.check_finite
         if setup.source is not None:
             self._source = self._make_source(setup.source)
         self._progress.enter(IDLE, 0)
+
+    def _take(self, platform: Platform) -> None:
+        """Compute on this platform, with its memory."""
+        self._variables = VariableStore(platform)
+        self._arena = Arena(platform)
 
     def _load(self, plan: str, document: object) -> None:
         self._progress.enter(LOAD, 0)
@@ -227,12 +237,13 @@ class Worker:
             raise SecurityError(f"plan {plan!r} refused: it is for {assignment.device}, expected the device of {own}")
         readers = {owner: ArenaReader(spec) for owner, spec in assignment.arenas.items() if owner != own}
         writer = ArenaWriter(assignment.arenas[own])
+        rendezvous = WireRendezvous(plan, self._endpoint, self._mailbox, writer, readers, self._links)
         executor = DeviceExecutor(
             assignment.plan,
             self._registry,
             self._variables,
             self._arena,
-            WireRendezvous(plan, self._endpoint, self._mailbox, writer, readers, self._links),
+            wires_of(self._variables.platform, rendezvous),
             check_finite=self._check_finite,
         )
         received = senders(assignment.plan)

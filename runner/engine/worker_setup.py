@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from runner.engine.links import Link
@@ -13,31 +13,49 @@ from runner.errors import SecurityError
 @dataclass(frozen=True)
 class WorkerSetup:
     """source: plain description of an input source, or None. check_finite: refuse values that are not finite. link: the
-    emulated one to every other process, None where wires are real."""
+    emulated one to every other process, None where wires are real. cards: number of the card of each worker that
+    computes on one, by its name. tf32: whether they may round factors of float32 products."""
 
     source: Mapping[str, Any] | None
     check_finite: bool
     link: Link | None
+    cards: Mapping[str, int] = field(default_factory=dict)
+    tf32: bool = False
 
     def to_document(self) -> dict[str, Any]:
         """Return it as plain data."""
         link = None if self.link is None else self.link.to_document()
-        return {"source": self.source, "check_finite": self.check_finite, "link": link}
+        return {
+            "source": self.source,
+            "check_finite": self.check_finite,
+            "link": link,
+            "cards": dict(self.cards),
+            "tf32": self.tf32,
+        }
 
     @classmethod
     def from_document(cls, document: object) -> WorkerSetup:
         """Read what :meth:`to_document` made; raises SecurityError for anything else."""
         if (
             not isinstance(document, Mapping)
-            or set(document) != {"source", "check_finite", "link"}
+            or set(document) != {"source", "check_finite", "link", "cards", "tf32"}
             or not isinstance(document["check_finite"], bool)
             or not isinstance(document["source"], Mapping | None)
+            or not isinstance(document["tf32"], bool)
+            or not _are_cards(document["cards"])
         ):
             raise SecurityError(
-                "setup refused: expected a map of 'source', a map or None, 'check_finite', a boolean, and 'link'"
+                "setup refused: expected a map of 'source', a map or None, 'check_finite' and 'tf32', booleans, "
+                "'cards', a map of workers to numbers from 0, and 'link'"
             )
         try:
             link = None if document["link"] is None else Link.from_document(document["link"])
         except ValueError as error:
             raise SecurityError(f"setup refused: {error}") from error
-        return cls(document["source"], document["check_finite"], link)
+        return cls(document["source"], document["check_finite"], link, document["cards"], document["tf32"])
+
+
+def _are_cards(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and type(card) is int and card >= 0 for name, card in value.items()
+    )

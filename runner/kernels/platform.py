@@ -7,9 +7,11 @@ wanted on the host.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -27,49 +29,104 @@ class Bytes(Protocol):
     def __getitem__(self, part: slice, /) -> Any: ...
 
 
-class Stretch(Protocol):
-    """Neighbouring calls that were put together."""
+class DeviceCall:
+    """A bound call that only the platform of its device knows how to run."""
 
-    def __call__(self) -> int:
-        """Run them, or have them run; returns 0, or (1 + position of the call that failed) << 16 | its status."""
+    __slots__ = ()
+
+
+class Writer(Protocol):
+    """Copies arrays of the host into one place of a device."""
+
+    def __call__(self, value: Array) -> None:
+        """Have a value there for what is called next. The array may change afterwards."""
         ...
 
-    def failed(self) -> int:
-        """What :meth:`__call__` could not know yet; to be asked when the device has finished. Resets it."""
+    def ahead(self, value: Array) -> None:
+        """Begin to bring the value over that is given next, while the device works; the array must not change."""
         ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """A bound call and the memory it touches. writes: scratch memory too."""
+
+    call: Bound
+    reads: tuple[Bytes, ...]
+    writes: tuple[Bytes, ...]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several calls as one.
+
+    call: returns 0 or None, or (1 + number of the part that failed) << 16 | its status. owners: for each part the work
+    it belongs to. reason: (part, status) -> why it failed, asked right afterwards. late: the same code for what failed
+    on a device without the host waiting for it; asked after :meth:`Platform.finish`, None where that cannot be.
+    """
+
+    call: Callable[[], int | None]
+    owners: tuple[int, ...]
+    reason: Callable[[int, int], str]
+    late: Callable[[], int] | None = None
 
 
 class Platform(Protocol):
     """One logical device: its memory, and the order in which it works.
 
-    Everything that is called happens in the order of the calls, as seen by later calls. A device may be behind:
+    What is called happens in the order of the calls, as far as later calls can tell. A device may be behind the host:
     ``finish`` waits until it is not.
     """
 
-    def allocate(self, nbytes: int, what: str) -> Bytes:
-        """Fresh memory, aligned to a cache line. Raises ResourceError naming ``what`` where there is none."""
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether calls may be done later than they return."""
         ...
 
-    def write(self, target: Operand, value: Array) -> None:
-        """Copy a plain array of the operand's spec into its memory. The array may change as soon as this returns."""
+    def enter(self) -> None:
+        """From now on this thread works with this device."""
         ...
 
-    def read(self, sources: Sequence[Operand]) -> list[Array]:
-        """Wait for what was called, and return fresh copies of plain operands."""
+    def allocate(self, nbytes: int) -> Bytes:
+        """Fresh memory, aligned to a cache line. Raises MemoryError where there is none."""
+        ...
+
+    def writer(self, target: Operand) -> Writer:
+        """What copies arrays of the operand's spec into its plain memory."""
+        ...
+
+    def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
+        """What waits for all that was called, and returns fresh copies of plain operands."""
+        ...
+
+    def snapshot(self, data: Bytes) -> NDArray[np.uint8]:
+        """The bytes as they are after all that was called, for looking at them."""
         ...
 
     def copier(self, target: Bytes, source: Bytes) -> Bound:
         """A call that copies as many bytes as both have."""
         ...
 
-    def join(self, calls: Sequence[Bound]) -> Stretch:
-        """Make one of calls that :meth:`joinable` said yes to, in their order."""
+    def joinable(self, call: Bound) -> bool:
+        """Whether a call can be put together with others; if not it is a function of Python, run by itself."""
         ...
 
-    def joinable(self, call: Bound) -> bool:
-        """Whether a call can be put together with others; a function of Python is run by itself."""
+    def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
+        """Make one of joinable calls, run in their order. once: each is looked at, so that putting together is vain."""
+        ...
+
+    def mark(self) -> object:
+        """All that was called so far, for :meth:`follow` of a platform of the same kind."""
+        ...
+
+    def follow(self, mark: object) -> None:
+        """What is called later waits for a mark; the host does not."""
         ...
 
     def finish(self) -> None:
-        """Wait until everything that was called has been done. Raises RunnerError where the device reports an error."""
+        """Wait until everything that was called has been done. Raises RuntimeError where the device has failed."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for that and for what was brought ahead: nothing touches memory that may now be let go."""
         ...

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.platform import Bytes
+from runner.kernels.platform import Bytes, DeviceCall, Platform
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -88,7 +88,7 @@ class Operand:
     @property
     def host(self) -> NDArray[np.uint8]:
         """The bytes, where the host has them; raises TypeError where a card does."""
-        return _on_host(self.data)
+        return on_host(self.data)
 
     @property
     def array(self) -> Array:
@@ -110,7 +110,7 @@ class Buffers:
     @property
     def host_scratch(self) -> NDArray[np.uint8]:
         """The scratch memory, where the host has it; raises TypeError where a card does."""
-        return _on_host(self.scratch)
+        return on_host(self.scratch)
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,12 @@ class NativeCall:
 
 
 PythonCall = Callable[[], None]
-Bound = NativeCall | Sequence[NativeCall] | PythonCall
-"""What one node does in a step: calls of machine code, one after the other and at least one, or a function."""
+Bound = NativeCall | Sequence[NativeCall] | PythonCall | DeviceCall
+"""What one node does in a step: calls of machine code, one after the other and at least one, a function, or what the
+platform of its device understands."""
+
+PlatformOf = Callable[[int], Platform]
+"""Makes the platform of a logical device on the card of a number."""
 
 Arrange = Callable[[Attributes, Sequence[Spec], Sequence[Spec], Sequence[Layout | None]], Arrangement | None]
 Bind = Callable[[Attributes, Arrangement, Buffers], Bound]
@@ -178,12 +182,22 @@ class Choice:
 class Registry:
     """Kernels of one process. Filled by importing kernel modules, and by plugins; read by the planner and the executor.
 
-    join: how neighbouring native calls become one; whoever registers kernels in machine code sets it.
+    join: how neighbouring native calls become one; whoever registers kernels in machine code sets it. platforms: of
+    the device types other than the host's; whoever registers their kernels sets it.
     """
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[str, str], list[Kernel]] = {}
-        self.join: Join = _no_native_calls
+        self.join: Join = refuse_native_calls
+        self.platforms: dict[str, PlatformOf] = {}
+
+    def copy(self) -> Registry:
+        """A registry of the same kernels, to which others can be added."""
+        copied = Registry()
+        copied.join = self.join
+        copied.platforms = dict(self.platforms)
+        copied._kernels = {key: list(kernels) for key, kernels in self._kernels.items()}
+        return copied
 
     def add(self, kernel: Kernel) -> None:
         """Register a kernel; two of one priority for the same op and device type are an error."""
@@ -252,7 +266,8 @@ def native_calls(bound: Bound) -> Sequence[NativeCall]:
     return bound if isinstance(bound, Sequence) else ()
 
 
-def _no_native_calls(calls: Sequence[NativeCall]) -> Callable[[], int]:
+def refuse_native_calls(calls: Sequence[NativeCall]) -> Callable[[], int]:
+    """What joins calls of machine code where none can be: raises KernelError."""
     raise KernelError(f"{len(calls)} calls of machine code are to be joined, but no library for that was loaded")
 
 
@@ -343,7 +358,8 @@ def as_array(value: Any, spec: Spec) -> Array:
     return array
 
 
-def _on_host(data: Bytes) -> NDArray[np.uint8]:
+def on_host(data: Bytes) -> NDArray[np.uint8]:
+    """Memory of the host; raises TypeError for that of a card."""
     if not isinstance(data, np.ndarray):
         raise TypeError(f"memory of a card was taken for memory of the host: {data}")
     return data

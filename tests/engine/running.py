@@ -18,6 +18,8 @@ from runner.engine.program import Client, Program
 from runner.engine.rendezvous import LocalRendezvous
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
+from runner.engine.wires import HostWires
+from runner.kernels.host import HostPlatform
 from runner.kernels.registry import (
     Attributes,
     Choice,
@@ -97,11 +99,11 @@ class Bench:
     ) -> None:
         feeds = {node[0]: node[0] for node in graph if node.op == "placeholder"}
         self.plan = plan_device(device, order_writes(graph), fetches, feeds, registry, {})
-        self.variables = VariableStore()
+        self.variables = VariableStore(HostPlatform(registry.join))
         self.arena = arena or Arena()
         self.rendezvous = LocalRendezvous(timeout_s=0.01)
         self.executor = DeviceExecutor(
-            self.plan, registry, self.variables, self.arena, self.rendezvous, check_finite=check_finite
+            self.plan, registry, self.variables, self.arena, HostWires(self.rendezvous), check_finite=check_finite
         )
 
     def run(self, feeds: Mapping[Tensor, Array] | None = None, step: int = 0) -> dict[Tensor, Array]:

@@ -10,9 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.engine.plan import Slot
-from runner.engine.storage import HUGE_PAGE, Arena, VariableStore
+from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import TensorSpec
 from runner.errors import ResourceError, RunnerError
+from runner.kernels.host import HUGE_PAGE
 from runner.kernels.registry import ALIGNMENT, Layout, plain
 
 SPEC = TensorSpec((4,), "float64")

@@ -43,7 +43,7 @@ from runner.kernels.registry import Registry
 from tests.engine.remote_programs import EXAMPLES, there_and_back
 from tests.engine.running import Replaced
 from tests.engine.transport.conftest import identity
-from tests.engine.virtual_cluster import ADDRESS, VirtualCluster, virtual_cluster
+from tests.engine.virtual_cluster import ADDRESS, SETUP, VirtualCluster, virtual_cluster
 
 Start = Callable[..., AbstractContextManager[VirtualCluster]]
 
@@ -317,9 +317,13 @@ def test_a_peer_that_cannot_be_reached_is_told(cluster: VirtualCluster) -> None:
         [],
         {"source": {}},
         {"source": {}, "check_finite": True},
-        {"source": {}, "check_finite": True, "link": None, "more": 1},
-        {"source": {}, "check_finite": 1, "link": None},
-        {"source": "digits", "check_finite": False, "link": None},
+        {**SETUP, "more": 1},
+        {**SETUP, "check_finite": 1},
+        {**SETUP, "source": "digits"},
+        {**SETUP, "tf32": None},
+        {**SETUP, "cards": [0]},
+        {**SETUP, "cards": {"worker-0": -1}},
+        {**SETUP, "cards": {"worker-0": True}},
     ],
 )
 def test_a_setup_that_is_none_is_refused(start: Start, document: object) -> None:
@@ -333,7 +337,7 @@ def test_a_setup_with_a_link_that_is_none_is_refused(start: Start) -> None:
     with start() as cluster:
         cluster.greet()
         link = {"latency_s": -1.0, "bytes_per_s": None}
-        cluster.tell(Setup(), ["worker-0"], {"source": {}, "check_finite": False, "link": link})
+        cluster.tell(Setup(), ["worker-0"], {**SETUP, "link": link})
         expect_failure(cluster, "worker-0", "SecurityError", 8, "setup refused: latency_s -1.0: expected 0 to 200")
 
 
@@ -343,7 +347,7 @@ def test_a_worker_without_inputs_needs_no_source(start: Start) -> None:
 
     with start(make_source) as cluster:
         cluster.greet()
-        cluster.tell(Setup(), None, {"source": None, "check_finite": False, "link": None})
+        cluster.tell(Setup(), None, {**SETUP, "source": None})
         cluster.run("init")
         cluster.feed("run", {"rate": 1.0})
         cluster.tell(Run("run", 0, {}), ["worker-0"])
@@ -351,7 +355,7 @@ def test_a_worker_without_inputs_needs_no_source(start: Start) -> None:
 
 
 def again(cluster: VirtualCluster) -> None:
-    cluster.tell(Setup(), ["worker-0"], {"source": None, "check_finite": False, "link": None})
+    cluster.tell(Setup(), ["worker-0"], {**SETUP, "source": None})
 
 
 def load_again(cluster: VirtualCluster) -> None:

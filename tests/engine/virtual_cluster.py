@@ -49,6 +49,10 @@ PATIENCE_S = 10_000.0
 """Virtual seconds after which the master takes a message for lost: longer than any limit of a worker."""
 
 
+SETUP = {"source": {}, "check_finite": False, "link": None, "cards": {}, "tf32": False}
+"""What every worker is told first."""
+
+
 class NoAnswer(Exception):
     """The master heard nothing that it waited for."""
 
@@ -144,7 +148,7 @@ class VirtualCluster:
         """Join and set up every worker."""
         self.greet()
         described = None if link is None else link.to_document()
-        self.tell(Setup(), None, {"source": {}, "check_finite": check_finite, "link": described})
+        self.tell(Setup(), None, {**SETUP, "check_finite": check_finite, "link": described})
 
     def load(self, client: str) -> RemotePlan:
         """Have a client's parts loaded, once."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.kernels.gpu.runtime import Argument, Function, Runtime, Size, Stream
+from runner.kernels.platform import DeviceCall
 
 THREADS = 256
 """Of a block, where nothing asks for another number."""
@@ -31,7 +32,7 @@ class Failures:
 
 
 @dataclass(frozen=True)
-class StreamCall:
+class StreamCall(DeviceCall):
     """``enqueue(stream)`` puts the work of a node on a stream, without waiting and without allocating.
 
     It always puts the same there, so that it can be captured in a graph and replayed. keep: what must stay alive.

@@ -1,7 +1,7 @@
 """What the kernels and the memory of a card are built on: the few things that are asked of CUDA.
 
-One object is one card. It is handed to whoever needs it; nothing here is global, so that tests can hand over another
-implementation that executes the same sources without a card.
+One object is the cards of a process. It is handed to whoever needs it; nothing here is global, so that tests can hand
+over another implementation that executes the same sources without a card.
 """
 
 from __future__ import annotations
@@ -63,14 +63,24 @@ class Function(Protocol):
 
 
 class Runtime(Protocol):
-    """One card.
+    """The cards of a process. What is asked of it concerns the card that the thread uses.
 
     name: as its maker calls it. capability: compute capability, 90 for 9.0. processors: streaming multiprocessors.
+    These are of the first card; cards of one process are expected to be alike.
     """
 
-    name: str
-    capability: int
-    processors: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def capability(self) -> int: ...
+
+    @property
+    def processors(self) -> int: ...
+
+    def use(self, card: int) -> None:
+        """From now on this thread uses the card of a number. Raises RuntimeError where there is none of it."""
+        ...
 
     def function(self, source: str, name: str) -> Function:
         """The kernel ``extern "C" __global__ void name(...)`` of a CUDA C++ source, which is compiled once."""

@@ -25,10 +25,24 @@ from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
 HEADER = Path(__file__).with_name("emulation.hpp")
 GUARD = 256
 UNSET, FENCE = 0xFF, 0xA5
+COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fPIC")
 WAITING = ("__syncthreads", "__syncwarp", "__shfl")
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 
 Work = Callable[[], None]
+
+
+@dataclass
+class Capture:
+    """What is being captured: works in an order in which they may be done, and the streams that take part."""
+
+    works: list[Work] = field(default_factory=list)
+    streams: list[EmulatedStream] = field(default_factory=list)
+
+    def join(self, stream: EmulatedStream) -> None:
+        """What comes on the stream is captured from now on."""
+        stream.capturing = self
+        self.streams.append(stream)
 
 
 @dataclass
@@ -38,11 +52,11 @@ class EmulatedStream:
     handle: int
     queue: list[Work] = field(default_factory=list)
     done: int = 0
-    capturing: list[Work] | None = None
+    capturing: Capture | None = None
 
     def put(self, work: Work) -> None:
         """Do it later, or keep it for a graph."""
-        (self.queue if self.capturing is None else self.capturing).append(work)
+        (self.queue if self.capturing is None else self.capturing.works).append(work)
 
     def drain(self, until: int) -> None:
         """Do the first so many works there ever were."""
@@ -114,16 +128,20 @@ class EmulatedRuntime:
     processors = 2
 
     def __init__(self, folder: Path, *, reversed: bool = False, nbytes: int = 1 << 30) -> None:  # noqa: A002
-        self._folder = folder
+        self.folder = folder
         self._reversed = reversed
         self._free = self._total = nbytes
         self._allocated: list[tuple[NDArray[np.uint8], int]] = []
         self._functions: dict[tuple[str, str], EmulatedFunction] = {}
         self._streams = 0
 
+    def use(self, card: int) -> None:
+        if card:
+            raise RuntimeError(f"card {card}: there is one emulated card, number 0")
+
     def function(self, source: str, name: str) -> EmulatedFunction:
         if (source, name) not in self._functions:
-            library = compiled(source, self._folder)
+            library = compiled(source, self.folder)
             together = any(word in source for word in WAITING)
             self._functions[source, name] = EmulatedFunction(
                 name, getattr(library, f"emulate_{name}"), together, self._reversed
@@ -154,7 +172,7 @@ class EmulatedRuntime:
 
     def record(self, event: EmulatedEvent, stream: EmulatedStream) -> None:
         event.stream = stream
-        event.position = len(stream.queue if stream.capturing is None else stream.capturing)
+        event.position = len(stream.queue)
 
     def wait(self, stream: EmulatedStream, event: EmulatedEvent) -> None:
         source, position = event.stream, event.position
@@ -162,7 +180,7 @@ class EmulatedRuntime:
             return
         if source.capturing is not None and stream.capturing is None:
             # The stream joins the capture: one list keeps an order in which all of it may be done.
-            stream.capturing = source.capturing
+            source.capturing.join(stream)
         if stream.capturing is None:
             stream.put(lambda: source.drain(position))
 
@@ -179,15 +197,16 @@ class EmulatedRuntime:
             event.stream.drain(event.position)
 
     def capture(self, stream: EmulatedStream, work: Callable[[], None]) -> EmulatedGraph:
-        works: list[Work] = []
-        stream.capturing = works
+        capture = Capture()
+        capture.join(stream)
         before = self._free
         try:
             work()
         finally:
-            stream.capturing = None
+            for each in capture.streams:
+                each.capturing = None
         assert self._free == before, "a capture must not allocate"
-        return EmulatedGraph(works)
+        return EmulatedGraph(capture.works)
 
     def free_bytes(self) -> tuple[int, int]:
         return self._free, self._total
@@ -212,16 +231,33 @@ def compiled(source: str, folder: Path) -> ctypes.CDLL:
         f"int r) {{ return emulation::launch({name}, g, b, a, s, n, t, r); }}\n"
         for name in names
     )
-    whole = f'#include "{HEADER}"\n{source}\n{entries}'
-    stem = folder / hashlib.sha256((whole + HEADER.read_text()).encode()).hexdigest()[:24]
+    header = _compiled_header(folder)
+    whole = f'#include "{HEADER.name}"\n{source}\n{entries}'
+    stem = folder / _digest(whole + header.name)
     library = stem.with_suffix(".so")
     if not library.exists():
         stem.with_suffix(".cpp").write_text(whole)
-        made = stem.with_suffix(f".{os.getpid()}")
-        command = ["g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
-        done = subprocess.run(
-            [*command, "-o", made, stem.with_suffix(".cpp")], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"the source does not compile:\n{done.stderr[:4000]}"
-        made.rename(library)
+        _compile(library, f"-I{header}", "-shared", str(stem.with_suffix(".cpp")))
     return ctypes.CDLL(str(library))
+
+
+def _compiled_header(folder: Path) -> Path:
+    """A folder with the header, compiled too: most of the time that a small source takes is its."""
+    inside = folder / f"header_{_digest(HEADER.read_text())}"
+    made = inside / f"{HEADER.name}.gch"
+    if not made.exists():
+        inside.mkdir(exist_ok=True)
+        _compile(made, "-x", "c++-header", str(HEADER))
+    return inside
+
+
+def _compile(made: Path, *arguments: str) -> None:
+    """Whoever looks finds all of the file or none of it, also when two processes make it at once."""
+    own = made.with_suffix(f".{os.getpid()}")
+    done = subprocess.run([*COMPILER, *arguments, "-o", own], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"the source does not compile:\n{done.stderr[:4000]}"
+    own.replace(made)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256((" ".join(COMPILER) + text).encode()).hexdigest()[:24]

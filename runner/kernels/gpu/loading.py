@@ -1,0 +1,21 @@
+"""All kernels of a card, and the platform of its devices, for one registry."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import ModuleType
+
+from runner.kernels.gpu.platform import CardPlatform
+from runner.kernels.gpu.runtime import Runtime
+from runner.kernels.registry import Registry
+
+MODULES: tuple[ModuleType, ...] = ()
+"""Modules of kernels; each has ``kernels(runtime)``, the kernels that the runtime's libraries allow."""
+
+
+def register_cards(registry: Registry, runtime: Runtime) -> None:
+    """Add the kernels of device type "gpu", made for ``runtime``, and say how devices of that type work."""
+    for module in MODULES:
+        for kernel in module.kernels(runtime):
+            registry.add(kernel)
+    registry.platforms["gpu"] = partial(CardPlatform, runtime)

@@ -1,0 +1,202 @@
+"""The platform of a card: work on streams, captured once as a graph and replayed step after step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.kernels.gpu.calls import StreamCall
+from runner.kernels.gpu.feeding import CardWriter
+from runner.kernels.gpu.runtime import DeviceMemory, Event, Graph, Runtime, Stream
+from runner.kernels.gpu.streams import Touched, Turn, assign_streams
+from runner.kernels.platform import Bytes, Joined, Work, Writer
+from runner.kernels.registry import Bound, Operand, numpy_dtype
+
+Array = NDArray[Any]
+
+BRANCHES = 4
+"""Streams of one logical device: as many branches of a network as the modules of GoogLeNet have."""
+
+
+class CardPlatform:
+    """See :class:`~runner.kernels.platform.Platform`: one logical device on the card of a number.
+
+    Several logical devices may share a card; each has streams of its own.
+    """
+
+    is_asynchronous = True
+
+    def __init__(self, runtime: Runtime, card: int) -> None:
+        self._runtime = runtime
+        self._card = card
+        self.enter()
+        self._streams = tuple(runtime.stream() for _ in range(BRANCHES))
+        self._copies = runtime.stream()
+        self.allocated_bytes = 0
+
+    @property
+    def _main(self) -> Stream:
+        return self._streams[0]
+
+    def enter(self) -> None:
+        """From now on this thread works with this card."""
+        self._runtime.use(self._card)
+
+    def allocate(self, nbytes: int) -> Bytes:
+        """Memory of the card; raises MemoryError saying what it has."""
+        try:
+            found = self._runtime.allocate(nbytes)
+        except MemoryError as error:
+            free, total = self._runtime.free_bytes()
+            raise MemoryError(
+                f"card {self._card} ({self._runtime.name}) has {free:,} of {total:,} bytes free: {error}"
+            ) from None
+        self.allocated_bytes += nbytes
+        return found
+
+    def writer(self, target: Operand) -> Writer:
+        """Through pinned memory and a stream of its own, so that the copy of the next value hides behind a step."""
+        return CardWriter(self._runtime, self._card_memory(target.data), self._copies, self._main)
+
+    def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
+        """Copies into pinned memory, one wait for all of them."""
+        staged = [self._runtime.pinned(source.spec.nbytes) for source in sources]
+
+        def read() -> list[Array]:
+            for source, place in zip(sources, staged, strict=True):
+                self._runtime.copy(place.ctypes.data, source.address, source.spec.nbytes, self._main)
+            self.finish()
+            return [_plain(source, place).copy() for source, place in zip(sources, staged, strict=True)]
+
+        return read
+
+    def snapshot(self, data: Bytes) -> NDArray[np.uint8]:
+        """A copy on the host."""
+        memory, place = self._card_memory(data), self._runtime.pinned(data.nbytes)
+        self._runtime.copy(place.ctypes.data, memory.address, memory.nbytes, self._main)
+        self.finish()
+        return place
+
+    def copier(self, target: Bytes, source: Bytes) -> Bound:
+        """A copy from memory of any card to this one's."""
+        to, origin = self._card_memory(target), self._card_memory(source)
+
+        def enqueue(stream: Stream) -> None:
+            self._runtime.copy(to.address, origin.address, to.nbytes, stream)
+
+        return StreamCall(enqueue, (to, origin))
+
+    def joinable(self, call: Bound) -> bool:
+        """Work on a stream is."""
+        return isinstance(call, StreamCall)
+
+    def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
+        """Eager the first time, which also lets libraries get ready; captured the second, replayed from then on."""
+        calls = [work.call for work in works if isinstance(work.call, StreamCall)]
+        turns = assign_streams([_touched(work) for work in works], 1 if once else len(self._streams))
+        replay = _Replay(self._runtime, self._streams, calls, turns, captures=not once)
+        failing = [(number, call.failures) for number, call in enumerate(calls) if call.failures is not None]
+
+        def reason(part: int, status: int) -> str:
+            failures = calls[part].failures
+            return failures.explain(status) if failures is not None else f"status {status}"
+
+        def late() -> int:
+            for number, failures in failing:
+                if status := int(failures.word[0]):
+                    failures.word[0] = 0
+                    return (1 + number) << 16 | status
+            return 0
+
+        return Joined(replay, tuple(range(len(calls))), reason, late if failing else None)
+
+    def mark(self) -> object:
+        """An event behind all that was called."""
+        event = self._runtime.event()
+        self._runtime.record(event, self._main)
+        return event
+
+    def follow(self, mark: object) -> None:
+        """The stream waits for it."""
+        event: Any = mark
+        self._runtime.wait(self._main, event)
+
+    def finish(self) -> None:
+        """Wait for the stream into which all others come back."""
+        self._runtime.synchronize(self._main)
+
+    def settle(self) -> None:
+        """Wait for the stream of copies too."""
+        self._runtime.synchronize(self._copies)
+        self.finish()
+
+    @staticmethod
+    def _card_memory(data: Bytes) -> DeviceMemory:
+        if not isinstance(data, DeviceMemory):
+            raise TypeError(f"memory of the host was taken for memory of a card: {type(data).__name__}")
+        return data
+
+
+@dataclass
+class _Replay:
+    """Puts calls on streams: one by one at first, then as one captured graph."""
+
+    runtime: Runtime
+    streams: tuple[Stream, ...]
+    calls: Sequence[StreamCall]
+    turns: Sequence[Turn]
+    captures: bool
+    has_run: bool = False
+    graph: Graph | None = None
+
+    def __post_init__(self) -> None:
+        waited = {each for turn in self.turns for each in turn.after}
+        branches = sorted({turn.stream for turn in self.turns} - {0})
+        self._ends: dict[int, Event] = {branch: self.runtime.event() for branch in branches}
+        self._start = self.runtime.event()
+        self._done: dict[int, Event] = {number: self.runtime.event() for number in waited}
+
+    def __call__(self) -> int:
+        if not self.captures or not self.has_run:
+            self._enqueue()
+            self.has_run = True
+            return 0
+        if self.graph is None:
+            self.graph = self.runtime.capture(self.streams[0], self._enqueue)
+        self.graph.launch(self.streams[0])
+        return 0
+
+    def _enqueue(self) -> None:
+        """All calls on their streams; the others branch off the first one and come back to it."""
+        runtime, main = self.runtime, self.streams[0]
+        if self._ends:
+            runtime.record(self._start, main)
+        for branch in self._ends:
+            runtime.wait(self.streams[branch], self._start)
+        for number, (call, turn) in enumerate(zip(self.calls, self.turns, strict=True)):
+            stream = self.streams[turn.stream]
+            for earlier in turn.after:
+                runtime.wait(stream, self._done[earlier])
+            call.enqueue(stream)
+            if number in self._done:
+                runtime.record(self._done[number], stream)
+        for branch, end in self._ends.items():
+            runtime.record(end, self.streams[branch])
+            runtime.wait(main, end)
+
+
+def _touched(work: Work) -> Touched:
+    return Touched(tuple(map(_span, work.reads)), tuple(map(_span, work.writes)))
+
+
+def _span(data: Bytes) -> tuple[int, int]:
+    memory: Any = data
+    return memory.address, memory.address + memory.nbytes
+
+
+def _plain(operand: Operand, place: NDArray[np.uint8]) -> Array:
+    return place[: operand.spec.nbytes].view(numpy_dtype(operand.spec.dtype)).reshape(operand.spec.shape)

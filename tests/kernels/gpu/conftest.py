@@ -1,0 +1,31 @@
+"""An emulated card for each test; the sources that were compiled for it serve all tests and all later runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.gpu.emulation import EmulatedRuntime
+
+
+@pytest.fixture(scope="session")
+def compiled_sources(request: pytest.FixtureRequest) -> Path:
+    """Where compiled sources are kept, by what they were made of; shared by the processes of one run."""
+    if shutil.which("g++") is None:
+        pytest.skip("an emulated card needs g++")
+    assert request.config.cache is not None, "pytest has its cache"
+    return Path(request.config.cache.mkdir("emulated_card"))
+
+
+@pytest.fixture
+def runtime(compiled_sources: Path) -> EmulatedRuntime:
+    """An emulated card."""
+    return EmulatedRuntime(compiled_sources)
+
+
+@pytest.fixture(params=[False, True], ids=["first_thread_first", "last_thread_first"])
+def either_order(request: pytest.FixtureRequest, compiled_sources: Path) -> EmulatedRuntime:
+    """Emulated cards of both orders of threads, for kernels whose threads wait for each other."""
+    return EmulatedRuntime(compiled_sources, reversed=request.param)

@@ -1,0 +1,192 @@
+"""Runs one kernel of a card by itself, as planner and executor would, on an emulated card or on a real one.
+
+Memory is that of the card: each operand has its own, which begins as garbage. Values come and go through pinned memory
+on the stream of the kernel, so that a kernel that does not wait for what it needs finds garbage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.graph import Graph, Node
+from runner.kernels.gpu.calls import StreamCall
+from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream
+from runner.kernels.registry import REGISTRY, Buffers, Choice, Layout, Operand, Registry, Spec, plain
+from tests.kernels import harness
+from tests.op_cases import PRECISION, Case
+
+Array = NDArray[Any]
+Offers = str | Sequence[Layout | None] | None
+"""Layouts of the inputs as they are: None for plain, "nhwc" for channels last wherever there are four axes."""
+
+DTYPES = ("float32", "float64", "bfloat16")
+
+_INNERMOST_LAST, _INNERMOST_SECOND = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def registry_of(runtime: Runtime, *modules: ModuleType) -> Registry:
+    """The kernels that modules of ``runner.kernels.gpu`` offer for a card."""
+    registry = Registry()
+    for module in modules:
+        for kernel in module.kernels(runtime):
+            registry.add(kernel)
+    return registry
+
+
+def run_op(
+    runtime: Runtime,
+    op: str,
+    inputs: Sequence[Array],
+    attributes: Mapping[str, Any] | None = None,
+    layouts: Offers = None,
+    *,
+    registry: Registry,
+    library: str | None = None,
+    in_place: bool = False,
+) -> list[Array]:
+    """The outputs of a node, as plain arrays.
+
+    library: whose kernel is to run; without it the first by priority that takes the node. in_place: outputs take the
+    place of inputs wherever the kernel allows it. Raises KernelError where no kernel takes the node, AssertionError
+    where one writes to what it may not, and RuntimeError with the kernel's words where it refuses a value.
+    """
+    node = node_of(op, inputs, attributes or {})
+    specs = [harness.Shaped.of(array) for array in inputs]
+    choice = chosen(registry, node, specs, offers_for(specs, layouts), library)
+    return run_choice(runtime, node, choice, inputs, in_place=in_place)
+
+
+def node_of(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Node:
+    """A node of the op, whose rule says which outputs it has."""
+    graph = Graph()
+    placeholders = [
+        graph.add("placeholder", (), {"shape": each.shape, "dtype": each.dtype.name}, name=f"input_{number}")[0]
+        for number, each in enumerate(inputs)
+    ]
+    return graph.add(op, placeholders, attributes)
+
+
+def offers_for(specs: Sequence[Spec], layouts: Offers) -> Sequence[Layout | None]:
+    """The layouts that the inputs have before a kernel is asked."""
+    if layouts is None:
+        return [plain(spec) for spec in specs]
+    if isinstance(layouts, str):
+        assert layouts == CHANNELS_LAST, layouts
+        return [channels_last(spec) if len(spec.shape) == 4 else plain(spec) for spec in specs]
+    return layouts
+
+
+def chosen(
+    registry: Registry, node: Node, specs: Sequence[Spec], offered: Sequence[Layout | None], library: str | None
+) -> Choice:
+    """The kernel for a node, and how it arranges it."""
+    if library is None:
+        return registry.choose(node.op, "gpu", node.attributes, specs, node.outputs, offered)
+    kernel = registry.find(node.op, "gpu", library)
+    arrangement = kernel.arrange(node.attributes, specs, node.outputs, offered)
+    assert arrangement is not None, f"{library} refuses {node.op} of {specs}, offered {offered}"
+    return Choice(kernel, arrangement)
+
+
+def run_choice(
+    runtime: Runtime, node: Node, choice: Choice, inputs: Sequence[Array], *, in_place: bool = False
+) -> list[Array]:
+    """Bind and run what was chosen, and look at everything that it might have spoiled."""
+    arrangement, stream = choice.arrangement, runtime.stream()
+    specs = [harness.Shaped.of(array) for array in inputs]
+    sources = [_allocated(runtime, *each) for each in zip(specs, arrangement.inputs, strict=True)]
+    targets = [_allocated(runtime, *each) for each in zip(node.outputs, arrangement.outputs, strict=True)]
+    shared = arrangement.in_place if in_place else ()
+    for i, o in shared:
+        assert sources[i].layout.nbytes == targets[o].layout.nbytes, "what shares memory has the same bytes"
+        targets[o] = Operand(targets[o].spec, targets[o].layout, sources[i].data)
+    for operand, array in zip(sources, inputs, strict=True):
+        put(runtime, stream, operand, array)
+    scratch = runtime.allocate(arrangement.scratch_bytes)
+    bound = choice.kernel.bind(node.attributes, arrangement, Buffers(tuple(sources), tuple(targets), scratch))
+    assert isinstance(bound, StreamCall), f"a kernel of a card is bound to a StreamCall, not to {bound!r}"
+    enqueue_twice_captured(runtime, stream, bound) if not shared else bound.enqueue(stream)
+    outputs = [got(runtime, stream, operand) for operand in targets]
+    kept = [got(runtime, stream, operand) for i, operand in enumerate(sources) if i not in {i for i, _ in shared}]
+    _require_unchanged([array for i, array in enumerate(inputs) if i not in {i for i, _ in shared}], kept)
+    _require_success(bound)
+    return outputs
+
+
+def enqueue_twice_captured(runtime: Runtime, stream: Stream, bound: StreamCall) -> None:
+    """Run a call as a step does, replayed: what the first time leaves must not change the second."""
+    graph = runtime.capture(stream, lambda: bound.enqueue(stream))
+    graph.launch(stream)
+    graph.launch(stream)
+
+
+def put(runtime: Runtime, stream: Stream, operand: Operand, array: Array) -> None:
+    """Copy a plain array into the memory of a card, in the layout of the operand."""
+    lying = array.transpose(_INNERMOST_LAST) if operand.layout.tag == CHANNELS_LAST else array
+    pinned = runtime.pinned(operand.layout.nbytes)
+    pinned[:] = np.frombuffer(np.ascontiguousarray(lying).tobytes(), np.uint8)
+    runtime.copy(operand.address, pinned.ctypes.data, operand.layout.nbytes, stream)
+    # Only now may the pinned memory go.
+    runtime.synchronize(stream)
+
+
+def got(runtime: Runtime, stream: Stream, operand: Operand) -> Array:
+    """A plain copy of what an operand holds when all that is on the stream is done."""
+    pinned = runtime.pinned(operand.layout.nbytes)
+    runtime.copy(pinned.ctypes.data, operand.address, operand.layout.nbytes, stream)
+    runtime.synchronize(stream)
+    shape, values = operand.spec.shape, pinned.copy().view(np.dtype(operand.spec.dtype))
+    if operand.layout.is_plain:
+        return values.reshape(shape)
+    n, c, h, w = shape
+    return np.ascontiguousarray(values.reshape(n, h, w, c).transpose(_INNERMOST_SECOND))
+
+
+def reference(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any] | None = None) -> list[Array]:
+    """What the reference kernel gives."""
+    node = node_of(op, inputs, attributes or {})
+    specs = [harness.Shaped.of(array) for array in inputs]
+    kernel = REGISTRY.find(op, "cpu", "numpy")
+    with np.errstate(all="ignore"):
+        return harness.run(kernel, node.attributes, specs, node.outputs, inputs).outputs
+
+
+def drawn(case: Case, dtype: str, seed: int = 4) -> tuple[list[Array], dict[str, Any]]:
+    """Inputs and attributes of a case of the table, with floats of ``dtype``."""
+    attributes = {name: dtype if value == PRECISION else value for name, value in case.attributes.items()}
+    return case.draw(seed, dtype), attributes
+
+
+def require_close(found: Iterable[Array], expected: Iterable[Array], tolerance: float = 0.0) -> None:
+    """Fail where shapes, dtypes or values differ; NaN equals NaN. tolerance: relative and absolute, 0 for the bits."""
+    for one, other in zip(found, expected, strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        wide = [each.astype(np.float32) if each.dtype.name == "bfloat16" else each for each in (one, other)]
+        if tolerance:
+            np.testing.assert_allclose(wide[0], wide[1], rtol=tolerance, atol=tolerance)
+        else:
+            np.testing.assert_array_equal(wide[0], wide[1])
+            if wide[0].dtype.kind == "f":
+                zeros = wide[1] == 0
+                np.testing.assert_array_equal(np.signbit(wide[0][zeros]), np.signbit(wide[1][zeros]), "signs of zeros")
+
+
+def _allocated(runtime: Runtime, spec: Spec, layout: Layout) -> Operand:
+    memory: DeviceMemory = runtime.allocate(layout.nbytes)
+    return Operand(spec, layout, memory)
+
+
+def _require_unchanged(before: Iterable[Array], after: Iterable[Array]) -> None:
+    for number, (one, other) in enumerate(zip(before, after, strict=True)):
+        assert one.tobytes() == other.tobytes(), f"the kernel wrote to input {number}"
+
+
+def _require_success(bound: StreamCall) -> None:
+    if bound.failures is not None and bound.failures.word[0]:
+        raise RuntimeError(bound.failures.explain(int(bound.failures.word[0])))

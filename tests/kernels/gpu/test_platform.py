@@ -1,0 +1,218 @@
+"""The platform of a card, on an emulated one that does nothing before it has to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runner.engine.tensor import TensorSpec
+from runner.kernels.gpu.calls import failures, launch
+from runner.kernels.gpu.platform import CardPlatform
+from runner.kernels.gpu.runtime import Runtime
+from runner.kernels.platform import Bytes, Work
+from runner.kernels.registry import Operand, address_of, plain
+from tests.kernels.gpu.emulation import EmulatedRuntime
+
+SOURCE = """
+extern "C" __global__ void axpy(const float *x, float *y, float factor, int count) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) y[i] += factor * x[i];
+}
+
+extern "C" __global__ void refuse(const float *x, int *word) {
+    if (threadIdx.x == 0 && x[0] < 0) word[0] = 7;
+}
+"""
+COUNT = 100
+SPEC = TensorSpec((COUNT,), "float32")
+
+
+@pytest.fixture
+def platform(runtime: EmulatedRuntime) -> CardPlatform:
+    return CardPlatform(runtime, 0)
+
+
+def put(platform: CardPlatform, place: Operand, value: NDArray[np.float32]) -> None:
+    """Write a value with a writer that is not used again."""
+    write = platform.writer(place)
+    write(value)
+    platform.settle()
+
+
+def operand(platform: CardPlatform) -> Operand:
+    return Operand(SPEC, plain(SPEC), platform.allocate(SPEC.nbytes))
+
+
+def values(seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(COUNT, np.float32)
+
+
+def axpy(runtime: Runtime, x: Operand, y: Operand, factor: float) -> Work:
+    function = runtime.function(SOURCE, "axpy")
+    arguments = (np.uintp(x.address), np.uintp(y.address), np.float32(factor), np.int32(COUNT))
+    return Work(launch(function, 1, arguments), (x.data, y.data), (y.data,))
+
+
+def test_what_is_written_is_read(platform: CardPlatform) -> None:
+    one, other = operand(platform), operand(platform)
+    put(platform, one, values(1))
+    put(platform, other, values(2))
+    first, second = platform.reader([one, other])()
+    np.testing.assert_array_equal(first, values(1))
+    np.testing.assert_array_equal(second, values(2))
+
+
+def test_a_written_array_may_change_at_once(platform: CardPlatform) -> None:
+    place, array = operand(platform), values(1)
+    write = platform.writer(place)
+    for step in range(5):
+        array[:] = step
+        write(array)
+        array[:] = -1.0
+        (found,) = platform.reader([place])()
+        assert (found == step).all()
+
+
+def test_values_come_over_ahead_of_their_step(runtime: EmulatedRuntime, platform: CardPlatform) -> None:
+    x, y = operand(platform), operand(platform)
+    write, add = platform.writer(x), platform.join([axpy(runtime, x, y, 1.0)])
+    put(platform, y, np.zeros(COUNT, np.float32))
+    total = np.zeros(COUNT, np.float32)
+    given = [values(step) for step in range(6)]
+    for step, value in enumerate(given):
+        write(value)
+        add.call()
+        if step + 1 < len(given):
+            write.ahead(given[step + 1])
+        total = total + value
+    (found,) = platform.reader([y])()
+    np.testing.assert_array_equal(found, total)
+
+
+def test_what_was_brought_ahead_for_nothing_is_left(platform: CardPlatform) -> None:
+    place = operand(platform)
+    write = platform.writer(place)
+    write.ahead(values(1))
+    write(values(2))
+    (found,) = platform.reader([place])()
+    np.testing.assert_array_equal(found, values(2))
+
+
+@dataclass
+class Counting:
+    """Calls of the runtime, by name."""
+
+    runtime: EmulatedRuntime
+    counts: dict[str, int]
+
+    def __getattr__(self, name: str) -> Any:
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return getattr(self.runtime, name)
+
+
+def test_joined_calls_run_eagerly_are_captured_and_replayed(runtime: EmulatedRuntime) -> None:
+    counting = Counting(runtime, {})
+    platform = CardPlatform(counting, 0)
+    x, y = operand(platform), operand(platform)
+    put(platform, x, values(1))
+    put(platform, y, np.zeros(COUNT, np.float32))
+    joined = platform.join([axpy(counting, x, y, 1.0), axpy(counting, y, x, 0.5)])
+    expected_x, expected_y = values(1), np.zeros(COUNT, np.float32)
+    for step in range(4):
+        assert joined.call() == 0
+        expected_y = expected_y + expected_x
+        expected_x = expected_x + np.float32(0.5) * expected_y
+        found_x, found_y = platform.reader([x, y])()
+        np.testing.assert_array_equal(found_x, expected_x)
+        np.testing.assert_array_equal(found_y, expected_y)
+        assert counting.counts.get("capture", 0) == (step > 0)
+
+
+def test_branches_are_captured_together(runtime: EmulatedRuntime, platform: CardPlatform) -> None:
+    start, left, right, end = (operand(platform) for _ in range(4))
+    for place in (start, left, right, end):
+        put(platform, place, np.ones(COUNT, np.float32))
+    works = [
+        axpy(runtime, start, left, 2.0),
+        axpy(runtime, start, right, 3.0),
+        axpy(runtime, left, end, 1.0),
+        axpy(runtime, right, end, 1.0),
+    ]
+    joined = platform.join(works)
+    joined.call()
+    (found,) = platform.reader([end])()
+    assert (found == 1 + 3 + 4).all()
+    joined.call()
+    (found,) = platform.reader([end])()
+    assert (found == 8 + 5 + 7).all()
+
+
+def test_a_copy_is_a_call_like_any_other(platform: CardPlatform) -> None:
+    source, target = operand(platform), operand(platform)
+    put(platform, source, values(3))
+    call = platform.copier(target.data, source.data)
+    assert platform.joinable(call)
+    platform.join([Work(call, (source.data,), (target.data,))], once=True).call()
+    (found,) = platform.reader([target])()
+    np.testing.assert_array_equal(found, values(3))
+    np.testing.assert_array_equal(platform.snapshot(target.data).view(np.float32), values(3))
+
+
+def test_a_kernel_that_refuses_is_told_of_when_it_is_done(runtime: EmulatedRuntime, platform: CardPlatform) -> None:
+    x = operand(platform)
+    write = platform.writer(x)
+    fails = failures(runtime, lambda status: f"status {status} means negative")
+    function = runtime.function(SOURCE, "refuse")
+    refusing = launch(function, 1, (np.uintp(x.address), fails.argument), failures=fails)
+    good = axpy(runtime, x, operand(platform), 0.0)
+    joined = platform.join([good, Work(refusing, (x.data,), ())])
+    write(-np.ones(COUNT, np.float32))
+    assert joined.call() == 0, "nobody has waited"
+    platform.finish()
+    assert joined.late is not None
+    assert joined.late() == (1 + 1) << 16 | 7
+    assert joined.reason(1, 7) == "status 7 means negative"
+    assert joined.late() == 0, "it is told once"
+    write(np.ones(COUNT, np.float32))
+    joined.call()
+    platform.finish()
+    assert joined.late() == 0
+
+
+def test_what_does_not_fit_is_said_with_numbers(runtime: EmulatedRuntime) -> None:
+    platform = CardPlatform(EmulatedRuntime(runtime.folder, nbytes=1000), 0)
+    platform.allocate(600)
+    with pytest.raises(MemoryError, match=r"card 0 \(emulated card\) has 400 of 1,000 bytes free: 600 bytes"):
+        platform.allocate(600)
+    assert platform.allocated_bytes == 600
+
+
+def test_memory_of_the_host_is_refused(platform: CardPlatform) -> None:
+    with pytest.raises(TypeError, match="memory of the host was taken for memory of a card: ndarray"):
+        platform.copier(platform.allocate(4), np.zeros(4, np.uint8))
+
+
+def test_a_device_follows_another(runtime: EmulatedRuntime) -> None:
+    first, second = CardPlatform(runtime, 0), CardPlatform(runtime, 0)
+    x, y = operand(first), operand(second)
+    write = first.writer(x)
+    write(values(5))
+    mark = first.mark()
+    second.follow(mark)
+    second.join([Work(second.copier(y.data, x.data), (x.data,), (y.data,))], once=True).call()
+    (found,) = second.reader([y])()
+    np.testing.assert_array_equal(found, values(5))
+
+
+def test_parts_of_memory(platform: CardPlatform) -> None:
+    memory = platform.allocate(100)
+    part: Bytes = memory[20:60]
+    assert (address_of(part), part.nbytes) == (address_of(memory) + 20, 40)
+    assert memory[:10].nbytes == 10
+    for wrong in (slice(0, 101), slice(60, 20), slice(0, 10, 2), slice(-5, None)):
+        with pytest.raises(ValueError, match="of 100 bytes of a card"):
+            memory[wrong]
