@@ -26,7 +26,7 @@ ROUNDED = frozenset(op for op in CASES if op.startswith(("conv2d", "matmul")))
 """What has products, which tf32 rounds."""
 
 
-def parameters() -> Iterator[Any]:
+def _parameters() -> Iterator[Any]:
     """Every case in every dtype, and with channels last where an input has four axes."""
     for op, case, name in all_cases():
         dtypes = DTYPES if any(each.dtype.kind == "f" for each in case.draw(0)) or not case.inputs else DTYPES[:1]
@@ -34,6 +34,9 @@ def parameters() -> Iterator[Any]:
         for dtype in dtypes:
             for layout in layouts:
                 yield pytest.param(op, case, dtype, layout, id=f"{name}-{dtype}{'-nhwc' if layout else ''}")
+
+
+PARAMETERS = list(_parameters())
 
 
 def able(registry: Registry, op: str, arrays: list[Array], attributes: dict[str, Any], layout: Any) -> list[Kernel]:
@@ -62,13 +65,13 @@ def check(card: Card, op: str, case: Case, dtype: str, layout: Any, *, tf32: boo
         require_close(ran, expected, tolerance)
 
 
-@pytest.mark.parametrize(("op", "case", "dtype", "layout"), parameters())
+@pytest.mark.parametrize(("op", "case", "dtype", "layout"), PARAMETERS)
 def test_a_kernel_gives_what_the_reference_gives(card: Card, op: str, case: Case, dtype: str, layout: Any) -> None:
     tolerance = TOLERANCES.get(dtype, 4 * case.tolerance)
     check(card, op, case, dtype, layout, tf32=False, tolerance=tolerance)
 
 
-PRODUCTS = [each for each in parameters() if each.values[0] in ROUNDED and each.values[2] == "float32"]
+PRODUCTS = [each for each in PARAMETERS if each.values[0] in ROUNDED and each.values[2] == "float32"]
 
 
 @pytest.mark.card_only
