@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from benchmarks.protocol import PHASES
-from runner.engine.device import worker_device
+from runner.engine.device import worker_task
 from runner.engine.graph import Graph
 from runner.engine.program import Client, Program
 from runner.strategies.base import Gradients, Replica, Task
@@ -24,7 +24,7 @@ class TimedSingle(Single):
     def build(self, task: Task) -> Program:
         """Return the program; ``task.microbatches`` is 1."""
         graph = Graph()
-        replica = Replica(graph, task, device=worker_device(0))
+        replica = Replica(graph, task, device=worker_task(0))
         computed = replica.compute_gradients((0, task.batch_size), "train")
         targets = replica.apply(computed.gradients, computed.state_updates)
         whole = program(graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=targets)

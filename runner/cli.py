@@ -215,8 +215,8 @@ def _worker(arguments: Sequence[str]) -> int:
     parser.add_argument("--queued-messages", required=True, type=int, help="most messages one peer may queue")
     options = parser.parse_args(arguments)
     from runner.data.source import source_from_config
-    from runner.engine.worker import Joining
-    from runner.engine.worker import main as worker_main
+    from runner.engine.worker_process import Joining
+    from runner.engine.worker_process import main as worker_main
 
     return worker_main(Joining(**vars(options)), lambda description: source_from_config(**description))
 

@@ -14,7 +14,7 @@ from runner.records.summary import Summary
 from runner.redaction import redact_overrides
 
 _RESULTS = ("status", "steps", "wall_seconds", "step_time_s", "examples_per_s", "final", "best", "weights_sha256")
-_MACHINE = ("versions", "platform", "processor", "kernels", "kernels_missing")
+_MACHINE = ("versions", "platform", "processor", "devices", "kernels", "kernels_missing")
 ABSENT = "-"
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from runner.config import safe_yaml
 from runner.config.configuration import to_plain
+from runner.config.devices import Look, retake_devices
 from runner.config.outcome import differing_keys
 from runner.config.schema import Config, StragglersConfig
+from runner.kernels.gpu.discovery import discover
 from runner.records.stored_run import StoredRun
 
 _ENDINGS = "endings-1.jsonl"
@@ -43,6 +45,12 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
     if parallelism.name == "async_data" and not parallelism.virtual_time:
         return _by_endings(config, run)
     return Repetition(config)
+
+
+def on_this_machine(repetition: Repetition, look: Look = discover) -> Repetition:
+    """The repetition on the devices that there are. Raises ResourceError for a card that was asked for."""
+    config, other = retake_devices(repetition.config, look)
+    return replace(repetition, config=config, doubt="; ".join(filter(None, (repetition.doubt, other))))
 
 
 def _changes_on_the_way(config: Config, run: StoredRun) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.commands.compare import difference_rows
 from runner.commands.difference import differences_of_origin
-from runner.commands.repetition import Repetition, repetition_of
+from runner.commands.repetition import Repetition, on_this_machine, repetition_of
 from runner.commands.results import results_table
 from runner.commands.stored import named_run
 from runner.commands.text_table import text_table
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     first = named_run(options.run)
     output = (options.output or Path("outputs", f"{datetime.now():%Y-%m-%d/%H-%M-%S}-rerun")).absolute()
-    repetition = repetition_of(load_stored(first.config_yaml), first)
+    repetition = on_this_machine(repetition_of(load_stored(first.config_yaml), first))
     for note in _notes(first, repetition):
         print(note, file=sys.stderr, flush=True)
     second = _train(first, repetition, output)

@@ -105,6 +105,11 @@ class DeviceExecutor:
             if feed.tensor in feeds:
                 write.ahead(as_array(feeds[feed.tensor], feed.spec))
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the device works by itself, so that there is time while it does."""
+        return self._platform.is_asynchronous
+
     def record(self, recorder: Recorder | None, plan: int = 0) -> None:
         """Have every instruction timed from the next step on, or none any more. plan: what the plan is noted as.
 

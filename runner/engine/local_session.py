@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,18 +17,19 @@ from runner.engine.deferred import received_bytes, require_launchable, require_s
 from runner.engine.device import Cluster
 from runner.engine.executor import DeviceExecutor
 from runner.engine.feeds import expand_feeds, fed_array
-from runner.engine.inputs import InputSource, read_inputs
+from runner.engine.inputs import InputSource
 from runner.engine.interleaving import Begin, End, Interleaving, Launched, VirtualTime
+from runner.engine.local_trace import LocalTrace
+from runner.engine.lookahead import Lookahead
 from runner.engine.plan import DevicePlan
 from runner.engine.platforms import platform_of, wires_of
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
-from runner.engine.recording import INPUT, Recorder
 from runner.engine.rendezvous import LocalRendezvous
 from runner.engine.session import peak_rss_bytes, require_no_trace, required_trace
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
-from runner.engine.timeline import ClientRuns, RecordedPlan, Span, Timeline, spans_of
+from runner.engine.timeline import ClientRuns, RecordedPlan, Timeline
 from runner.engine.wires import Wires
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
@@ -68,8 +68,9 @@ class LocalSession:
         self._stores = {device: VariableStore(platform) for device, platform in platforms.items()}
         self._arenas = {device: Arena(platform) for device, platform in platforms.items()}
         self._ready: dict[Signature, _Ready] = {}
+        self._readings: dict[tuple[str, str], Lookahead] = {}
         self._sent = dict.fromkeys(self._stores, 0)
-        self._trace: _Trace | None = None
+        self._trace: LocalTrace | None = None
         self._interleaving = interleaving or VirtualTime(lambda client, device, step: 1.0, lambda nbytes: 0.0)
         self._under_way: dict[str, _UnderWay] = {}
         self._begun = dict.fromkeys(self._stores, 0)
@@ -88,7 +89,7 @@ class LocalSession:
         number = ready.begin()
         fetched: dict[tuple[str, Tensor], Array] = {}
         jobs = {device: self._fed(ready, asked, device, step, fed) for device in ready.feeds}
-        for device, values in self._execute(ready, step, jobs).items():
+        for device, values in self._execute(ready, asked, step, jobs).items():
             fetched.update({(device, tensor): value for tensor, value in values.items()})
             self._sent[device] += ready.executors[device].plan.sent_bytes
         if self._trace is not None:
@@ -128,7 +129,7 @@ class LocalSession:
     def start_trace(self, clients: Collection[str]) -> None:
         """Record runs of some clients; see :class:`~runner.engine.session.Session`."""
         require_no_trace(self._trace, clients)
-        trace = self._trace = _Trace(ClientRuns(PROCESS, clients))
+        trace = self._trace = LocalTrace(PROCESS, ClientRuns(PROCESS, clients))
         for client in clients:
             ready = self._prepare(self._planned.client(client).signature)
             for device, executor in ready.executors.items():
@@ -164,10 +165,16 @@ class LocalSession:
         self, ready: _Ready, client: Client, device: str, step: int, fed: Mapping[Tensor, Array]
     ) -> dict[Tensor, Array]:
         """What one device is fed in a step: what the caller gave, and what the input source has."""
-        wanted = ready.feeds[device]
-        read = partial(read_inputs, self._source, client.inputs, wanted, step)
-        given = {tensor: fed[tensor] for tensor in wanted if tensor in fed}
-        return {**given, **ready.executors[device].before_run(step, INPUT, read)}
+        given = {tensor: fed[tensor] for tensor in ready.feeds[device] if tensor in fed}
+        return {**given, **self._reading(ready, client, device).read(step)}
+
+    def _reading(self, ready: _Ready, client: Client, device: str) -> Lookahead:
+        """What reads the inputs of a client for one device."""
+        key = client.name, device
+        if key not in self._readings:
+            wanted = ready.feeds[device] & {slot.tensor for slot in client.inputs}
+            self._readings[key] = Lookahead(ready.executors[device], self._source, client.inputs, wanted)
+        return self._readings[key]
 
     def _run_part(self, run: _UnderWay, device: str) -> None:
         executor = run.ready.executors[device]
@@ -202,14 +209,15 @@ class LocalSession:
         return wires_of(self._stores[device].platform, rendezvous, rendezvous, alike)
 
     def _execute(
-        self, ready: _Ready, step: int, jobs: Mapping[str, Mapping[Tensor, Array]]
+        self, ready: _Ready, client: Client, step: int, jobs: Mapping[str, Mapping[Tensor, Array]]
     ) -> dict[str, dict[Tensor, Array]]:
-        if self._pool is None or len(ready.executors) == 1:
-            return {device: each.run(step, jobs[device]) for device, each in ready.executors.items()}
+        readings = {device: self._reading(ready, client, device) for device in ready.executors}
+        if self._pool is None or len(readings) == 1:
+            return {device: each.run(step, jobs[device]) for device, each in readings.items()}
 
         def guarded(device: str) -> dict[Tensor, Array]:
             try:
-                return ready.executors[device].run(step, jobs[device])
+                return readings[device].run(step, jobs[device])
             except BaseException as error:
                 ready.rendezvous.abort(error)
                 raise
@@ -275,36 +283,3 @@ class _UnderWay:
     begin_ns: int
     fetched: dict[tuple[str, Tensor], Array] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
-class _Recorded:
-    """What is recorded of one device: plans, and who runs them."""
-
-    recorder: Recorder = field(default_factory=Recorder)
-    plans: list[RecordedPlan] = field(default_factory=list)
-    executors: list[DeviceExecutor] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Trace:
-    """A trace while it is recorded."""
-
-    runs: ClientRuns
-    devices: dict[str, _Recorded] = field(default_factory=dict)
-
-    def add(self, device: str, plan: RecordedPlan, executor: DeviceExecutor) -> None:
-        """Record a plan on one device from now on."""
-        recorded = self.devices.setdefault(device, _Recorded())
-        executor.record(recorded.recorder, len(recorded.plans))
-        recorded.plans.append(plan)
-        recorded.executors.append(executor)
-
-    def stop(self) -> Timeline:
-        """Record no more, and return what was recorded."""
-        spans: list[Span] = []
-        for recorded in self.devices.values():
-            for executor in recorded.executors:
-                executor.record(None)
-            spans += spans_of(PROCESS, recorded.plans, recorded.recorder.noted)
-        return Timeline(tuple(spans), tuple(self.runs.noted))

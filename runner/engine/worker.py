@@ -11,28 +11,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from runner.engine.assignment import Assignment, feed_key, fetch_key, peer_of, senders
 from runner.engine.executor import DeviceExecutor
-from runner.engine.inputs import InputSource, read_inputs
-from runner.engine.kernel_table import load_card_kernels, load_kernels
+from runner.engine.inputs import InputSource
+from runner.engine.kernel_table import load_card_kernels
 from runner.engine.launched_steps import LaunchedStep, LaunchedSteps
 from runner.engine.links import Links
+from runner.engine.lookahead import Lookahead
 from runner.engine.mailbox import Mailbox, Request, Stopped
 from runner.engine.platforms import wires_of
-from runner.engine.processes import die_with_parent, dump_stacks_when_asked
-from runner.engine.recording import DELAY, INPUT, Recorder, read_plans, to_document
+from runner.engine.recording import DELAY, Recorder, read_plans, to_document
 from runner.engine.session import PEAK_MEMORY, TURN, peak_rss_bytes
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.engine.transport.address import sibling_address
 from runner.engine.transport.documents import decode_document, encode_document
-from runner.engine.transport.endpoint import Endpoint, Identity, Limits
-from runner.engine.transport.heartbeat import HeartbeatThread, Progress
+from runner.engine.transport.endpoint import Endpoint
+from runner.engine.transport.heartbeat import Progress
 from runner.engine.transport.messages import (
     IDLE,
     LOAD,
@@ -51,15 +50,11 @@ from runner.engine.transport.messages import (
     StopTrace,
     Traced,
 )
-from runner.engine.transport.names import DEVICE_ROLES, MASTER, heartbeat_role, process_names
+from runner.engine.transport.names import MASTER
 from runner.engine.transport.shared_memory import ArenaReader, ArenaWriter
-from runner.engine.transport.tokens import read_token
-from runner.engine.transport.zmq_context import open_context
-from runner.engine.transport.zmq_endpoint import ZmqEndpoint
-from runner.engine.transport.zmq_outbox import Outbox
 from runner.engine.wire_rendezvous import WireRendezvous
 from runner.engine.worker_setup import WorkerSetup
-from runner.errors import ConfigError, RunnerError, SecurityError
+from runner.errors import RunnerError, SecurityError
 from runner.kernels.host import HostPlatform
 from runner.kernels.platform import Platform
 from runner.kernels.registry import Registry
@@ -69,59 +64,6 @@ log = logging.getLogger(__name__)
 Array = NDArray[Any]
 
 SourceMaker = Callable[[Mapping[str, Any]], InputSource]
-
-
-@dataclass(frozen=True)
-class Joining:
-    """What a worker is told on its command line; the token comes in a file of mode 0600.
-
-    peers, servers: workers and parameter servers in the run. queued_messages: most messages one peer may send it
-    before it reads again. Raises ConfigError for a role that runs no device.
-    """
-
-    address: str
-    role: str
-    index: int
-    token_file: Path
-    run: str
-    epoch: int
-    parent: int
-    peers: int
-    servers: int
-    queued_messages: int
-
-    def __post_init__(self) -> None:
-        if self.role not in DEVICE_ROLES:
-            raise ConfigError(f"--role {self.role!r}: expected one of {', '.join(DEVICE_ROLES)}")
-
-
-def main(joining: Joining, make_source: SourceMaker) -> int:
-    """Run a worker until the master says shutdown; return the exit code.
-
-    make_source: builds the input source from the plain description that the master sends.
-    """
-    die_with_parent(joining.parent)
-    dump_stacks_when_asked()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    identity = Identity(joining.run, joining.epoch, joining.role, joining.index, read_token(joining.token_file))
-    limits = Limits(joining.peers, joining.servers, queued_messages=joining.queued_messages)
-    own_address = sibling_address(joining.address, identity.name)
-    progress = Progress()
-    processes = process_names(joining.peers, joining.servers)
-    with open_context(3 * len(processes) + 6) as context:
-
-        def open_heartbeat() -> Outbox:
-            beat = Identity(identity.run, identity.epoch, heartbeat_role(identity.role), identity.index, identity.token)
-            outbox = Outbox(context, beat, limits)
-            outbox.connect(MASTER, joining.address)
-            return outbox
-
-        with ZmqEndpoint(context, identity, own_address, limits) as endpoint:
-            endpoint.connect(MASTER, joining.address)
-            with HeartbeatThread(open_heartbeat, progress) as heartbeat:
-                mailbox = Mailbox(endpoint)
-                worker = Worker(endpoint, mailbox, joining.address, processes, make_source, load_kernels(), progress)
-                return worker.serve(heartbeat.check)
 
 
 class Worker:
@@ -246,9 +188,11 @@ class Worker:
             wires_of(self._variables.platform, rendezvous),
             check_finite=self._check_finite,
         )
+        slots = assignment.inputs
+        inputs = Lookahead(executor, self._source, slots, {slot.tensor for slot in slots})
         received = senders(assignment.plan)
         self._mailbox.expect(plan, received)
-        self._plans[plan] = _LoadedPlan(assignment, executor, writer, readers[MASTER], frozenset(received))
+        self._plans[plan] = _LoadedPlan(assignment, executor, inputs, writer, readers[MASTER], frozenset(received))
         self._endpoint.send(MASTER, Loaded(plan))
         self._progress.enter(IDLE, 0)
 
@@ -266,20 +210,20 @@ class Worker:
         loaded = self._plan(plan, step)
         if delay_s:
             loaded.executor.before_run(step, DELAY, lambda: self._mailbox.wait(delay_s, step))
-        feeds = loaded.executor.before_run(step, INPUT, lambda: self._feeds(loaded, step))
-        for tensor, value in loaded.executor.run(step, feeds).items():
+        feeds = self._feeds(loaded, step)
+        for tensor, value in loaded.inputs.run(step, feeds).items():
             loaded.writer.put(fetch_key(tensor), value)
         self._endpoint.send(MASTER, Done(plan, step, {}, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
         self._progress.enter(IDLE, step)
 
     def _feeds(self, loaded: _LoadedPlan, step: int) -> dict[Tensor, Array]:
         """Everything a step is fed: read by the worker's own source, or put into shared memory by the master."""
-        wanted = {feed.tensor for feed in loaded.assignment.plan.feeds}
-        feeds = read_inputs(self._source, loaded.assignment.inputs, wanted, step)
-        for feed in loaded.assignment.plan.feeds:
-            if feed.tensor not in feeds:
-                feeds[feed.tensor] = loaded.feeds.read(feed_key(feed.tensor), feed.spec.dtype, feed.spec.shape)
-        return feeds
+        read = loaded.inputs.read(step)
+        told = [feed for feed in loaded.assignment.plan.feeds if feed.tensor not in read]
+        given = {
+            feed.tensor: loaded.feeds.read(feed_key(feed.tensor), feed.spec.dtype, feed.spec.shape) for feed in told
+        }
+        return {**read, **given}
 
     def _start_trace(self, plans: Sequence[str]) -> None:
         self._progress.enter(LOAD, 0)
@@ -306,10 +250,12 @@ class Worker:
 
 @dataclass(frozen=True)
 class _LoadedPlan:
-    """A plan ready to run. writer: the worker's own arena. feeds: the master's. received: keys of what it receives."""
+    """A plan ready to run. inputs: what it reads. writer: the worker's own arena. feeds: the master's. received: keys
+    of what it receives."""
 
     assignment: Assignment
     executor: DeviceExecutor
+    inputs: Lookahead
     writer: ArenaWriter
     feeds: ArenaReader
     received: frozenset[str]

@@ -18,7 +18,7 @@ from runner.data import limits
 from runner.data.dataset import Dataset
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings
-from runner.engine.device import local_cluster, worker_device
+from runner.engine.device import local_cluster, worker_task
 from runner.engine.graph import Graph
 from runner.engine.inputs import InputSource
 from runner.engine.kernel_table import load_kernels
@@ -42,7 +42,7 @@ def forward_program(task: Task) -> Program:
     "logits" (N, C) for a batch of split "test", N being the size of an evaluation batch.
     """
     graph = Graph()
-    replica = Replica(graph, task, device=worker_device(0))
+    replica = Replica(graph, task, device=worker_task(0))
     outputs, batch = replica.evaluate((0, task.eval_batch_size))
     made = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
     predict = Client(PREDICT, fetches={"logits": outputs.logits}, inputs=tuple(replica.eval_inputs), exact=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from runner.checkpoint import CheckpointMeta, weights_sha256
 from runner.cleanup import at_the_end
 from runner.config.configuration import dump, to_plain
+from runner.config.devices import look_at, require_devices
 from runner.config.schema import Config
 from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
@@ -28,7 +29,9 @@ from runner.signals import StopRequest
 from runner.sweep.place import SweepPlace
 from runner.tracking import RunInfo, job_name, sweep_name
 from runner.training.build import build, open_session
+from runner.training.card_memory import require_card_memory
 from runner.training.comparison import measured_step_s, predicted_step_s, verdict
+from runner.training.devices import tell_devices
 from runner.training.display import create_display
 from runner.training.experiment import Experiment
 from runner.training.graph_picture import draw_graph
@@ -64,12 +67,15 @@ def run(
     """
     if resume:
         require_same_plugins(run_dir)
+    found = look_at(config.cluster)
+    require_devices(config, found)
     placement = kept_placement(config, run_dir) if resume else None
     experiment = build(config, placement)
     require_resumable(experiment, resume)
     require_whole_record(experiment)
     experiment.config.data.require_present()
     require_memory(experiment)
+    require_card_memory(experiment, found.cards)
     start = None if resume else fresh_start(experiment)
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
         directory.summary_json.unlink(missing_ok=True)  # of an earlier start, no news of this one
@@ -79,7 +85,10 @@ def run(
         if not resume:
             write_facts(directory.path, experiment.config.data.facts())
         draft = dataclasses.replace(
-            draft_of(experiment, directory, overrides), provenance=_keep_provenance(directory), repeats=repeats
+            draft_of(experiment, directory, overrides),
+            provenance=_keep_provenance(directory),
+            repeats=repeats,
+            **tell_devices(experiment, found),
         )
         life = _Life(experiment, directory, draft, sweep, start)
         try:

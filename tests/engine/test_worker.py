@@ -37,7 +37,8 @@ from runner.engine.transport.messages import (
 )
 from runner.engine.transport.names import MASTER
 from runner.engine.transport.references import InlineTensor
-from runner.engine.worker import Joining, Worker
+from runner.engine.worker import Worker
+from runner.engine.worker_process import Joining
 from runner.errors import ClusterError, ConfigError, DataError
 from runner.kernels.registry import Registry
 from tests.engine.remote_programs import EXAMPLES, there_and_back

@@ -1,8 +1,23 @@
-"""The runtime of real cards, on CuPy."""
+"""The runtime of real cards, on CuPy: thin, so that what the emulated card of the tests does is what a card does."""
 
 from __future__ import annotations
 
-from runner.kernels.gpu.runtime import Runtime
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.kernels.gpu import cublas, nvrtc
+from runner.kernels.gpu.cudnn import library as cudnn
+from runner.kernels.gpu.runtime import Argument, DeviceMemory, Runtime, Size
+
+_OUT_OF_MEMORY = 2
+"""cudaErrorMemoryAllocation."""
 
 
 class CardsError(RuntimeError):
@@ -11,4 +26,169 @@ class CardsError(RuntimeError):
 
 def open_cards(tf32: bool) -> Runtime:
     """The cards of this process. tf32: whether float32 products may round factors. Raises CardsError without any."""
-    raise CardsError("a GPU was asked for, but this build has no runtime for one")
+    try:
+        import cupy
+    except ImportError as error:
+        raise CardsError(
+            f"a GPU was asked for, but CuPy cannot be imported ({error}): pip install 'runner-dataflow[gpu]'"
+        ) from error
+    runtime = cupy.cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        raise CardsError(
+            f"a GPU was asked for, but CUDA finds none: {error}; `runner doctor` lists drivers and cards, "
+            "cluster.device=cpu needs none"
+        ) from error
+    if count == 0:
+        raise CardsError("a GPU was asked for, but CUDA finds none; look at CUDA_VISIBLE_DEVICES and `runner doctor`")
+    return CudaRuntime(cupy, count, tf32=tf32)
+
+
+@dataclass(frozen=True)
+class CudaStream:
+    """A stream of CuPy."""
+
+    native: Any
+
+    @property
+    def handle(self) -> int:
+        """The cudaStream_t."""
+        return int(self.native.ptr)
+
+
+OwnStream = Any
+"""A :class:`CudaStream`: the streams that come back here are those that were made here."""
+
+
+@dataclass(frozen=True)
+class CudaFunction:
+    """A kernel that has been loaded onto a card."""
+
+    native: Any
+
+    def __call__(self, stream: OwnStream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:
+        """Put a launch on a stream; NumPy scalars are passed as they are."""
+        self.native(grid, block, tuple(arguments), stream=stream.native)
+
+
+@dataclass(frozen=True)
+class CudaGraph:
+    """Work that was captured."""
+
+    native: Any
+
+    def launch(self, stream: OwnStream) -> None:
+        """Put all of it on a stream."""
+        self.native.launch(stream.native)
+
+
+class CudaRuntime:
+    """See :class:`~runner.kernels.gpu.runtime.Runtime`. cupy: the module. count: cards of this process."""
+
+    def __init__(self, cupy: Any, count: int, *, tf32: bool) -> None:
+        self._cupy = cupy
+        self._cuda = cupy.cuda.runtime
+        self._count = count
+        properties = self._cuda.getDeviceProperties(0)
+        self.name = properties["name"].decode()
+        self.capability = 10 * int(properties["major"]) + int(properties["minor"])
+        self.processors = int(properties["multiProcessorCount"])
+        self._tf32 = tf32
+        self._codes: dict[str, bytes] = {}
+        self._modules: dict[tuple[int, str], Any] = {}
+        self._lock = threading.Lock()
+
+    def use(self, card: int) -> None:
+        """From now on this thread uses the card of a number."""
+        if not 0 <= card < self._count:
+            raise RuntimeError(f"card {card} was asked for; this process sees {self._count}, from 0")
+        self._cuda.setDevice(card)
+
+    def function(self, source: str, name: str) -> CudaFunction:
+        """A kernel for the card that the thread uses; the first time a source is asked for it is compiled."""
+        key = self._cuda.getDevice(), source
+        with self._lock:
+            if source not in self._codes:
+                self._codes[source] = nvrtc.compiled(source, self.capability)
+            if key not in self._modules:
+                module = self._cupy.cuda.Module()
+                module.load(self._codes[source])
+                self._modules[key] = module
+            return CudaFunction(self._modules[key].get_function(name))
+
+    def allocate(self, nbytes: int) -> DeviceMemory:
+        """Memory from CUDA itself, without a pool in between: it is planned once, and freed with what holds it."""
+        try:
+            memory = self._cupy.cuda.Memory(max(nbytes, 1))
+        except self._cuda.CUDARuntimeError as error:
+            if error.status != _OUT_OF_MEMORY:
+                raise
+            raise MemoryError(f"{nbytes:,} bytes of memory of a card: {error}") from error
+        return DeviceMemory(int(memory.ptr), nbytes, memory)
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Has one address, for the host and for every card."""
+        flags = self._cuda.hostAllocPortable | self._cuda.hostAllocMapped
+        memory = self._cupy.cuda.PinnedMemory(max(nbytes, 1), flags)
+        pointer = self._cupy.cuda.PinnedMemoryPointer(memory, 0)
+        return np.frombuffer(pointer, np.uint8, max(nbytes, 1))[:nbytes]
+
+    def stream(self) -> CudaStream:
+        """Of the card that the thread uses."""
+        return CudaStream(self._cupy.cuda.Stream(non_blocking=True))
+
+    def event(self) -> Any:
+        """Of the card that the thread uses; it keeps no time."""
+        return self._cupy.cuda.Event(disable_timing=True)
+
+    def record(self, event: Any, stream: OwnStream) -> None:
+        """The event is what is on the stream so far."""
+        event.record(stream.native)
+
+    def wait(self, stream: OwnStream, event: Any) -> None:
+        """What comes on the stream later waits for the event."""
+        stream.native.wait_event(event)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: OwnStream) -> None:
+        """CUDA knows of an address where it is; between cards that cannot reach each other it goes by the host."""
+        if nbytes:
+            self._cuda.memcpyAsync(target, source, nbytes, self._cuda.memcpyDefault, stream.handle)
+
+    def synchronize(self, stream: OwnStream) -> None:
+        """Wait on the host; CuPy raises CUDARuntimeError, a RuntimeError, with what the card says."""
+        stream.native.synchronize()
+
+    def wait_on_host(self, event: Any) -> None:
+        """Wait on the host for an event; at once for one that was never recorded."""
+        event.synchronize()
+
+    def capture(self, stream: OwnStream, work: Callable[[], None]) -> CudaGraph:
+        """Capture; where the work raises, the stream is left as it was before."""
+        stream.native.begin_capture()
+        try:
+            work()
+        except BaseException:
+            # It ends with an error of its own where the work was left half done; the first one says why.
+            with suppress(self._cuda.CUDARuntimeError):
+                stream.native.end_capture()
+            raise
+        return CudaGraph(stream.native.end_capture())
+
+    def free_bytes(self) -> tuple[int, int]:
+        """Of the card that the thread uses."""
+        free, total = self._cuda.memGetInfo()
+        return int(free), int(total)
+
+    def library(self, name: str) -> Any:
+        """``CublasLibrary``, ``CudnnLibrary``, or None where it is not installed."""
+        return self._cublas if name == "cublas" else self._cudnn
+
+    @cached_property
+    def _cublas(self) -> cublas.CublasLibrary | None:
+        cuda = self._cuda.runtimeGetVersion() // 1000
+        return cublas.open_library(self._cuda.getDevice, cuda, tf32=self._tf32)
+
+    @cached_property
+    def _cudnn(self) -> cudnn.CudnnLibrary | None:
+        return cudnn.open_library(self._cuda.getDevice, tf32=self._tf32)

@@ -26,7 +26,7 @@ def strides(shape: Sequence[int], layout: Layout) -> tuple[int, ...]:
     if layout.tag not in ("", CHANNELS_LAST):
         raise ValueError(f"layout {layout.tag!r} is none of a card's")
     sizes = [shape[axis] for axis in reversed(order)]
-    distances = accumulate([1, *sizes[:-1]], lambda a, b: a * b)
+    distances = accumulate([1, *sizes][: len(sizes)], lambda a, b: a * b)
     found = dict(zip(reversed(order), distances, strict=True))
     return tuple(found[axis] for axis in range(len(shape)))
 

@@ -5,11 +5,44 @@ from __future__ import annotations
 from functools import partial
 from types import ModuleType
 
+from runner.kernels.gpu import (
+    activation,
+    arithmetic,
+    batch_normalization,
+    comparison,
+    elementwise,
+    fused_normalization,
+    indexing,
+    local_response_normalization,
+    loss,
+    pooling,
+    random,
+    reduction,
+    shape,
+    softmax,
+    structural,
+)
 from runner.kernels.gpu.platform import CardPlatform
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.registry import Registry
 
-MODULES: tuple[ModuleType, ...] = ()
+MODULES: tuple[ModuleType, ...] = (
+    activation,
+    arithmetic,
+    batch_normalization,
+    comparison,
+    elementwise,
+    fused_normalization,
+    indexing,
+    local_response_normalization,
+    loss,
+    pooling,
+    random,
+    reduction,
+    shape,
+    softmax,
+    structural,
+)
 """Modules of kernels; each has ``kernels(runtime)``, the kernels that the runtime's libraries allow."""
 
 

@@ -3,6 +3,7 @@
 #include <ucontext.h>
 
 #include <cmath>
+#include <math.h>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -26,6 +27,9 @@ static Index threadIdx, blockIdx, blockDim, gridDim;
 
 static inline unsigned int __float_as_uint(float v) { unsigned int w; std::memcpy(&w, &v, 4); return w; }
 static inline float __uint_as_float(unsigned int w) { float v; std::memcpy(&v, &w, 4); return v; }
+static inline double __longlong_as_double(long long w) { double v; std::memcpy(&v, &w, 8); return v; }
+static inline long long __double_as_longlong(double v) { long long w; std::memcpy(&w, &v, 8); return w; }
+static inline float __int_as_float(int w) { float v; std::memcpy(&v, &w, 4); return v; }
 static inline int __float_as_int(float v) { int w; std::memcpy(&w, &v, 4); return w; }
 static inline unsigned int __umulhi(unsigned int a, unsigned int b) { return (unsigned int)(((std::uint64_t)a * b) >> 32); }
 static inline float __fmul_rn(float a, float b) { volatile float c = a * b; return c; }

@@ -25,7 +25,8 @@ from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
 HEADER = Path(__file__).with_name("emulation.hpp")
 GUARD = 256
 UNSET, FENCE = 0xFF, 0xA5
-COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fPIC")
+# -fno-gnu-unique: two sources of one process must not share the memory of a block because their kernels have one name.
+COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC")
 WAITING = ("__syncthreads", "__syncwarp", "__shfl")
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 

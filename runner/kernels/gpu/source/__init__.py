@@ -16,7 +16,9 @@ C_TYPES = {
     "int32": "int",
     "int64": "long long",
     "uint8": "unsigned char",
+    "uint16": "unsigned short",
     "uint32": "unsigned int",
+    "uint64": "unsigned long long",
     "bool": "bool",
 }
 """Dtype of the engine -> type of the sources."""
@@ -25,7 +27,12 @@ C_TYPES = {
 def text(name: str, /, **types: str) -> str:
     """The source ``NAME.cu`` for these types, each a dtype of the engine; raises KeyError for a dtype it lacks."""
     definitions = "".join(f"typedef {C_TYPES[dtype]} {alias};\n" for alias, dtype in sorted(types.items()))
-    return f"{_read('common.cuh')}\n{definitions}\n{_read(f'{name}.cu')}"
+    return with_common(f"{definitions}\n{_read(f'{name}.cu')}")
+
+
+def with_common(code: str) -> str:
+    """The source that code is together with ``common.cuh``."""
+    return f"{_read('common.cuh')}\n{code}"
 
 
 def computed_in(dtype: str) -> str:

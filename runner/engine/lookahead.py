@@ -1,0 +1,57 @@
+"""Inputs of the next step, read while a device works on this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from runner.engine.executor import DeviceExecutor
+from runner.engine.inputs import InputSlot, InputSource, read_inputs
+from runner.engine.recording import INPUT
+from runner.engine.tensor import Tensor
+
+Array = NDArray[Any]
+
+
+class Lookahead:
+    """What one device reads for the steps of one client, each once.
+
+    wanted: tensors that are read. A device that works by itself is brought the next step's while it does; a source is a
+    pure function, so that what is read for a step that does not come is only lost time.
+    """
+
+    def __init__(
+        self,
+        executor: DeviceExecutor,
+        source: InputSource | None,
+        slots: Sequence[InputSlot],
+        wanted: set[Tensor],
+    ) -> None:
+        self._executor = executor
+        self._source = source
+        self._slots = slots
+        self._wanted = wanted
+        self._next: tuple[int, Mapping[Tensor, Array]] | None = None
+
+    def read(self, step: int) -> Mapping[Tensor, Array]:
+        """What a step reads, from the source unless it has been read ahead."""
+        kept, self._next = self._next, None
+        if kept is not None and kept[0] == step:
+            return kept[1]
+        return self._executor.before_run(step, INPUT, lambda: self._from_source(step))
+
+    def run(self, step: int, feeds: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
+        """Run a step of the device; read the next one's inputs while it works."""
+        if not (self._wanted and self._executor.is_asynchronous):
+            return self._executor.run(step, feeds)
+        return self._executor.run(step, feeds, lambda: self._look(step + 1))
+
+    def _look(self, step: int) -> None:
+        values = self._from_source(step)
+        self._executor.ahead(values)
+        self._next = (step, values)
+
+    def _from_source(self, step: int) -> dict[Tensor, Array]:
+        return read_inputs(self._source, self._slots, self._wanted, step)

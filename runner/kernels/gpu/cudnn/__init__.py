@@ -1,0 +1,5 @@
+"""Convolutions of cuDNN, through its graph API: described, planned once for a card, executed by address.
+
+``description`` says what is computed, ``graphs`` says it to cuDNN, ``library`` has the plans of one card, and
+``convolution`` has the kernels. Only ``graphs`` and ``library`` know cuDNN.
+"""

@@ -1,0 +1,196 @@
+"""Convolutions and their gradients by cuDNN, every image and filter with its channels last.
+
+What cuDNN has no plan for is left to the kernels of our own sources: negative padding, images without elements and,
+in float64, a residual or a ReLU without bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
+from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution, Role
+from runner.kernels.gpu.cudnn.library import Plan, Planner
+from runner.kernels.gpu.layouts import channels_last, strides
+from runner.kernels.gpu.reduction import Reduction, reduce, reduced_shape, scratch_bytes
+from runner.kernels.gpu.runtime import Runtime, Stream
+from runner.kernels.gpu.source import text
+from runner.kernels.registry import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Operand,
+    Spec,
+    address_of,
+    numpy_dtype,
+    plain,
+)
+
+ALIGNMENT = 256
+"""Of what cuDNN is given of scratch memory, in bytes."""
+
+Specs = Sequence[Spec]
+Describe = Callable[[Attributes, Specs, Specs], Convolution]
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """conv2d, conv2d_fused, their gradients; none where the card has no cuDNN."""
+    planner: Planner | None = runtime.library("cudnn")
+    if planner is None:
+        return []
+    return [
+        _one_call(planner, "conv2d", _forward, (Role.X, Role.W)),
+        _one_call(planner, "conv2d_fused", _forward, (Role.X, Role.W)),
+        _one_call(planner, "conv2d_input_gradient", _input_gradient, (Role.Y, Role.W)),
+        _of_weights(runtime, planner, "conv2d_weight_gradient"),
+        _of_weights(runtime, planner, "conv2d_weight_bias_gradient"),
+    ]
+
+
+def _described(kind: str, attributes: Attributes, x: Spec, w: Spec, y: Spec) -> Convolution:
+    steps, padding = tuple(attributes["strides"]), tuple(attributes["padding"])
+    followed_by = {name: bool(attributes.get(name)) for name in ("bias", "residual", "relu")}
+    return Convolution(kind, y.dtype, x.shape, w.shape, y.shape, steps, padding, **followed_by)
+
+
+def _forward(attributes: Attributes, inputs: Specs, outputs: Specs) -> Convolution:
+    return _described(FORWARD, attributes, inputs[0], inputs[1], outputs[0])
+
+
+def _input_gradient(attributes: Attributes, inputs: Specs, outputs: Specs) -> Convolution:
+    return _described(INPUT_GRADIENT, attributes, outputs[0], inputs[1], inputs[0])
+
+
+def _weight_gradient(attributes: Attributes, inputs: Specs, outputs: Specs) -> Convolution:
+    return _described(WEIGHT_GRADIENT, attributes, inputs[1], outputs[0], inputs[0])
+
+
+def _planned(planner: Planner, convolution: Convolution) -> Plan | None:
+    """The plan, where cuDNN takes what it is given at all."""
+    empty = any(0 in shape for shape in convolution.shapes.values())
+    return None if empty or min(convolution.padding) < 0 else planner.plan(convolution)
+
+
+def _needed(planner: Planner, convolution: Convolution) -> Plan:
+    """The plan of a convolution that was arranged, hence has one."""
+    plan = _planned(planner, convolution)
+    assert plan is not None, f"{convolution} was arranged without a plan"
+    return plan
+
+
+def _layout(spec: Spec) -> Layout:
+    """Images and filters with their channels last; a bias has no other order than its own."""
+    return channels_last(spec) if len(spec.shape) == 4 else plain(spec)
+
+
+def _layouts(specs: Specs) -> tuple[Layout, ...]:
+    return tuple(map(_layout, specs))
+
+
+def _one_call(planner: Planner, op: str, describe: Describe, first: tuple[Role, Role]) -> Kernel:
+    """The kernel of an op that cuDNN does whole. first: roles of the first two inputs; bias and residual follow."""
+
+    def arrange(
+        attributes: Attributes, inputs: Specs, outputs: Specs, offered: Sequence[Layout | None]
+    ) -> Arrangement | None:
+        plan = _planned(planner, describe(attributes, inputs, outputs))
+        if plan is None:
+            return None
+        return Arrangement(_layouts(inputs), _layouts(outputs), _Scratch(plan.workspace_bytes).nbytes)
+
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        convolution = describe(attributes, _specs(buffers.inputs), _specs(buffers.outputs))
+        plan = _needed(planner, convolution)
+        following = [role for role in (Role.BIAS, Role.RESIDUAL) if role in convolution.shapes]
+        taken = dict(zip((*first, *following), (each.address for each in buffers.inputs), strict=True))
+        (workspace,) = _Scratch(plan.workspace_bytes).within(buffers)
+        return _execution(plan, {**taken, convolution.result: buffers.outputs[0].address}, workspace)
+
+    return Kernel(op, "gpu", "cudnn", 10, FLOATS, arrange, bind)
+
+
+def _of_weights(runtime: Runtime, planner: Planner, op: str) -> Kernel:
+    """The gradient by the filters and, where there is a second output, by the bias.
+
+    cuDNN gives filters in the dtype of the image only: where float32 is wanted of bfloat16 they are rounded to
+    bfloat16 and widened. The bias is summed in float32 and rounded to what is wanted.
+    """
+
+    def arrange(
+        attributes: Attributes, inputs: Specs, outputs: Specs, offered: Sequence[Layout | None]
+    ) -> Arrangement | None:
+        plan = _planned(planner, _weight_gradient(attributes, inputs, outputs))
+        if plan is None:
+            return None
+        scratch = _scratch_of_weights(plan, inputs, outputs)
+        return Arrangement(_layouts(inputs), _layouts(outputs), scratch.nbytes)
+
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        (dy, x), dw = buffers.inputs, buffers.outputs[0]
+        specs = _specs(buffers.inputs), _specs(buffers.outputs)
+        plan = _needed(planner, _weight_gradient(attributes, *specs))
+        workspace, narrow, slices = _scratch_of_weights(plan, *specs).within(buffers)
+        direct = dw.spec.dtype == x.spec.dtype
+        roles = {Role.X: x.address, Role.Y: dy.address, Role.W: dw.address if direct else narrow}
+        calls = [_execution(plan, roles, workspace)]
+        if not direct:
+            calls.append(_widened(runtime, x.spec.dtype, narrow, dw))
+        for db in buffers.outputs[1:]:
+            of, to = (dy.spec.dtype, dy.address), (db.spec.dtype, db.address)
+            calls.append(reduce(runtime, "reduce_sum", _over_pixels(dy.spec), of, to, slices))
+        return in_order(calls)
+
+    return Kernel(op, "gpu", "cudnn", 10, FLOATS, arrange, bind)
+
+
+class _Scratch:
+    """Parts of scratch memory, one after the other, each aligned."""
+
+    def __init__(self, *sizes: int) -> None:
+        self._ends = list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
+
+    @property
+    def nbytes(self) -> int:
+        """To ask for: the memory itself may begin anywhere."""
+        return self._ends[-1] + ALIGNMENT if self._ends[-1] else 0
+
+    def within(self, buffers: Buffers) -> list[int]:
+        """Addresses of the parts."""
+        start = -(-address_of(buffers.scratch) // ALIGNMENT) * ALIGNMENT
+        return [start + end for end in (0, *self._ends[:-1])]
+
+
+def _scratch_of_weights(plan: Plan, inputs: Specs, outputs: Specs) -> _Scratch:
+    """Workspace of the plan, filters that are yet to be widened, sums of the bias."""
+    (dy, x), (dw, *db) = inputs, outputs
+    narrow = dw.nbytes * numpy_dtype(x.dtype).itemsize // numpy_dtype(dw.dtype).itemsize
+    slices = scratch_bytes(_over_pixels(dy), dy.dtype) if db else 0
+    return _Scratch(plan.workspace_bytes, 0 if dw.dtype == x.dtype else narrow, slices)
+
+
+def _over_pixels(dy: Spec) -> Reduction:
+    """The sum over examples and pixels."""
+    return reduced_shape(dy.shape, strides(dy.shape, channels_last(dy)), (0, 2, 3))
+
+
+def _execution(plan: Plan, addresses: Mapping[Role, int], workspace: int) -> StreamCall:
+    def enqueue(stream: Stream) -> None:
+        plan.enqueue(stream, addresses, workspace)
+
+    return StreamCall(enqueue, plan)
+
+
+def _widened(runtime: Runtime, dtype: str, narrow: int, target: Operand) -> StreamCall:
+    count = target.layout.nbytes // numpy_dtype(target.spec.dtype).itemsize
+    function = runtime.function(text("widen", T=dtype, R=target.spec.dtype), "widen")
+    return launch(function, blocks_for(runtime, count), (np.uintp(narrow), np.uintp(target.address), np.int64(count)))
+
+
+def _specs(operands: Sequence[Operand]) -> list[Spec]:
+    return [operand.spec for operand in operands]

@@ -1,0 +1,64 @@
+"""A convolution as an operation graph of cuDNN.
+
+cuDNN names the axes of images N, C, H, W and those of filters K, C, R, S in any layout; the strides say that the
+channels lie last. It sees groups by filters that have fewer channels than the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, Convolution, Role, Shape
+from runner.kernels.gpu.layouts import CHANNELS_LAST, strides
+from runner.kernels.registry import Layout
+
+_STORED_IN = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "BFLOAT16"}
+_COMPUTED_IN = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "FLOAT"}
+
+
+def build(cudnn: Any, convolution: Convolution, target: Mapping[str, Any]) -> Any:
+    """The ``cudnn.pygraph`` of a convolution, not validated yet, with its roles as numbers of the tensors.
+
+    target: ``handle`` of the card it is for, or ``device_property`` to plan without one.
+    """
+    stored, computed = (getattr(cudnn.data_type, each[convolution.dtype]) for each in (_STORED_IN, _COMPUTED_IN))
+    graph = cudnn.pygraph(io_data_type=stored, intermediate_data_type=computed, compute_data_type=computed, **target)
+    inputs = {
+        role: graph.tensor(dim=list(shape), stride=_strides(shape), data_type=stored, uid=int(role), name=role.name)
+        for role, shape in convolution.shapes.items()
+        if role is not convolution.result
+    }
+    result = _computed(graph, convolution, inputs)
+    shape = convolution.shapes[convolution.result]
+    result.set_output(True).set_uid(int(convolution.result)).set_name(convolution.result.name)
+    result.set_dim(list(shape)).set_stride(_strides(shape)).set_data_type(stored)
+    return graph
+
+
+def _computed(graph: Any, convolution: Convolution, inputs: dict[Role, Any]) -> Any:
+    """The result, as a tensor of the graph."""
+    top, bottom, left, right = convolution.padding
+    geometry = {
+        "pre_padding": [top, left],
+        "post_padding": [bottom, right],
+        "stride": list(convolution.strides),
+        "dilation": [1, 1],
+    }
+    if convolution.kind == FORWARD:
+        return _followed(graph, convolution, inputs, graph.conv_fprop(inputs[Role.X], inputs[Role.W], **geometry))
+    if convolution.kind == INPUT_GRADIENT:
+        return graph.conv_dgrad(inputs[Role.Y], inputs[Role.W], **geometry)
+    return graph.conv_wgrad(inputs[Role.X], inputs[Role.Y], **geometry)
+
+
+def _followed(graph: Any, convolution: Convolution, inputs: dict[Role, Any], y: Any) -> Any:
+    """``y`` with bias, residual and ReLU, as far as they are wanted."""
+    for role in (Role.BIAS, Role.RESIDUAL):
+        if role in inputs:
+            y = graph.add(y, inputs[role])
+    return graph.relu(y) if convolution.relu else y
+
+
+def _strides(shape: Shape) -> list[int]:
+    return list(strides(shape, Layout(CHANNELS_LAST, 0)))

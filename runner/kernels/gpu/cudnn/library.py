@@ -1,0 +1,137 @@
+"""cuDNN on the cards of a process: a plan for every convolution, made once, and how it is put on a stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from runner.kernels.gpu.cudnn.description import Convolution, Role
+from runner.kernels.gpu.cudnn.graphs import build
+from runner.kernels.gpu.runtime import Stream
+
+WORKSPACE_LIMIT = 1 << 30
+"""Bytes. Convolutions whose windows are laid out in memory want hundreds of millions."""
+
+Target = Mapping[str, Any]
+"""What a graph is made for: ``handle`` of a card or, to plan without one, its ``device_property``."""
+
+
+class Plan(Protocol):
+    """How one convolution is computed. workspace_bytes: memory that an execution may spoil."""
+
+    @property
+    def workspace_bytes(self) -> int: ...
+
+    def enqueue(self, stream: Stream, addresses: Mapping[Role, int], workspace: int) -> None:
+        """Put it on a stream, between tensors at these addresses."""
+        ...
+
+
+class Planner(Protocol):
+    """What the kernels ask of cuDNN."""
+
+    def plan(self, convolution: Convolution) -> Plan | None:
+        """The plan of a convolution on the card that the thread uses, or None where cuDNN has none for it."""
+        ...
+
+
+@dataclass(frozen=True)
+class BuiltPlan:
+    """A plan of cuDNN for one card. name: cuDNN's, an engine and its settings."""
+
+    name: str
+    workspace_bytes: int
+    graph: Any = field(repr=False)
+    library: CudnnLibrary = field(repr=False)
+    target: Target = field(repr=False)
+
+    def enqueue(self, stream: Stream, addresses: Mapping[Role, int], workspace: int) -> None:
+        """Put it on a stream, between tensors at these addresses."""
+        self.library.execute(self, stream, {int(role): address for role, address in addresses.items()}, workspace)
+
+
+class CudnnLibrary:
+    """cuDNN for the cards of a process.
+
+    cudnn: the module of its front end. open_target: what graphs are made for, on the card that the thread uses; called
+    once for each. current_card: the number of that card. tf32: whether factors of float32 products may be rounded to
+    10 bits of mantissa.
+    """
+
+    def __init__(
+        self, cudnn: Any, open_target: Callable[[], Target], current_card: Callable[[], int], *, tf32: bool
+    ) -> None:
+        self._cudnn = cudnn
+        self._open_target = open_target
+        self._current_card = current_card
+        self._tf32 = tf32
+        self._targets: dict[int, Target] = {}
+        self._plans: dict[tuple[int, Convolution], BuiltPlan | None] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def version(self) -> str:
+        """Of cuDNN itself, such as "9.28.0"."""
+        return str(self._cudnn.backend_version_string())
+
+    def plan(self, convolution: Convolution) -> BuiltPlan | None:
+        """The plan that cuDNN's heuristics put first among those that are allowed, or None where there is none.
+
+        Allowed are those that give the same bits every time, sum in at least float32, take at most
+        ``WORKSPACE_LIMIT`` and, for float32 without TF32, do not round factors. Where cuDNN has to compile one, this
+        takes about a second.
+        """
+        card = self._current_card()
+        with self._lock:
+            if (card, convolution) not in self._plans:
+                if card not in self._targets:
+                    self._targets[card] = self._open_target()
+                self._plans[card, convolution] = self._planned(convolution, self._targets[card])
+            return self._plans[card, convolution]
+
+    def execute(self, plan: BuiltPlan, stream: Stream, addresses: Mapping[int, int], workspace: int) -> None:
+        """Put a plan on a stream. What a handle is told belongs together, so one thread at a time."""
+        handle = plan.target["handle"]
+        with self._lock:
+            self._cudnn.set_stream(handle=handle, stream=stream.handle)
+            plan.graph.execute(addresses, workspace, handle=handle)
+
+    def _planned(self, convolution: Convolution, target: Target) -> BuiltPlan | None:
+        graph = build(self._cudnn, convolution, target)
+        modes, refused = self._cudnn.heur_mode, self._cudnn.cudnnGraphNotSupportedError
+        graph.validate()
+        graph.build_operation_graph()
+        try:
+            graph.create_execution_plans([modes.A, modes.FALLBACK])
+        except refused:
+            return None
+        graph.deselect_numeric_notes(self._forbidden(convolution))
+        for number in range(graph.get_execution_plan_count()):
+            try:
+                graph.build_plan_at_index(number)
+            except refused:
+                continue
+            workspace = int(graph.get_workspace_size_plan_at_index(number))
+            if workspace <= WORKSPACE_LIMIT:
+                return BuiltPlan(graph.get_plan_name_at_index(number), workspace, graph, self, target)
+        return None
+
+    def _forbidden(self, convolution: Convolution) -> list[Any]:
+        notes = self._cudnn.numerical_note
+        always = [notes.NONDETERMINISTIC, notes.REDUCED_PRECISION_REDUCTION]
+        exact = convolution.dtype == "float32" and not self._tf32
+        return [*always, notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS] if exact else always
+
+
+def open_library(current_card: Callable[[], int], *, tf32: bool) -> CudnnLibrary | None:
+    """cuDNN for the cards of this process, or None where it or its front end is not installed."""
+    try:
+        import cudnn
+
+        cudnn.backend_version()
+    except (ImportError, RuntimeError):
+        # The front end is imported without cuDNN too; then it knows no function of it.
+        return None
+    return CudnnLibrary(cudnn, lambda: {"handle": cudnn.create_handle()}, current_card, tf32=tf32)

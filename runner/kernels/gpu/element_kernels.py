@@ -1,0 +1,132 @@
+"""Kernels of element-wise ops: one pass over memory, whatever the op does to an element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from runner.kernels.gpu.broadcasting import Broadcast, broadcast
+from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
+from runner.kernels.gpu.element_loops import AXES, Elements, flat, strided
+from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
+from runner.kernels.gpu.runtime import Argument, Runtime
+from runner.kernels.registry import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Operand,
+    Spec,
+    numpy_dtype,
+    plain,
+)
+
+LIBRARY = "cuda"
+_SMALL = 1 << 31
+
+Extent = tuple[int, int]
+"""Memory from an address up to another."""
+
+ElementsOf = Callable[[Attributes, Sequence[Spec], Sequence[Spec]], Elements]
+"""(attributes, input specs, output specs) -> what the op does to an element."""
+
+
+@dataclass(frozen=True)
+class FlatCall(StreamCall):
+    """A loop over neighbouring elements, which can be put together with others of the same source.
+
+    count: elements. addresses: of inputs and outputs, in their order. reads, writes: where the memory that it touches
+    begins and ends.
+    """
+
+    source: str = field(kw_only=True, repr=False)
+    count: int = field(kw_only=True)
+    addresses: tuple[int, ...] = field(kw_only=True)
+    reads: tuple[Extent, ...] = field(kw_only=True, repr=False)
+    writes: tuple[Extent, ...] = field(kw_only=True, repr=False)
+
+
+def element_kernel(runtime: Runtime, op: str, elements_of: ElementsOf) -> Kernel:
+    """The kernel of an op that gives each element of its outputs from one element of each input, broadcast.
+
+    It follows the layout of the inputs that have the shape of the result.
+    """
+    return Kernel(op, "gpu", LIBRARY, 0, FLOATS, _arrange, partial(_bind, runtime, elements_of))
+
+
+def _arrange(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement | None:
+    result = outputs[0]
+    full = [spec.shape == result.shape for spec in inputs]
+    layout = offered_layout(result, [offer for offer, each in zip(offered, full, strict=True) if each])
+    asked = [
+        _in_layout(spec, layout if each else offer) for spec, each, offer in zip(inputs, full, offered, strict=True)
+    ]
+    given = [_in_layout(spec, layout) for spec in outputs]
+    if len(broadcast(list(zip(inputs, asked, strict=True)), (result, given[0])).axes) > AXES:
+        return None
+    replaceable = [
+        (i, o)
+        for (i, o) in product(range(len(inputs)), range(len(outputs)))
+        if full[i] and numpy_dtype(inputs[i].dtype).itemsize == numpy_dtype(outputs[o].dtype).itemsize
+    ]
+    return Arrangement(tuple(asked), tuple(given), in_place=tuple(replaceable))
+
+
+def _in_layout(spec: Spec, like: Layout | None) -> Layout:
+    return channels_last(spec) if like is not None and like.tag == CHANNELS_LAST else plain(spec)
+
+
+def _bind(
+    runtime: Runtime, elements_of: ElementsOf, attributes: Attributes, arrangement: Arrangement, buffers: Buffers
+) -> StreamCall:
+    inputs, outputs = buffers.inputs, buffers.outputs
+    elements = elements_of(attributes, [each.spec for each in inputs], [each.spec for each in outputs])
+    loops = broadcast([(each.spec, each.layout) for each in inputs], (outputs[0].spec, outputs[0].layout))
+    wide = loops.wide
+    if wide is not None:
+        return _flat_call(runtime, flat(elements, wide), elements.pack, loops.count, buffers)
+    index = "unsigned int" if loops.count < _SMALL else "int64"
+    function = runtime.function(strided(elements, index), "strided")
+    arguments = [*_pointers(buffers), np.int64(loops.count), np.int32(len(loops.axes)), *_along(loops)]
+    return launch(function, blocks_for(runtime, loops.count), arguments)
+
+
+def _flat_call(runtime: Runtime, source: str, pack: int, count: int, buffers: Buffers) -> FlatCall:
+    alone = launch(
+        runtime.function(source, "flat"),
+        blocks_for(runtime, -(-count // pack)),
+        [*_pointers(buffers), np.int64(count)],
+    )
+    addresses = tuple(operand.address for operand in (*buffers.inputs, *buffers.outputs))
+    return FlatCall(
+        alone.enqueue,
+        alone.keep,
+        source=source,
+        count=count,
+        addresses=addresses,
+        reads=tuple(map(_extent, buffers.inputs)),
+        writes=tuple(map(_extent, buffers.outputs)),
+    )
+
+
+def _extent(operand: Operand) -> Extent:
+    return operand.address, operand.address + operand.layout.nbytes
+
+
+def _pointers(buffers: Buffers) -> list[Argument]:
+    return [np.uintp(operand.address) for operand in (*buffers.inputs, *buffers.outputs)]
+
+
+def _along(loops: Broadcast) -> list[Argument]:
+    """Extent and strides of every axis; those that are not there are one element long."""
+    missing = [(1, *(0 for _ in loops.axes[0].strides))] * (AXES - len(loops.axes))
+    rows = [*((axis.extent, *axis.strides) for axis in loops.axes), *missing]
+    return [np.int64(number) for row in rows for number in row]

@@ -1,0 +1,89 @@
+"""Rows by number: gather, its adjoint scatter_add without atomic additions, and one-hot encoding."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from runner.kernels.gpu import copies
+from runner.kernels.gpu.calls import Failures, StreamCall, blocks_for, in_order, launch
+from runner.kernels.gpu.refusals import refusing
+from runner.kernels.gpu.runtime import Runtime
+from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.registry import FLOATS, Arrangement, Attributes, Buffers, Kernel, arrange_plain, numpy_dtype
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """gather, scatter_add and one_hot; each refuses indices out of range."""
+
+    def bind_gather(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        return _gather(runtime, buffers)
+
+    def bind_scatter(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        return _scatter_add(runtime, attributes["rows"], buffers)
+
+    def bind_one_hot(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        return _one_hot(runtime, attributes["depth"], buffers)
+
+    return [
+        Kernel("gather", "gpu", "cuda", 0, FLOATS, arrange_plain, bind_gather),
+        Kernel("scatter_add", "gpu", "cuda", 0, FLOATS, arrange_plain, bind_scatter),
+        Kernel("one_hot", "gpu", "cuda", 0, FLOATS, arrange_plain, bind_one_hot),
+    ]
+
+
+def _gather(runtime: Runtime, buffers: Buffers) -> StreamCall:
+    (table, indices), (y,) = buffers.inputs, buffers.outputs
+    rows, *row = table.spec.shape
+    itemsize = numpy_dtype(table.spec.dtype).itemsize
+    # A row that is not empty decides in which units it can be moved; one that is moves nothing, but has an index.
+    unit, ((columns, _),) = copies.in_units([(math.prod(row), 1)], itemsize, (table.address, y.address))
+    count = math.prod(indices.spec.shape) * columns
+    source = text("indexing", T=copies.UNITS[unit], A="float32", I=indices.spec.dtype)
+    function = runtime.function(source, "gather")
+
+    def call(failures: Failures) -> StreamCall:
+        fixed = [
+            *(np.uintp(operand.address) for operand in (table, indices, y)),
+            *(np.int64(count), np.int64(columns), np.int64(rows), failures.argument),
+        ]
+        return launch(function, blocks_for(runtime, count), fixed, failures=failures)
+
+    return refusing(runtime, "gather", indices, rows, call)
+
+
+def _scatter_add(runtime: Runtime, rows: int, buffers: Buffers) -> StreamCall:
+    (indices, updates), (y,) = buffers.inputs, buffers.outputs
+    count = math.prod(indices.spec.shape)
+    columns = math.prod(updates.spec.shape[len(indices.spec.shape) :])
+    dtype = updates.spec.dtype
+    zeros = copies.clear(runtime, y.spec.nbytes, y.address)
+    if not count:
+        return zeros
+    function = runtime.function(text("indexing", T=dtype, A=computed_in(dtype), I=indices.spec.dtype), "scatter_add")
+
+    def call(failures: Failures) -> StreamCall:
+        fixed = [
+            *(np.uintp(operand.address) for operand in (indices, updates, y)),
+            *(np.int64(count), np.int64(columns), np.int64(rows), failures.argument),
+        ]
+        return launch(function, count, fixed, failures=failures)
+
+    return in_order([zeros, refusing(runtime, "scatter_add", indices, rows, call)])
+
+
+def _one_hot(runtime: Runtime, depth: int, buffers: Buffers) -> StreamCall:
+    (indices,), (y,) = buffers.inputs, buffers.outputs
+    count = math.prod(y.spec.shape)
+    dtype = y.spec.dtype
+    function = runtime.function(text("indexing", T=dtype, A=computed_in(dtype), I=indices.spec.dtype), "one_hot")
+
+    def call(failures: Failures) -> StreamCall:
+        fixed = [
+            *(np.uintp(indices.address), np.uintp(y.address)),
+            *(np.int64(count), np.int64(depth), failures.argument),
+        ]
+        return launch(function, blocks_for(runtime, count), fixed, failures=failures)
+
+    return refusing(runtime, "one_hot", indices, depth, call)

@@ -1,0 +1,113 @@
+"""A product that goes into a chain of element-wise operations: it is kept in scratch memory for the next launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.kernels.gpu import elementwise
+from runner.kernels.gpu.calls import StreamCall, in_order
+from runner.kernels.gpu.linear import Multiplier, Product, aligned, multipliers, product_of
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime
+from runner.kernels.registry import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Operand,
+    Spec,
+    address_of,
+    numpy_dtype,
+    plain,
+)
+
+OP = "matmul_elementwise"
+
+
+@dataclass(frozen=True)
+class Between:
+    """What the program reads as its input: the product."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape[0] * self.shape[1] * numpy_dtype(self.dtype).itemsize
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """The op with the products of each library that is there."""
+    (program,) = (kernel for kernel in elementwise.kernels(runtime) if kernel.op == "elementwise")
+    return [_kernel(multiplier, program) for multiplier in multipliers(runtime)]
+
+
+def _kernel(multiplier: Multiplier, program: Kernel) -> Kernel:
+    def arrange(
+        attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+    ) -> Arrangement | None:
+        product = product_of(*inputs[:2], attributes, result=attributes["dtype"])
+        if not multiplier.takes(product):
+            return None
+        following = _arranged(program, attributes, product, inputs, outputs)
+        if following is None:
+            return None
+        shared = tuple(
+            (_input_of(taken, attributes["product"]), given)
+            for taken, given in following.in_place
+            if taken != attributes["product"]
+        )
+        behind = max(multiplier.scratch_bytes(product), following.scratch_bytes)
+        scratch = aligned(_between(product).nbytes) + behind
+        return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch, shared)
+
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        return _bind(multiplier, program, attributes, buffers)
+
+    return Kernel(OP, "gpu", multiplier.library, multiplier.priority, FLOATS, arrange, bind)
+
+
+def _bind(multiplier: Multiplier, program: Kernel, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    a, b, *operands = buffers.inputs
+    product = product_of(a.spec, b.spec, attributes, result=attributes["dtype"])
+    between = _between(product)
+    start = address_of(buffers.scratch)
+    result = Operand(between, plain(between), DeviceMemory(start, between.nbytes))
+    behind = start + aligned(between.nbytes)
+    following = _arranged(
+        program,
+        attributes,
+        product,
+        [operand.spec for operand in buffers.inputs],
+        [operand.spec for operand in buffers.outputs],
+    )
+    assert following is not None, "the arrangement of the node has been made from it"
+    place = attributes["product"]
+    lent = Buffers(
+        (*operands[:place], result, *operands[place:]),
+        buffers.outputs,
+        DeviceMemory(behind, following.scratch_bytes),
+    )
+    call = program.bind(attributes, following, lent)
+    assert isinstance(call, StreamCall), "kernels of a card are bound to calls on a stream"
+    return in_order([multiplier.call(product, a.address, b.address, 0, start, behind), call])
+
+
+def _between(product: Product) -> Between:
+    return Between((product.rows, product.columns), product.result)
+
+
+def _arranged(
+    program: Kernel, attributes: Attributes, product: Product, inputs: Sequence[Spec], outputs: Sequence[Spec]
+) -> Arrangement | None:
+    """What the program asks of memory, with everything in C order."""
+    place, operands = attributes["product"], inputs[2:]
+    specs = [*operands[:place], _between(product), *operands[place:]]
+    return program.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])
+
+
+def _input_of(taken: int, place: int) -> int:
+    """Number among the node's inputs of an input of the program that is not the product."""
+    return taken + (2 if taken < place else 1)

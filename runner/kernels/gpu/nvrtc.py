@@ -1,0 +1,43 @@
+"""CUDA C++ sources made into machine code of a card, by the run-time compiler; no card is needed for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+CONTRACT = "// fmad"
+"""A line of a source whose products and sums may be rounded once, together."""
+
+
+class CompileError(RuntimeError):
+    """A source does not compile, or not for this card; the text says where."""
+
+
+def compiled(source: str, capability: int) -> bytes:
+    """The machine code of a source for a compute capability such as 90; raises CompileError with what NVRTC says."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    supported = nvrtc.getSupportedArchs()
+    if capability not in supported:
+        version = ".".join(map(str, nvrtc.getVersion()))
+        raise CompileError(f"NVRTC {version} compiles for compute capabilities {supported}, the card has {capability}")
+    program = nvrtc.createProgram(source, "runner.cu", (), ())
+    try:
+        return _compile(nvrtc, program, options(source, capability))
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def options(source: str, capability: int) -> tuple[str, ...]:
+    """What the compiler is told: as on the CPU, every operation is rounded, unless the source says otherwise."""
+    contract = CONTRACT in source.splitlines()
+    return f"-arch=sm_{capability}", "-std=c++17", f"-fmad={'true' if contract else 'false'}"
+
+
+def _compile(nvrtc: Any, program: int, told: tuple[str, ...]) -> bytes:
+    try:
+        nvrtc.compileProgram(program, told)
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        raise CompileError(f"a CUDA source does not compile with {' '.join(told)}: {error}\n{log}") from error
+    code: bytes = nvrtc.getCUBIN(program)
+    return code

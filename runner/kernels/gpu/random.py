@@ -1,0 +1,76 @@
+"""Draws from counter-based streams: the same integers as :mod:`runner.kernels.philox`, made where they are wanted.
+
+Uniform draws and masks are those of the host to the bit; normal ones differ by what CUDA's mathematics does from its.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
+from runner.kernels.gpu.element_kernels import LIBRARY
+from runner.kernels.gpu.runtime import Argument, Function, Runtime
+from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.philox import key
+from runner.kernels.registry import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Spec,
+    arrange_plain,
+    numpy_dtype,
+)
+
+_WORDS_AT_ONCE = 4
+_WORD_RANGE = 1 << 32
+
+Parameters = Callable[[Attributes], tuple[float, float]]
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """Uniform and normal draws, and masks of dropout."""
+    uniform = partial(_bind_draws, runtime, "uniform", lambda given: (given["low"], given["high"] - given["low"]))
+    normal = partial(_bind_draws, runtime, "normal", lambda given: (given["mean"], given["stddev"]))
+    binds = {"random_uniform": uniform, "random_normal": normal, "dropout_mask": partial(_bind_mask, runtime)}
+    return [Kernel(op, "gpu", LIBRARY, 0, FLOATS, arrange_plain, bind) for op, bind in binds.items()]
+
+
+def _bind_draws(
+    runtime: Runtime,
+    name: str,
+    parameters: Parameters,
+    attributes: Attributes,
+    arrangement: Arrangement,
+    buffers: Buffers,
+) -> StreamCall:
+    (y,) = buffers.outputs
+    count = math.prod(y.spec.shape)
+    arguments = [np.uintp(y.address), np.int64(count), *_key(attributes), *map(np.float64, parameters(attributes))]
+    return launch(_function(runtime, y.spec, name), blocks_for(runtime, count), arguments)
+
+
+def _bind_mask(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    (mask,) = buffers.outputs
+    rows, columns = mask.spec.shape[0], math.prod(mask.spec.shape[1:])
+    pointers = [np.uintp(operand.address) for operand in (*buffers.inputs, mask)]
+    sizes = [np.int64(rows), np.int64(columns)]
+    # A word is below the rate, as a part of their range, if and only if it is below the next whole number.
+    threshold = np.int64(math.ceil(attributes["rate"] * _WORD_RANGE))
+    kept = np.float64(np.asarray(1.0 / (1.0 - attributes["rate"])).astype(numpy_dtype(mask.spec.dtype)))
+    arguments = [*pointers, *sizes, *_key(attributes), np.int64(attributes["first"]), threshold, kept]
+    groups = rows * (columns // _WORDS_AT_ONCE + 2)
+    return launch(_function(runtime, mask.spec, "dropout_mask"), blocks_for(runtime, groups), arguments)
+
+
+def _key(attributes: Attributes) -> list[Argument]:
+    return [np.int64(word) for word in key(attributes["seed"], attributes["key"])]
+
+
+def _function(runtime: Runtime, spec: Spec, name: str) -> Function:
+    return runtime.function(text("random", T=spec.dtype, C=computed_in(spec.dtype)), name)

@@ -1,0 +1,224 @@
+"""Reductions over any axes, of tensors of any strides, and broadcasting.
+
+Long reductions are cut into slices, whose results a second launch reduces, so that few outputs keep the card busy too.
+The order of additions is a function of shape and layout alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from runner.kernels.gpu import copies
+from runner.kernels.gpu.axes import Axis, arguments, merged
+from runner.kernels.gpu.calls import THREADS, StreamCall, in_order, launch
+from runner.kernels.gpu.layouts import offered_layout, strides, strides_of
+from runner.kernels.gpu.runtime import Argument, Runtime
+from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.registry import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Operand,
+    Spec,
+    address_of,
+    numpy_dtype,
+    plain,
+)
+
+RANK = 4
+"""Axes that a kernel takes of those that are kept, and of those that are reduced, merged."""
+
+ENOUGH_BLOCKS = 512
+"""Blocks beyond which the card gains nothing from slices."""
+
+LEAST_PER_THREAD, MOST_PER_THREAD = 8, 256
+"""Elements of one thread: with fewer, a slice is not worth it; with more, a float32 sum loses digits."""
+
+MOST_SLICES = 65535
+"""The second extent of a grid."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What of a tensor is reduced, and how its blocks are cut.
+
+    kept: axes of extent, distance in the output, distance in the input. reduced: of extent, distance in the input.
+    across: outputs of a block. length: elements of a slice.
+    """
+
+    kept: tuple[Axis, ...]
+    reduced: tuple[Axis, ...]
+    outputs: int
+    count: int
+    across: int
+    length: int
+
+    @property
+    def slices(self) -> int:
+        """Parts of what is reduced, each with a result of its own for every output."""
+        return max(1, -(-self.count // self.length))
+
+    @property
+    def blocks(self) -> int:
+        """Of one slice."""
+        return max(1, -(-self.outputs // self.across))
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """reduce_sum, reduce_mean, reduce_max, argmax and broadcast_to."""
+
+    def bind_argmax(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        return _argmax(runtime, attributes["axis"], buffers.inputs[0], buffers.outputs[0])
+
+    def bind_broadcast(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        return _broadcast(runtime, buffers.inputs[0], buffers.outputs[0])
+
+    return [
+        *(_reducing(runtime, op) for op in ("reduce_sum", "reduce_mean", "reduce_max")),
+        Kernel("argmax", "gpu", "cuda", 0, FLOATS, _arrange_argmax, bind_argmax),
+        Kernel("broadcast_to", "gpu", "cuda", 0, FLOATS, _arrange_broadcast, bind_broadcast),
+    ]
+
+
+def reduced_shape(shape: Sequence[int], near: Sequence[int], axes: Sequence[int]) -> Reduction:
+    """How a tensor of these extents and distances is reduced over axes, to an output in C order."""
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+    far = strides([shape[axis] for axis in kept], Layout("", 0))
+    keeping = merged((shape[axis], there, near[axis]) for axis, there in zip(kept, far, strict=True))
+    reducing = merged((shape[axis], near[axis]) for axis in axes)
+    outputs, count = math.prod(shape[axis] for axis in kept), math.prod(shape[axis] for axis in axes)
+    across = _across(keeping, reducing, outputs, count)
+    return Reduction(tuple(keeping), tuple(reducing), outputs, count, across, _length(outputs, count, across))
+
+
+def scratch_bytes(reduction: Reduction, dtype: str) -> int:
+    """Memory for the results of slices of a tensor of ``dtype``."""
+    if reduction.slices == 1:
+        return 0
+    return reduction.slices * reduction.outputs * numpy_dtype(computed_in(dtype)).itemsize
+
+
+def reduce(
+    runtime: Runtime, op: str, reduction: Reduction, source: tuple[str, int], target: tuple[str, int], scratch: int
+) -> StreamCall:
+    """Reduce by ``op``. source, target: dtype and address of input and output. scratch: where slices go."""
+    if reduction.slices == 1:
+        return _launch(runtime, op, reduction, reduction.count, source, target)
+    partial = (computed_in(source[0]), scratch)
+    first = _launch(runtime, "reduce_sum" if op == "reduce_mean" else op, reduction, reduction.count, source, partial)
+    return in_order([first, _launch(runtime, op, _of_slices(reduction), reduction.count, partial, target)])
+
+
+def _reducing(runtime: Runtime, op: str) -> Kernel:
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        (x,), (y,) = buffers.inputs, buffers.outputs
+        reduction = reduced_shape(x.spec.shape, strides_of(x), attributes["axes"])
+        source, target = (x.spec.dtype, x.address), (y.spec.dtype, y.address)
+        return reduce(runtime, op, reduction, source, target, address_of(buffers.scratch))
+
+    return Kernel(op, "gpu", "cuda", 0, FLOATS, _arrange, bind)
+
+
+def _arrange(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement | None:
+    (x,), (y,) = inputs, outputs
+    layout = offered_layout(x, offered)
+    reduction = reduced_shape(x.shape, strides(x.shape, layout), attributes["axes"])
+    if max(len(reduction.kept), len(reduction.reduced)) > RANK:
+        return None
+    return Arrangement((layout,), (plain(y),), scratch_bytes(reduction, x.dtype))
+
+
+def _arrange_argmax(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement | None:
+    (x,), (y,) = inputs, outputs
+    layout = offered_layout(x, offered)
+    reduction = reduced_shape(x.shape, strides(x.shape, layout), (attributes["axis"],))
+    return Arrangement((layout,), (plain(y),)) if len(reduction.kept) <= RANK else None
+
+
+def _argmax(runtime: Runtime, axis: int, x: Operand, y: Operand) -> StreamCall:
+    near = strides_of(x)
+    reduction = reduced_shape(x.spec.shape, near, (axis,))
+    function = runtime.function(_source(x.spec.dtype, computed_in(x.spec.dtype)), "argmax")
+    fixed: list[Argument] = [
+        *(np.uintp(x.address), np.uintp(y.address), np.int64(reduction.outputs), np.int64(reduction.count)),
+        *(np.int64(near[axis]), np.int32(reduction.across)),
+        *arguments(reduction.kept, RANK, 2),
+    ]
+    return launch(function, reduction.blocks, fixed)
+
+
+def _arrange_broadcast(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement | None:
+    (x,), (y,) = inputs, outputs
+    layout = offered_layout(x, offered)
+    out = offered_layout(y, offered) if len(x.shape) == len(y.shape) else plain(y)
+    block = zip(y.shape, _repeated(x, layout, y), strides(y.shape, out), strict=True)
+    return Arrangement((layout,), (out,)) if copies.copyable(block) else None
+
+
+def _broadcast(runtime: Runtime, x: Operand, y: Operand) -> StreamCall:
+    block = zip(y.spec.shape, _repeated(x.spec, x.layout, y.spec), strides_of(y), strict=True)
+    return copies.copy(runtime, numpy_dtype(x.spec.dtype).itemsize, block, x.address, y.address)
+
+
+def _repeated(x: Spec, layout: Layout, y: Spec) -> list[int]:
+    """Distances in x along the axes of y: 0 where x is repeated."""
+    own = [0 if extent == 1 else near for extent, near in zip(x.shape, strides(x.shape, layout), strict=True)]
+    return [0] * (len(y.shape) - len(x.shape)) + own
+
+
+def _across(kept: Sequence[Axis], reduced: Sequence[Axis], outputs: int, count: int) -> int:
+    """Outputs of a block: neighbouring threads read neighbouring memory, and few of them have nothing to do."""
+    side_by_side = bool(kept) and (not reduced or kept[-1][-1] < reduced[-1][-1])
+    depth = min(_power_of_two(count), 8 if side_by_side else THREADS)
+    return min(THREADS // depth, _power_of_two(outputs), THREADS)
+
+
+def _length(outputs: int, count: int, across: int) -> int:
+    """Elements of a slice."""
+    depth, blocks = THREADS // across, max(1, -(-outputs // across))
+    useful = min(-(-count // (depth * LEAST_PER_THREAD)), -(-ENOUGH_BLOCKS // blocks))
+    needed = -(-count // (depth * MOST_PER_THREAD))
+    return max(1, -(-count // min(max(useful, needed, 1), MOST_SLICES)))
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest that is not below a number."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _of_slices(reduction: Reduction) -> Reduction:
+    """The reduction of the results of the slices, which lie one after the other, each as the output does."""
+    found = reduced_shape((reduction.slices, reduction.outputs), (reduction.outputs, 1), (0,))
+    return replace(found, length=found.count)
+
+
+def _launch(
+    runtime: Runtime, op: str, reduction: Reduction, of: int, source: tuple[str, int], target: tuple[str, int]
+) -> StreamCall:
+    fixed: list[Argument] = [
+        *(np.uintp(source[1]), np.uintp(target[1]), np.int64(reduction.outputs), np.int64(reduction.count)),
+        *(np.int64(reduction.length), np.int64(reduction.outputs), np.int32(reduction.across)),
+        *arguments(reduction.kept, RANK, 2),
+        *arguments(reduction.reduced, RANK, 1),
+    ]
+    if op == "reduce_mean":
+        fixed.append(np.int64(of))
+    function = runtime.function(_source(source[0], target[0]), op)
+    return launch(function, (reduction.blocks, reduction.slices, 1), fixed)
+
+
+def _source(dtype: str, result: str) -> str:
+    return text("reduction", T=dtype, A=computed_in(dtype), R=result)

@@ -1,0 +1,5 @@
+// Copies values to a wider type: T to R.
+
+extern "C" __global__ void widen(const T *x, R *y, int64 count) {
+    for (int64 i = first_element(); i < count; i += stride_of_grid()) y[i] = R(x[i]);
+}

@@ -1,0 +1,151 @@
+"""Constants, copies in any layout, and changes of dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
+from runner.kernels.gpu.element_kernels import LIBRARY, element_kernel
+from runner.kernels.gpu.element_loops import Elements
+from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
+from runner.kernels.gpu.runtime import Function, Runtime, Stream
+from runner.kernels.gpu.source import C_TYPES, computed_in, text
+from runner.kernels.registry import (
+    FLOATS,
+    Arrange,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Operand,
+    Spec,
+    arrange_plain,
+    numpy_dtype,
+    plain,
+)
+
+_WORDS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+_SQUARE = 32
+
+Bind = Callable[[Runtime, Attributes, Arrangement, Buffers], StreamCall]
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """The kernels of everything that only moves, sets or converts elements."""
+
+    def kernel(op: str, arrange: Arrange, bind: Bind) -> Kernel:
+        return Kernel(op, "gpu", LIBRARY, 0, FLOATS, arrange, partial(bind, runtime))
+
+    return [
+        kernel("identity", _arrange_copy, _bind_copy),
+        kernel("stop_gradient", _arrange_copy, _bind_copy),
+        kernel("convert", _arrange_convert, _bind_convert),
+        kernel("fill", arrange_plain, _bind_fill),
+        kernel("constant", arrange_plain, _bind_constant),
+        element_kernel(runtime, "cast", _cast),
+        element_kernel(runtime, "truncate_to_bfloat16", _truncate),
+    ]
+
+
+def _arrange_copy(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement:
+    layout = offered_layout(inputs[0], offered)
+    return Arrangement((layout,), (layout,), in_place=((0, 0),))
+
+
+def _bind_copy(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    return _copy(runtime, buffers.outputs[0], buffers.inputs[0].address)
+
+
+def _copy(runtime: Runtime, target: Operand, source: int, keep: object = None) -> StreamCall:
+    """Bytes as they are; nothing where there are none, or where they are already."""
+    nbytes, address = target.layout.nbytes, target.address
+
+    def enqueue(stream: Stream) -> None:
+        if nbytes and source != address:
+            runtime.copy(address, source, nbytes, stream)
+
+    return StreamCall(enqueue, keep)
+
+
+def _arrange_convert(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement | None:
+    """From the first offered layout to the second, where that is given."""
+    layouts = [layout or plain(inputs[0]) for layout in offered]
+    known = [plain(inputs[0]), *([channels_last(inputs[0])] if len(inputs[0].shape) == len("nchw") else [])]
+    if any(layout not in known for layout in layouts):
+        return None
+    return Arrangement((layouts[0],), (layouts[-1],))
+
+
+def _bind_convert(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    (x,), (y,) = buffers.inputs, buffers.outputs
+    if x.layout == y.layout:
+        return _copy(runtime, y, x.address)
+    n, c, h, w = x.spec.shape
+    rows, columns = (h * w, c) if x.layout.tag == CHANNELS_LAST else (c, h * w)
+    squares = n * -(-rows // _SQUARE) * -(-columns // _SQUARE)
+    blocks = blocks_for(runtime, squares, threads=1)
+    sizes = [np.int64(n), np.int64(rows), np.int64(columns)]
+    return launch(
+        _of_words(runtime, x.spec, "turn"), blocks, [np.uintp(x.address), np.uintp(y.address), *sizes], threads=256
+    )
+
+
+def _bind_fill(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    (y,) = buffers.outputs
+    count = prod(y.spec.shape)
+    with np.errstate(over="ignore"):
+        value = np.full((), attributes["value"], numpy_dtype(y.spec.dtype))
+    bits = np.uint64(int.from_bytes(value.tobytes(), "little"))
+    arguments = [np.uintp(y.address), np.int64(count), bits]
+    return launch(_of_words(runtime, y.spec, "fill"), blocks_for(runtime, count), arguments)
+
+
+def _of_words(runtime: Runtime, spec: Spec, name: str) -> Function:
+    """A kernel that does not look at what the elements mean."""
+    return runtime.function(text("memory", T=_WORDS[numpy_dtype(spec.dtype).itemsize]), name)
+
+
+def _bind_constant(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    (y,) = buffers.outputs
+    value: bytes = attributes["value"]
+    pinned = runtime.pinned(len(value))
+    pinned[:] = np.frombuffer(value, np.uint8)
+    return _copy(runtime, y, pinned.ctypes.data, pinned)
+
+
+def _cast(attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Elements:
+    """Toward zero where a float becomes an integer; through float32 to bfloat16; to bool by x != 0."""
+    source, target = inputs[0].dtype, outputs[0].dtype
+    result = f"({C_TYPES[computed_in(target)]})x0"
+    if source in FLOATS and target in ("int32", "int64"):
+        bits = 8 * numpy_dtype(target).itemsize
+        # What does not fit, NaN too, becomes the lowest number, as it does on the host; CUDA would take the nearest.
+        lowest = f"({C_TYPES[target]})(1ull << {bits - 1})"
+        limit = f"({C_TYPES[computed_in(source)]})(1ull << {bits - 1})"
+        result = f"(x0 >= -{limit} && x0 < {limit} ? ({C_TYPES[target]})x0 : {lowest})"
+    elif source in FLOATS and target == "uint8":
+        result = "(unsigned char)(int)x0"
+    return Elements((source,), (target,), (), (result,))
+
+
+_TRUNCATED = """
+// The upper half. What tells a NaN from an infinity may be in the bits that are cut off alone.
+__device__ __forceinline__ bfloat16 truncated(float x) {
+    bfloat16 y;
+    y.bits = (unsigned short)((__float_as_uint(x) >> 16) | (x != x ? 0x40u : 0u));
+    return y;
+}
+"""
+
+
+def _truncate(attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Elements:
+    return Elements(("float32",), ("bfloat16",), (), ("truncated(x0)",), _TRUNCATED)
