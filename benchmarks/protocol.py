@@ -59,7 +59,7 @@ def _answer(
 ) -> dict[str, Any]:
     match request["do"]:
         case "start":
-            return {"versions": dict(subject.versions), "memory_mib": memory()}
+            return {"versions": dict(subject.versions), "memory_mib": peak_memory_mib()}
         case "load":
             subject.load()
             return {}

@@ -24,7 +24,6 @@ from benchmarks.results import LOSSES, CaseResult, subject_result
 from benchmarks.subjects import SubjectSpec
 from benchmarks.timed_single import CLIENTS
 from benchmarks.work import multiply_adds
-from runner.engine.device import worker_device
 
 PHASES = ("step", "gradients")
 """What is timed: the training step; and, as convnet-benchmarks does, forward and backward pass without the update."""
@@ -125,7 +124,7 @@ def _warm(contestant: Contestant) -> None:
 def _result(case: Case, precision: str, folder: Path, rates: Rates, contestants: Sequence[Contestant]) -> CaseResult:
     problem = load_problem(folder)
     parameters = sum(problem.variable(each).size for each in problem.trainable)
-    program = resident_single(task_of(case, "float32"), worker_device(0))
+    program = resident_single(task_of(case, "float32"))
     work = {phase: multiply_adds(program.graph, program.clients[CLIENTS[phase]]) for phase in PHASES}
     limits = {phase: rates.limit_s(phase, count, parameters) for phase, count in work.items()}
     subjects = tuple(subject_result(contestant) for contestant in contestants)

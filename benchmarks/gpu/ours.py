@@ -36,7 +36,7 @@ class OursOnCard:
 
     def load(self) -> None:
         """Open the session and give its variables their values."""
-        self._program = resident_single(self._task, self._engine.device)
+        self._program = resident_single(self._task)
         self._session = self._stack.enter_context(self._engine.opened(self._program))
         # The optimizer's slots, which the problem does not name, begin with what they are initialised to.
         self._session.run("init")
@@ -62,8 +62,8 @@ class OursOnCard:
         return run
 
     def memory_mib(self) -> float:
-        """Memory that was taken from the card; of the process where there is none."""
-        return self._engine.memory_mib()
+        """Memory that a step takes of the card; of the process where there is none."""
+        return self._engine.memory_mib(self._session)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.timed_single import timed_clients
 from runner.engine import ops
+from runner.engine.device import worker_task
 from runner.engine.graph import Graph
 from runner.engine.program import Client, Program
 from runner.engine.tensor import Tensor
@@ -45,10 +46,10 @@ class ResidentReplica(Replica):
         return {**kept, "x": ops.as_dtype(self.graph, kept["x"], self.task.dtype)}
 
 
-def resident_single(task: Task, device: str) -> Program:
+def resident_single(task: Task) -> Program:
     """A program of one device with the timed clients, and :data:`LOAD`; ``task.microbatches`` is 1."""
     graph = Graph()
-    replica = ResidentReplica(graph, task, device=device)
+    replica = ResidentReplica(graph, task, device=worker_task(0))
     computed = replica.compute_gradients((0, task.batch_size), "train")
     targets = replica.apply(computed.gradients, computed.state_updates)
     whole = program(graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=targets)

@@ -8,7 +8,7 @@ from benchmarks.gpu.networks import GPU_CASES, task_of
 from benchmarks.gpu.resident import LOAD, resident_single
 from benchmarks.network import random_batch
 from benchmarks.timed_single import TimedSingle
-from runner.engine.device import local_cluster, worker_device
+from runner.engine.device import local_cluster
 from runner.engine.local_session import LocalSession
 from runner.engine.program import Program
 from runner.engine.session import scalar
@@ -40,13 +40,13 @@ def losses(program: Program, registry: Registry, *, load: bool) -> list[float]:
 
 def test_steps_are_those_of_a_batch_that_is_fed(registry: Registry) -> None:
     task = task_of(CASE, "float32")
-    resident = resident_single(task, worker_device(0))
+    resident = resident_single(task)
     fed = losses(TimedSingle().build(task), registry, load=False)
     assert losses(resident, registry, load=True) == fed
     assert fed[0] > fed[1] > fed[2] > fed[3]
 
 
 def test_nothing_is_read_in_a_step() -> None:
-    program = resident_single(task_of(CASE, "float32"), worker_device(0))
+    program = resident_single(task_of(CASE, "float32"))
     assert program.clients["train"].inputs == ()
     assert set(program.clients[LOAD].feeds) == {"x", "y", "index", "mask"}

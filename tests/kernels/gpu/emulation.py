@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,9 +49,10 @@ class Capture:
 
 @dataclass
 class EmulatedStream:
-    """Work that has not been done yet."""
+    """Work that has not been done yet. lock: of the runtime, whose streams do one thing at a time."""
 
     handle: int
+    lock: threading.RLock = field(default_factory=threading.RLock)
     queue: list[Work] = field(default_factory=list)
     done: int = 0
     capturing: Capture | None = None
@@ -61,9 +63,10 @@ class EmulatedStream:
 
     def drain(self, until: int) -> None:
         """Do the first so many works there ever were."""
-        while self.done < until:
-            self.done += 1
-            self.queue[self.done - 1]()
+        with self.lock:
+            while self.done < until:
+                self.done += 1
+                self.queue[self.done - 1]()
 
 
 @dataclass
@@ -135,6 +138,8 @@ class EmulatedRuntime:
         self._allocated: list[tuple[NDArray[np.uint8], int]] = []
         self._functions: dict[tuple[str, str], EmulatedFunction] = {}
         self._streams = 0
+        # Devices have a thread each, and a thread that waits for another's stream does its work.
+        self._lock = threading.RLock()
 
     def use(self, card: int) -> None:
         if card:
@@ -166,7 +171,7 @@ class EmulatedRuntime:
 
     def stream(self) -> EmulatedStream:
         self._streams += 1
-        return EmulatedStream(self._streams)
+        return EmulatedStream(self._streams, self._lock)
 
     def event(self) -> EmulatedEvent:
         return EmulatedEvent()
