@@ -26,7 +26,7 @@ _DEFAULT_ALGORITHM = -1
 
 @dataclass(frozen=True)
 class Product:
-    """C = A @ B, ``batch`` times, with matrices that lie one after the other in C order, without gaps.
+    """C = A @ B, with matrices in C order, without gaps.
 
     A: (m, k), or (k, m) if ``transpose_a``. B: (k, n), or (n, k) if ``transpose_b``. C: (m, n). dtype: of A and B.
     result: dtype of C, the same or, for bfloat16, float32. Sums are at least float32.
@@ -39,14 +39,49 @@ class Product:
     result: str
     transpose_a: bool = False
     transpose_b: bool = False
-    batch: int = 1
+
+
+@dataclass(frozen=True)
+class ColumnMajor:
+    """A product as BLAS takes it: C = op(first) @ op(second), with matrices one column after the other.
+
+    transpose_first, transpose_second: whether op transposes. m, n: rows and columns of C. k: extent of the sums.
+    first_leading, second_leading, leading: elements from column to column of first, second and C.
+    """
+
+    transpose_first: bool
+    transpose_second: bool
+    m: int
+    n: int
+    k: int
+    first_leading: int
+    second_leading: int
+    leading: int
+
+
+def column_major(product: Product) -> ColumnMajor:
+    """The same product with B as ``first`` and A as ``second``.
+
+    Where C order has rows, BLAS sees columns: the transposes. It is told C' = B' @ A'.
+    """
+    m, n, k = product.m, product.n, product.k
+    row_of_a, row_of_b = m if product.transpose_a else k, k if product.transpose_b else n
+    leading = (max(row, 1) for row in (row_of_b, row_of_a, n))
+    return ColumnMajor(product.transpose_b, product.transpose_a, n, m, k, *leading)
 
 
 class Products(Protocol):
     """What the kernels ask of cuBLAS."""
 
+    def prepare(self) -> None:
+        """Make what products need on the card that the thread uses, which must not wait until work is captured."""
+        ...
+
     def enqueue(self, stream: Stream, product: Product, a: int, b: int, c: int, workspace: int) -> None:
-        """Put a product of matrices at these addresses on a stream; it may spoil WORKSPACE_BYTES at ``workspace``."""
+        """Put a product of matrices at these addresses on a stream; it may spoil WORKSPACE_BYTES at ``workspace``.
+
+        No extent is 0. bfloat16 is summed in float32 and rounded once. The order of sums is the same every time.
+        """
         ...
 
 
@@ -72,6 +107,11 @@ class CublasLibrary:
         self._handles: dict[int, int] = {}
         self._lock = threading.Lock()
 
+    def prepare(self) -> None:
+        """Make the handle of the card that the thread uses."""
+        with self._lock:
+            self._handle()
+
     def enqueue(self, stream: Stream, product: Product, a: int, b: int, c: int, workspace: int) -> None:
         """Put a product on a stream. What a handle is told belongs together, so one thread at a time."""
         with self._lock:
@@ -80,7 +120,7 @@ class CublasLibrary:
             self._cublas.setStream(handle, stream.handle)
             if status := self._set_workspace(handle, workspace, WORKSPACE_BYTES):
                 raise RuntimeError(f"cublasSetWorkspace of {WORKSPACE_BYTES} bytes at {workspace:#x}: status {status}")
-            self._cublas.gemmStridedBatchedEx(*self._arguments(handle, product, a, b, c))
+            self._cublas.gemmEx(*self._arguments(handle, product, a, b, c))
 
     def _handle(self) -> int:
         card = self._current_card()
@@ -90,20 +130,19 @@ class CublasLibrary:
         return self._handles[card]
 
     def _arguments(self, handle: int, product: Product, a: int, b: int, c: int) -> tuple[int, ...]:
-        """Those of cublasGemmStridedBatchedEx, which sees columns where C order has rows: it is told C' = B' @ A'."""
-        m, n, k = product.m, product.n, product.k
-        row_of_a, row_of_b = m if product.transpose_a else k, k if product.transpose_b else n
-        turn_a, turn_b = (_TRANSPOSE if each else _KEEP for each in (product.transpose_a, product.transpose_b))
+        """Those of cublasGemmEx, in its order."""
+        told = column_major(product)
+        turns = (_TRANSPOSE if each else _KEEP for each in (told.transpose_first, told.transpose_second))
         dtype, result = _TYPES[product.dtype], _TYPES[product.result]
         double = product.dtype == "float64"
         one, zero = (_DOUBLES if double else _FLOATS).ctypes.data, (_DOUBLES if double else _FLOATS)[1:].ctypes.data
         compute = {"float64": _COMPUTE_64F, "float32": self._float32, "bfloat16": _COMPUTE_32F}[product.dtype]
         return (
-            *(handle, turn_b, turn_a, n, m, k, one),
-            *(b, dtype, max(row_of_b, 1), k * n),
-            *(a, dtype, max(row_of_a, 1), m * k, zero),
-            *(c, result, max(n, 1), m * n),
-            *(product.batch, compute, _DEFAULT_ALGORITHM),
+            *(handle, *turns, told.m, told.n, told.k, one),
+            *(b, dtype, told.first_leading),
+            *(a, dtype, told.second_leading, zero),
+            *(c, result, told.leading),
+            *(compute, _DEFAULT_ALGORITHM),
         )
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from runner.kernels.gpu.calls import StreamCall, in_order
 from runner.kernels.gpu.linear import (
+    Dense,
     Multiplier,
-    Product,
     aligned,
-    arrange_product,
-    bound_product,
+    arrange_dense,
+    bind_dense,
     multipliers,
     product_of,
 )
@@ -33,26 +33,26 @@ def _fused(multiplier: Multiplier) -> Kernel:
     def arrange(
         attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
     ) -> Arrangement | None:
-        return arrange_product(multiplier, _fused_product(inputs, attributes), inputs, outputs)
+        return arrange_dense(multiplier, _dense(inputs, attributes), inputs, outputs)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        product = _fused_product([operand.spec for operand in buffers.inputs], attributes)
-        return bound_product(multiplier, product, buffers)
+        dense = _dense([operand.spec for operand in buffers.inputs], attributes)
+        return bind_dense(multiplier, dense, buffers)
 
     return Kernel("matmul_fused", "gpu", multiplier.library, multiplier.priority, FLOATS, arrange, bind)
 
 
-def _fused_product(inputs: Sequence[Spec], attributes: Attributes) -> Product:
-    added = {"result": attributes["dtype"], "bias": attributes["bias"], "relu": attributes["relu"]}
-    return product_of(*inputs[:2], attributes, **added)
+def _dense(inputs: Sequence[Spec], attributes: Attributes) -> Dense:
+    product = product_of(inputs[0], inputs[1], attributes, attributes["dtype"])
+    return Dense(product, attributes["bias"], attributes["relu"])
 
 
 def _bias_gradient(runtime: Runtime, multiplier: Multiplier) -> Kernel:
     def arrange(
         attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
     ) -> Arrangement | None:
-        product, sums = _parts(inputs, attributes)
-        found = arrange_product(multiplier, product, inputs, outputs)
+        dense, sums = _parts(inputs, attributes)
+        found = arrange_dense(multiplier, dense, inputs, outputs)
         if found is None:
             return None
         behind = scratch_bytes(sums, inputs[1].dtype)
@@ -60,13 +60,13 @@ def _bias_gradient(runtime: Runtime, multiplier: Multiplier) -> Kernel:
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
         (x, dy), (dw, db) = buffers.inputs, buffers.outputs
-        product, sums = _parts([x.spec, dy.spec], attributes)
+        dense, sums = _parts([x.spec, dy.spec], attributes)
         scratch = address_of(buffers.scratch)
-        behind = scratch + aligned(multiplier.scratch_bytes(product))
+        behind = scratch + aligned(multiplier.scratch_bytes(dense))
         source, target = (dy.spec.dtype, dy.address), (db.spec.dtype, db.address)
         return in_order(
             [
-                multiplier.call(product, x.address, dy.address, 0, dw.address, scratch),
+                multiplier.call(dense, x.address, dy.address, 0, dw.address, scratch),
                 reduce(runtime, "reduce_sum", sums, source, target, behind),
             ]
         )
@@ -74,8 +74,9 @@ def _bias_gradient(runtime: Runtime, multiplier: Multiplier) -> Kernel:
     return Kernel("matmul_bias_gradient", "gpu", multiplier.library, multiplier.priority, FLOATS, arrange, bind)
 
 
-def _parts(inputs: Sequence[Spec], attributes: Attributes) -> tuple[Product, Reduction]:
+def _parts(inputs: Sequence[Spec], attributes: Attributes) -> tuple[Dense, Reduction]:
     """x' dy, and the sum of dy over its rows."""
     x, dy = inputs
     turned = {"transpose_a": True, "transpose_b": False}
-    return product_of(x, dy, turned, result=attributes["dtype"]), reduced_shape(dy.shape, (dy.shape[1], 1), (0,))
+    dense = Dense(product_of(x, dy, turned, attributes["dtype"]))
+    return dense, reduced_shape(dy.shape, (dy.shape[1], 1), (0,))

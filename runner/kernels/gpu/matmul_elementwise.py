@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runner.kernels.gpu import elementwise
 from runner.kernels.gpu.calls import StreamCall, in_order
-from runner.kernels.gpu.linear import Multiplier, Product, aligned, multipliers, product_of
+from runner.kernels.gpu.linear import Dense, Multiplier, aligned, multipliers, product_of
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime
 from runner.kernels.registry import (
     FLOATS,
@@ -48,10 +48,10 @@ def _kernel(multiplier: Multiplier, program: Kernel) -> Kernel:
     def arrange(
         attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
     ) -> Arrangement | None:
-        product = product_of(*inputs[:2], attributes, result=attributes["dtype"])
-        if not multiplier.takes(product):
+        dense = Dense(product_of(inputs[0], inputs[1], attributes, attributes["dtype"]))
+        if not multiplier.takes(dense):
             return None
-        following = _arranged(program, attributes, product, inputs, outputs)
+        following = _arranged(program, attributes, dense, inputs, outputs)
         if following is None:
             return None
         shared = tuple(
@@ -59,8 +59,8 @@ def _kernel(multiplier: Multiplier, program: Kernel) -> Kernel:
             for taken, given in following.in_place
             if taken != attributes["product"]
         )
-        behind = max(multiplier.scratch_bytes(product), following.scratch_bytes)
-        scratch = aligned(_between(product).nbytes) + behind
+        behind = max(multiplier.scratch_bytes(dense), following.scratch_bytes)
+        scratch = aligned(_between(dense).nbytes) + behind
         return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch, shared)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
@@ -71,15 +71,15 @@ def _kernel(multiplier: Multiplier, program: Kernel) -> Kernel:
 
 def _bind(multiplier: Multiplier, program: Kernel, attributes: Attributes, buffers: Buffers) -> StreamCall:
     a, b, *operands = buffers.inputs
-    product = product_of(a.spec, b.spec, attributes, result=attributes["dtype"])
-    between = _between(product)
+    dense = Dense(product_of(a.spec, b.spec, attributes, attributes["dtype"]))
+    between = _between(dense)
     start = address_of(buffers.scratch)
     result = Operand(between, plain(between), DeviceMemory(start, between.nbytes))
     behind = start + aligned(between.nbytes)
     following = _arranged(
         program,
         attributes,
-        product,
+        dense,
         [operand.spec for operand in buffers.inputs],
         [operand.spec for operand in buffers.outputs],
     )
@@ -92,19 +92,19 @@ def _bind(multiplier: Multiplier, program: Kernel, attributes: Attributes, buffe
     )
     call = program.bind(attributes, following, lent)
     assert isinstance(call, StreamCall), "kernels of a card are bound to calls on a stream"
-    return in_order([multiplier.call(product, a.address, b.address, 0, start, behind), call])
+    return in_order([multiplier.call(dense, a.address, b.address, 0, start, behind), call])
 
 
-def _between(product: Product) -> Between:
-    return Between((product.rows, product.columns), product.result)
+def _between(dense: Dense) -> Between:
+    return Between((dense.product.m, dense.product.n), dense.product.result)
 
 
 def _arranged(
-    program: Kernel, attributes: Attributes, product: Product, inputs: Sequence[Spec], outputs: Sequence[Spec]
+    program: Kernel, attributes: Attributes, dense: Dense, inputs: Sequence[Spec], outputs: Sequence[Spec]
 ) -> Arrangement | None:
     """What the program asks of memory, with everything in C order."""
     place, operands = attributes["product"], inputs[2:]
-    specs = [*operands[:place], _between(product), *operands[place:]]
+    specs = [*operands[:place], _between(dense), *operands[place:]]
     return program.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])
 
 

@@ -28,6 +28,7 @@ GUARD = 256
 UNSET, FENCE = 0xFF, 0xA5
 # -fno-gnu-unique: two sources of one process must not share the memory of a block because their kernels have one name.
 COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC")
+WORKING = threading.RLock()
 WAITING = ("__syncthreads", "__syncwarp", "__shfl")
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 
@@ -49,10 +50,9 @@ class Capture:
 
 @dataclass
 class EmulatedStream:
-    """Work that has not been done yet. lock: of the runtime, whose streams do one thing at a time."""
+    """Work that has not been done yet."""
 
     handle: int
-    lock: threading.RLock = field(default_factory=threading.RLock)
     queue: list[Work] = field(default_factory=list)
     done: int = 0
     capturing: Capture | None = None
@@ -62,8 +62,8 @@ class EmulatedStream:
         (self.queue if self.capturing is None else self.capturing.works).append(work)
 
     def drain(self, until: int) -> None:
-        """Do the first so many works there ever were."""
-        with self.lock:
+        """Do the first so many works there ever were; one thread at a time, for compiled kernels share their state."""
+        with WORKING:
             while self.done < until:
                 self.done += 1
                 self.queue[self.done - 1]()
@@ -138,8 +138,6 @@ class EmulatedRuntime:
         self._allocated: list[tuple[NDArray[np.uint8], int]] = []
         self._functions: dict[tuple[str, str], EmulatedFunction] = {}
         self._streams = 0
-        # Devices have a thread each, and a thread that waits for another's stream does its work.
-        self._lock = threading.RLock()
 
     def use(self, card: int) -> None:
         if card:
@@ -171,7 +169,7 @@ class EmulatedRuntime:
 
     def stream(self) -> EmulatedStream:
         self._streams += 1
-        return EmulatedStream(self._streams, self._lock)
+        return EmulatedStream(self._streams)
 
     def event(self) -> EmulatedEvent:
         return EmulatedEvent()

@@ -1,3 +1,4 @@
+// fmad
 // Products of matrices of any strides. T is the dtype of the factors, A that of the sums, R that of the result.
 //
 // A block of 256 threads makes a tile of 64 by 64, each thread 4 by 4 of it, from slices of 16 of the inner extent. Every

@@ -1,0 +1,100 @@
+"""An emulated card with cuBLAS: column-major products of NumPy, done when somebody waits for them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.kernels.gpu import cublas
+from runner.kernels.gpu.linear import ALIGNMENT
+from tests.kernels.gpu.emulation import EmulatedRuntime, EmulatedStream
+
+Array = NDArray[Any]
+DTYPES = {0: "float32", 1: "float64", 14: "bfloat16"}
+"""cudaDataType -> dtype."""
+COMPUTED = {68: "float32", 77: "float32", 70: "float64"}
+"""cublasComputeType_t -> dtype of factor and sums."""
+
+
+class NumpyCublas:
+    """CuPy's module of cuBLAS, as far as products go: one handle for each card, one workspace for each stream set."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, EmulatedStream] = {}
+        self.handles: list[int] = []
+        self.computed: list[int] = []
+        self._stream: EmulatedStream | None = None
+        self._workspace: tuple[int, int] | None = None
+
+    def create(self) -> int:
+        self.handles.append(70 + len(self.handles))
+        return self.handles[-1]
+
+    def setMathMode(self, handle: int, mode: int) -> None:  # noqa: N802
+        assert mode & 1 == 0, "tensor cores in float32 are for the compute type to say"
+
+    def setStream(self, handle: int, stream: int) -> None:  # noqa: N802
+        self._stream, self._workspace = self.streams[stream], None
+
+    def set_workspace(self, handle: int, address: int, nbytes: int) -> int:
+        assert address % ALIGNMENT == 0, f"a workspace at {address:#x}"
+        self._workspace = address, nbytes
+        return 0
+
+    def gemmEx(self, handle: int, *told: int) -> None:  # noqa: N802
+        assert handle in self.handles
+        assert self._stream is not None
+        assert self._workspace is not None, "a stream that was set has no workspace of the caller's yet"
+        workspace = self._workspace
+        self.computed.append(told[16])
+        # Factors on the host are read by the call, not by the card.
+        scalar = COMPUTED[told[16]]
+        alpha, beta = (matrix_at(told[place], scalar, 1, 1, 1)[0, 0] for place in (5, 12))
+        assert (alpha, beta) == (1, 0)
+        self._stream.put(lambda: multiply(told, workspace))
+
+
+def multiply(told: tuple[int, ...], workspace: tuple[int, int]) -> None:
+    """C = op(A) op(B), from arguments in the order of cublasGemmEx."""
+    turn_a, turn_b, m, n, k, _, a, a_type, lda, b, b_type, ldb, _, c, c_type, ldc, computed, _ = told
+    ctypes.memset(workspace[0], 0xEE, workspace[1])
+    left = operated(a, DTYPES[a_type], m, k, lda, turn_a).astype(COMPUTED[computed])
+    right = operated(b, DTYPES[b_type], k, n, ldb, turn_b).astype(COMPUTED[computed])
+    matrix_at(c, DTYPES[c_type], m, n, ldc)[:] = left @ right
+
+
+def operated(address: int, dtype: str, rows: int, columns: int, leading: int, transposed: int) -> Array:
+    """op(X) of (rows, columns) of a matrix at an address."""
+    if transposed:
+        return matrix_at(address, dtype, columns, rows, leading).T
+    return matrix_at(address, dtype, rows, columns, leading)
+
+
+def matrix_at(address: int, dtype: str, rows: int, columns: int, leading: int) -> Array:
+    """A view of a column-major matrix: element (i, j) is at i + j * leading."""
+    assert leading >= max(1, rows), f"a leading extent of {leading} for {rows} rows"
+    itemsize = np.dtype(dtype).itemsize
+    count = (columns - 1) * leading + rows
+    memory = (ctypes.c_uint8 * (count * itemsize)).from_address(address)
+    values = np.frombuffer(memory, np.uint8).view(dtype)
+    return np.lib.stride_tricks.as_strided(values, (rows, columns), (itemsize, leading * itemsize))
+
+
+class CardWithCublas(EmulatedRuntime):
+    """An emulated card whose library "cublas" is the real one's, on :class:`NumpyCublas`."""
+
+    def __init__(self, *arguments: Any, tf32: bool = False, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.native = NumpyCublas()
+        self._products = cublas.CublasLibrary(self.native, self.native.set_workspace, lambda: 0, tf32=tf32)
+
+    def stream(self) -> EmulatedStream:
+        made = super().stream()
+        self.native.streams[made.handle] = made
+        return made
+
+    def library(self, name: str) -> Any:
+        return self._products if name == "cublas" else super().library(name)
