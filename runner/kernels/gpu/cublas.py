@@ -184,9 +184,6 @@ def _functions(library: ctypes.CDLL) -> Functions:
     pointer, number = ctypes.c_void_p, ctypes.c_int
     matrix: list[Any] = [pointer, number, number]
     library.cublasSetWorkspace_v2.argtypes = [pointer, pointer, ctypes.c_size_t]
-    library.cublasGemmEx.argtypes = [
-        *(pointer, *[number] * 5, pointer),
-        *(*matrix, *matrix, pointer, *matrix),
-        *(number, number),
-    ]
+    shape: list[Any] = [number] * 5
+    library.cublasGemmEx.argtypes = [pointer, *shape, pointer, *matrix, *matrix, pointer, *matrix, number, number]
     return Functions(library.cublasSetWorkspace_v2, library.cublasGemmEx)

@@ -29,6 +29,7 @@ class NumpyCublas:
         self.streams: dict[int, EmulatedStream] = {}
         self.handles: list[int] = []
         self.computed: list[int] = []
+        self.lent: list[tuple[int, int]] = []
         self._stream: EmulatedStream | None = None
         self._workspace: tuple[int, int] | None = None
 
@@ -50,6 +51,7 @@ class NumpyCublas:
     def set_workspace(self, handle: int, address: int, nbytes: int) -> int:
         assert address % ALIGNMENT == 0, f"a workspace at {address:#x}"
         self._workspace = address, nbytes
+        self.lent.append(self._workspace)
         return 0
 
     def gemm(self, handle: int, *told: int) -> int:

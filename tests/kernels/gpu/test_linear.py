@@ -176,6 +176,16 @@ def test_a_handle_is_made_when_a_product_is_bound(card: CardWithCublas) -> None:
     assert len(card.native.handles) == 1
 
 
+@pytest.mark.parametrize("scratch", [1 << 20, (1 << 20) + 64, (1 << 20) + 1])
+def test_a_workspace_is_aligned_within_the_scratch_memory(card: CardWithCublas, scratch: int) -> None:
+    (multiplier,) = (each for each in linear.multipliers(card) if each.library == "cublas")
+    dense = linear.Dense(Product(1, 1, 1, "float32", "float32"))
+    multiplier.call(dense, 0, 0, 0, 0, scratch).enqueue(card.stream())
+    address, nbytes = card.native.lent[-1]
+    assert address % 256 == 0
+    assert scratch <= address <= address + nbytes <= scratch + multiplier.scratch_bytes(dense)
+
+
 def test_a_workspace_that_is_refused_is_an_error(card: CardWithCublas) -> None:
     functions = replace(card.native.functions, set_workspace=lambda handle, address, nbytes: 7)
     library = cublas.CublasLibrary(card.native, functions, lambda: 0, tf32=False)
