@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.exchange_protocol import ITEM_BYTES, RING, Exchange, deviation, given, serve_exchanges
 from runner.engine import ops
 from runner.engine.cluster_session import ClusterSession
-from runner.engine.device import local_cluster, server_device, worker_device
+from runner.engine.device import local_cluster, server_task, worker_task
 from runner.engine.graph import Graph
 from runner.engine.kernel_table import load_kernels
 from runner.engine.program import Client, Program
@@ -30,7 +30,7 @@ def exchange_program(exchange: Exchange, nbytes: int) -> Program:
     "give" feeds them by the name ``worker-K``, and "look" fetches them.
     """
     graph, shape = Graph(), (nbytes // ITEM_BYTES,)
-    devices = [worker_device(k) for k in range(exchange.workers)]
+    devices = [worker_task(k) for k in range(exchange.workers)]
     variables, fed, give = [], {}, []
     for k, device in enumerate(devices):
         with graph.device(device), graph.absolute_scope(f"worker_{k}"):
@@ -57,7 +57,7 @@ def push_pull(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], nam
     As :func:`~runner.strategies.synchronous.parameter_server.parameter_server` adds gradients and hands out variables.
     Bytes on the wire, n elements of b bytes: n b from each worker and n b to each, in total 2 K n b.
     """
-    with graph.device(server_device(0)), graph.absolute_scope(f"reduce/{name}"):
+    with graph.device(server_task(0)), graph.absolute_scope(f"reduce/{name}"):
         total = ordered_sum(graph, parts)
     return [total] * len(devices)
 

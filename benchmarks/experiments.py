@@ -26,8 +26,8 @@ from runner.training.experiment import Experiment
 
 
 def configuration(overrides: Sequence[str]) -> Config:
-    """The checked configuration of overrides; raises ConfigError."""
-    return fix_machine_values(compose(overrides).config(), usable_cores())
+    """The checked configuration of overrides; raises ConfigError. It computes on the processor, as its peers do."""
+    return fix_machine_values(compose([*overrides, "cluster.device=cpu"]).config(), usable_cores())
 
 
 def timed_experiment(overrides: Sequence[str]) -> Experiment:

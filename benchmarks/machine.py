@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.protocol import Run, serve
 from runner.engine import ops
-from runner.engine.device import local_cluster, worker_device
+from runner.engine.device import local_cluster, worker_task
 from runner.engine.graph import Graph
 from runner.engine.kernel_table import load_kernels
 from runner.engine.local_session import LocalSession
@@ -82,7 +82,7 @@ class Machine:
 def convolution(precision: str) -> Program:
     """One convolution of variables, so that its operands may lie as it likes them."""
     graph = Graph()
-    with graph.device(worker_device(0)):
+    with graph.device(worker_task(0)):
         operands = [
             ops.variable(graph, shape, precision, name=name)
             for name, shape in (("images", IMAGES), ("filters", FILTERS))

@@ -66,14 +66,16 @@ MAY_IMPORT = {
     "plugin": "models optimizers strategies data engine kernels.registry errors",
     # The configuration is the dataclasses of the rooms it configures.
     "config": "errors files engine.device",
-    "config.configuration": "config errors models optimizers strategies data tracking",
+    "config.configuration": "config errors models optimizers strategies data tracking kernels.gpu.discovery",
+    "config.devices": "config.schema errors engine.device kernels.gpu.discovery",
     "config.hydra_app": "config config.configuration config.hydra_planning sweep.place sweep.launcher errors",
     "config.hydra_planning": "sweep.launcher errors redaction",
     "config.hydra_frozen": "config.hydra_command_line sweep.launcher",
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "config config.configuration records strategies data checkpoint tracking tracing plugin engine errors"
-    " files signals cleanup processor memory redaction sweep.place",
+    " files signals cleanup processor memory redaction sweep.place kernels.gpu.discovery kernels.gpu.driver"
+    " kernels.registry",
     # Commands.
     "sweep": "config config.configuration config.hydra_app sweep.launcher sweep.place console records files errors"
     " redaction",
@@ -81,7 +83,7 @@ MAY_IMPORT = {
     "sweep.launcher": "errors",
     "commands": "training sweep config config.configuration config.hydra_app config.hydra_frozen"
     " config.overriding records checkpoint optimizers engine data tracking plugin console cores memory processor files"
-    " errors redaction",
+    " errors redaction kernels.gpu.discovery kernels.gpu.driver",
     "cli": "commands config records console data errors engine.worker_process",
     "__main__": "cli",
     "": "commands records.summary",

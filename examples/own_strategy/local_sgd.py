@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.engine import ops
 from runner.engine.conductor import Array, Clients, Conductor
-from runner.engine.device import worker_device
+from runner.engine.device import worker_task
 from runner.engine.graph import Graph
 from runner.engine.program import Client, Program
 from runner.engine.tensor import Tensor
@@ -42,7 +42,7 @@ class LocalSgd:
     def build(self, task: Task) -> Program:
         """Return the program: K training steps beside each other, and an average now and then."""
         graph = Graph()
-        replicas = [Replica(graph, task, device=worker_device(k), prefix=f"replica_{k}") for k in range(self.workers)]
+        replicas = [Replica(graph, task, device=worker_task(k), prefix=f"replica_{k}") for k in range(self.workers)]
         own = shares(task.batch_size, self.workers)
         computed = [each.compute_gradients(share, "train") for each, share in zip(replicas, own, strict=True)]
         train = Client(

@@ -20,6 +20,7 @@ from runner import processor
 from runner.config.conf_dir import conf_dir
 from runner.cores import usable_cores
 from runner.errors import ResourceError
+from runner.kernels.gpu.discovery import discover
 from runner.memory import available_memory, usable_memory
 
 DISTRIBUTION = "runner-dataflow"
@@ -76,8 +77,19 @@ def _processor() -> Iterator[Finding]:
     lacking = f"not native, precision=bfloat16 is refused: none of {', '.join(processor.BFLOAT16_FLAGS)}"
     yield Finding("bfloat16", f"native ({native})" if native else lacking)
     yield Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}")
-    yield Finding("gpu", "not looked for: there is no GPU engine yet, runs compute on the processor")
     yield Finding("memory", f"{available_memory() / _GIB:.1f} GiB available of {usable_memory() / _GIB:.1f} GiB")
+
+
+def _cards() -> Iterator[Finding]:
+    """Cards and their libraries; without them everything runs, only slower."""
+    found = discover()
+    verdict = f"none is used: {found.obstacle}" if found.obstacle else "cluster.device=auto takes them"
+    yield Finding("gpu", f"{len(found.cards)} card(s), {verdict}")
+    yield Finding("gpu driver", str(found.driver) if found.driver.cuda else "none")
+    for card in found.cards:
+        yield Finding(f"gpu {card.number}", str(card))
+    for library in found.libraries:
+        yield Finding(f"gpu {library.name}", str(library))
 
 
 def _shared_memory() -> Iterator[Finding]:
@@ -191,6 +203,7 @@ def _git() -> Iterator[Finding]:
 EXAMINATIONS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _system,
     _processor,
+    _cards,
     _shared_memory,
     _directories,
     _dependencies,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
+from runner.config.devices import look_at
 from runner.cores import usable_cores
 
 _EXAMPLE = """\
@@ -21,7 +22,7 @@ examples:
 def explain(arguments: Sequence[str]) -> int:
     """Print what a configuration amounts to; nothing is trained or written.
 
-    Raises ResourceError, after the text, where this machine has not the memory for it.
+    Raises ResourceError, after the text, where this machine or a card of it has not the memory for it.
     """
     parser = argparse.ArgumentParser(
         prog="runner explain",
@@ -38,9 +39,12 @@ def explain(arguments: Sequence[str]) -> int:
     config = fix_machine_values(job.config(), usable_cores())
     from runner.commands.explanation import explain_with_memory
     from runner.memory import usable_memory
+    from runner.training.card_memory import require_card_fit
     from runner.training.memory import require_fit
 
-    text, memory = explain_with_memory(config)
+    found = look_at(config.cluster)
+    text, memory, on_cards = explain_with_memory(config, found)
     print(text, flush=True)
     require_fit(memory, usable_memory())
+    require_card_fit(on_cards, found.cards)
     return 0

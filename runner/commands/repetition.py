@@ -8,8 +8,10 @@ from pathlib import Path
 
 from runner.config import safe_yaml
 from runner.config.configuration import to_plain
+from runner.config.devices import Look, retake_devices
 from runner.config.outcome import differing_keys
 from runner.config.schema import Config, StragglersConfig
+from runner.kernels.gpu.discovery import discover
 from runner.records.stored_run import StoredRun
 
 _ENDINGS = "endings-1.jsonl"
@@ -24,6 +26,15 @@ class Repetition:
     config: Config
     replayed: Path | None = None
     doubt: str = ""
+
+
+def repetition_here(config: Config, run: StoredRun, look: Look = discover) -> Repetition:
+    """How to repeat ``run`` on the devices that there are: where they are others than it had, no record is replayed.
+
+    Raises ResourceError for a card that was asked for and is not there, and what :func:`repetition_of` raises.
+    """
+    here, other = retake_devices(config, look)
+    return Repetition(here, doubt=other) if other else repetition_of(config, run)
 
 
 def repetition_of(config: Config, run: StoredRun) -> Repetition:

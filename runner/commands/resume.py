@@ -20,8 +20,11 @@ KEY = "resume"
 MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "parallelism", "cluster")
 """What may change when a run goes on: how far it goes, and who computes it; never what is computed."""
 
-_OF_THE_MACHINE = ("workers", "threads_per_worker", "cores_per_worker")
+_OF_THE_MACHINE = ("workers", "threads_per_worker", "cores_per_worker", "cards")
 """Keys of the cluster that follow the strategy unless they are named."""
+
+_OF_THE_DEVICE = ("device_taken", "cards")
+"""Keys of the cluster that follow the device unless they are named."""
 
 
 def is_resume(arguments: Sequence[str]) -> bool:
@@ -32,8 +35,8 @@ def is_resume(arguments: Sequence[str]) -> bool:
 def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
     """Return the configuration to continue with, the run's directory and what was overridden.
 
-    Where the strategy changes, the cores are shared out anew. Raises ConfigError when the directory holds no stored
-    run, or when anything but :data:`MOVABLE` is overridden.
+    Where the strategy changes, cores and cards are shared out anew; where the device does, cards are. Raises
+    ConfigError when the directory holds no stored run, or when anything but :data:`MOVABLE` is overridden.
     """
     directories = [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{KEY}=")]
     overrides = [argument for argument in arguments if not argument.startswith(f"{KEY}=")]
@@ -53,12 +56,14 @@ def _continued(stored: Config, overrides: Sequence[str]) -> Config:
     )
     plain = overridden(stored, overrides, MOVABLE, otherwise)
     if plain["parallelism"] != dataclasses.asdict(stored.parallelism):
-        _release_machine_values(plain, overrides)
+        _release(plain, _OF_THE_MACHINE, overrides)
+    if any(override.startswith("cluster.device=") for override in overrides):
+        _release(plain, _OF_THE_DEVICE, overrides)
     config = from_plain(plain)
     check(config)
     return fix_machine_values(config, usable_cores())
 
 
-def _release_machine_values(plain: dict[str, Any], overrides: Sequence[str]) -> None:
+def _release(plain: dict[str, Any], keys: Sequence[str], overrides: Sequence[str]) -> None:
     named = {override.partition("=")[0] for override in overrides}
-    plain["cluster"] |= {key: None for key in _OF_THE_MACHINE if f"cluster.{key}" not in named}
+    plain["cluster"] |= {key: None for key in keys if f"cluster.{key}" not in named}

@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterator
 
 from runner.config.monitor import MONITORED, monitor_of
-from runner.config.schema import Config, worker_processes
+from runner.config.schema import Config, server_processes, worker_processes
+from runner.engine.device import CPU, GPU
 from runner.errors import ConfigError
 
 PRECISIONS = ("float32", "float64", "bfloat16")
@@ -215,6 +216,30 @@ def _emulation(config: Config) -> Iterator[str]:
         )
 
 
+def _devices(config: Config) -> Iterator[str]:
+    cluster = config.cluster
+    for key, value, nothing in (
+        ("cards", cluster.cards, "null"),
+        ("tf32", cluster.tf32, "false"),
+        ("server_device", cluster.server_device == GPU and GPU, CPU),
+    ):
+        if value and cluster.device == CPU:
+            yield f"cluster.{key}={_text(value)} with cluster.device=cpu: there is no card; use {key}={nothing}"
+    if cluster.tf32 and config.precision == "float64":
+        yield (
+            "cluster.tf32=true with precision=float64: only float32 products are rounded, so none would be; "
+            "use precision=float32, or cluster.tf32=false"
+        )
+    servers = server_processes(config) if cluster.server_device == GPU else 0
+    expected = worker_processes(config) + servers
+    if cluster.cards is not None and len(cluster.cards) != expected:
+        served = f" and {servers} parameter server(s) on cards" if servers else ""
+        yield (
+            f"cluster.cards={cluster.cards} with {_asked(config)}{served}: expected one number of a card for each, "
+            f"{expected} in all; several may be the same, or null takes all cards in turn"
+        )
+
+
 def _tracking(config: Config) -> Iterator[str]:
     try:
         config.tracking.check()
@@ -233,6 +258,10 @@ def _yaml(value: object) -> object:
     return "null" if value is None else value
 
 
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 _RULES = (
     _single_values,
     _monitor,
@@ -245,5 +274,6 @@ _RULES = (
     _lbfgs,
     _compression,
     _emulation,
+    _devices,
     _tracking,
 )

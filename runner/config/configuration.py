@@ -18,10 +18,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import safe_yaml
 from runner.config.check import check
+from runner.config.devices import Look, take_devices
 from runner.config.error_text import describe
 from runner.config.schema import CLUSTERS, Config, worker_processes
 from runner.data import DATASETS
 from runner.errors import ConfigError
+from runner.kernels.gpu.discovery import discover
 from runner.models import MODELS
 from runner.optimizers import OPTIMIZERS
 from runner.optimizers.schedules import SCHEDULES
@@ -111,15 +113,18 @@ def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None
                 train[limit.split(".")[1]] = None
 
 
-def fix_machine_values(config: Config, cores: int) -> Config:
+def fix_machine_values(config: Config, cores: int, look: Look = discover) -> Config:
     """Return ``config`` with what it left to the machine filled in for one with ``cores`` cores, and whole paths.
 
-    The result is what a run stores: continued with the same thread budget, it comes to the same bits.
+    The result is what a run stores: continued with the same thread budget on the same devices, it comes to the same
+    bits. look: finds the cards. Raises ResourceError for a card that is asked for and not there.
     """
     workers = worker_processes(config)
     threads = config.cluster.threads_per_worker or max(1, cores // workers)
     share = config.cluster.cores_per_worker or cores / workers
-    cluster = dataclasses.replace(config.cluster, threads_per_worker=threads, cores_per_worker=share, workers=workers)
+    cluster = dataclasses.replace(
+        take_devices(config, look), threads_per_worker=threads, cores_per_worker=share, workers=workers
+    )
     init_from = None if config.init_from is None else str(Path(config.init_from).absolute())
     return dataclasses.replace(config, cluster=cluster, init_from=init_from)
 

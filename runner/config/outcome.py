@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.config.schema import Config
+from runner.engine.device import GPU
 
 _SECTIONS = ("seed", "precision", "model", "data", "optimizer", "schedule", "parallelism", "train", "checkpoint")
 _START = ("init_from", "init_include", "init_exclude")
 _ORDERS = ("virtual_time", "replay")
 """Keys of a strategy that say where the order comes from."""
+_OF_CARDS = ("device_taken", "server_device", "tf32")
+"""Keys of the cluster that decide values where there are cards."""
 _NOT_DECISIVE = {
     "train": ("log_every",),
     "data": ("cache_dir", "max_bytes"),
@@ -25,13 +28,15 @@ _NOT_DECISIVE = {
 def outcome_hash(config: Config) -> str:
     """SHA-256, in hex: equal for configurations that differ only in how a run is ordered, watched or recorded.
 
-    Of the cluster the compression and the thread budget count. When a run evaluates and saves counts too: what is
-    under way comes to its end then.
+    Of the cluster the compression and the thread budget count, and that cards compute, where they do. When a run
+    evaluates and saves counts too: what is under way comes to its end then.
     """
     plain = dataclasses.asdict(config)
     decisive = {section: _decisive(section, plain[section]) for section in (*_SECTIONS, *_START)}
     decisive["parallelism"] = {key: each for key, each in decisive["parallelism"].items() if key not in _ORDERS}
-    decisive["cluster"] = {key: plain["cluster"][key] for key in ("compression", "threads_per_worker")}
+    cluster = plain["cluster"]
+    keys = ("compression", "threads_per_worker", *(_OF_CARDS if cluster["device_taken"] == GPU else ()))
+    decisive["cluster"] = {key: cluster[key] for key in keys}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()
 
 

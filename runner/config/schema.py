@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from omegaconf import MISSING
 
-from runner.engine.device import COMPRESSIONS, DISTRIBUTIONS, LONGEST_DELAY_S
+from runner.engine.device import COMPRESSIONS, CPU, DEVICE_TYPES, DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.errors import ConfigError
 
 
@@ -83,11 +83,25 @@ class StragglersConfig:
             _refuse("stragglers.sigma", self.sigma, limits)
 
 
+AUTO = "auto"
+
+
 @dataclass
 class LocalCluster:
-    """Every worker is a process on this machine."""
+    """Every worker is a process on this machine, or a part of one."""
 
     name: str = "local"
+    device: str = key(AUTO, "of a worker: cpu, gpu, or auto, a card where there is one that can be used")
+    server_device: str = key(CPU, "of a parameter server: cpu, or gpu, where the workers have cards")
+    cards: list[int] | None = field(
+        default=None,
+        metadata={"help": "card of each worker, then of each server on one: [0, 0, 1]; null: all cards in turn"},
+    )
+    one_process: bool | None = key(
+        None, "all devices in this process; null: where workers have cards and no two clients overlap"
+    )
+    tf32: bool = key(False, "let cards round factors of float32 products and convolutions to TF32: 10 bits, faster")
+    device_taken: str | None = key(None, "what device=auto came to, filled in when a run starts; null: not known yet")
     threads_per_worker: int | None = key(None, "kernel threads of a worker or parameter server; null: cores // workers")
     cores_per_worker: float | None = key(None, "cores that a worker has, for estimates; null: cores / workers")
     workers: int | None = key(
@@ -100,6 +114,7 @@ class LocalCluster:
     emulate: bool = key(False, "wait as long as these links and stragglers would take")
 
     def __post_init__(self) -> None:
+        self._check_devices()
         if self.compression not in COMPRESSIONS:
             raise ConfigError(f"cluster.compression={self.compression!r}: expected one of {', '.join(COMPRESSIONS)}")
         for field_name in ("threads_per_worker", "workers"):
@@ -112,6 +127,19 @@ class LocalCluster:
             _refuse("bandwidth_mbit", self.bandwidth_mbit, "a finite number above 0, or null")
         if self.latency_ms is not None and not 0 <= self.latency_ms <= LONGEST_LATENCY_MS:
             _refuse("latency_ms", self.latency_ms, f"0 to {LONGEST_LATENCY_MS:g}, or null")
+
+    def _check_devices(self) -> None:
+        if self.device not in (AUTO, *DEVICE_TYPES):
+            _refuse("device", repr(self.device), f"one of {', '.join((AUTO, *DEVICE_TYPES))}")
+        if self.server_device not in DEVICE_TYPES:
+            _refuse("server_device", repr(self.server_device), f"one of {', '.join(DEVICE_TYPES)}")
+        fitting = DEVICE_TYPES if self.device == AUTO else (self.device,)
+        if self.device_taken not in (None, *fitting):
+            _refuse(
+                "device_taken", repr(self.device_taken), f"{' or '.join(fitting)} with device={self.device}, or null"
+            )
+        if self.cards is not None and (not self.cards or min(self.cards) < 0):
+            _refuse("cards", self.cards, "numbers of cards from 0, at least one, or null for all in turn")
 
 
 def _refuse(name: str, came: object, expected: str) -> NoReturn:
@@ -151,6 +179,11 @@ class Config:
         default=None, metadata={"help": "names of weights to leave at their initial value, with * and ?; null: none"}
     )
     resume: str | None = key(None, "a run directory to continue: `runner resume=DIR`")
+
+
+def server_processes(config: Config) -> int:
+    """Parameter servers of a run."""
+    return int(getattr(config.parallelism, "servers", None) or 0)
 
 
 def worker_processes(config: Config) -> int:

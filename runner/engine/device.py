@@ -1,13 +1,14 @@
 """Device names and the cluster they belong to (TensorFlow whitepaper 2016, section 3).
 
-A full name is ``/job:worker/task:3/device:cpu:0``; a constraint may leave parts out. Devices are logical: several
-may share a core or a card.
+A full name is ``/job:worker/task:3/device:cpu:0``; a constraint may leave parts out: a strategy says the task, and of
+which type its device is, the cluster does. Devices are logical: several may share a core or a card.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 _PATTERN = re.compile(
     r"(?:/job:(?P<job>[a-z_]+))?(?:/task:(?P<task>\d+))?(?:/device:(?P<type>[a-z]+)(?::(?P<index>\d+))?)?"
@@ -63,12 +64,19 @@ class DeviceName:
         )
 
 
+CPU, GPU = DEVICE_TYPES = ("cpu", "gpu")
+"""What a device can be: cores of a processor, or a card."""
+
+
 @dataclass(frozen=True)
 class Device:
     """A logical device and the rates the cost model assumes for it.
 
     flops_per_s: floating-point operations a second; bytes_per_s: memory traffic a second. The defaults are those of one
-    core that nobody shares.
+    core that nobody shares. card: number of the card that it computes on, of those its process sees; None for a
+    processor. tf32: whether that card may round float32 factors of products and convolutions to 10 bits of mantissa.
+
+    Raises ValueError for a card of a device of another type, and for a GPU without one.
     """
 
     name: str
@@ -76,6 +84,14 @@ class Device:
     bytes_per_s: float = 1e10
     card: int | None = None
     tf32: bool = False
+
+    def __post_init__(self) -> None:
+        has_card = self.card is not None and self.card >= 0
+        if has_card != (self.type == GPU) or (self.tf32 and not has_card):
+            raise ValueError(
+                f"device {self.name!r} with card={self.card} and tf32={self.tf32}: expected a number of a card, from "
+                "0, for type gpu, and neither for others"
+            )
 
     @property
     def type(self) -> str:
@@ -127,19 +143,65 @@ class Cluster:
         return self.latency_s + nbytes / self.bytes_per_s
 
 
-def worker_device(task: int, job: str = "worker") -> str:
-    """Full name of the first CPU of a worker."""
-    return f"/job:{job}/task:{task}/device:cpu:0"
+def worker_task(task: int) -> str:
+    """Name of the device of a worker, of whichever type it is."""
+    return f"/job:worker/task:{task}"
 
 
-def server_device(task: int) -> str:
-    """Full name of the first CPU of a parameter server."""
-    return worker_device(task, job="ps")
+def server_task(task: int) -> str:
+    """Name of the device of a parameter server, of whichever type it is."""
+    return f"/job:ps/task:{task}"
+
+
+def worker_device(task: int, kind: str = CPU) -> str:
+    """Full name of the first device of a type of a worker."""
+    return f"{worker_task(task)}/device:{kind}:0"
+
+
+def server_device(task: int, kind: str = CPU) -> str:
+    """Full name of the first device of a type of a parameter server."""
+    return f"{server_task(task)}/device:{kind}:0"
+
+
+def task_of(name: str) -> str:
+    """A device name without type and number."""
+    return str(replace(DeviceName.parse(name), type=None, index=None))
 
 
 def device_slug(name: str) -> str:
     """A full device name in letters that a part of a node's name may have."""
     return name.strip("/").replace("/", ".").replace(":", "")
+
+
+CARD_FLOPS_PER_S = 2e13
+CARD_BYTES_PER_S = 2e12
+"""What the cost model assumes for a card that nobody shares, whichever it is: order and placement are the same then."""
+
+CARD_LATENCY_S = 1e-5
+CARD_LINK_BYTES_PER_S = 2e10
+"""The same for a copy between devices of one process."""
+
+
+@dataclass(frozen=True)
+class Cards:
+    """On which cards the devices of a local cluster are.
+
+    of_workers: card of each worker. of_servers: card of each parameter server; () where they are on the processor.
+    tf32: see :class:`Device`.
+    """
+
+    of_workers: tuple[int, ...]
+    of_servers: tuple[int, ...] = ()
+    tf32: bool = False
+
+    def by_device(self, workers: int, servers: int) -> list[int | None]:
+        """The card of each device of a cluster, workers first; raises ValueError for another number of them."""
+        if len(self.of_workers) != workers or len(self.of_servers) not in (0, servers):
+            raise ValueError(
+                f"cards {list(self.of_workers)} of workers and {list(self.of_servers)} of servers: expected one for "
+                f"each of {workers} workers, and one for each of {servers} servers or none"
+            )
+        return [*self.of_workers, *(self.of_servers or [None] * servers)]
 
 
 def local_cluster(
@@ -150,11 +212,22 @@ def local_cluster(
     latency_s: float = Cluster.latency_s,
     bytes_per_s: float = Cluster.bytes_per_s,
     cores: float = 1.0,
+    cards: Cards | None = None,
 ) -> Cluster:
-    """A cluster of ``workers`` tasks, then ``servers`` parameter-server tasks, with one CPU device each.
+    """A cluster of ``workers`` tasks, then ``servers`` parameter-server tasks, with one device each.
 
-    cores: that each device computes on, for the estimates; below 1 where devices share one.
+    cores: that each CPU computes on, for the estimates; below 1 where devices share one. cards: of devices of type
+    gpu, which share the rates of their card; None: all devices are CPUs.
     """
-    names = [*(worker_device(k) for k in range(workers)), *(server_device(j) for j in range(servers))]
-    flops, traffic = cores * Device.flops_per_s, cores * Device.bytes_per_s
-    return Cluster(tuple(Device(name, flops, traffic) for name in names), latency_s, bytes_per_s, compression)
+    tasks = [*(worker_task(k) for k in range(workers)), *(server_task(j) for j in range(servers))]
+    numbers = [None] * len(tasks) if cards is None else cards.by_device(workers, servers)
+    sharing = Counter(numbers)
+    devices = []
+    for task, number in zip(tasks, numbers, strict=True):
+        if cards is None or number is None:
+            flops, traffic = cores * Device.flops_per_s, cores * Device.bytes_per_s
+            devices.append(Device(f"{task}/device:{CPU}:0", flops, traffic))
+        else:
+            flops, traffic = CARD_FLOPS_PER_S / sharing[number], CARD_BYTES_PER_S / sharing[number]
+            devices.append(Device(f"{task}/device:{GPU}:0", flops, traffic, number, cards.tf32))
+    return Cluster(tuple(devices), latency_s, bytes_per_s, compression)

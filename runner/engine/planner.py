@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from runner.engine.device import DeviceName
 from runner.engine.graph import Graph
+from runner.engine.passes.late_updates import small_updates_last
 from runner.engine.passes.layouts import arrange
 from runner.engine.passes.memory import assign_memory
 from runner.engine.plan import DevicePlan
 from runner.engine.tensor import Tensor
 from runner.kernels.registry import Layout, Registry
+
+LAUNCHING = frozenset({"gpu"})
+"""Device types on which beginning a kernel takes longer than a small kernel."""
 
 
 def plan_device(
@@ -27,6 +32,8 @@ def plan_device(
     has decided them; variables that are not in it are decided here. A pure function of its arguments and of the
     kernels registered.
     """
+    if DeviceName.parse(device).type in LAUNCHING:
+        part = small_updates_last(part)
     arranged = arrange(device, part, fetches, feeds, registry, settled)
     placed = assign_memory(arranged)
     variables = {name: arranged.slots[slot] for name, slot in arranged.residents.items()}

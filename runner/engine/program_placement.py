@@ -77,16 +77,21 @@ def _ways(graph: Graph, cluster: Cluster, groups: Groups, seconds: Seconds) -> I
         yield GIVEN, {group: devices[0] for group, devices in feasible.items()}
         return
     everywhere = all(len(devices) == len(cluster.devices) for devices in feasible.values())
-    alike: set[Device] = set()
+    alike: set[tuple[str, float, float]] = set()
     for k, device in enumerate(cluster.devices):
-        if everywhere and replace(device, name="") in alike:
+        if everywhere and _rates(device) in alike:
             continue
-        alike.add(replace(device, name=""))
+        alike.add(_rates(device))
         preferred = {g: device.name if device.name in devices else devices[0] for g, devices in feasible.items()}
         yield f"one_device_{k}", preferred
     yield "greedy", earliest_finish(graph, cluster, groups.of, feasible, seconds)
     for count, choice in enumerate(stages(graph, cluster, groups.of, feasible, seconds), start=2):
         yield f"stages_{count}", earliest_finish(graph, cluster, groups.of, _narrowed(feasible, choice), seconds)
+
+
+def _rates(device: Device) -> tuple[str, float, float]:
+    """What tells devices apart to the cost model."""
+    return device.type, device.flops_per_s, device.bytes_per_s
 
 
 def _narrowed(feasible: Feasible, choice: Mapping[str, str]) -> dict[str, Sequence[str]]:

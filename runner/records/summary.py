@@ -26,7 +26,7 @@ from runner.errors import DataError
 from runner.records.provenance import Provenance
 from runner.redaction import redact_overrides, redact_text
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 STATUSES = ("finished", "failed", "interrupted")
 _DISTRIBUTIONS = {
     "runner": "runner-dataflow",
@@ -59,10 +59,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Summary:
-    """Schema 2 of summary.json; 1 had no ``provenance`` and no ``repeats``.
+    """Schema 3 of summary.json; 2 had no ``devices`` and no ``device_reason``, 1 no ``provenance`` and no ``repeats``.
 
     Identity, always known:
-      schema_version     2
+      schema_version     3
       run_id             the run's identifier, the same after a resume
       status             "finished", "failed" or "interrupted"
       error              the ``Failure`` of a run that did not finish, else null
@@ -76,6 +76,8 @@ class Summary:
       strategy           name of the parallelism, such as "sync_data"
       workers            number of worker processes, backup workers too
       emulated           the slow network that was emulated, "" for a real one
+      devices            logical device -> what it is: "processor", or the card with its memory and driver
+      device_reason      why these: as ``cluster.device`` asks, or what ``auto`` found
       plugins            file or module of each plugin -> SHA-256 of its source
       provenance         command line, machine and code (:class:`~runner.records.provenance.Provenance`), else null
       repeats            run_id of the run that this one repeats, "" for none
@@ -121,6 +123,8 @@ class Summary:
     overrides: list[str] = field(default_factory=list)
     git_commit: str | None = None
     emulated: str = ""
+    devices: dict[str, str] = field(default_factory=dict)
+    device_reason: str = ""
     plugins: dict[str, str] = field(default_factory=dict)
     provenance: Provenance | None = None
     repeats: str = ""

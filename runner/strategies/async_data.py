@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from runner.engine.device import worker_device
+from runner.engine.device import task_of, worker_task
 from runner.engine.graph import Graph
 from runner.engine.interleaving import VirtualTime
 from runner.engine.program import Client, OneProcess, Program
@@ -114,7 +114,7 @@ class AsyncData:
         ]
         scorers = []
         for k in range(self.workers):
-            reads = Reads(served, placed, prefix=f"scorer_{k}", device=worker_device(k))
+            reads = Reads(served, placed, prefix=f"scorer_{k}", device=worker_task(k))
             scorers.append(Replica(graph, task, device=reads.device, prefix=reads.prefix, variables=reads))
         training = [client for each in replicas for client in self._training(each, shards)]
         clients = [*training, _begin(shards, replicas), *standing_clients(graph, scorers, [served])]
@@ -199,6 +199,8 @@ def _virtual_time(seed: int) -> VirtualTime:
 
     def part_s(client: str, device: str, step: int) -> float:
         median = _PART_S[action_of(client)]
-        return median * math.exp(_SPREAD * standard_normal(seed, f"virtual_time/{client}/{device}", step))
+        # Whatever type of device computes there, the order is the same.
+        draw = standard_normal(seed, f"virtual_time/{client}/{task_of(device)}/device:cpu:0", step)
+        return median * math.exp(_SPREAD * draw)
 
     return VirtualTime(part_s, lambda nbytes: _TRANSFER_S)

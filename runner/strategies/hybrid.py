@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from runner.engine.autodiff import gradients
-from runner.engine.device import worker_device
+from runner.engine.device import worker_task
 from runner.engine.graph import Graph
 from runner.engine.program import Program
 from runner.engine.tensor import Tensor
@@ -87,7 +87,7 @@ class Hybrid:
         parts_of = PartsOf(task, training=True)
         self._expect_statistics_of_batch(parts_of(task.batch_size), len(passes))
         graph = Graph()
-        devices = [worker_device(k) for k in range(self.workers)]
+        devices = [worker_task(k) for k in range(self.workers)]
         replicas = [Replica(graph, task, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
         bodies, normalised = self._add_bodies(replicas, parts_of)
         below = [replica.variables.trainable for replica in replicas]

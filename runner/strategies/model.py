@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.engine.device import worker_device
+from runner.engine.device import worker_task
 from runner.engine.network import NetworkFunction
 from runner.engine.passes.layer_groups import colocate_layers, home_layers
 from runner.engine.program import Program
@@ -109,7 +109,7 @@ class ModelParallel:
         shaped = replace(task, network=self._network(task), microbatches=self.concurrent_steps)
         program = in_parts(shaped, ANY_WORKER)
         workers = self._workers(list(dict.fromkeys(home_layers(program.graph).values())))
-        devices = {layer: worker_device(worker) for layer, worker in workers.items()}
+        devices = {layer: worker_task(worker) for layer, worker in workers.items()}
         return replace(program, graph=colocate_layers(program.graph, devices), workers=self.workers)
 
     def _network(self, task: Task) -> NetworkFunction:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from runner.engine import ops
 from runner.engine.conductor import Clients, Conductor
-from runner.engine.device import server_device, worker_device
+from runner.engine.device import server_task, worker_task
 from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
 from runner.engine.program import Client, Program
@@ -99,7 +99,7 @@ class _Building:
         self._sizes = [hi - lo for lo, hi in self._portions]
         self._graph = Graph()
         self._served = Variables(self._graph, seed=task.seed)
-        placed = {name: server_device(j) for name, j in shard_by_size(specs_of(task), servers).items()}
+        placed = {name: server_task(j) for name, j in shard_by_size(specs_of(task), servers).items()}
         self._replicas = [self._replica(Copies, placed, "replica", k) for k in range(workers)]
         self._scorers = [self._replica(Reads, placed, "scorer", k) for k in range(workers)]
 
@@ -128,7 +128,7 @@ class _Building:
         )
 
     def _replica(self, kind: type[Reads], placed: Mapping[str, str], role: str, index: int) -> Replica:
-        prefix, device = f"{role}_{index}", worker_device(index)
+        prefix, device = f"{role}_{index}", worker_task(index)
         variables = kind(self._served, placed, prefix=prefix, device=device)
         return Replica(self._graph, self._task, device=device, prefix=prefix, variables=variables)
 

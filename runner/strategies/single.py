@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from runner.engine.conductor import Clients, Conductor
-from runner.engine.device import worker_device
+from runner.engine.device import worker_task
 from runner.engine.program import TRAIN, OneProcess, Program
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Task
@@ -30,7 +30,7 @@ class Single:
 
         Raises ConfigError where batch normalisation meets ``optimizer=lbfgs``.
         """
-        computed = computed_in_parts(task, worker_device(0))
+        computed = computed_in_parts(task, worker_task(0))
         made = _minimising(task.optimizer, computed) if isinstance(task.optimizer, Lbfgs) else updating(computed)
         return replace(made, one_process=OneProcess())
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.engine.device import worker_device
+from runner.engine.device import worker_task
 from runner.engine.graph import Graph
 from runner.engine.program import Program
 from runner.engine.tensor import Tensor
@@ -87,7 +87,7 @@ class SyncData:
         if self.servers is not None:
             return parameter_server(task, self.workers, self.servers, self._compute)
         graph = Graph()
-        devices = [worker_device(k) for k in range(self.workers)]
+        devices = [worker_task(k) for k in range(self.workers)]
         replicas = [Replica(graph, task, device=d, prefix=f"replica_{k}") for k, d in enumerate(devices)]
         computed = self._compute(replicas, shares(task.batch_size, self.workers))
         graph = replicas[0].graph

@@ -17,7 +17,7 @@ from runner.data.dataset import Facts
 from runner.data.limits import facts_of
 from runner.data.source import source_from_config
 from runner.engine.cluster_session import ClusterSession
-from runner.engine.device import Cluster, local_cluster
+from runner.engine.device import GPU
 from runner.engine.emulation import Emulation
 from runner.engine.interleaving import Interleaving, Recorded
 from runner.engine.kernel_table import load_kernels
@@ -35,6 +35,7 @@ from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
+from runner.training.devices import cluster_of, in_one_process, require_kernels
 from runner.training.evaluation import with_validation
 from runner.training.experiment import Experiment
 from runner.training.placement import settle
@@ -49,6 +50,7 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     parts: Any = config
     facts = facts_of(parts.data)
     program = parts.parallelism.build(task_of(config, facts))
+    program = in_one_process(config.cluster, program, config.parallelism.name)
     steps_per_epoch = facts.train_examples / _examples_of(config, program)
     if config.train.steps is not None:
         total_steps = config.train.steps
@@ -58,7 +60,9 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     _require_possible(config, program, total_steps)
     if program.replayed_steps is not None:
         _require_own_record(Path(parts.parallelism.replay), outcome_hash(config))
-    cluster = _cluster(config.cluster, program)
+    cluster = cluster_of(config.cluster, program)
+    if config.cluster.device_taken == GPU:
+        require_kernels(program, cluster, load_kernels())
     settled = None
     if isinstance(config.parallelism, ModelParallel):
         settled = settle(config.parallelism, program, cluster, kept_placement)
@@ -97,11 +101,13 @@ def task_of(config: Config, facts: Facts) -> Task:
 def open_session(experiment: Experiment, directory: RunDirectory, check_finite: bool) -> Iterator[Session]:
     """Start what runs the experiment: this very process if its program wishes that, worker processes otherwise.
 
-    check_finite: stop at the first value that is not finite, and name its node. Raises ConfigError where the processor
-    lacks the instructions for the configured precision, and for the record of an earlier run that cannot be used.
+    check_finite: stop at the first value that is not finite, and name its node. Raises ConfigError where a processor
+    that computes lacks the instructions for the configured precision, and for the record of an earlier run that cannot
+    be used.
     """
     config: Any = experiment.config
-    require_precision(config.precision)
+    if config.cluster.device_taken != GPU:
+        require_precision(config.precision)
     source_document = {
         "config": dataclasses.asdict(config.data),
         "seed": config.seed,
@@ -180,16 +186,6 @@ def _interleaving(wish: OneProcess, config: Config) -> Interleaving | None:
     if wish.replay is not None:
         return Recorded(read_endings(Path(wish.replay), outcome_hash(config)))
     return None if wish.interleaving is None else wish.interleaving()
-
-
-def _cluster(config: LocalCluster, program: Program) -> Cluster:
-    """The devices of a program; the cost model takes cores and links as described, emulated or not."""
-    described = {"cores": min(config.threads_per_worker or 1, config.cores_per_worker or 1)}
-    if config.latency_ms is not None:
-        described["latency_s"] = config.latency_ms / 1e3
-    if config.bandwidth_mbit is not None:
-        described["bytes_per_s"] = config.bandwidth_mbit * BYTES_PER_S_OF_MBIT
-    return local_cluster(program.workers, program.servers, compression=config.compression, **described)
 
 
 def _emulation(config: LocalCluster, seed: int) -> Emulation | None:

@@ -16,6 +16,7 @@ from runner.records.run_directory import RunDirectory
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from runner.training.build import build, open_session, task_of
+from runner.training.devices import cards_of
 from runner.training.experiment import Experiment
 from runner.training.trainer import train_step
 
@@ -32,7 +33,8 @@ def predicted_step_s(experiment: Experiment) -> dict[str, float]:
     found = {OWN: settled.placement.step_s}
     for name, strategy in _others(experiment.config).items():
         program = strategy.build(task_of(experiment.config, experiment.facts))
-        cluster = replace(experiment.cluster, devices=local_cluster(strategy.workers).devices)
+        cards = cards_of(experiment.config.cluster, strategy.workers, servers=0)
+        cluster = replace(experiment.cluster, devices=local_cluster(strategy.workers, cards=cards).devices)
         signature = program.clients["train"].signature
         compiled = compile_signature(program.graph, signature, cluster, load_kernels(), seconds=settled.seconds)
         found[name] = compiled.step_s
@@ -90,8 +92,10 @@ def _experiments(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
         cluster = replace(
             config.cluster,
             workers=strategy.workers,
+            cards=None if config.cluster.cards is None else config.cluster.cards[: strategy.workers],
             threads_per_worker=threads * joined,
             cores_per_worker=None if cores is None else cores * joined,
             emulate=config.cluster.emulate and strategy.workers > 1,
+            one_process=config.cluster.one_process if strategy.workers > 1 else None,
         )
         yield name, build(replace(config, parallelism=strategy, cluster=cluster))

@@ -55,15 +55,20 @@ class ProcessMemory:
 
 
 def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[ProcessMemory]:
-    """What every process of a run is planned to take on this machine, the master, which computes nothing, first."""
+    """What every process of a run is planned to take on this machine, the master, which computes nothing, first.
+
+    Variables and steps of devices with a card are on the card.
+    """
     program = experiment.program
     own_process = program.one_process is not None
     found = {} if own_process else {"master": ProcessMemory("master")}
-    for device in (each.name for each in experiment.cluster.devices):
-        plans = _plans_of(device, program, planned)
-        process = "main" if own_process else peer_of(device)
+    for device in experiment.cluster.devices:
+        plans = plans_of_device(device.name, program, planned)
+        process = "main" if own_process else peer_of(device.name)
         before = found.get(process) or ProcessMemory(process, data=dataset_bytes(experiment))
-        found[process] = _with_device(before, plans, 0 if own_process else _FETCH_COPIES)
+        after = _with_device(before, plans, 0 if own_process else _FETCH_COPIES)
+        elsewhere = device.card is not None
+        found[process] = replace(after, variables=before.variables, step=before.step) if elsewhere else after
     saver = "main" if own_process else "master"
     found[saver] = replace(found[saver], checkpoint=CHECKPOINT_COPIES * _variable_bytes(program))
     return list(found.values())
@@ -80,7 +85,7 @@ def require_memory(experiment: Experiment) -> None:
 
     Only where it may come near is anything planned, for plans take time.
     """
-    if _most_bytes(experiment) > usable_memory() // 2:
+    if most_bytes(experiment) > usable_memory() // 2:
         memory = planned_memory(experiment, ProgramPlans(experiment.program, experiment.cluster, load_kernels()))
         require_fit(memory, usable_memory())
         if _total(memory) > available_memory():
@@ -92,9 +97,9 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int) -> None:
     if _total(memory) > usable:
         largest = max(memory, key=lambda each: each.total)
         raise ResourceError(
-            f"the run needs {_gib(_total(memory))} of memory in {len(memory)} process(es), and this machine has "
-            f"{_gib(usable)}; the largest, {largest.process}: {_gib(largest.step)} in a step, "
-            f"{_gib(largest.variables)} of variables, {_gib(largest.data)} of data. Use a smaller train.batch_size or "
+            f"the run needs {gib(_total(memory))} of memory in {len(memory)} process(es), and this machine has "
+            f"{gib(usable)}; the largest, {largest.process}: {gib(largest.step)} in a step, "
+            f"{gib(largest.variables)} of variables, {gib(largest.data)} of data. Use a smaller train.batch_size or "
             "train.eval_batch_size, more train.microbatches (parallelism=single), fewer workers, a smaller model, or "
             "data.train_limit"
         )
@@ -104,10 +109,10 @@ def fit_text(memory: Sequence[ProcessMemory], usable: int, available: int) -> st
     """One line: what is needed beside what there is. usable, available: bytes of this machine, in all and now."""
     needed = _total(memory)
     verdict = "" if needed <= available else ", less than it needs" if needed <= usable else ", it cannot fit"
-    return f"memory needed {_gib(needed)}; this machine has {_gib(usable)}, {_gib(available)} available now{verdict}"
+    return f"memory needed {gib(needed)}; this machine has {gib(usable)}, {gib(available)} available now{verdict}"
 
 
-def _plans_of(device: str, program: Program, planned: ProgramPlans) -> list[DevicePlan]:
+def plans_of_device(device: str, program: Program, planned: ProgramPlans) -> list[DevicePlan]:
     """Of a device, for all that a run does which is not resumed."""
     every = (planned.plans(client.signature) for client in program.clients.values() if client.name != _RESTORE)
     return [plans[device] for plans in every if device in plans]
@@ -126,7 +131,7 @@ def _with_device(memory: ProcessMemory, plans: Sequence[DevicePlan], fetch_copie
     )
 
 
-def _most_bytes(experiment: Experiment) -> int:
+def most_bytes(experiment: Experiment) -> int:
     """More than any plan takes: every value of the graph in a place of its own."""
     program = experiment.program
     values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
@@ -144,5 +149,6 @@ def _total(memory: Sequence[ProcessMemory]) -> int:
     return sum(each.total for each in memory)
 
 
-def _gib(count: int) -> str:
+def gib(count: int) -> str:
+    """Bytes as text."""
     return f"{count / _GIB:,.2f} GiB"

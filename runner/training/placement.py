@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.engine.cost import Seconds, node_seconds
-from runner.engine.device import Cluster
+from runner.engine.device import Cluster, task_of
 from runner.engine.kernel_table import load_kernels
 from runner.engine.measured_costs import measured_seconds
 from runner.engine.passes.layer_groups import colocate_layers, devices_of_layers, home_layers
@@ -70,7 +70,7 @@ def settle(strategy: ModelParallel, program: Program, cluster: Cluster, kept: Pa
     seconds = _seconds_of_nodes(strategy.costs if kept is None else None, program, cluster)
     stored = kept if kept is not None or strategy.placement is None else Path(strategy.placement)
     if stored is not None:
-        layers = read_layers(stored)
+        layers = {layer: task_of(device) for layer, device in read_layers(stored).items()}
         _expect_fit(stored, layers, program, cluster)
         program = replace(program, graph=colocate_layers(program.graph, layers))
     placed = place_program(program, cluster, load_kernels(), seconds)
@@ -131,7 +131,7 @@ def read_layers(path: Path) -> dict[str, str]:
 
 def _expect_fit(path: Path, stored: Mapping[str, str], program: Program, cluster: Cluster) -> None:
     layers = dict.fromkeys(home_layers(program.graph).values())
-    devices = [device.name for device in cluster.devices]
+    devices = [task_of(device.name) for device in cluster.devices]
     faults = {
         "it lacks the layers": [layer for layer in layers if layer not in stored],
         "it places unknown layers": [layer for layer in stored if layer not in layers],

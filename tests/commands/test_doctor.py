@@ -13,6 +13,7 @@ import zmq
 from runner import processor
 from runner.cli import main
 from runner.commands import doctor
+from tests.cards import NO_DRIVER, card, machine
 
 Capture = pytest.CaptureFixture[str]
 TOPICS = (
@@ -30,6 +31,9 @@ TOPICS = (
     "kernels",
     "libzmq",
     "gpu",
+    "gpu driver",
+    "gpu CuPy",
+    "gpu cuDNN frontend",
     "tracking store",
     "hydra joblib",
     "hydra submitit",
@@ -48,6 +52,25 @@ def test_everything_a_run_relies_on_is_reported(folder: Path, capsys: Capture):
     for topic in TOPICS:
         assert f"\n{topic} " in f"\n{text}"
     assert text.endswith("\nno trouble found\n")
+
+
+def test_cards_and_what_they_need_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "discover", lambda: machine(card(0), card(1)))
+    assert [f"{each.topic}: {each.found}" for each in doctor._cards()] == [
+        "gpu: 2 card(s), cluster.device=auto takes them",
+        "gpu driver: 580.1 for CUDA up to 13.0",
+        "gpu 0: Big Card, compute capability 9.0, 80.0 GiB",
+        "gpu 1: Big Card, compute capability 9.0, 80.0 GiB",
+        "gpu CuPy: 14.2.0 (cupy-cuda13x)",
+    ]
+
+
+def test_a_machine_without_cards_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "discover", lambda: NO_DRIVER)
+    assert [(f"{each.topic}: {each.found}", each.trouble) for each in doctor._cards()] == [
+        ("gpu: 0 card(s), none is used: there is no NVIDIA driver: no libcuda", ""),
+        ("gpu driver: none", ""),
+    ]
 
 
 def test_what_would_make_a_run_fail_is_trouble(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):

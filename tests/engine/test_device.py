@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.device import Cluster, Device, DeviceName, local_cluster, worker_device
+from runner.engine.device import (
+    CARD_BYTES_PER_S,
+    CARD_FLOPS_PER_S,
+    Cards,
+    Cluster,
+    Device,
+    DeviceName,
+    local_cluster,
+    server_task,
+    task_of,
+    worker_device,
+    worker_task,
+)
 
 parts = st.tuples(
     st.none() | st.sampled_from(["worker", "parameter_server"]),
@@ -66,6 +78,42 @@ def test_parameter_servers_come_after_the_workers() -> None:
         "/job:ps/task:0/device:cpu:0",
         "/job:ps/task:1/device:cpu:0",
     ]
+
+
+def test_workers_on_cards_share_the_rates_of_a_card_and_servers_may_stay_on_the_processor() -> None:
+    cluster = local_cluster(3, servers=1, cards=Cards((0, 0, 1), tf32=True))
+    assert [(device.name, device.card, device.tf32) for device in cluster.devices] == [
+        ("/job:worker/task:0/device:gpu:0", 0, True),
+        ("/job:worker/task:1/device:gpu:0", 0, True),
+        ("/job:worker/task:2/device:gpu:0", 1, True),
+        ("/job:ps/task:0/device:cpu:0", None, False),
+    ]
+    rates = [(device.flops_per_s, device.bytes_per_s) for device in cluster.devices]
+    half, whole = ((CARD_FLOPS_PER_S / n, CARD_BYTES_PER_S / n) for n in (2, 1))
+    assert rates == [half, half, whole, (Device.flops_per_s, Device.bytes_per_s)]
+    on_cards = local_cluster(1, servers=1, cards=Cards((0,), (1,)))
+    assert [device.card for device in on_cards.devices] == [0, 1]
+
+
+@pytest.mark.parametrize("cards", [Cards((0,)), Cards((0, 0), (1, 1))])
+def test_every_device_on_a_card_has_one(cards: Cards) -> None:
+    with pytest.raises(ValueError, match="expected one for each of 2 workers, and one for each of 1 servers or none"):
+        local_cluster(2, servers=1, cards=cards)
+
+
+@pytest.mark.parametrize(
+    ("kind", "card", "tf32"), [("cpu", 0, False), ("gpu", None, False), ("gpu", -1, False), ("cpu", None, True)]
+)
+def test_gpus_have_a_card_and_nothing_else_has(kind: str, card: int | None, tf32: bool) -> None:
+    with pytest.raises(ValueError, match="expected a number of a card, from 0, for type gpu, and neither for others"):
+        Device(worker_device(0, kind), card=card, tf32=tf32)
+
+
+def test_a_task_is_a_device_of_any_type() -> None:
+    for kind in ("cpu", "gpu"):
+        assert DeviceName.parse(worker_device(3, kind)).matches(DeviceName.parse(worker_task(3)))
+        assert task_of(worker_device(3, kind)) == worker_task(3)
+    assert task_of(server_task(1)) == server_task(1) == "/job:ps/task:1"
 
 
 def test_a_cluster_finds_its_devices_by_name() -> None:

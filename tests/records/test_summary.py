@@ -39,6 +39,8 @@ SUMMARY = Summary(
     provenance=Provenance(
         "runner optimizer.lr=0.1", "/data", 2, 1 << 34, [CodeState("/data", "a" * 40, "e" * 64, 120, ["notes.txt"])]
     ),
+    devices={"/job:worker/task:0/device:gpu:0": "card 0: H100"},
+    device_reason="cluster.device=gpu asks for it",
     repeats="fedcba9876543210",
     kernels={"cpu": "numpy 2.3.0"},
     steps=100,
@@ -102,8 +104,8 @@ def test_numbers_that_are_not_finite_survive_in_strict_json(path: Path) -> None:
 
 def test_a_newer_schema_is_refused_with_the_way_out(path: Path) -> None:
     SUMMARY.write(path)
-    _edit(path, schema_version=3, surprise=True)
-    with pytest.raises(DataError, match=r"summary\.json: schema_version 3, expected 1 to 2; read it with a newer"):
+    _edit(path, schema_version=4, surprise=True)
+    with pytest.raises(DataError, match=r"summary\.json: schema_version 4, expected 1 to 3; read it with a newer"):
         Summary.read(path)
 
 
@@ -229,7 +231,7 @@ def test_the_processor_has_a_name() -> None:
 
 
 def test_the_schema_has_version_2() -> None:
-    assert SCHEMA_VERSION == SUMMARY.schema_version == 2
+    assert SCHEMA_VERSION == SUMMARY.schema_version == 3
 
 
 def test_no_summary_holds_a_secret_in_memory_or_in_its_file(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.engine.device import worker_device
+from runner.engine.device import worker_device, worker_task
 from runner.errors import ConfigError, SecurityError
 from runner.training.build import build
 from runner.training.experiment import Experiment
@@ -112,7 +112,7 @@ def numbered(document: dict[str, Any]) -> None:
     [
         (lacking, "does not fit: it lacks the layers fc2. The layers are flatten, fc1, relu1, fc2, loss; the devices"),
         (unknown, "does not fit: it places unknown layers fc9."),
-        (elsewhere, f"does not fit: it names unknown devices {worker_device(3)}."),
+        (elsewhere, f"does not fit: it names unknown devices {worker_task(3)}."),
         (newer, "expected the placement.json of a run: version 1, and layers, a map from names of layers to devices"),
         (numbered, "expected the placement.json of a run: version 1"),
     ],

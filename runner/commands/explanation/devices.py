@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from runner.commands.text_table import mean_number, number, text_table
+from runner.config.devices import device_texts, reason
+from runner.engine.device import GPU
 from runner.engine.kernel_table import load_kernels
 from runner.engine.plan import DevicePlan
 from runner.engine.program_plans import ProgramPlans
+from runner.kernels.gpu.discovery import Found
 from runner.training.comparison import predicted_step_s, verdict
 from runner.training.experiment import Experiment
 from runner.training.placement import placement_text
@@ -31,6 +35,21 @@ def _training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, 
         for device, plan in planned.plans(client.signature).items():
             plans.setdefault(device, []).append((plan, client.per_update))
     return plans
+
+
+def device_lines(experiment: Experiment, found: Found) -> list[str]:
+    """What the devices are, why, and how many processes they are in. found: the cards of this machine."""
+    cluster = experiment.config.cluster
+    texts = device_texts({device.name: device.card for device in experiment.cluster.devices}, found)
+    counts = Counter(texts.values())
+    own = experiment.program.one_process is not None
+    rounding = [f"float32 products        {'TF32' if cluster.tf32 else 'float32'}"]
+    return [
+        f"devices                 {', '.join(f'{count} on {what}' for what, count in counts.items())}; "
+        f"{'in one process' if own else 'a process each'}",
+        f"chosen because          {reason(cluster, found)}",
+        *(rounding if cluster.device_taken == GPU else []),
+    ]
 
 
 def device_table(experiment: Experiment, planned: ProgramPlans, per: str) -> str:

@@ -1,11 +1,13 @@
-"""What every process of a run needs of this machine's memory."""
+"""What every process of a run needs of this machine's memory, and what all need of its cards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from runner.commands.text_table import number, text_table
+from runner.kernels.gpu.driver import CardFacts
 from runner.memory import available_memory, usable_memory
+from runner.training.card_memory import CONTEXT_BYTES, CardMemory, card_fit_text
 from runner.training.memory import PROGRAM_BYTES, ProcessMemory, fit_text
 
 _MIB = 2**20
@@ -16,6 +18,24 @@ def memory_text(memory: Sequence[ProcessMemory]) -> str:
     headers = ("process", "variables", "step", "sent", "data", "checkpoint", "program", "MiB in all")
     table = text_table(headers, [(each.process, *map(_mib, _parts(each))) for each in memory])
     return f"{table}\n\n{fit_text(memory, usable_memory(), available_memory())}"
+
+
+def card_memory_lines(memory: Sequence[CardMemory], cards: Sequence[CardFacts]) -> list[str]:
+    """A row for each card that is used, in MiB, and whether it fits; nothing where none is."""
+    if not memory:
+        return []
+    there = {card.number: card for card in cards}
+    headers = ("card", "devices", "processes", "variables", "step", "fed and sent", "contexts", "MiB in all")
+    rows = [
+        (
+            str(each.card),
+            number(len(each.devices)),
+            number(each.processes),
+            *map(_mib, (each.variables, each.step, each.moved, each.processes * CONTEXT_BYTES, each.total)),
+        )
+        for each in memory
+    ]
+    return ["", text_table(headers, rows), "", *(card_fit_text(each, there[each.card]) for each in memory)]
 
 
 def _parts(each: ProcessMemory) -> tuple[int, ...]:

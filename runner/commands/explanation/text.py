@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from runner.commands.explanation.devices import device_table, placed_lines, plans_of
+from runner.commands.explanation.devices import device_lines, device_table, placed_lines, plans_of
 from runner.commands.explanation.layers import layer_rows, layer_table, totals
-from runner.commands.explanation.memory import memory_text
+from runner.commands.explanation.memory import card_memory_lines, memory_text
 from runner.commands.explanation.wires import sent_of, sent_text
 from runner.commands.text_table import number
+from runner.config.devices import look_at
 from runner.config.schema import Config
+from runner.kernels.gpu.discovery import Found
 from runner.optimizers.lbfgs import Lbfgs
 from runner.training.build import build
+from runner.training.card_memory import CardMemory, planned_card_memory
 from runner.training.experiment import Experiment
 from runner.training.memory import ProcessMemory, planned_memory
 
@@ -26,15 +29,16 @@ _EVALUATION = "Bytes and messages are those of one evaluation of the batch; an u
 
 def explain(config: Config) -> str:
     """Describe layers, totals, devices, planned memory and transfers of a training step as text."""
-    return explain_with_memory(config)[0]
+    return explain_with_memory(config, look_at(config.cluster))[0]
 
 
-def explain_with_memory(config: Config) -> tuple[str, list[ProcessMemory]]:
-    """The same text, and what every process is planned to take."""
+def explain_with_memory(config: Config, found: Found) -> tuple[str, list[ProcessMemory], list[CardMemory]]:
+    """The same text, and what is planned to be taken of every process and card. found: the cards of this machine."""
     experiment = build(config)
     planned = plans_of(experiment)
     rows = layer_rows(experiment)
     memory = planned_memory(experiment, planned)
+    on_cards = planned_card_memory(experiment, planned)
     per = "evaluation" if isinstance(config.optimizer, Lbfgs) else "step"
     lines = [
         _title(experiment),
@@ -43,6 +47,7 @@ def explain_with_memory(config: Config) -> tuple[str, list[ProcessMemory]]:
         "",
         *totals(rows),
         *_course(experiment),
+        *device_lines(experiment, found),
         *placed_lines(experiment),
         "",
         device_table(experiment, planned, per),
@@ -52,10 +57,11 @@ def explain_with_memory(config: Config) -> tuple[str, list[ProcessMemory]]:
         *([_EVALUATION] if per == "evaluation" else []),
         "",
         memory_text(memory),
+        *card_memory_lines(on_cards, found.cards),
         "",
         sent_text(sent_of(experiment, planned), per),
     ]
-    return "\n".join(lines), memory
+    return "\n".join(lines), memory, on_cards
 
 
 def _title(experiment: Experiment) -> str:

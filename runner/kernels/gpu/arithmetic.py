@@ -32,6 +32,6 @@ def _power(attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spe
     """Squares are one correctly rounded product."""
     dtype, exponent = inputs[0].dtype, attributes["exponent"]
     computed = computed_in(dtype)
-    if exponent == 2.0:  # noqa: PLR2004 - a square
+    if exponent == 2.0:
         return Elements((dtype,), (dtype,), (), (expression("square", computed, "x0"),))
     return Elements((dtype,), (dtype,), (), (expression("pow", computed, "x0", literal(exponent, computed)),))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
 from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.element_loops import CHUNK
-from runner.kernels.gpu.runtime import DeviceMemory, Runtime
+from runner.kernels.gpu.runtime import Argument, DeviceMemory, Runtime
 
 
 def groups(calls: Sequence[StreamCall]) -> list[list[int]]:
@@ -43,8 +43,8 @@ def together(runtime: Runtime, calls: Sequence[FlatCall]) -> StreamCall:
         return calls[0]
     rows, chunks = table(calls)
     memory = _copied(runtime, rows)
-    arguments = [np.uintp(memory.address), np.int32(len(calls)), np.int64(chunks)]
-    function = runtime.function(calls[0].source, "batch")
+    arguments: list[Argument] = [np.uintp(memory.address), np.int32(len(calls)), np.int64(chunks)]
+    function = runtime.function(calls[0].batch, "batch")
     one = launch(function, blocks_for(runtime, chunks, threads=1), arguments)
     return StreamCall(one.enqueue, (memory, *calls))
 
@@ -68,7 +68,7 @@ def _home(calls: Sequence[StreamCall], found: Sequence[list[int]], call: StreamC
         members = [calls[position] for position in group]
         if any(not isinstance(each, FlatCall) or _conflict(each, call) for each in members):
             return None
-        if isinstance(members[0], FlatCall) and members[0].source == call.source:
+        if isinstance(members[0], FlatCall) and members[0].batch == call.batch:
             return group
     return None
 

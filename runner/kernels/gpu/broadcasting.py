@@ -38,8 +38,9 @@ def broadcast(inputs: Sequence[tuple[Spec, Layout]], result: tuple[Spec, Layout]
     shape = result[0].shape
     count = math.prod(shape)
     if count <= 1:
-        # Of no elements none is read, not even those that would serve all.
-        return Broadcast(count, (Axis(count, (1,) * len(inputs)),))
+        # An input that has no element is not taken for one element that serves all.
+        alike = [int(spec.shape == shape or not math.prod(spec.shape)) for spec, _ in inputs]
+        return Broadcast(count, (Axis(count, tuple(alike)),))
     own = strides(shape, result[1])
     along = [_broadcast_strides(spec.shape, layout, len(shape)) for spec, layout in inputs]
     inside_out = sorted((axis for axis in range(len(shape)) if shape[axis] > 1), key=lambda axis: own[axis])

@@ -11,7 +11,7 @@ import numpy as np
 
 from runner.kernels.gpu.broadcasting import Broadcast, broadcast
 from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
-from runner.kernels.gpu.element_loops import AXES, Elements, flat, strided
+from runner.kernels.gpu.element_loops import AXES, Elements, batch, flat, strided
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.registry import (
@@ -39,13 +39,13 @@ ElementsOf = Callable[[Attributes, Sequence[Spec], Sequence[Spec]], Elements]
 
 @dataclass(frozen=True)
 class FlatCall(StreamCall):
-    """A loop over neighbouring elements, which can be put together with others of the same source.
+    """A loop over neighbouring elements, which can be put together with others of the same.
 
-    count: elements. addresses: of inputs and outputs, in their order. reads, writes: where the memory that it touches
-    begins and ends.
+    batch: source of the kernel for many of them. count: elements. addresses: of inputs and outputs, in their order.
+    reads, writes: where the memory that it touches begins and ends.
     """
 
-    source: str = field(kw_only=True, repr=False)
+    batch: str = field(kw_only=True, repr=False)
     count: int = field(kw_only=True)
     addresses: tuple[int, ...] = field(kw_only=True)
     reads: tuple[Extent, ...] = field(kw_only=True, repr=False)
@@ -92,24 +92,22 @@ def _bind(
     loops = broadcast([(each.spec, each.layout) for each in inputs], (outputs[0].spec, outputs[0].layout))
     wide = loops.wide
     if wide is not None:
-        return _flat_call(runtime, flat(elements, wide), elements.pack, loops.count, buffers)
+        return _flat_call(runtime, elements, wide, loops.count, buffers)
     index = "unsigned int" if loops.count < _SMALL else "int64"
     function = runtime.function(strided(elements, index), "strided")
     arguments = [*_pointers(buffers), np.int64(loops.count), np.int32(len(loops.axes)), *_along(loops)]
     return launch(function, blocks_for(runtime, loops.count), arguments)
 
 
-def _flat_call(runtime: Runtime, source: str, pack: int, count: int, buffers: Buffers) -> FlatCall:
-    alone = launch(
-        runtime.function(source, "flat"),
-        blocks_for(runtime, -(-count // pack)),
-        [*_pointers(buffers), np.int64(count)],
-    )
+def _flat_call(runtime: Runtime, elements: Elements, wide: tuple[bool, ...], count: int, buffers: Buffers) -> FlatCall:
+    function = runtime.function(flat(elements, wide), "flat")
+    blocks = blocks_for(runtime, -(-count // elements.pack))
+    alone = launch(function, blocks, [*_pointers(buffers), np.int64(count)])
     addresses = tuple(operand.address for operand in (*buffers.inputs, *buffers.outputs))
     return FlatCall(
         alone.enqueue,
         alone.keep,
-        source=source,
+        batch=batch(elements, wide),
         count=count,
         addresses=addresses,
         reads=tuple(map(_extent, buffers.inputs)),

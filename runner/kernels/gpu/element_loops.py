@@ -1,8 +1,8 @@
 """CUDA sources of loops over elements, generated from what is done to one.
 
 A flat loop reads and writes neighbouring elements, 16 bytes at once; inputs of one element are read once. It is written
-as two kernels: ``flat`` is one call, ``batch`` many of them by a table, see :mod:`runner.kernels.gpu.batched`. A strided
-loop finds the elements of broadcast inputs by strides along up to :data:`AXES` axes.
+for one call and for many of them, see :mod:`runner.kernels.gpu.batched`. A strided loop finds the elements of broadcast
+inputs by strides along up to :data:`AXES` axes.
 """
 
 from __future__ import annotations
@@ -44,23 +44,21 @@ class Elements:
 
 @cache
 def flat(elements: Elements, wide: tuple[bool, ...]) -> str:
-    """Source of the kernels ``flat`` and ``batch``. wide: for each input, False where one element serves all."""
-    width = 2 + len(elements.inputs) + len(elements.outputs)
-    return with_common(
-        f"{elements.helpers}\n{_packs(elements)}\n"
-        f"__device__ __forceinline__ void loop({_pointers(elements)}, int64 first, int64 step, int64 count) {{\n"
-        f"{_lines(_loaded(elements, wide, False, lambda k: f'p{k}[0]'))}"
-        f"    const int64 packs = count / {elements.pack};\n"
-        f"    for (int64 k = first; k < packs; k += step) {{\n{_pack_body(elements, wide)}    }}\n"
-        f"    for (int64 i = {elements.pack} * packs + first; i < count; i += step) {{\n"
-        f"{_lines(_loaded(elements, wide, True, lambda k: f'p{k}[i]'), 8)}"
-        f"{_lines(elements.statements, 8)}{_stored(elements)}    }}\n}}\n\n"
+    """Source of the kernel ``flat``. wide: for each input, False where one element serves all."""
+    return _with_loop(elements, wide) + (
         f'extern "C" __global__ void flat({_pointers(elements)}, int64 count) {{\n'
-        f"    loop({', '.join(_names(elements))}, first_element(), stride_of_grid(), count);\n}}\n\n"
-        f"{_BATCH_COMMENT}"
+        f"    loop({', '.join(_names(elements))}, first_element(), stride_of_grid(), count);\n}}\n"
+    )
+
+
+@cache
+def batch(elements: Elements, wide: tuple[bool, ...]) -> str:
+    """Source of the kernel ``batch``, which does what many calls of ``flat`` do, by a table with a row for each."""
+    width = 2 + len(elements.inputs) + len(elements.outputs)
+    return _with_loop(elements, wide) + (
+        f"// A row of the table is one call: its first chunk, its number of elements, and its pointers.\n"
         f'extern "C" __global__ void batch(const int64 *table, int rows, int64 chunks) {{\n'
-        f"    for (int64 chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {{\n"
-        f"{_row_of_chunk(width)}"
+        f"    for (int64 chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {{\n{_row_of_chunk(width)}"
         f"        const int64 count = left < {CHUNK} ? left : {CHUNK};\n"
         f"        loop({', '.join(_from_row(elements, wide))}, threadIdx.x, blockDim.x, count);\n"
         f"    }}\n}}\n"
@@ -89,7 +87,18 @@ def strided(elements: Elements, index: str) -> str:
     )
 
 
-_BATCH_COMMENT = "// A row of the table is one call: its first chunk, its number of elements, and its pointers.\n"
+def _with_loop(elements: Elements, wide: Sequence[bool]) -> str:
+    """The loop over neighbouring elements: whole packs, then what is left, which is less than one."""
+    return with_common(
+        f"{elements.helpers}\n{_packs(elements)}\n"
+        f"__device__ __forceinline__ void loop({_pointers(elements)}, int64 first, int64 step, int64 count) {{\n"
+        f"{_lines(_loaded(elements, wide, False, lambda k: f'p{k}[0]'))}"
+        f"    const int64 packs = count / {elements.pack};\n"
+        f"    for (int64 k = first; k < packs; k += step) {{\n{_pack_body(elements, wide)}    }}\n"
+        f"    for (int64 i = {elements.pack} * packs + first; i < count; i += step) {{\n"
+        f"{_lines(_loaded(elements, wide, True, lambda k: f'p{k}[i]'), 8)}"
+        f"{_lines(elements.statements, 8)}{_stored(elements)}    }}\n}}\n\n"
+    )
 
 
 def _c(dtype: str) -> str:

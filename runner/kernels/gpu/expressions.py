@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from runner.kernels.elementwise import Program
 from runner.kernels.elementwise import Operand as Value
+from runner.kernels.elementwise import Program
 from runner.kernels.gpu.source import C_TYPES, computed_in
 
 _EXTREMES = {

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.kernels.gpu.batched import groups, together
 from runner.kernels.gpu.calls import StreamCall
+from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.feeding import CardWriter
 from runner.kernels.gpu.runtime import DeviceMemory, Event, Graph, Runtime, Stream
 from runner.kernels.gpu.streams import Touched, Turn, assign_streams
@@ -95,9 +97,14 @@ class CardPlatform:
         return isinstance(call, StreamCall)
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
-        """Eager the first time, which also lets libraries get ready; captured the second, replayed from then on."""
-        calls = [work.call for work in works if isinstance(work.call, StreamCall)]
-        turns = assign_streams([_touched(work) for work in works], 1 if once else len(self._streams))
+        """Eager the first time, which also lets libraries get ready; captured the second, replayed from then on.
+
+        Neighbouring element-wise calls of one kind are one launch.
+        """
+        parts = [[number] for number in range(len(works))] if once else groups([_stream_call(work) for work in works])
+        calls = [self._one([_stream_call(works[number]) for number in part]) for part in parts]
+        touched = [_touched([works[number] for number in part]) for part in parts]
+        turns = assign_streams(touched, 1 if once else len(self._streams))
         replay = _Replay(self._runtime, self._streams, calls, turns, captures=not once)
         failing = [(number, call.failures) for number, call in enumerate(calls) if call.failures is not None]
 
@@ -112,7 +119,12 @@ class CardPlatform:
                     return (1 + number) << 16 | status
             return 0
 
-        return Joined(replay, tuple(range(len(calls))), reason, late if failing else None)
+        return Joined(replay, tuple(part[0] for part in parts), reason, late if failing else None)
+
+    def _one(self, calls: Sequence[StreamCall]) -> StreamCall:
+        """One launch of calls that may be one."""
+        flat = [call for call in calls if isinstance(call, FlatCall)]
+        return together(self._runtime, flat) if len(flat) > 1 else calls[0]
 
     def mark(self) -> object:
         """An event behind all that was called."""
@@ -189,8 +201,15 @@ class _Replay:
             runtime.wait(main, end)
 
 
-def _touched(work: Work) -> Touched:
-    return Touched(tuple(map(_span, work.reads)), tuple(map(_span, work.writes)))
+def _stream_call(work: Work) -> StreamCall:
+    if not isinstance(work.call, StreamCall):
+        raise TypeError(f"{type(work.call).__name__} is no work on a stream")
+    return work.call
+
+
+def _touched(works: Sequence[Work]) -> Touched:
+    reads = tuple(_span(data) for work in works for data in work.reads)
+    return Touched(reads, tuple(_span(data) for work in works for data in work.writes))
 
 
 def _span(data: Bytes) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from runner.engine import ops
-from runner.engine.device import worker_device
+from runner.engine.device import worker_task
 from runner.engine.network import StateUpdate
 from runner.engine.program import Client
 from runner.engine.tensor import Tensor
@@ -56,7 +56,7 @@ class ModelReplica:
         self._index = index
         self._served = served
         self._habits = habits
-        device, prefix = worker_device(index), f"replica_{index}"
+        device, prefix = worker_task(index), f"replica_{index}"
         self._copies = Copies(served, placed, prefix=prefix, device=device)
         seen = self._copies if habits.copies else Reads(served, placed, prefix=prefix, device=device)
         # A step of a replica is a mini-batch of its own: gradients are means over that alone.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runner.engine import ops
-from runner.engine.device import server_device
+from runner.engine.device import server_task
 from runner.engine.graph import Graph
 from runner.engine.network import StateUpdate
 from runner.engine.tensor import Tensor
@@ -50,7 +50,7 @@ class PushedServer:
 
     def __init__(self, graph: Graph, served: Variables, index: int, task: Task, staleness: Staleness) -> None:
         self.index = index
-        self.device = server_device(index)
+        self.device = server_task(index)
         self._graph = graph
         self._served = served
         self._task = task

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runner.engine import ops
-from runner.engine.device import worker_device
+from runner.engine.device import worker_task
 from runner.engine.graph import Graph, LayerStamp
 from runner.engine.initializers import Constant
 from runner.engine.network import StateUpdate
@@ -100,7 +100,7 @@ class _Copying:
 
     def __init__(self, task: Task, index: int, served: Variables, placed: Mapping[str, str]) -> None:
         self.index = index
-        device, prefix = worker_device(index), f"replica_{index}"
+        device, prefix = worker_task(index), f"replica_{index}"
         self._copies = Copies(served, placed, prefix=prefix, device=device)
         self.replica = Replica(served.graph, task, device=device, prefix=prefix, variables=self._copies)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runner.engine import ops
-from runner.engine.device import server_device, worker_device
+from runner.engine.device import server_task, worker_task
 from runner.engine.graph import Graph
 from runner.engine.network import StateUpdate
 from runner.engine.program import Program
@@ -87,7 +87,7 @@ class Server:
     """One parameter server: its device, and what it is told in every step."""
 
     def __init__(self, graph: Graph, task: Task, index: int) -> None:
-        self.device = server_device(index)
+        self.device = server_task(index)
         self.scope = f"server_{index}"
         with graph.absolute_scope(self.scope), graph.device(self.device):
             self.step = ops.placeholder(graph, (), "int64", name="step")
@@ -119,7 +119,7 @@ def reading_replica(
     task: Task, index: int, served: Variables, placed: Mapping[str, str], kind: str = "replica"
 ) -> Replica:
     """Return a copy of the network on a worker that reads the served variables. kind: how its scope is called."""
-    device, prefix = worker_device(index), f"{kind}_{index}"
+    device, prefix = worker_task(index), f"{kind}_{index}"
     reads = Reads(served, placed, prefix=prefix, device=device)
     return Replica(served.graph, task, device=device, prefix=prefix, variables=reads)
 

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,9 @@ from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
 HEADER = Path(__file__).with_name("emulation.hpp")
 GUARD = 256
 UNSET, FENCE = 0xFF, 0xA5
-COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC")
+# -fno-gnu-unique: two sources of one process must not share the memory of a block because their kernels have one name.
+COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC")
+WORKING = threading.RLock()
 WAITING = ("__syncthreads", "__syncwarp", "__shfl")
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 
@@ -59,10 +62,11 @@ class EmulatedStream:
         (self.queue if self.capturing is None else self.capturing.works).append(work)
 
     def drain(self, until: int) -> None:
-        """Do the first so many works there ever were."""
-        while self.done < until:
-            self.done += 1
-            self.queue[self.done - 1]()
+        """Do the first so many works there ever were; one thread at a time, for compiled kernels share their state."""
+        with WORKING:
+            while self.done < until:
+                self.done += 1
+                self.queue[self.done - 1]()
 
 
 @dataclass

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from runner.engine.graph import Graph, Node
@@ -19,7 +20,7 @@ from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream
 from runner.kernels.registry import REGISTRY, Buffers, Choice, Layout, Operand, Registry, Spec, plain
 from tests.kernels import harness
-from tests.op_cases import PRECISION, Case
+from tests.op_cases import CASES, PRECISION, Case
 
 Array = NDArray[Any]
 Offers = str | Sequence[Layout | None] | None
@@ -155,6 +156,16 @@ def reference(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any] | 
     kernel = REGISTRY.find(op, "cpu", "numpy")
     with np.errstate(all="ignore"):
         return harness.run(kernel, node.attributes, specs, node.outputs, inputs).outputs
+
+
+def table_of(ops: Iterable[str]) -> list[Any]:
+    """Parameters (op, case, dtype): every case in float32, and one of each op in each other float dtype."""
+    return [
+        pytest.param(op, case, dtype, id=f"{op}-{number}-{dtype}")
+        for op in ops
+        for number, case in enumerate(CASES[op])
+        for dtype in (DTYPES if number == 0 else DTYPES[:1])
+    ]
 
 
 def drawn(case: Case, dtype: str, seed: int = 4) -> tuple[list[Array], dict[str, Any]]:

@@ -7,10 +7,21 @@ import pytest
 
 from runner.kernels.elementwise import FUNCTIONS
 from runner.kernels.gpu import elementwise
+from runner.kernels.gpu.layouts import channels_last
 from runner.kernels.registry import KernelError
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.kernels.gpu.running import DTYPES, Array, Offers, drawn, node_of, reference, registry_of, require_close, run_op
-from tests.op_cases import CASES, Case
+from tests.kernels.gpu.running import (
+    Array,
+    Offers,
+    drawn,
+    node_of,
+    reference,
+    registry_of,
+    require_close,
+    run_op,
+    table_of,
+)
+from tests.op_cases import Case
 
 OPS = ("elementwise", "add_n", *FUNCTIONS)
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-40, 3.4e38])
@@ -36,11 +47,7 @@ def check(
     require_close(found, reference(op, inputs, attributes))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("op", "case"),
-    [pytest.param(op, case, id=f"{op}-{number}") for op in OPS for number, case in enumerate(CASES[op])],
-)
+@pytest.mark.parametrize(("op", "case", "dtype"), table_of(OPS))
 def test_bits_are_those_of_the_reference(runtime: EmulatedRuntime, op: str, case: Case, dtype: str) -> None:
     check(runtime, op, *drawn(case, dtype))
 
@@ -103,16 +110,10 @@ def test_channels_last_stay_so(runtime: EmulatedRuntime, op: str) -> None:
     inputs = [random(seed, 2, 3, 4, 5) for seed in range(FUNCTIONS[op][0])]
     kernel = registry_of(runtime, elementwise).find(op, "gpu", "cuda")
     node = node_of(op, inputs, {})
-    from_one = [None, *_channels_last(node)][-len(inputs) :]
+    from_one = [None, channels_last(node.outputs[0])][-len(inputs) :]
     arrangement = kernel.arrange({}, node.outputs * len(inputs), node.outputs, from_one)
     assert arrangement is not None
     assert {layout.tag for layout in (*arrangement.inputs, *arrangement.outputs)} == {"nhwc"}
-
-
-def _channels_last(node: object) -> list[object]:
-    from runner.kernels.gpu.layouts import channels_last
-
-    return [channels_last(node.outputs[0])]
 
 
 def test_outputs_may_take_the_place_of_inputs(runtime: EmulatedRuntime) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from runner import nn
 from runner.engine import ops
+from runner.engine.device import server_task
 from runner.engine.initializers import Normal
 from runner.engine.kernel_table import load_kernels
 from runner.engine.network import NetworkBuilder, Outputs
@@ -138,7 +139,7 @@ def test_every_variable_is_kept_once_by_its_server_with_its_slots() -> None:
     program = served(3, 2).build(task_for("batch_normalised"))
     kept = {node.name: node.device for node in program.graph if node.op == "variable"}
     assert set(kept) == set(program.variables)
-    assert set(kept.values()) == {"/job:ps/task:0/device:cpu:0", "/job:ps/task:1/device:cpu:0"}
+    assert set(kept.values()) == {server_task(0), server_task(1)}
     for name, device in kept.items():
         assert device == kept[name.removesuffix("/velocity")]
     writes = [node for node in program.graph if node.op == "assign"]
@@ -153,7 +154,7 @@ def bytes_of_a_step(program: Program, workers: int, servers: int, clips: bool) -
     scalar = 8
     sent = [sum(network.values()) + (2 * scalar if k else 0) for k in range(workers)]
     for server in range(servers):
-        own = [n for name, n in trained_bytes.items() if kept[name] == f"/job:ps/task:{server}/device:cpu:0"]
+        own = [n for name, n in trained_bytes.items() if kept[name] == server_task(server)]
         norms = (servers - 1 if server == 0 else len(own)) * scalar if clips else 0
         sent.append(workers * sum(own) + norms)
     return sent

@@ -1,7 +1,7 @@
 """Convolutions and their gradients by cuDNN, every image and filter with its channels last.
 
-What cuDNN has no plan for is left to the kernels of our own sources: negative padding, images without elements and,
-in float64, a residual or a ReLU without bias.
+What cuDNN has no plan for is left to the kernels of our own sources: images without elements and, in float64, a
+residual or a ReLU without bias.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _weight_gradient(attributes: Attributes, inputs: Specs, outputs: Specs) -> C
 def _planned(planner: Planner, convolution: Convolution) -> Plan | None:
     """The plan, where cuDNN takes what it is given at all."""
     empty = any(0 in shape for shape in convolution.shapes.values())
-    return None if empty or min(convolution.padding) < 0 else planner.plan(convolution)
+    return None if empty else planner.plan(convolution)
 
 
 def _needed(planner: Planner, convolution: Convolution) -> Plan:

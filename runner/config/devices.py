@@ -1,0 +1,120 @@
+"""On what a run computes: cards or the processor, as asked and as this machine has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from runner.config.schema import AUTO, Config, LocalCluster, server_processes, worker_processes
+from runner.engine.device import CPU, GPU
+from runner.errors import ResourceError
+from runner.kernels.gpu.discovery import BFLOAT16_CAPABILITY, NO_CARDS, Found, discover
+
+PROCESSOR = "processor"
+"""What a device is that has no card."""
+
+Look = Callable[[], Found]
+
+
+def take_devices(config: Config, look: Look = discover) -> LocalCluster:
+    """The cluster of a configuration with what it left to the machine: the type of devices, and the card of each.
+
+    look: finds cards, and is called only where one may be wanted. Raises ResourceError where a card is asked for and
+    none can be used.
+    """
+    cluster: LocalCluster = config.cluster
+    taken = cluster.device_taken or (CPU if cluster.device == CPU else None)
+    if taken == CPU:
+        return replace(cluster, device_taken=CPU)
+    found = look()
+    if taken is None:
+        taken = CPU if cluster.device == AUTO and found.obstacle else GPU
+    cluster = replace(cluster, device_taken=taken)
+    if taken == GPU and cluster.cards is None and found.cards:
+        count = devices_on_cards(config)
+        cluster = replace(cluster, cards=[found.cards[k % len(found.cards)].number for k in range(count)])
+    require_devices(replace(config, cluster=cluster), found)
+    return cluster
+
+
+def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
+    """A stored configuration as this machine can compute it, and what is other than it was, "" where nothing is.
+
+    Where ``auto`` had taken a card and there is none, the processor is taken, and the text says so. Raises
+    ResourceError for a card that was asked for.
+    """
+    found = look_at(config.cluster, look)
+    if config.cluster.device_taken != GPU or config.cluster.device != AUTO or not found.obstacle:
+        require_devices(config, found)
+        return config, ""
+    cluster = take_devices(_released(config), lambda: found)
+    return replace(config, cluster=cluster), f"it computed on a card, and here the processor does: {found.obstacle}"
+
+
+def _released(config: Config) -> Config:
+    return replace(config, cluster=replace(config.cluster, device_taken=None, cards=None))
+
+
+def look_at(cluster: LocalCluster, look: Look = discover) -> Found:
+    """The cards of this machine, unless the configuration wants none."""
+    return NO_CARDS if cluster.device == CPU else look()
+
+
+def devices_on_cards(config: Config) -> int:
+    """How many logical devices have a card where workers do."""
+    servers = server_processes(config) if config.cluster.server_device == GPU else 0
+    return worker_processes(config) + servers
+
+
+def require_devices(config: Config, found: Found) -> None:
+    """Raise ResourceError where a configuration wants cards, or a precision of them, that are not there."""
+    cluster = config.cluster
+    if cluster.device_taken != GPU:
+        return
+    if found.obstacle:
+        begun = "" if cluster.device == GPU else " with cluster.device_taken=gpu, as when the run began"
+        raise ResourceError(
+            f"cluster.device={cluster.device}{begun}: expected a card that can be used, but {found.obstacle}. "
+            "`runner doctor` says what is there; cluster.device=cpu computes without a card, to other bits"
+        )
+    numbers = [card.number for card in found.cards]
+    absent = sorted(set(cluster.cards or ()) - set(numbers))
+    if absent:
+        raise ResourceError(
+            f"cluster.cards={cluster.cards}: there is no card {', '.join(map(str, absent))}; expected numbers of "
+            f"{', '.join(f'{card.number} ({card.name})' for card in found.cards)}. Several workers may have one card"
+        )
+    slow = [card for card in found.cards if card.number in (cluster.cards or ()) and not _has_bfloat16(card.capability)]
+    if config.precision == "bfloat16" and slow:
+        raise ResourceError(
+            f"precision=bfloat16: {slow[0]} does not multiply bfloat16, which begins with compute capability "
+            f"{BFLOAT16_CAPABILITY / 10:.1f}; use precision=float32, other cluster.cards, or cluster.device=cpu"
+        )
+
+
+def _has_bfloat16(capability: int) -> bool:
+    return capability >= BFLOAT16_CAPABILITY
+
+
+def reason(cluster: LocalCluster, found: Found) -> str:
+    """Why a run computes on what it does. found: what is there now."""
+    if cluster.device != AUTO:
+        return f"cluster.device={cluster.device} asks for it"
+    if cluster.device_taken == GPU:
+        return f"cluster.device=auto takes a card where there is one, and there is {_names(found)}"
+    if found.obstacle:
+        return f"cluster.device=auto finds no card: {found.obstacle}"
+    return f"cluster.device=auto found no card when the run began; there is {_names(found)} now"
+
+
+def device_texts(devices: Mapping[str, int | None], found: Found) -> dict[str, str]:
+    """Name of each device -> what it is on this machine. devices: name -> its card, None for the processor."""
+    cards = {card.number: str(card) for card in found.cards}
+    return {
+        name: PROCESSOR if card is None else f"card {card}: {cards[card]}, driver {found.driver}"
+        for name, card in devices.items()
+    }
+
+
+def _names(found: Found) -> str:
+    return ", ".join(card.name for card in found.cards)

@@ -1,0 +1,119 @@
+"""Batch normalisation with statistics of the batch or given ones, and its gradient; with ReLU too, where an op has it.
+
+x is taken as it lies. Statistics are made in two launches, of which the second normalises: means and squared distances
+of parts of a channel, then theirs together (Chan, Golub and LeVeque 1979), always in the same order on one card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from runner.kernels.gpu.alike import arrange_alike, innermost_channels
+from runner.kernels.gpu.calls import StreamCall, in_order, launch
+from runner.kernels.gpu.channels import THREADS, Division, division, source, vector_dtype
+from runner.kernels.gpu.runtime import Argument, Runtime
+from runner.kernels.registry import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Operand,
+    Spec,
+    address_of,
+)
+
+_MOMENTS, _SUMS = 3, 2
+"""Numbers kept of a part of a channel: count, mean and squares; the sums of dy and of dy * z."""
+
+_NO_MASK = np.uintp(0)
+
+Bind = Callable[[Runtime, Attributes, Arrangement, Buffers], StreamCall]
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """Normalisation without ReLU."""
+    return [
+        training_kernel(runtime, "batch_norm"),
+        gradient_kernel(runtime, "batch_norm_gradient"),
+        _kernel(runtime, "batch_norm_inference", 0, 0, _bind_inference),
+    ]
+
+
+def training_kernel(runtime: Runtime, op: str) -> Kernel:
+    """Inputs x, gamma, beta; outputs y, mean, variance, and with ReLU the mask of what it lets through."""
+    return _kernel(runtime, op, _MOMENTS, 0, _bind_training)
+
+
+def gradient_kernel(runtime: Runtime, op: str) -> Kernel:
+    """Inputs x, gamma, mean, variance, with ReLU its mask, and dy; outputs dx, dgamma, dbeta."""
+    return _kernel(runtime, op, _SUMS, -1, _bind_gradient)
+
+
+def _kernel(runtime: Runtime, op: str, kept: int, replaced: int, bind: Bind) -> Kernel:
+    """kept: numbers of a part of a channel. replaced: the input that the first output may take the place of."""
+    arrange = partial(_arrange, runtime.processors, kept, replaced)
+    return Kernel(op, "gpu", "cuda", 0, FLOATS, arrange, partial(bind, runtime))
+
+
+def _arrange(
+    processors: int,
+    kept: int,
+    replaced: int,
+    attributes: Attributes,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    offered: Sequence[Layout | None],
+) -> Arrangement:
+    alike = arrange_alike(attributes, inputs, outputs, offered)
+    cut = division(processors, inputs[0], innermost_channels(inputs[0], alike.inputs[0]))
+    scratch = kept * cut.partials * vector_dtype(inputs[0].dtype).itemsize
+    return replace(alike, scratch_bytes=scratch, in_place=((replaced % len(inputs), 0),))
+
+
+def _bind_training(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    x, gamma, beta = map(_address, buffers.inputs)
+    y, mean, variance, *masks = map(_address, buffers.outputs)
+    (mask,) = masks or [_NO_MASK]
+    partials = np.uintp(address_of(buffers.scratch))
+    statistics = _launch(runtime, "batch_norm_moments", buffers, x, partials)
+    normalised = (x, gamma, beta, partials, y, mean, variance, mask, _epsilon(attributes, buffers))
+    return in_order([statistics, _launch(runtime, "batch_norm", buffers, *normalised)])
+
+
+def _bind_gradient(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    x, gamma, mean, variance, *masks, dy = map(_address, buffers.inputs)
+    dx, dgamma, dbeta = map(_address, buffers.outputs)
+    (mask,) = masks or [_NO_MASK]
+    partials, epsilon = np.uintp(address_of(buffers.scratch)), _epsilon(attributes, buffers)
+    summed = (x, mean, variance, mask, dy, partials, epsilon)
+    mapped = (x, gamma, mean, variance, mask, dy, partials, dx, dgamma, dbeta, epsilon)
+    sums = _launch(runtime, "batch_norm_gradient_sums", buffers, *summed)
+    return in_order([sums, _launch(runtime, "batch_norm_gradient", buffers, *mapped)])
+
+
+def _bind_inference(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    operands = (*buffers.inputs, *buffers.outputs)
+    return _launch(runtime, "batch_norm_inference", buffers, *map(_address, operands), _epsilon(attributes, buffers))
+
+
+def _launch(runtime: Runtime, name: str, buffers: Buffers, *arguments: Argument) -> StreamCall:
+    """One kernel over all of x."""
+    x = buffers.inputs[0]
+    cut: Division = division(runtime.processors, x.spec, innermost_channels(x.spec, x.layout))
+    function = runtime.function(source(x.spec.dtype), name)
+    return launch(function, cut.grid, [*arguments, *cut.arguments], threads=THREADS)
+
+
+def _address(operand: Operand) -> Argument:
+    return np.uintp(operand.address)
+
+
+def _epsilon(attributes: Attributes, buffers: Buffers) -> Argument:
+    """In the type that normalisation is computed in."""
+    return vector_dtype(buffers.inputs[0].spec.dtype).type(attributes["epsilon"])

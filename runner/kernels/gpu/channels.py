@@ -1,0 +1,120 @@
+"""How sums over channels are divided among the blocks of a card, and sums over all but the channels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner.kernels.gpu.calls import StreamCall, in_order, launch
+from runner.kernels.gpu.runtime import Argument, Runtime, Size
+from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.registry import Spec, numpy_dtype
+
+THREADS = 1024
+"""Of a block; few blocks with many threads leave few partial sums."""
+
+_LINE_BYTES = 128
+_LEAST_VALUES = 4
+"""That a thread is given before another block is started."""
+
+_BLOCKS_OF_PIXELS = 8
+"""For each processor, where a block has one channel: totals of a channel's splits cost little then."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """A tensor (outer, channels, inner) cut for blocks, in the words of ``source/channels.cu``."""
+
+    outer: int
+    channels: int
+    inner: int
+    lanes: int
+    width: int
+    rows_of_split: int
+
+    @property
+    def splits(self) -> int:
+        """Runs of outer, one at least."""
+        return max(1, -(-self.outer // self.rows_of_split))
+
+    @property
+    def partials(self) -> int:
+        """One of each split and channel."""
+        return self.splits * self.channels
+
+    @property
+    def grid(self) -> Size:
+        """Blocks of the first launch and of all that map every element."""
+        return (max(1, -(-self.channels // self.width)), self.splits, 1)
+
+    @property
+    def arguments(self) -> list[Argument]:
+        """What the sources call SHAPE."""
+        return [
+            np.int64(self.outer),
+            np.int64(self.inner),
+            *(np.int32(each) for each in (self.channels, self.lanes, self.width)),
+            np.int64(self.rows_of_split),
+            np.int32(self.splits),
+        ]
+
+
+def division(processors: int, spec: Spec, channels_last: bool) -> Division:
+    """How a tensor (N, C) or (N, C, H, W) is cut; it depends on the card, so that results are one card's."""
+    channels, pixels = spec.shape[1], math.prod(spec.shape[2:])
+    outer, inner = (spec.shape[0] * pixels, 1) if channels_last else (spec.shape[0], pixels)
+    if channels_last:
+        lanes = width = min(_power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)
+        blocks = processors
+    else:
+        lanes, width = min(_power_of_two(inner), THREADS), 1
+        blocks = _BLOCKS_OF_PIXELS * processors
+    splits = max(1, blocks // max(1, -(-channels // width)))
+    values_of_row = max(1, inner * width // lanes)
+    least = max(1, _LEAST_VALUES * (THREADS // lanes) // values_of_row)
+    return Division(outer, channels, inner, lanes, width, max(least, -(-outer // splits), 1))
+
+
+def source(dtype: str, result: str | None = None) -> str:
+    """The kernels for tensors of a dtype; result: the dtype of ``channel_totals``, by default that of vectors."""
+    computed = computed_in(dtype)
+    return text("channels", T=dtype, C=computed, R=result or computed)
+
+
+def vector_dtype(dtype: str) -> np.dtype[np.generic]:
+    """Of what there is one of for each channel, and of sums on the way."""
+    return np.dtype(computed_in(dtype))
+
+
+def sums_bytes(processors: int, x: Spec, channels_last: bool) -> int:
+    """Scratch memory of :func:`channel_sums`."""
+    return division(processors, x, channels_last).partials * vector_dtype(x.dtype).itemsize
+
+
+def channel_sums(
+    runtime: Runtime, x: Spec, channels_last: bool, address: int, scratch: int, sums: int, result: str
+) -> StreamCall:
+    """The sum of each channel of ``x``, at ``address``, to ``sums``, of dtype ``result``."""
+    cut = division(runtime.processors, x, channels_last)
+    program = source(x.dtype, result)
+    steps = (
+        ("channel_sums", cut.grid, (address, scratch)),
+        ("channel_totals", (cut.grid[0], 1, 1), (scratch, sums)),
+    )
+    return in_order(
+        [
+            launch(
+                runtime.function(program, name),
+                grid,
+                [*map(np.uintp, addresses), *cut.arguments],
+                threads=THREADS,
+            )
+            for name, grid, addresses in steps
+        ]
+    )
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(0, least - 1).bit_length()

@@ -1,0 +1,203 @@
+"""Convolution and its gradients of our own: any groups, strides, padding and float dtype.
+
+Each is a product of matrices that are gathered while it is made. The weight gradient, a small matrix of long sums, is
+cut into runs of pixels whose results are added in one order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from runner.kernels.gpu.alike import arrange_alike
+from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
+from runner.kernels.gpu.layouts import CHANNELS_LAST
+from runner.kernels.gpu.runtime import Argument, Runtime, Size
+from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.registry import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Spec,
+    address_of,
+    numpy_dtype,
+)
+
+Ints = tuple[int, ...]
+
+TILE = 64
+"""Rows and columns of a result that a block makes."""
+
+_BLOCKS = 4
+"""For each processor, that a weight gradient is cut into."""
+
+_LEAST_DEPTH, _MOST_DEPTH = 256, 1 << 16
+"""Pixels that a block adds up: enough to be worth it, few enough for float32."""
+
+_MOST_SPLITS = 1024
+_NOTHING = np.uintp(0)
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """Convolution and both gradients."""
+    weights = (partial(_arrange_weight_gradient, runtime.processors), partial(_bind_weight_gradient, runtime))
+    return [
+        Kernel("conv2d", "gpu", "cuda", 0, FLOATS, arrange_alike, partial(_bind_forward, runtime)),
+        Kernel(
+            "conv2d_input_gradient", "gpu", "cuda", 0, FLOATS, arrange_alike, partial(_bind_input_gradient, runtime)
+        ),
+        Kernel("conv2d_weight_gradient", "gpu", "cuda", 0, FLOATS, *weights),
+    ]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Shapes of x, filters and y, and how windows lie in x."""
+
+    attributes: Attributes
+    x: Ints
+    w: Ints
+    y: Ints
+    channels_last: bool
+
+    @property
+    def pixels(self) -> int:
+        """Of all examples of y."""
+        return self.y[0] * math.prod(self.y[2:])
+
+    @property
+    def taps(self) -> int:
+        """Values of a filter."""
+        return math.prod(self.w[1:])
+
+    @property
+    def groups(self) -> int:
+        """Of channels, each with its own filters."""
+        groups: int = self.attributes["groups"]
+        return groups
+
+    @property
+    def arguments(self) -> list[Argument]:
+        """What the source calls GEOMETRY."""
+        top, _, left, _ = self.attributes["padding"]
+        numbers = (
+            *self.x[1:],
+            *self.y[1:],
+            *self.w[2:],
+            *self.attributes["strides"],
+            *(top, left, self.groups, int(self.channels_last)),
+        )
+        return [np.int64(self.x[0]), *map(np.int32, numbers)]
+
+    def splits(self, processors: int) -> tuple[int, int]:
+        """Runs of pixels that a weight gradient is summed in, and the length of a run."""
+        tiles = math.prod(_grid(self.w[0] // self.groups, self.taps, self.groups))
+        wanted = min(-(-_BLOCKS * processors // tiles), -(-self.pixels // _LEAST_DEPTH))
+        most = max(1, min(_MOST_SPLITS, 65535 // self.groups))
+        wanted = min(max(1, wanted, -(-self.pixels // _MOST_DEPTH)), most)
+        depth = max(1, -(-self.pixels // wanted))
+        return max(1, -(-self.pixels // depth)), depth
+
+
+def source(dtype: str, result: str | None = None) -> str:
+    """The kernels for images of a dtype. result: of gradients of filters, by default what is computed in."""
+    computed = computed_in(dtype)
+    return text("convolution", T=dtype, C=computed, R=result or computed)
+
+
+def forward(
+    runtime: Runtime, attributes: Attributes, buffers: Buffers, bias: int = 0, residual: int = 0, relu: bool = False
+) -> StreamCall:
+    """y of the first two inputs, x and w; bias and residual are addresses, or 0."""
+    x, w = buffers.inputs[:2]
+    y = buffers.outputs[0]
+    geometry = Geometry(attributes, x.spec.shape, w.spec.shape, y.spec.shape, y.layout.tag == CHANNELS_LAST)
+    addresses = (x.address, w.address, bias, residual, y.address)
+    return launch(
+        runtime.function(source(x.spec.dtype), "conv2d"),
+        _grid(geometry.pixels, w.spec.shape[0] // geometry.groups, geometry.groups),
+        [*map(np.uintp, addresses), np.int32(relu), *geometry.arguments],
+    )
+
+
+def weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    """The first output, of the inputs dy and x, through the first bytes of scratch memory."""
+    (dy, x), dw = buffers.inputs, buffers.outputs[0]
+    geometry = _of_weight_gradient(attributes, dy.spec, x.spec, dw.spec, dw.layout)
+    splits, depth = geometry.splits(runtime.processors)
+    program = source(x.spec.dtype, dw.spec.dtype)
+    partials = np.uintp(address_of(buffers.scratch))
+    rows, columns, groups = _grid(dw.spec.shape[0] // geometry.groups, geometry.taps, geometry.groups)
+    count = math.prod(dw.spec.shape)
+    parts = launch(
+        runtime.function(program, "conv2d_weight_gradient"),
+        (rows, columns, groups * splits),
+        [np.uintp(dy.address), np.uintp(x.address), partials, np.int64(depth), *geometry.arguments],
+    )
+    total = launch(
+        runtime.function(program, "sum_of_splits"),
+        blocks_for(runtime, count),
+        [partials, np.uintp(dw.address), np.int64(count), np.int32(splits)],
+    )
+    return in_order([parts, total])
+
+
+def weight_gradient_bytes(
+    processors: int, attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], layout: Layout
+) -> int:
+    """Scratch memory of :func:`weight_gradient`."""
+    dy, x = inputs
+    geometry = _of_weight_gradient(attributes, dy, x, outputs[0], layout)
+    count, itemsize = math.prod(outputs[0].shape), numpy_dtype(computed_in(inputs[0].dtype)).itemsize
+    return geometry.splits(processors)[0] * count * itemsize
+
+
+def _arrange_weight_gradient(
+    processors: int,
+    attributes: Attributes,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    offered: Sequence[Layout | None],
+) -> Arrangement:
+    alike = arrange_alike(attributes, inputs, outputs, offered)
+    nbytes = weight_gradient_bytes(processors, attributes, inputs, outputs, alike.outputs[0])
+    return replace(alike, scratch_bytes=nbytes)
+
+
+def _of_weight_gradient(attributes: Attributes, dy: Spec, x: Spec, dw: Spec, layout: Layout) -> Geometry:
+    return Geometry(attributes, x.shape, dw.shape, dy.shape, layout.tag == CHANNELS_LAST)
+
+
+def _bind_forward(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    return forward(runtime, attributes, buffers)
+
+
+def _bind_weight_gradient(
+    runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers
+) -> StreamCall:
+    return weight_gradient(runtime, attributes, buffers)
+
+
+def _bind_input_gradient(
+    runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers
+) -> StreamCall:
+    (dy, w), dx = buffers.inputs, buffers.outputs[0]
+    geometry = Geometry(attributes, dx.spec.shape, w.spec.shape, dy.spec.shape, dx.layout.tag == CHANNELS_LAST)
+    pixels = dx.spec.shape[0] * math.prod(dx.spec.shape[2:])
+    return launch(
+        runtime.function(source(dy.spec.dtype), "conv2d_input_gradient"),
+        _grid(pixels, w.spec.shape[1], geometry.groups),
+        [*(np.uintp(operand.address) for operand in (dy, w, dx)), *geometry.arguments],
+    )
+
+
+def _grid(rows: int, columns: int, groups: int) -> Size:
+    """Blocks of a product (rows, columns) for every group."""
+    return (max(1, -(-rows // TILE)), max(1, -(-columns // TILE)), groups)

@@ -1,0 +1,138 @@
+"""Which cards and libraries there are, whether a run can use them, and what to type where it cannot.
+
+Plain data come out. The cards are those that the driver tells of, the libraries those that are installed; neither CuPy
+nor anything else is imported for it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.kernels.gpu.driver import CardFacts, DriverFacts, ask_driver
+
+INSTALL = "pip install 'runner-dataflow[gpu]'"
+"""What to type for the libraries; `pip install '.[gpu]'` in a checkout."""
+
+INSTALL_12 = (
+    "pip install 'cupy-cuda12x>=14,<15' nvidia-cublas-cu12 nvidia-cuda-nvrtc-cu12 nvidia-cudnn-cu12 "
+    "nvidia-cudnn-frontend==1.28.*"
+)
+"""The same for drivers that run no CUDA 13."""
+
+CUPY = {"cupy-cuda13x": 13, "cupy-cuda12x": 12}
+"""Distribution of CuPy -> major version of the CUDA that it is made for."""
+
+MIN_CUPY, TOO_NEW_CUPY = 14, 15
+MIN_CAPABILITY = {13: 75, 12: 70}
+"""Major version of CUDA -> the oldest compute capability that we compile for with it."""
+
+BFLOAT16_CAPABILITY = 80
+"""From here on a card multiplies bfloat16."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library that kernels of a card use.
+
+    version: of its distribution, "" where it is not installed. lacking: what a run does without it.
+    """
+
+    name: str
+    version: str
+    lacking: str
+
+    def __str__(self) -> str:
+        return self.version or f"not installed, {self.lacking}: {INSTALL}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is. obstacle: why no card can be used, and what to do about it; "" where one can."""
+
+    driver: DriverFacts
+    libraries: tuple[Library, ...]
+    obstacle: str
+
+    @property
+    def cards(self) -> tuple[CardFacts, ...]:
+        """The cards that are there, whether they can be used or not."""
+        return self.driver.cards
+
+
+NO_CARDS = Found(DriverFacts(fault="nobody looked for one"), (), "nobody looked for a card")
+"""Of a run that is to use none."""
+
+
+def discover(
+    ask: Callable[[], DriverFacts] = ask_driver, installed: Callable[[], Mapping[str, str]] | None = None
+) -> Found:
+    """Look at this machine. ask, installed: driver, and version of distributions by name, for tests."""
+    driver = ask()
+    present = (installed or _installed)()
+    return Found(driver, _libraries(present), _obstacle(driver, present))
+
+
+_DISTRIBUTIONS = {
+    "cuBLAS": (("nvidia-cublas", "nvidia-cublas-cu12"), "that of the system is looked for"),
+    "NVRTC": (("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), "that of the system is looked for"),
+    "cuDNN": (("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), "convolutions take slower kernels"),
+    "cuDNN frontend": (("nvidia-cudnn-frontend",), "convolutions take slower kernels"),
+    "NCCL": (("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "processes exchange tensors through the host"),
+}
+"""Library -> the distributions that bring it, and what a run does without."""
+
+
+def _installed() -> dict[str, str]:
+    names = [*CUPY, "cupy", *(name for names, _ in _DISTRIBUTIONS.values() for name in names)]
+    found = {}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _libraries(present: Mapping[str, str]) -> tuple[Library, ...]:
+    cupy = next((f"{present[name]} ({name})" for name in (*CUPY, "cupy") if name in present), "")
+    others = (
+        Library(library, next((present[name] for name in names if name in present), ""), lacking)
+        for library, (names, lacking) in _DISTRIBUTIONS.items()
+    )
+    return (Library("CuPy", cupy, "no card can be used"), *others)
+
+
+def _obstacle(driver: DriverFacts, present: Mapping[str, str]) -> str:
+    if driver.fault:
+        return driver.fault
+    why = _unfit_cupy(driver, [name for name in (*CUPY, "cupy") if name in present], present)
+    there = ", ".join(card.name for card in driver.cards)
+    return f"{there} cannot be used: {why}" if why else ""
+
+
+def _unfit_cupy(driver: DriverFacts, names: Sequence[str], present: Mapping[str, str]) -> str:
+    """Why the CuPy that is installed is of no use for the cards; names: its distributions."""
+    if not names:
+        return f"CuPy is not installed; {INSTALL}"
+    if len(names) > 1:
+        return f"{' and '.join(names)} are installed and overwrite each other; keep one of them"
+    (name,) = names
+    if not MIN_CUPY <= int(present[name].split(".")[0]) < TOO_NEW_CUPY:
+        return f"{name} {present[name]} is installed, expected {MIN_CUPY}.*; {INSTALL}"
+    # CuPy that was compiled here is made for the CUDA that is here.
+    cuda = CUPY.get(name, driver.cuda // 1000)
+    if driver.cuda < 1000 * cuda:
+        return (
+            f"driver {driver}, and {name} is made for {cuda}.0 and newer; update the driver, or "
+            f"`{INSTALL_12}` instead of {name}"
+        )
+    oldest = MIN_CAPABILITY.get(cuda, min(MIN_CAPABILITY.values()))
+    old = [str(card) for card in driver.cards if card.capability < oldest]
+    if old:
+        return (
+            f"{old[0]}: CUDA {cuda} compiles for {oldest / 10:.1f} and newer; let CUDA_VISIBLE_DEVICES name newer "
+            "cards only, or use cluster.device=cpu"
+        )
+    return ""

@@ -1,0 +1,89 @@
+"""What the driver of the cards tells: asked of its own library, so that nothing has to be installed or imported."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIBRARY = "libcuda.so.1"
+_MODULE_VERSION = Path("/sys/module/nvidia/version")
+_MAJOR, _MINOR = 75, 76
+"""CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
+_NO_DEVICE = 100
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """A card. number: of those that CUDA_VISIBLE_DEVICES leaves. capability: compute capability, 90 for 9.0."""
+
+    number: int
+    name: str
+    capability: int
+    memory_bytes: int
+
+    def __str__(self) -> str:
+        major, minor = divmod(self.capability, 10)
+        return f"{self.name}, compute capability {major}.{minor}, {self.memory_bytes / 2**30:.1f} GiB"
+
+
+@dataclass(frozen=True)
+class DriverFacts:
+    """release: version of the kernel module, "" where nobody tells. cuda: newest version of CUDA that the driver runs,
+    1000 major + 10 minor, 0 without a driver. fault: why there is no card, "" where there is one."""
+
+    release: str = ""
+    cuda: int = 0
+    cards: tuple[CardFacts, ...] = ()
+    fault: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.release or 'of unknown version'} for CUDA up to {self.cuda // 1000}.{self.cuda % 1000 // 10}"
+
+
+def ask_driver(library: str = LIBRARY, module_version: Path = _MODULE_VERSION) -> DriverFacts:
+    """What the driver of this machine says; no context is made, so nothing is taken of any card."""
+    release = module_version.read_text(encoding="ascii").strip() if module_version.is_file() else ""
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError as error:
+        return DriverFacts(release, fault=f"there is no NVIDIA driver: {error}")
+    try:
+        _call(driver, "cuInit", ctypes.c_uint(0))
+        cuda = _int(driver, "cuDriverGetVersion")
+        cards = tuple(_card(driver, number) for number in range(_int(driver, "cuDeviceGetCount")))
+    except _Refusal as refusal:
+        return DriverFacts(release, fault=str(refusal))
+    return DriverFacts(release, cuda, cards, "" if cards else "the driver sees no card")
+
+
+class _Refusal(Exception):
+    """The driver answered with an error."""
+
+
+def _card(driver: ctypes.CDLL, number: int) -> CardFacts:
+    device = ctypes.c_int(_int(driver, "cuDeviceGet", ctypes.c_int(number)))
+    name = ctypes.create_string_buffer(256)
+    _call(driver, "cuDeviceGetName", name, ctypes.c_int(len(name)), device)
+    memory = ctypes.c_size_t()
+    _call(driver, "cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+    major, minor = (_int(driver, "cuDeviceGetAttribute", ctypes.c_int(which), device) for which in (_MAJOR, _MINOR))
+    return CardFacts(number, name.value.decode(errors="replace"), 10 * major + minor, memory.value)
+
+
+def _int(driver: ctypes.CDLL, function: str, *arguments: Any) -> int:
+    """What a function puts where its first argument points."""
+    value = ctypes.c_int()
+    _call(driver, function, ctypes.byref(value), *arguments)
+    return value.value
+
+
+def _call(driver: ctypes.CDLL, name: str, *arguments: Any) -> None:
+    function: Callable[..., int] = getattr(driver, name)
+    status = function(*arguments)
+    if status == _NO_DEVICE:
+        raise _Refusal("the driver sees no card (CUDA_VISIBLE_DEVICES may hide them)")
+    if status:
+        raise _Refusal(f"{name} of the driver fails with CUDA error {status}; `nvidia-smi` should list the cards")

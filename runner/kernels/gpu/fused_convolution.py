@@ -1,0 +1,72 @@
+"""Convolution with bias, residual and ReLU in one launch, and both gradients of a layer in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from runner.kernels.gpu import convolution
+from runner.kernels.gpu.alike import arrange_alike, innermost_channels
+from runner.kernels.gpu.calls import StreamCall, in_order
+from runner.kernels.gpu.channels import channel_sums, sums_bytes
+from runner.kernels.gpu.runtime import Runtime
+from runner.kernels.registry import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, address_of
+
+_ALIGNMENT = 256
+"""Bytes, of parts of scratch memory."""
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """Convolution with what follows it, and its weight gradient with that of the bias."""
+    gradients = (partial(_arrange_gradients, runtime.processors), partial(_bind_gradients, runtime))
+    return [
+        Kernel("conv2d_fused", "gpu", "cuda", 0, FLOATS, _arrange_fused, partial(_bind_fused, runtime)),
+        Kernel("conv2d_weight_bias_gradient", "gpu", "cuda", 0, FLOATS, *gradients),
+    ]
+
+
+def _arrange_fused(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement:
+    alike = arrange_alike(attributes, inputs, outputs, offered)
+    residual = len(inputs) - 1
+    return replace(alike, in_place=((residual, 0),) if attributes["residual"] else ())
+
+
+def _bind_fused(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    bias = buffers.inputs[2].address if attributes["bias"] else 0
+    residual = buffers.inputs[-1].address if attributes["residual"] else 0
+    return convolution.forward(runtime, attributes, buffers, bias, residual, attributes["relu"])
+
+
+def _arrange_gradients(
+    processors: int,
+    attributes: Attributes,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    offered: Sequence[Layout | None],
+) -> Arrangement:
+    alike = arrange_alike(attributes, inputs, outputs, offered)
+    weights = _bytes_of_weights(processors, attributes, inputs, outputs, alike)
+    dy = inputs[0]
+    return replace(alike, scratch_bytes=weights + sums_bytes(processors, dy, innermost_channels(dy, alike.inputs[0])))
+
+
+def _bytes_of_weights(
+    processors: int, attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], arrangement: Arrangement
+) -> int:
+    """Of scratch memory, before that of the bias."""
+    layout = arrangement.outputs[0]
+    nbytes = convolution.weight_gradient_bytes(processors, attributes, inputs, outputs, layout)
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _bind_gradients(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    dy, db = buffers.inputs[0], buffers.outputs[1]
+    inputs, outputs = ([operand.spec for operand in operands] for operands in (buffers.inputs, buffers.outputs))
+    weights = _bytes_of_weights(runtime.processors, attributes, inputs, outputs, arrangement)
+    scratch = address_of(buffers.scratch) + weights
+    is_last = innermost_channels(dy.spec, dy.layout)
+    bias = channel_sums(runtime, dy.spec, is_last, dy.address, scratch, db.address, db.spec.dtype)
+    return in_order([convolution.weight_gradient(runtime, attributes, buffers), bias])

@@ -1,0 +1,110 @@
+"""Local response normalisation across channels, its gradient, and sums over windows of channels.
+
+Tensors are taken as they lie. The gradient is two launches, so that no power is computed once for every window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from runner.kernels.gpu.alike import arrange_alike, innermost_channels
+from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
+from runner.kernels.gpu.runtime import Argument, Runtime
+from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.registry import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Operand,
+    Spec,
+    address_of,
+    numpy_dtype,
+)
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """All of local response normalisation."""
+    forward, gradient = "local_response_normalization", "local_response_normalization_gradient"
+    window_sum = partial(_bind_window_sum, runtime)
+    return [
+        Kernel("channel_window_sum", "gpu", "cuda", 0, FLOATS, arrange_alike, window_sum),
+        Kernel(forward, "gpu", "cuda", 0, FLOATS, arrange_alike, partial(_bind_forward, runtime)),
+        Kernel(gradient, "gpu", "cuda", 0, FLOATS, _arrange_gradient, partial(_bind_gradient, runtime)),
+    ]
+
+
+def source(dtype: str) -> str:
+    """The kernels for tensors of a dtype."""
+    return text("local_response_normalization", T=dtype, C=computed_in(dtype))
+
+
+def _arrange_gradient(
+    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+) -> Arrangement:
+    alike = arrange_alike(attributes, inputs, outputs, offered)
+    return replace(alike, scratch_bytes=2 * _bytes_of_part(inputs[0]))
+
+
+def _bytes_of_part(x: Spec) -> int:
+    """Of a tensor like x, in the type that is computed in."""
+    return math.prod(x.shape) * numpy_dtype(computed_in(x.dtype)).itemsize
+
+
+def _bind_window_sum(
+    runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers
+) -> StreamCall:
+    x, y = buffers.inputs[0], buffers.outputs[0]
+    return _launch(runtime, "channel_window_sum", x, attributes["size"], (x.address, y.address))
+
+
+def _bind_forward(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    x, y = buffers.inputs[0], buffers.outputs[0]
+    numbers = (_weight(attributes), attributes["k"], -attributes["beta"])
+    addresses = (x.address, y.address)
+    return _launch(runtime, "local_response_normalization", x, attributes["size"], addresses, numbers)
+
+
+def _bind_gradient(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    (x, dy), dx = buffers.inputs, buffers.outputs[0]
+    scaled = address_of(buffers.scratch)
+    ratio = scaled + _bytes_of_part(x.spec)
+    size, weight, beta = attributes["size"], _weight(attributes), attributes["beta"]
+    made = (x.address, dy.address, scaled, ratio)
+    taken = (x.address, scaled, ratio, dx.address)
+    return in_order(
+        [
+            _launch(runtime, "response_gradient_parts", x, size, made, (weight, attributes["k"], -beta)),
+            _launch(runtime, "response_gradient", x, size, taken, (2 * weight * beta,)),
+        ]
+    )
+
+
+def _launch(
+    runtime: Runtime, name: str, x: Operand, size: int, addresses: Sequence[int], numbers: Sequence[float] = ()
+) -> StreamCall:
+    """One kernel over all elements of x. numbers: further arguments, in the type that is computed in."""
+    computed = numpy_dtype(computed_in(x.spec.dtype)).type
+    arguments: list[Argument] = [*map(np.uintp, addresses), *_shape(x, size), *map(computed, numbers)]
+    function = runtime.function(source(x.spec.dtype), name)
+    return launch(function, blocks_for(runtime, math.prod(x.spec.shape)), arguments)
+
+
+def _shape(x: Operand, size: int) -> list[Argument]:
+    """What the source calls SHAPE."""
+    shape = x.spec.shape
+    inner = 1 if innermost_channels(x.spec, x.layout) else math.prod(shape[2:])
+    return [np.int64(each) for each in (math.prod(shape), inner, shape[1], size // 2)]
+
+
+def _weight(attributes: Attributes) -> float:
+    """What the sum of squares is multiplied by."""
+    alpha: float = attributes["alpha"]
+    return alpha / attributes["size"] if attributes["divide_by_size"] else alpha

@@ -1,0 +1,62 @@
+"""Max and average pooling, and their gradients, each as a sum over the windows that see a pixel.
+
+All take images as they lie. Every result but the maximum is added up in the order of the reference kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from runner.kernels.gpu.alike import arrange_alike
+from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
+from runner.kernels.gpu.layouts import CHANNELS_LAST
+from runner.kernels.gpu.runtime import Argument, Runtime
+from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.registry import FLOATS, Arrangement, Attributes, Buffers, Kernel, numpy_dtype
+
+OPS = ("max_pool", "max_pool_gradient", "max_pool_gather", "avg_pool", "avg_pool_gradient")
+
+PACK_BYTES = 16
+"""The most that a thread reads at once."""
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """All of pooling."""
+    return [Kernel(op, "gpu", "cuda", 0, FLOATS, arrange_alike, partial(_bind, runtime, op)) for op in OPS]
+
+
+def source(dtype: str, pack: int) -> str:
+    """The kernels for images of a dtype, ``pack`` channels at a time."""
+    return f"#define PACK {pack}\n{text('pooling', T=dtype, C=computed_in(dtype))}"
+
+
+def pack_of(dtype: str, channels: int) -> int:
+    """How many of the innermost channels are read at once: 16 bytes, where all of them come in such packs."""
+    full = PACK_BYTES // numpy_dtype(dtype).itemsize
+    return full if channels % full == 0 else 1
+
+
+def _bind(runtime: Runtime, op: str, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    x_shape = attributes.get("input_shape", buffers.inputs[0].spec.shape)
+    y_shape = (buffers.inputs if op.endswith("_gradient") else buffers.outputs)[0].spec.shape
+    spec, layout = buffers.outputs[0].spec, buffers.outputs[0].layout
+    channels = x_shape[1] if layout.tag == CHANNELS_LAST else 1
+    pack = pack_of(spec.dtype, channels)
+    count = math.prod(spec.shape) // pack
+    operands = (*buffers.inputs, *buffers.outputs)
+    arguments: list[Argument] = [np.uintp(operand.address) for operand in operands]
+    arguments += [np.int64(count), *_geometry(attributes, x_shape, y_shape, channels // pack)]
+    if "count_padding" in attributes:
+        arguments.append(np.int32(attributes["count_padding"]))
+    return launch(runtime.function(source(spec.dtype, pack), op), blocks_for(runtime, count), arguments)
+
+
+def _geometry(
+    attributes: Attributes, x_shape: tuple[int, ...], y_shape: tuple[int, ...], channels: int
+) -> list[Argument]:
+    top, _, left, _ = attributes["padding"]
+    window, strides = attributes["window"], attributes["strides"]
+    return [np.int32(each) for each in (*x_shape[2:], *y_shape[2:], channels, *window, *strides, top, left)]

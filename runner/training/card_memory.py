@@ -1,0 +1,94 @@
+"""Memory of cards that a run is planned to take, and the refusal of one that they cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from runner.engine.assignment import peer_of
+from runner.engine.kernel_table import load_kernels
+from runner.engine.program_plans import ProgramPlans
+from runner.errors import ResourceError
+from runner.kernels.gpu.driver import CardFacts
+from runner.training.experiment import Experiment
+from runner.training.memory import gib, most_bytes, plans_of_device
+
+CONTEXT_BYTES = 500 << 20
+"""Of each process on a card: what its driver and libraries are assumed to keep there."""
+
+
+@dataclass(frozen=True)
+class CardMemory:
+    """Planned bytes of one card.
+
+    devices: the logical devices on it. processes: that these are in. variables: parameters and slots of the optimizer.
+    step: the largest arena of each device. moved: tensors that are fed, and that are sent.
+    """
+
+    card: int
+    devices: tuple[str, ...] = ()
+    processes: int = 1
+    variables: int = 0
+    step: int = 0
+    moved: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it, with :data:`CONTEXT_BYTES` of each process."""
+        return self.variables + self.step + self.moved + self.processes * CONTEXT_BYTES
+
+
+def planned_card_memory(experiment: Experiment, planned: ProgramPlans) -> list[CardMemory]:
+    """What a run is planned to take of every card that it uses, by the card's number."""
+    found: dict[int, CardMemory] = {}
+    for device in experiment.cluster.devices:
+        if device.card is None:
+            continue
+        plans = plans_of_device(device.name, experiment.program, planned)
+        variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
+        fed = sum(feed.spec.nbytes for plan in plans for feed in plan.feeds)
+        before = found.get(device.card, CardMemory(device.card))
+        devices = (*before.devices, device.name)
+        found[device.card] = replace(
+            before,
+            devices=devices,
+            processes=1 if experiment.program.one_process is not None else len(set(map(peer_of, devices))),
+            variables=before.variables + sum(variables.values()),
+            step=before.step + max((plan.arena_bytes for plan in plans), default=0),
+            moved=before.moved + fed + sum(plan.sent_bytes for plan in plans),
+        )
+    return [found[card] for card in sorted(found)]
+
+
+def require_card_memory(experiment: Experiment, cards: Sequence[CardFacts]) -> None:
+    """Raise ResourceError for a run that its cards cannot hold, whatever else is on them.
+
+    cards: those of this machine. Only where it may come near is anything planned, for plans take time.
+    """
+    used = {device.card for device in experiment.cluster.devices}
+    sizes = [card.memory_bytes for card in cards if card.number in used]
+    contexts = len(experiment.cluster.devices) * CONTEXT_BYTES
+    if sizes and most_bytes(experiment) + contexts > min(sizes) // 2:
+        plans = ProgramPlans(experiment.program, experiment.cluster, load_kernels())
+        require_card_fit(planned_card_memory(experiment, plans), cards)
+
+
+def require_card_fit(memory: Sequence[CardMemory], cards: Sequence[CardFacts]) -> None:
+    """Raise ResourceError, with the numbers, for the first card that would have to hold more than it has."""
+    there = {card.number: card for card in cards}
+    for each in memory:
+        card = there[each.card]
+        if each.total > card.memory_bytes:
+            raise ResourceError(
+                f"the run needs {gib(each.total)} of card {each.card} ({card.name}), which has "
+                f"{gib(card.memory_bytes)}: {len(each.devices)} device(s) in {each.processes} process(es), "
+                f"{gib(each.step)} in a step, {gib(each.variables)} of variables, {gib(each.moved)} fed and sent. Use "
+                "a smaller train.batch_size or train.eval_batch_size, more train.microbatches (parallelism=single), "
+                "fewer workers on the card (cluster.cards), precision=bfloat16, or cluster.device=cpu"
+            )
+
+
+def card_fit_text(memory: CardMemory, card: CardFacts) -> str:
+    """One line: what is needed of a card beside what it has."""
+    verdict = "" if memory.total <= card.memory_bytes else ", it cannot fit"
+    return f"memory needed {gib(memory.total)} of card {card.number} ({card}){verdict}"

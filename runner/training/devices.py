@@ -1,0 +1,105 @@
+"""The devices of a run, as its configuration wants them: of which type they are, and in how many processes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from runner.config.devices import PROCESSOR, device_texts, reason
+from runner.config.schema import AUTO, LocalCluster
+from runner.engine import op as op_table
+from runner.engine.device import (
+    CARD_LATENCY_S,
+    CARD_LINK_BYTES_PER_S,
+    GPU,
+    Cards,
+    Cluster,
+    DeviceName,
+    local_cluster,
+)
+from runner.engine.links import BYTES_PER_S_OF_MBIT
+from runner.engine.program import OneProcess, Program
+from runner.errors import ConfigError
+from runner.kernels.gpu.discovery import Found
+from runner.kernels.registry import Registry
+from runner.records.summary import Summary
+from runner.training.experiment import Experiment
+
+log = logging.getLogger(__name__)
+
+
+def cluster_of(config: LocalCluster, program: Program) -> Cluster:
+    """The devices of a program; the cost model takes cores and links as described, emulated or not."""
+    cards = cards_of(config, program.workers, program.servers)
+    described = {"cores": min(config.threads_per_worker or 1, config.cores_per_worker or 1)}
+    if cards is not None and program.one_process is not None:
+        described |= {"latency_s": CARD_LATENCY_S, "bytes_per_s": CARD_LINK_BYTES_PER_S}
+    if config.latency_ms is not None:
+        described["latency_s"] = config.latency_ms / 1e3
+    if config.bandwidth_mbit is not None:
+        described["bytes_per_s"] = config.bandwidth_mbit * BYTES_PER_S_OF_MBIT
+    return local_cluster(program.workers, program.servers, compression=config.compression, cards=cards, **described)
+
+
+def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summary:
+    """Say in the log what a run computes on and why; return the draft of its summary with the same.
+
+    Where that is a card, with the versions of its libraries too.
+    """
+    cluster = experiment.config.cluster
+    texts = device_texts({device.name: device.card for device in experiment.cluster.devices}, found)
+    why = reason(cluster, found)
+    for device, what in texts.items():
+        log.info("%s: %s%s", device, what, ", float32 products in TF32" if cluster.tf32 and what != PROCESSOR else "")
+    # A card that lies idle is no small matter.
+    idle = found.cards and cluster.device == AUTO and cluster.device_taken != GPU
+    log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
+    libraries = found.libraries if cluster.device_taken == GPU else ()
+    used = {library.name: library.version for library in libraries if library.version}
+    return replace(draft, devices=texts, device_reason=why, versions={**draft.versions, **used})
+
+
+def cards_of(config: LocalCluster, workers: int, servers: int) -> Cards | None:
+    """The cards of a run with its machine values filled in; None where it computes on the processor."""
+    if config.device_taken != GPU:
+        return None
+    assert config.cards is not None, "where a card is taken, each device has one"
+    on_cards = servers if config.server_device == GPU else 0
+    return Cards(tuple(config.cards[:workers]), tuple(config.cards[workers : workers + on_cards]), config.tf32)
+
+
+def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Program:
+    """The program with the wish to be run by one process where the configuration has it, or cards make it worth while.
+
+    There, copies go from card to card. Clients that are launched beside each other would run one by one, so they have
+    processes of their own. Raises ConfigError where that contradicts ``cluster.one_process``.
+    """
+    overlapping = any(client.deferred for client in program.clients.values())
+    if config.one_process is False and program.one_process is not None:
+        raise ConfigError(
+            f"cluster.one_process=false with parallelism={strategy}: it has one process; use cluster.one_process=null"
+        )
+    if config.one_process and overlapping and program.one_process is None:
+        raise ConfigError(
+            f"cluster.one_process=true with parallelism={strategy}: its clients overlap, and one process would run "
+            "them one by one; use cluster.one_process=null, or parallelism.virtual_time=true (parallelism=async_data)"
+        )
+    if program.one_process is not None or config.one_process is False:
+        return program
+    worth_while = config.device_taken == GPU and not overlapping and not config.emulate
+    return replace(program, one_process=OneProcess()) if config.one_process or worth_while else program
+
+
+def require_kernels(program: Program, cluster: Cluster, registry: Registry) -> None:
+    """Raise ConfigError for a node that would be on a card and has no kernel for one: a plugin's, as a rule."""
+    types = {
+        constraint: {d.type for d in cluster.devices if DeviceName.parse(d.name).matches(DeviceName.parse(constraint))}
+        for constraint in {node.device for node in program.graph}
+    }
+    for node in program.graph:
+        by_kernel = op_table.lookup(node.op).executed_by == "kernel"
+        if by_kernel and types[node.device] == {GPU} and GPU not in registry.device_types(node.op):
+            raise ConfigError(
+                f"cluster.device=gpu: node {node.name!r} is on a card, and its op {node.op!r} has kernels for "
+                f"{', '.join(sorted(registry.device_types(node.op)))} only; use cluster.device=cpu"
+            )

@@ -1,0 +1,106 @@
+"""The front end of cuDNN as far as we use it, writing down what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+NOTES = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC", "WINOGRAD")
+
+
+class NotSupportedError(Exception):
+    """As ``cudnn.cudnnGraphNotSupportedError``, which is no RuntimeError either."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One plan that is offered. fails: whether it cannot be built after all."""
+
+    name: str
+    notes: tuple[str, ...] = ()
+    workspace: int = 0
+    fails: bool = False
+
+
+@dataclass
+class FakeGraph:
+    """A graph whose plans are given."""
+
+    offered: Sequence[Engine]
+    target: dict[str, Any]
+    executed: list[tuple[str, dict[int, int], int, Any]]
+    forbidden: set[str] = field(default_factory=set)
+    selected: int = -1
+
+    def tensor(self, **told: Any) -> FakeTensor:
+        return FakeTensor(told)
+
+    def conv_fprop(self, image: FakeTensor, weight: FakeTensor, **geometry: Any) -> FakeTensor:
+        return FakeTensor(geometry)
+
+    def validate(self) -> None: ...
+
+    def build_operation_graph(self) -> None: ...
+
+    def create_execution_plans(self, modes: Sequence[str]) -> None:
+        assert modes == ["A", "FALLBACK"]
+        if not self.offered:
+            raise NotSupportedError("no engine")
+
+    def deselect_numeric_notes(self, notes: Sequence[str]) -> None:
+        self.forbidden.update(notes)
+
+    def get_execution_plan_count(self) -> int:
+        return len(self.offered)
+
+    def build_plan_at_index(self, index: int) -> None:
+        engine = self.offered[index]
+        if engine.fails or self.forbidden & set(engine.notes):
+            raise NotSupportedError("Deselecting execution plan")
+        self.selected = index
+
+    def get_workspace_size_plan_at_index(self, index: int) -> int:
+        return self.offered[index].workspace
+
+    def get_plan_name_at_index(self, index: int) -> str:
+        return self.offered[index].name
+
+    def execute(self, addresses: Mapping[int, int], workspace: int, handle: Any) -> None:
+        self.executed.append((self.offered[self.selected].name, dict(addresses), workspace, handle))
+
+
+@dataclass
+class FakeTensor:
+    """A tensor of which all may be said."""
+
+    told: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("set_"):
+            return lambda _: self
+        raise AttributeError(name)
+
+
+@dataclass
+class FakeCudnn:
+    """The module. offered: the plans of every graph."""
+
+    offered: Sequence[Engine] = ()
+    graphs: list[FakeGraph] = field(default_factory=list)
+    streams: list[tuple[Any, int]] = field(default_factory=list)
+    executed: list[tuple[str, dict[int, int], int, Any]] = field(default_factory=list)
+
+    cudnnGraphNotSupportedError = NotSupportedError  # noqa: N815 - the name that cuDNN gives it
+    heur_mode = SimpleNamespace(A="A", FALLBACK="FALLBACK")
+    numerical_note = SimpleNamespace(**{note: note for note in NOTES})
+    data_type = SimpleNamespace(FLOAT="FLOAT", DOUBLE="DOUBLE", BFLOAT16="BFLOAT16")
+
+    def pygraph(self, *, io_data_type: str, intermediate_data_type: str, compute_data_type: str, **target: Any) -> Any:
+        graph = FakeGraph(self.offered, target, self.executed)
+        self.graphs.append(graph)
+        return graph
+
+    def set_stream(self, *, handle: Any, stream: int) -> None:
+        self.streams.append((handle, stream))

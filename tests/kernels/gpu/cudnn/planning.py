@@ -1,0 +1,89 @@
+"""A cuDNN that is not there: plans that compute with the reference kernels, on the stream, between addresses."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, Convolution, Role
+from runner.kernels.reference.convolution import conv2d_input_gradient, conv2d_weight_gradient
+from runner.kernels.reference.fused_convolution import conv2d_fused
+from tests.kernels.gpu.emulation import EmulatedRuntime, EmulatedStream
+
+Array = NDArray[Any]
+
+
+@dataclass
+class ReferencePlan:
+    """See :class:`~runner.kernels.gpu.cudnn.library.Plan`. It spoils all of its workspace."""
+
+    convolution: Convolution
+    workspace_bytes: int
+
+    def enqueue(self, stream: EmulatedStream, addresses: Mapping[Role, int], workspace: int) -> None:
+        assert set(addresses) == set(self.convolution.shapes)
+        assert workspace % 256 == 0, "cuDNN's workspaces are aligned"
+        stream.put(lambda: self._compute(dict(addresses), workspace))
+
+    def _compute(self, addresses: dict[Role, int], workspace: int) -> None:
+        ctypes.memset(workspace, 0xFF, self.workspace_bytes)
+        tensors = {role: lying(address, self.convolution, role) for role, address in addresses.items()}
+        wide = {role: np.asarray(each, self._computed_in) for role, each in tensors.items()}
+        tensors[self.convolution.result][...] = computed(self.convolution, wide)
+
+    @property
+    def _computed_in(self) -> str:
+        return "float64" if self.convolution.dtype == "float64" else "float32"
+
+
+@dataclass
+class ReferencePlanner:
+    """See :class:`~runner.kernels.gpu.cudnn.library.Planner`. refuses: what it has no plan for."""
+
+    workspace_bytes: int = 131
+    refuses: Callable[[Convolution], bool] = lambda _: False
+    asked: list[Convolution] = field(default_factory=list)
+
+    def plan(self, convolution: Convolution) -> ReferencePlan | None:
+        self.asked.append(convolution)
+        return None if self.refuses(convolution) else ReferencePlan(convolution, self.workspace_bytes)
+
+
+class RuntimeWithCudnn(EmulatedRuntime):
+    """An emulated card with a planner for its cuDNN."""
+
+    planner: ReferencePlanner | None = None
+
+    def library(self, name: str) -> Any:
+        return self.planner if name == "cudnn" else None
+
+
+def lying(address: int, convolution: Convolution, role: Role) -> Array:
+    """A tensor in memory, its channels last, seen as (N, C, H, W)."""
+    n, c, h, w = convolution.shapes[role]
+    dtype = np.dtype(convolution.dtype)
+    raw = (ctypes.c_char * (n * c * h * w * dtype.itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype).reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+
+def computed(convolution: Convolution, tensors: Mapping[Role, Array]) -> Array:
+    """What a convolution gives."""
+    geometry: dict[str, Any] = {
+        "strides": convolution.strides,
+        "padding": convolution.padding,
+        "groups": convolution.x[1] // convolution.w[1],
+    }
+    if convolution.kind == FORWARD:
+        added = [tensors[role] for role in (Role.BIAS, Role.RESIDUAL) if role in tensors]
+        flags = {"bias": convolution.bias, "residual": convolution.residual, "relu": convolution.relu}
+        return np.asarray(conv2d_fused(tensors[Role.X], tensors[Role.W], *added, **flags, **geometry))
+    if convolution.kind == INPUT_GRADIENT:
+        shape = {"input_shape": convolution.x}
+        return np.asarray(conv2d_input_gradient(tensors[Role.Y], tensors[Role.W], **shape, **geometry))
+    shape = {"weight_shape": convolution.w, "dtype": tensors[Role.Y].dtype.name}
+    return np.asarray(conv2d_weight_gradient(tensors[Role.Y], tensors[Role.X], **shape, **geometry))

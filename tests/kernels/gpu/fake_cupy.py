@@ -1,0 +1,134 @@
+"""CuPy as far as our runtime uses it, writing down in order what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's. status: a cudaError."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"cudaError {status}")
+        self.status = status
+
+
+@dataclass
+class FakeCupy:
+    """The module. cards: how many there are, or the status of having none. memory: bytes that a card has."""
+
+    cards: int = 2
+    memory: int = 1 << 20
+    log: list[tuple[Any, ...]] = field(default_factory=list)
+    device: int = 0
+    fails_at_end_of_capture: bool = False
+
+    def __post_init__(self) -> None:
+        self._addresses = count(0x1000, 0x1000)
+        self.cuda = SimpleNamespace(
+            runtime=FakeCudaRuntime(self),
+            Memory=self._memory,
+            Module=lambda: FakeModule(self),
+            PinnedMemory=lambda nbytes, flags: bytearray(nbytes),
+            PinnedMemoryPointer=lambda memory, offset: memoryview(memory)[offset:],
+            Stream=lambda *, non_blocking: FakeStream(self, next(self._addresses), non_blocking),
+            Event=lambda *, disable_timing: FakeEvent(self, disable_timing),
+        )
+
+    def _memory(self, nbytes: int) -> SimpleNamespace:
+        if nbytes > self.memory:
+            raise CUDARuntimeError(2 if nbytes < 1 << 40 else 700)
+        return SimpleNamespace(ptr=next(self._addresses))
+
+
+@dataclass
+class FakeCudaRuntime:
+    """``cupy.cuda.runtime``."""
+
+    cupy: FakeCupy
+    memcpyDefault = 4  # noqa: N815 - the names that CuPy gives
+    hostAllocPortable = 1  # noqa: N815
+    hostAllocMapped = 2  # noqa: N815
+    CUDARuntimeError = CUDARuntimeError
+
+    def getDeviceCount(self) -> int:  # noqa: N802
+        if self.cupy.cards < 0:
+            raise CUDARuntimeError(-self.cupy.cards)
+        return self.cupy.cards
+
+    def getDeviceProperties(self, card: int) -> dict[str, Any]:  # noqa: N802
+        return {"name": b"A card", "major": 9, "minor": 0, "multiProcessorCount": 132}
+
+    def runtimeGetVersion(self) -> int:  # noqa: N802
+        return 13020
+
+    def setDevice(self, card: int) -> None:  # noqa: N802
+        self.cupy.device = card
+
+    def getDevice(self) -> int:  # noqa: N802
+        return self.cupy.device
+
+    def memcpyAsync(self, *told: int) -> None:  # noqa: N802
+        self.cupy.log.append(("copy", *told))
+
+    def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
+        return self.cupy.memory, 2 * self.cupy.memory
+
+
+@dataclass
+class FakeModule:
+    """Machine code on a card."""
+
+    cupy: FakeCupy
+    code: bytes = b""
+
+    def load(self, code: bytes) -> None:
+        self.code = code
+        self.cupy.log.append(("load", self.cupy.device, code))
+
+    def get_function(self, name: str) -> Any:
+        def call(grid: Any, block: Any, arguments: Any, *, stream: FakeStream) -> None:
+            self.cupy.log.append(("launch", name, grid, block, arguments, stream.ptr))
+
+        return call
+
+
+@dataclass
+class FakeStream:
+    """A stream; a graph that it captured writes down where it is launched."""
+
+    cupy: FakeCupy
+    ptr: int
+    non_blocking: bool
+
+    def begin_capture(self) -> None:
+        self.cupy.log.append(("begin capture", self.ptr))
+
+    def end_capture(self) -> Any:
+        self.cupy.log.append(("end capture", self.ptr))
+        if self.cupy.fails_at_end_of_capture:
+            raise CUDARuntimeError(901)
+        return SimpleNamespace(launch=lambda stream: self.cupy.log.append(("graph", stream.ptr)))
+
+    def wait_event(self, event: FakeEvent) -> None:
+        self.cupy.log.append(("wait", self.ptr))
+
+    def synchronize(self) -> None:
+        self.cupy.log.append(("synchronize", self.ptr))
+
+
+@dataclass
+class FakeEvent:
+    """An event."""
+
+    cupy: FakeCupy
+    disable_timing: bool
+
+    def record(self, stream: FakeStream) -> None:
+        self.cupy.log.append(("record", stream.ptr))
+
+    def synchronize(self) -> None:
+        self.cupy.log.append(("wait on host",))

@@ -1,0 +1,165 @@
+"""The runtime of real cards: what CuPy is told, without a card; what is said where there is none."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.kernels.gpu import cuda, nvrtc
+from runner.kernels.gpu.cuda import CardsError, CudaRuntime, open_cards
+from tests.kernels.gpu.fake_cupy import CUDARuntimeError, FakeCupy
+
+SOURCE = 'extern "C" __global__ void nothing() {}'
+
+
+@pytest.fixture
+def cupy() -> FakeCupy:
+    """A CuPy with two cards."""
+    return FakeCupy()
+
+
+@pytest.fixture
+def runtime(cupy: FakeCupy) -> CudaRuntime:
+    """The runtime on it."""
+    return CudaRuntime(cupy, 2, tf32=False)
+
+
+def test_without_cupy_it_is_said_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(CardsError, match=r"CuPy cannot be imported .*: pip install 'runner-dataflow\[gpu\]'"):
+        open_cards(tf32=False)
+
+
+@pytest.mark.parametrize(
+    ("cards", "message"),
+    [(-35, "CUDA finds none: cudaError 35; `runner doctor` lists"), (0, "CUDA finds none; look at CUDA_VISIBLE_DEV")],
+)
+def test_without_a_card_it_is_said_where_to_look(monkeypatch: pytest.MonkeyPatch, cards: int, message: str) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy(cards))
+    with pytest.raises(CardsError, match=message):
+        open_cards(tf32=False)
+
+
+def test_the_cards_of_the_process_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
+    found = open_cards(tf32=False)
+    assert (found.name, found.capability, found.processors) == ("A card", 90, 132)
+
+
+def test_a_card_that_is_not_there_cannot_be_used(runtime: CudaRuntime) -> None:
+    runtime.use(1)
+    for card in (-1, 2):
+        with pytest.raises(RuntimeError, match=f"card {card} was asked for; this process sees 2, from 0"):
+            runtime.use(card)
+
+
+def test_a_source_is_compiled_once_and_loaded_once_on_each_card(
+    runtime: CudaRuntime, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(nvrtc, "compiled", lambda *told: asked.append(told) or b"code")
+    for card in (0, 1, 0, 1):
+        runtime.use(card)
+        runtime.function(SOURCE, "nothing")
+    assert asked == [(SOURCE, 90)]
+    assert cupy.log == [("load", 0, b"code"), ("load", 1, b"code")]
+
+
+def test_a_launch_says_grid_block_arguments_and_stream(
+    runtime: CudaRuntime, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvrtc, "compiled", lambda *_: b"code")
+    stream, arguments = runtime.stream(), [np.uintp(16), np.int64(3)]
+    runtime.function(SOURCE, "nothing")(stream, (5, 1, 1), (256, 1, 1), arguments)
+    assert cupy.log[-1] == ("launch", "nothing", (5, 1, 1), (256, 1, 1), tuple(arguments), stream.handle)
+
+
+def test_streams_do_not_wait_for_the_default_one_and_events_keep_no_time(runtime: CudaRuntime) -> None:
+    assert runtime.stream().native.non_blocking
+    assert runtime.event().disable_timing
+
+
+def test_memory_has_the_size_that_was_asked_for(runtime: CudaRuntime) -> None:
+    assert [runtime.allocate(nbytes).nbytes for nbytes in (0, 1, 1000)] == [0, 1, 1000]
+    assert [runtime.pinned(nbytes).nbytes for nbytes in (0, 1, 1000)] == [0, 1, 1000]
+    runtime.pinned(8)[:] = 1
+
+
+def test_memory_that_is_not_there_is_an_error_of_memory(runtime: CudaRuntime) -> None:
+    with pytest.raises(MemoryError, match=r"2,000,000 bytes of memory of a card: cudaError 2"):
+        runtime.allocate(2_000_000)
+
+
+def test_another_fault_of_an_allocation_is_passed_on(runtime: CudaRuntime) -> None:
+    with pytest.raises(CUDARuntimeError, match="700"):
+        runtime.allocate(1 << 40)
+
+
+def test_copies_are_between_addresses_and_nothing_is_not_copied(runtime: CudaRuntime, cupy: FakeCupy) -> None:
+    stream = runtime.stream()
+    runtime.copy(1, 2, 3, stream)
+    runtime.copy(1, 2, 0, stream)
+    assert cupy.log == [("copy", 1, 2, 3, 4, stream.handle)]
+
+
+def test_events_order_streams(runtime: CudaRuntime, cupy: FakeCupy) -> None:
+    first, second, event = runtime.stream(), runtime.stream(), runtime.event()
+    runtime.record(event, first)
+    runtime.wait(second, event)
+    runtime.wait_on_host(event)
+    runtime.synchronize(second)
+    handles = first.handle, second.handle
+    assert cupy.log == [("record", handles[0]), ("wait", handles[1]), ("wait on host",), ("synchronize", handles[1])]
+
+
+def test_what_is_captured_is_launched_where_it_is_wanted(runtime: CudaRuntime, cupy: FakeCupy) -> None:
+    stream, other = runtime.stream(), runtime.stream()
+    runtime.capture(stream, lambda: cupy.log.append(("work",))).launch(other)
+    ptr = stream.handle
+    assert cupy.log == [("begin capture", ptr), ("work",), ("end capture", ptr), ("graph", other.handle)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_capture_whose_work_fails_is_ended(runtime: CudaRuntime, cupy: FakeCupy, fails: bool) -> None:
+    def work() -> None:
+        raise ValueError("first")
+
+    cupy.fails_at_end_of_capture = fails
+    with pytest.raises(ValueError, match="first"):
+        runtime.capture(runtime.stream(), work)
+    assert cupy.log[-1][0] == "end capture"
+
+
+def test_bytes_that_are_free(runtime: CudaRuntime) -> None:
+    assert runtime.free_bytes() == (1 << 20, 2 << 20)
+
+
+def test_libraries_that_are_not_installed_are_none(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cudnn", "cupy_backends"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert [runtime.library(name) for name in ("cudnn", "cublas")] == [None, None]
+
+
+def test_a_front_end_without_cudnn_is_no_cudnn(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    class FrontEnd:
+        def backend_version(self) -> Any:
+            raise RuntimeError("Unable to find symbol cudnnGetVersion")
+
+    monkeypatch.setitem(sys.modules, "cudnn", FrontEnd())
+    assert runtime.library("cudnn") is None
+
+
+def test_a_library_is_opened_once(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bool] = []
+    monkeypatch.setattr(cuda.cudnn, "open_library", lambda card, *, tf32: opened.append(tf32) or object())
+    assert runtime.library("cudnn") is runtime.library("cudnn")
+    assert opened == [False]
+
+
+def test_products_and_sums_are_rounded_one_by_one_unless_the_source_says_otherwise() -> None:
+    assert nvrtc.options("float x;\n", 90) == ("-arch=sm_90", "-std=c++17", "-fmad=false")
+    assert nvrtc.options("float x;\n// fmad\nfloat y;", 80)[-1] == "-fmad=true"
+    assert nvrtc.options("// fmad or not", 80)[-1] == "-fmad=false"

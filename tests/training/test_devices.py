@@ -1,0 +1,251 @@
+"""The devices of a run: every strategy is planned on cards as it is on processors, in one process where that pays."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from runner.commands.explanation.devices import plans_of
+from runner.commands.explanation.text import explain_with_memory
+from runner.config.configuration import fix_machine_values
+from runner.config.hydra_app import compose
+from runner.config.schema import Config
+from runner.engine.device import CARD_LATENCY_S, CARD_LINK_BYTES_PER_S, Cluster, local_cluster, task_of
+from runner.engine.plan import DevicePlan
+from runner.errors import ConfigError, ResourceError
+from runner.kernels.gpu.discovery import Found
+from runner.kernels.registry import Registry
+from runner.records.summary import Summary
+from runner.training import life
+from runner.training.build import build
+from runner.training.comparison import _experiments, predicted_step_s
+from runner.training.devices import cluster_of, require_kernels, tell_devices
+from runner.training.experiment import Experiment
+from tests.cards import NO_DRIVER, card, card_kernels, machine
+
+__all__ = ["card_kernels"]
+
+SMALL = ("model=mlp", "model.hidden=[8]", "tracking=none", "train.steps=3")
+STRATEGIES = {
+    "single": ("parallelism=single",),
+    "sync_data": ("parallelism=sync_data", "parallelism.workers=3"),
+    "ring": ("parallelism=sync_data", "parallelism.workers=3", "parallelism.combine=ring_all_reduce"),
+    "servers": ("parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.servers=2"),
+    "backup": ("parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"),
+    "async_data": ("parallelism=async_data",),
+    "hybrid": ("parallelism=hybrid",),
+    "model": ("parallelism=model", "parallelism.workers=2"),
+    "sandblaster": ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant"),
+}
+DRAFT = Summary("0123", "failed", "", "", "single", 1, {"python": "3"}, "", "")
+OVERLAPPING = ("backup", "async_data", "sandblaster")
+
+
+def config_on(found: Found, *overrides: str) -> Config:
+    """A small configuration with the machine values of a machine with four cores."""
+    return fix_machine_values(compose([*SMALL, *overrides]).config(), 4, lambda: found)
+
+
+def placed(found: Found, *overrides: str) -> Experiment:
+    """The experiment of a small configuration."""
+    return build(config_on(found, *overrides))
+
+
+def plans(experiment: Experiment) -> dict[str, dict[str, DevicePlan]]:
+    """Client -> task of a device -> plan."""
+    planned = plans_of(experiment)
+    return {
+        name: {task_of(device): plan for device, plan in planned.plans(client.signature).items()}
+        for name, client in experiment.program.clients.items()
+    }
+
+
+@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_is_planned_on_cards_without_knowing(strategy: str) -> None:
+    experiment = placed(machine(card()), *STRATEGIES[strategy])
+    kinds = {task_of(device.name): device.type for device in experiment.cluster.devices}
+    assert set(kinds.values()) == ({"cpu", "gpu"} if experiment.program.servers else {"gpu"})
+    assert all((kind == "gpu") == task.startswith("/job:worker") for task, kind in kinds.items())
+    if strategy != "model":  # which is placed by the rates
+        on_processor = plans(placed(NO_DRIVER, *STRATEGIES[strategy]))
+        assert {name: set(each) for name, each in plans(experiment).items()} == {
+            name: set(each) for name, each in on_processor.items()
+        }
+    for each in plans(experiment).values():
+        for task, plan in each.items():
+            assert plan.device == f"{task}/device:{kinds[task]}:0"
+
+
+@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.parametrize("strategy", ["servers", "backup", "async_data", "sandblaster"])
+def test_servers_follow_the_workers_onto_cards_if_asked(strategy: str) -> None:
+    experiment = placed(machine(card(0), card(1)), *STRATEGIES[strategy], "cluster.server_device=gpu")
+    devices = experiment.cluster.devices
+    assert len(devices) == experiment.program.workers + experiment.program.servers > experiment.program.workers
+    assert [(device.type, device.card) for device in devices] == [("gpu", k % 2) for k in range(len(devices))]
+
+
+@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_cards_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
+    on_cards, on_processor = (placed(found, *STRATEGIES[strategy]) for found in (machine(card()), NO_DRIVER))
+    assert (on_cards.program.one_process is None) == (strategy in OVERLAPPING)
+    assert (on_processor.program.one_process is None) == (strategy != "single")
+
+
+@pytest.mark.usefixtures("card_kernels")
+def test_the_number_of_processes_can_be_said() -> None:
+    apart = placed(machine(card()), *STRATEGIES["sync_data"], "cluster.one_process=false")
+    assert apart.program.one_process is None
+    together = placed(NO_DRIVER, *STRATEGIES["sync_data"], "cluster.one_process=true")
+    assert together.program.one_process is not None
+    with pytest.raises(
+        ConfigError, match=r"one_process=true with parallelism=async_data: its clients overlap, and one"
+    ):
+        placed(NO_DRIVER, "parallelism=async_data", "cluster.one_process=true")
+    with pytest.raises(
+        ConfigError, match=r"one_process=false with parallelism=single: it has one process; use cluster"
+    ):
+        placed(NO_DRIVER, "parallelism=single", "cluster.one_process=false")
+
+
+@pytest.mark.usefixtures("card_kernels")
+def test_an_emulated_network_keeps_its_processes() -> None:
+    slow = placed(machine(card()), *STRATEGIES["sync_data"], "cluster=slow_network", "cluster.emulate=true")
+    assert slow.program.one_process is None
+
+
+@pytest.mark.usefixtures("card_kernels")
+def test_links_of_cards_are_those_of_a_process_unless_they_are_described() -> None:
+    def rates(cluster: Cluster) -> tuple[float, float]:
+        return cluster.latency_s, cluster.bytes_per_s
+
+    assert rates(placed(machine(card()), *STRATEGIES["ring"]).cluster) == (CARD_LATENCY_S, CARD_LINK_BYTES_PER_S)
+    assert rates(placed(NO_DRIVER, *STRATEGIES["ring"]).cluster) == (Cluster.latency_s, Cluster.bytes_per_s)
+    told = placed(machine(card()), *STRATEGIES["ring"], "cluster.latency_ms=2", "cluster.bandwidth_mbit=8")
+    assert rates(told.cluster) == (2e-3, 1e6)
+
+
+@pytest.mark.usefixtures("card_kernels")
+def test_tf32_reaches_the_devices() -> None:
+    assert placed(machine(card()), "parallelism=single", "cluster.tf32=true").cluster.devices[0].tf32
+    assert not placed(machine(card()), "parallelism=single").cluster.devices[0].tf32
+
+
+def test_an_op_without_a_kernel_for_cards_is_named() -> None:
+    program = placed(NO_DRIVER, *STRATEGIES["servers"]).program
+    on_cards = cluster_of(config_on(machine(card()), *STRATEGIES["servers"]).cluster, program)
+    with pytest.raises(
+        ConfigError, match=r"device=gpu: node 'replica_0/.*' is on a card, and its op '\w+' has kernels"
+    ):
+        require_kernels(program, on_cards, Registry())
+    require_kernels(program, local_cluster(2, servers=2), Registry())
+
+
+@pytest.mark.usefixtures("card_kernels")
+def test_steps_are_compared_on_the_same_devices() -> None:
+    experiment = placed(machine(card(0), card(1)), *STRATEGIES["model"])
+    slow = placed(NO_DRIVER, *STRATEGIES["model"])
+    assert predicted_step_s(experiment)["single"] < predicted_step_s(slow)["single"]
+
+
+@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.parametrize("apart", [False, True])
+def test_steps_are_measured_on_the_cards_and_in_the_processes_of_the_run(apart: bool) -> None:
+    asked = f"cluster.one_process={'false' if apart else 'null'}"
+    experiment = placed(machine(card(0), card(1)), *STRATEGIES["model"], asked)
+    found = dict(_experiments(experiment))
+    assert {name: [device.card for device in each.cluster.devices] for name, each in found.items()} == {
+        "model": [0, 1],
+        "single": [0],
+        "sync_data": [0, 1],
+    }
+    together = {name: each.program.one_process is not None for name, each in found.items()}
+    assert together == {"model": not apart, "single": True, "sync_data": not apart}
+
+
+@pytest.mark.usefixtures("card_kernels")
+def test_a_placement_of_processors_holds_on_cards(tmp_path: Path) -> None:
+    found = placed(NO_DRIVER, *STRATEGIES["model"]).settled
+    assert found is not None
+    found.placement.write(tmp_path / "placement.json")
+    given = f"parallelism.placement={tmp_path / 'placement.json'}"
+    again = placed(machine(card()), *STRATEGIES["model"], given).settled
+    assert again is not None
+    assert {layer: task_of(device) for layer, device in again.placement.layers.items()} == {
+        layer: task_of(device) for layer, device in found.placement.layers.items()
+    }
+    assert all(device.endswith("/device:gpu:0") for device in again.placement.layers.values())
+
+
+@pytest.mark.usefixtures("card_kernels")
+def test_log_and_summary_say_what_computes_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    here = machine(card())
+    with caplog.at_level(logging.INFO, "runner"):
+        told = tell_devices(placed(here, "parallelism=single", "cluster.tf32=true"), here, DRAFT)
+    assert told.devices == {
+        "/job:worker/task:0/device:gpu:0": "card 0: Big Card, compute capability 9.0, 80.0 GiB, driver 580.1 for "
+        "CUDA up to 13.0"
+    }
+    assert told.device_reason == "cluster.device=auto takes a card where there is one, and there is Big Card"
+    assert told.versions == {"python": "3", "CuPy": "14.2.0 (cupy-cuda13x)"}
+    assert "for CUDA up to 13.0, float32 products in TF32\n" in caplog.text
+    assert f"devices: {told.device_reason}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "overrides", "level"),
+    [
+        ("CuPy is not installed", (), logging.WARNING),
+        ("CuPy is not installed", ("cluster.device=cpu",), logging.INFO),
+    ],
+)
+def test_a_card_that_lies_idle_is_warned_of(
+    obstacle: str, overrides: tuple[str, ...], level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = machine(card(), obstacle=obstacle)
+    experiment = placed(here, "parallelism=single", *overrides)
+    with caplog.at_level(logging.INFO, "runner"):
+        told = tell_devices(experiment, here, DRAFT)
+    assert told.devices == {"/job:worker/task:0/device:cpu:0": "processor"}
+    assert told.versions == DRAFT.versions
+    assert caplog.records[-1].levelno == level
+
+
+def test_a_run_leaves_its_devices_in_its_summary(tmp_path: Path) -> None:
+    summary = life.run(config_on(NO_DRIVER, "parallelism=single"), tmp_path / "run", overrides=())
+    assert summary.devices == {"/job:worker/task:0/device:cpu:0": "processor"}
+    assert summary.device_reason.startswith("cluster.device=auto f")
+
+
+def test_a_run_of_a_card_that_is_gone_is_refused_before_its_directory_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_on(machine(card()), "parallelism=single")
+    monkeypatch.setattr("runner.training.life.look_at", lambda cluster: NO_DRIVER)
+    with pytest.raises(ResourceError, match=r"device_taken=gpu, as when the run began: expected a card"):
+        life.run(config, tmp_path / "run", overrides=())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("card_kernels")
+def test_explain_shows_devices_and_cards() -> None:
+    here = machine(card())
+    text, _, on_cards = explain_with_memory(config_on(here, *STRATEGIES["sync_data"]), here)
+    assert (
+        "\ndevices                 3 on card 0: Big Card, compute capability 9.0, 80.0 GiB, driver 580.1 for CUDA up "
+        "to 13.0; in one process\nchosen because          cluster.device=auto takes a card" in text
+    )
+    assert "\nfloat32 products        float32\n" in text
+    assert "\n/job:worker/task:2/device:gpu:0 " in text
+    assert "\ncard  devices  processes  variables  step  fed and sent  contexts  MiB in all\n   0        3 " in text
+    assert "GiB of card 0 (Big Card, compute capability 9.0, 80.0 GiB)\n" in text
+    (on_card,) = on_cards
+    assert (on_card.card, len(on_card.devices), on_card.processes) == (0, 3, 1)
+    text, _, on_cards = explain_with_memory(config_on(NO_DRIVER, *STRATEGIES["sync_data"]), NO_DRIVER)
+    assert "\ndevices                 3 on processor; a process each\nchosen because" in text
+    assert on_cards == []
+    assert "\ncard " not in text
