@@ -109,8 +109,7 @@ class Geometry:
 def source(dtype: str, result: str | None = None) -> str:
     """The kernels for images of a dtype. result: of gradients of filters, by default what is computed in."""
     computed = computed_in(dtype)
-    # Products may be contracted to fused multiply-adds.
-    return f"// fmad\n{text('convolution', T=dtype, C=computed, R=result or computed)}"
+    return text("convolution", T=dtype, C=computed, R=result or computed)
 
 
 def forward(

@@ -10,7 +10,9 @@ from runner.kernels.gpu import (
     arithmetic,
     batch_normalization,
     comparison,
+    convolution,
     elementwise,
+    fused_convolution,
     fused_linear,
     fused_normalization,
     indexing,
@@ -25,6 +27,7 @@ from runner.kernels.gpu import (
     softmax,
     structural,
 )
+from runner.kernels.gpu.cudnn import convolution as cudnn_convolution
 from runner.kernels.gpu.platform import CardPlatform
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.registry import Registry
@@ -34,7 +37,10 @@ MODULES: tuple[ModuleType, ...] = (
     arithmetic,
     batch_normalization,
     comparison,
+    convolution,
+    cudnn_convolution,
     elementwise,
+    fused_convolution,
     fused_linear,
     fused_normalization,
     indexing,

@@ -104,3 +104,11 @@ def test_what_is_no_number_passes_the_relu(runtime: EmulatedRuntime) -> None:
     y, _, _, mask = _found(runtime, "batch_norm_relu", [x, np.ones(2, np.float32), np.zeros(2, np.float32)], None)
     assert np.isnan(y[:, 1]).all()
     assert mask.tolist() == [[False, False], [True, False]]
+
+
+@pytest.mark.parametrize("layouts", [None, CHANNELS_LAST])
+def test_what_is_no_number_stays_in_its_channel(runtime: EmulatedRuntime, layouts: str | None) -> None:
+    for op in ("batch_norm_relu", "batch_norm_relu_gradient"):
+        inputs = _inputs(op, (2, 3, 5, 4), "float32")
+        inputs[0][0, 0] = np.nan
+        _check(runtime, op, inputs, layouts)

@@ -183,10 +183,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_inference(const
     normalise(x, y, 0, at, mean[at.channel], gamma[at.channel] / deviation, beta[at.channel]);
 }
 
-// The gradient that arrives, where the mask lets it through.
-__device__ __forceinline__ C arriving(const T *dy, const bool *mask, int64 place) {
-    C given = (C)dy[place];
-    return mask && !mask[place] ? (C)0 : given;
+// Four values of x and of the gradient that arrives, where the mask lets it through. All are asked for before one is
+// waited for.
+__device__ __forceinline__ void read_ahead(C *values, C *gradients, const T *x, const T *dy, const bool *mask,
+                                           Walk &at) {
+    bool passed[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        values[k] = at.more() ? (C)x[at.here()] : (C)0;
+        gradients[k] = at.more() ? (C)dy[at.here()] : (C)0;
+        passed[k] = true;
+        if (mask) passed[k] = at.more() ? mask[at.here()] : false;
+        at.next();
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) gradients[k] = passed[k] ? gradients[k] : (C)0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_gradient_sums(const T *x, const C *mean, const C *variance, const bool *mask, const T *dy,
@@ -197,12 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_gradient_sums(c
     C inverse = 1 / deviation;
     while (at.more()) {
         C values[4], gradients[4];
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            values[k] = at.more() ? (C)x[at.here()] : (C)0;
-            gradients[k] = at.more() ? arriving(dy, mask, at.here()) : (C)0;
-            at.next();
-        }
+        read_ahead(values, gradients, x, dy, mask, at);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             total.dy += gradients[k];
@@ -227,12 +233,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_gradient(const 
     C factor = gamma[at.channel] * inverse;
     while (at.more()) {
         C values[4], gradients[4];
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            values[k] = at.more() ? (C)x[at.here()] : (C)0;
-            gradients[k] = at.more() ? arriving(dy, mask, at.here()) : (C)0;
-            at.next();
-        }
+        read_ahead(values, gradients, x, dy, mask, at);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             C z = (values[k] - centre) * inverse;

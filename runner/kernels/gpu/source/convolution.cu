@@ -1,3 +1,4 @@
+// fmad
 // Convolution and its two adjoints, each as a product of matrices (M, K) and (K, N) for every group. The matrices are
 // never in memory: a block gathers tiles of them from images and filters, TILE x DEPTH and DEPTH x TILE at a time.
 // x: (examples, channels, height, width); filters: (outputs, channels / groups, window_rows, window_columns); y:
@@ -75,7 +76,7 @@ struct Group {
 
 // What an index of one axis of a matrix says of a place in a tensor: its offset, and its row and column in a grid `step`
 // times as fine as that of the tensor. What is outside of the tensor or between its lines is zero.
-struct Spot {
+struct alignas(16) Spot {
     int64 offset;
     int row, column;
 };
@@ -101,14 +102,39 @@ struct View {
 // Of a tensor in which offsets say everything.
 __device__ __forceinline__ View flat(const T *data) { return {data, 1, 1, 1, 1, 0, 0}; }
 
+// The values of a tile that a thread brings, and where each belongs. by_depth: neighbouring threads bring neighbours along
+// K, else along the other axis.
+#define HELD (TILE * DEPTH / THREADS)
+
+__device__ __forceinline__ int across_of(int value, bool by_depth) {
+    int index = threadIdx.x + value * THREADS;
+    return by_depth ? index / DEPTH : index % TILE;
+}
+__device__ __forceinline__ int depth_of(int value, bool by_depth) {
+    int index = threadIdx.x + value * THREADS;
+    return by_depth ? index % DEPTH : index / TILE;
+}
+
+__device__ __forceinline__ void gather(C *values, const View &view, const Spot *across, const Spot *depth,
+                                       bool by_depth) {
+#pragma unroll
+    for (int v = 0; v < HELD; ++v) values[v] = view.at(across[across_of(v, by_depth)], depth[depth_of(v, by_depth)]);
+}
+
+// Four more than the tile, so that columns do not share a bank and four neighbours are still read at once.
+#define PITCH (TILE + 4)
+
+__device__ __forceinline__ void keep(C (*tile)[PITCH], const C *values, bool by_depth) {
+#pragma unroll
+    for (int v = 0; v < HELD; ++v) tile[depth_of(v, by_depth)][across_of(v, by_depth)] = values[v];
+}
+
 // Multiplies one tile. The problem says what the matrices are: a and b, what each index of m, k and n says of places in
-// them, and what is done with a result. by_depth: neighbouring threads gather neighbours along K, else along M or N;
-// across: they have neighbours along N of the result, else along M.
+// them, and what is done with a result. across: neighbouring threads have neighbours along N of the result, else along M.
 template <typename Problem>
 __device__ void multiply(const Problem &problem, int64 k_begin, int64 k_end, bool a_by_depth, bool b_by_depth,
                          bool across) {
-    // Four more, so that columns do not share a bank and four neighbours are still read at once.
-    __shared__ C a_tile[DEPTH][TILE + 4], b_tile[DEPTH][TILE + 4];
+    __shared__ C a_tile[DEPTH][PITCH], b_tile[DEPTH][PITCH];
     __shared__ Spot a_m[TILE], a_k[DEPTH], b_k[DEPTH], b_n[TILE];
     int thread = threadIdx.x;
     int64 m_first = (int64)blockIdx.x * TILE, n_first = (int64)blockIdx.y * TILE;
@@ -126,16 +152,11 @@ __device__ void multiply(const Problem &problem, int64 k_begin, int64 k_end, boo
             b_k[thread] = is_there ? problem.b_k(k_first + thread) : nowhere();
         }
         __syncthreads();
-#pragma unroll
-        for (int i = thread; i < TILE * DEPTH; i += THREADS) {
-            int m = a_by_depth ? i / DEPTH : i % TILE, k = a_by_depth ? i % DEPTH : i / TILE;
-            a_tile[k][m] = problem.a.at(a_m[m], a_k[k]);
-        }
-#pragma unroll
-        for (int i = thread; i < TILE * DEPTH; i += THREADS) {
-            int n = b_by_depth ? i / DEPTH : i % TILE, k = b_by_depth ? i % DEPTH : i / TILE;
-            b_tile[k][n] = problem.b.at(b_n[n], b_k[k]);
-        }
+        C a_values[HELD], b_values[HELD];
+        gather(a_values, problem.a, a_m, a_k, a_by_depth);
+        gather(b_values, problem.b, b_n, b_k, b_by_depth);
+        keep(a_tile, a_values, a_by_depth);
+        keep(b_tile, b_values, b_by_depth);
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < DEPTH; ++k)
