@@ -57,7 +57,8 @@ def heading(store: Store, command: str) -> str:
             "captured as one CUDA graph (graph), and compiled (reduce-overhead, max-autotune).",
             "tf32: float32 whose products have factors of 10 bits; bfloat16: automatic mixed precision.",
             "Limit: multiply-adds over the rate of PyTorch's matrix product of 8192x8192, and for the step optimizer "
-            "bytes over the bandwidth of a copy, both measured in the same call. Memory: what a step takes of the card as planned and allocated, and the most that PyTorch had reserved.",
+            "bytes over the bandwidth of a copy, both measured in the same call.",
+            "Memory: what a step takes of the card, as planned and allocated; the most that PyTorch had reserved.",
             f"Losses: of the first {LOSSES} steps, compared with ours ({tolerances}).",
         ]
     )

@@ -94,7 +94,7 @@ def iterated(
     saved: Weights | None = None,
     cards: bool = False,
 ) -> Course:
-    """Make iterations from the initial values, or from those saved. cards: whether all devices are on the first card."""
+    """Make iterations from the initial values, or from those saved. cards: as of :func:`session_of`."""
     with session_of(strategy, task, registry, interleaving, cards=cards) as (program, session):
         session.run("init") if saved is None else session.run("restore", feeds=saved)
         conductor = program.conduct(session)

@@ -13,9 +13,6 @@ from runner.kernels.gpu.channels import channel_sums, sums_bytes
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.registry import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, address_of
 
-_ALIGNMENT = 256
-"""Bytes, of parts of scratch memory."""
-
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Convolution with what follows it, and its weight gradient with that of the bias."""
@@ -48,25 +45,15 @@ def _arrange_gradients(
     offered: Sequence[Layout | None],
 ) -> Arrangement:
     alike = arrange_alike(attributes, inputs, outputs, offered)
-    weights = _bytes_of_weights(processors, attributes, inputs, outputs, alike)
-    dy = inputs[0]
-    return replace(alike, scratch_bytes=weights + sums_bytes(processors, dy, innermost_channels(dy, alike.inputs[0])))
-
-
-def _bytes_of_weights(
-    processors: int, attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], arrangement: Arrangement
-) -> int:
-    """Of scratch memory, before that of the bias."""
-    layout = arrangement.outputs[0]
-    nbytes = convolution.weight_gradient_bytes(processors, attributes, inputs, outputs, layout)
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    dy, layout = inputs[0], alike.outputs[0]
+    weights = convolution.weight_gradient_bytes(processors, attributes, inputs, outputs, layout)
+    bias = sums_bytes(processors, dy, innermost_channels(dy, alike.inputs[0]))
+    # One after the other, in the same memory.
+    return replace(alike, scratch_bytes=max(weights, bias))
 
 
 def _bind_gradients(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
     dy, db = buffers.inputs[0], buffers.outputs[1]
-    inputs, outputs = ([operand.spec for operand in operands] for operands in (buffers.inputs, buffers.outputs))
-    weights = _bytes_of_weights(runtime.processors, attributes, inputs, outputs, arrangement)
-    scratch = address_of(buffers.scratch) + weights
-    is_last = innermost_channels(dy.spec, dy.layout)
+    is_last, scratch = innermost_channels(dy.spec, dy.layout), address_of(buffers.scratch)
     bias = channel_sums(runtime, dy.spec, is_last, dy.address, scratch, db.address, db.spec.dtype)
     return in_order([convolution.weight_gradient(runtime, attributes, buffers), bias])

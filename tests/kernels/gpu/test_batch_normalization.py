@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from runner.kernels.gpu import batch_normalization, fused_normalization
-from runner.kernels.gpu.channels import division
+from runner.kernels.gpu.channels import THREADS, division
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import Array, drawn, reference, registry_of, require_close, run_op
@@ -79,6 +79,15 @@ def test_parts_of_channels(runtime: EmulatedRuntime, shape: tuple[int, ...], lay
 def test_more_than_one_part_is_tested() -> None:
     for shape, last in [((33, 5, 8, 9), False), ((17, 5, 13, 11), True)]:
         assert division(EmulatedRuntime.processors, Shaped(shape, "float32"), last).splits > 1
+
+
+def test_more_parts_than_rows_of_threads(compiled_sources: Path) -> None:
+    card = EmulatedRuntime(compiled_sources)
+    card.processors = 20
+    shape = (1200, 64)
+    cut = division(card.processors, Shaped(shape, "bfloat16"), channels_last=True)
+    assert cut.splits > THREADS // cut.width
+    _check(card, "batch_norm_gradient", _inputs("batch_norm_gradient", shape, "bfloat16"), None)
 
 
 def test_either_order_of_threads_gives_the_same(compiled_sources: Path, runtime: EmulatedRuntime) -> None:
