@@ -15,7 +15,7 @@
 template <int AHEAD>
 struct Walk {
     int channel, step, rows_apart;
-    int64 row, last_row, pixel, first_pixel, last_pixel, pixel_distance, row_distance, start;
+    int64 row, last_row, pixel, first_pixel, last_pixel, pixel_distance, row_distance, start, apart;
 
     __device__ __forceinline__ Walk(int64 rows, int64 pixels, int channels, int lanes, int last, int64 run) {
         int lane = threadIdx.x % lanes, line = threadIdx.x / lanes, lines = THREADS / lanes;
@@ -29,6 +29,7 @@ struct Walk {
         step = last ? lines : lanes;
         pixel_distance = last ? channels : 1;
         row_distance = channels * pixels;
+        apart = step * pixel_distance;
         start = last ? channel : channel * pixels;
         if (channel >= channels || pixel >= last_pixel) row = last_row;
     }
@@ -37,7 +38,6 @@ struct Walk {
     // How far the next ones can be from the first of them, in pixels.
     __device__ __forceinline__ int room() const { return (int)min(last_pixel - pixel, (int64)AHEAD * THREADS); }
     __device__ __forceinline__ int64 here() const { return row * row_distance + start + pixel * pixel_distance; }
-    __device__ __forceinline__ int64 apart() const { return step * pixel_distance; }
     __device__ __forceinline__ void next() {
         pixel += AHEAD * step;
         if (pixel < last_pixel) return;
@@ -102,16 +102,19 @@ __device__ __forceinline__ bool speaks(int channel, int channels, int width) {
 // How many channels a block has.
 __device__ __forceinline__ int width_of(int lanes, int last) { return last ? lanes : 1; }
 
-// The next values of a thread, zeros where there are no more of them; returns how many there are.
+// The next values of a thread, zeros where there are no more of them; returns how many there are. The first is read
+// again in the place of one that is not there, so that no branch keeps the others waiting.
 template <int AHEAD>
 __device__ __forceinline__ int read(C *values, const T *x, const Walk<AHEAD> &at) {
     int count = 0, room = at.room();
-    int64 here = at.here(), apart = at.apart();
+    const T *first = x + at.here(), *next = first;
 #pragma unroll
     for (int k = 0; k < AHEAD; ++k) {
         bool is_there = k * at.step < room;
-        values[k] = is_there ? (C)x[here + k * apart] : (C)0;
+        C value = (C)*(is_there ? next : first);
+        values[k] = is_there ? value : (C)0;
         count += is_there;
+        next += at.apart;
     }
     return count;
 }
@@ -159,15 +162,15 @@ __device__ __forceinline__ void normalise(const T *x, T *y, bool *mask, Walk<8> 
     for (; at.more(); at.next()) {
         C values[8];
         int count = read(values, x, at);
-        int64 here = at.here(), apart = at.apart();
+        int64 place = at.here();
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-            if (k >= count) continue;
             C value = (values[k] - mean) * factor + shift;
-            if (mask) mask[here + k * apart] = value > 0;
+            if (mask && k < count) mask[place] = value > 0;
             // Asked like this NaN stays NaN.
             if (mask && value <= 0) value = 0;
-            y[here + k * apart] = (T)value;
+            if (k < count) y[place] = (T)value;
+            place += at.apart;
         }
     }
 }
@@ -201,9 +204,12 @@ __device__ __forceinline__ int read_both(C *values, C *gradients, const T *x, co
     read(gradients, dy, at);
     if (!mask) return count;
     bool passes[4];
-    int64 here = at.here(), apart = at.apart();
+    const bool *first = mask + at.here(), *next = first;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) passes[k] = k < count ? mask[here + k * apart] : false;
+    for (int k = 0; k < 4; ++k) {
+        passes[k] = *(k < count ? next : first);
+        next += at.apart;
+    }
 #pragma unroll
     for (int k = 0; k < 4; ++k) gradients[k] = passes[k] ? gradients[k] : (C)0;
     return count;
@@ -244,12 +250,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_gradient(const 
     for (; at.more(); at.next()) {
         C values[4], gradients[4];
         int there = read_both(values, gradients, x, dy, mask, at);
-        int64 here = at.here(), apart = at.apart();
+        int64 place = at.here();
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            if (k >= there) continue;
             C z = (values[k] - centre) * inverse;
-            dx[here + k * apart] = (T)((gradients[k] - mean_dy - z * mean_dy_z) * factor);
+            if (k < there) dx[place] = (T)((gradients[k] - mean_dy - z * mean_dy_z) * factor);
+            place += at.apart;
         }
     }
 }
