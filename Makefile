@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# What runs on a card takes the environment that is there, so that it runs where nothing can be fetched.
+CARD_PYTHON = $(firstword $(wildcard $(BIN)/python) $(PYTHON))
 CASE = $(firstword $(ARGS))
 MEASURED = $(strip $(if $(filter collectives%,$(CASE)),COLLECTIVES,$(if $(filter overlap%,$(CASE)),OVERLAP,\
 	$(if $(filter backup,$(CASE)),BACKUP,$(if $(filter tracking,$(CASE)),TRACKING,RESULTS)))))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check docs bench bench-peers clean
+.PHONY: help run test check docs bench bench-peers gpu gpu-bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,6 +34,12 @@ bench: $(VENV)/.installed-dev  ## measure training steps, or ARGS=collectives, o
 
 bench-peers: $(VENV)/.installed-dev  ## install the frameworks to compare with (ARGS="jax" chooses)
 	$(BIN)/python -m benchmarks peers $(ARGS)
+
+gpu:  ## test kernels, strategies and training on a card (ARGS="..." goes to pytest)
+	$(CARD_PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir tests/gpu tests/gpu --on=card $(ARGS)
+
+gpu-bench:  ## measure training steps on a card against PyTorch, into benchmarks/results/, in 9 minutes
+	$(CARD_PYTHON) -m benchmarks gpu $(ARGS)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -18,9 +18,9 @@ from typing import Any
 
 from benchmarks.alternate import SETTLING
 from benchmarks.cases import CASES
+from benchmarks.cells import markdown
 from benchmarks.environments import ROOT
 from benchmarks.experiments import configuration
-from benchmarks.table import markdown
 from runner.cores import usable_cores
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import git_commit, processor, step_time

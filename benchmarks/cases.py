@@ -65,14 +65,24 @@ _MNIST = (1, 28, 28)
 _CIFAR = (3, 32, 32)
 _IMAGENET = (3, 224, 224)
 _RESNET = ("model=resnet_cifar", "model.unit=preactivation")
-_BOTH = ("float32", "bfloat16")
+PRECISIONS = ("float32", "bfloat16")
+"""Of processors."""
 
 _ALL = (
     Case(
-        "alexnet", ("model=alexnet_benchmark",), _IMAGENET, 1000, batch=32, turn=3, precisions=_BOTH, learning_rate=1e-4
+        "alexnet",
+        ("model=alexnet_benchmark",),
+        _IMAGENET,
+        1000,
+        batch=32,
+        turn=3,
+        precisions=PRECISIONS,
+        learning_rate=1e-4,
     ),
     Case("overfeat", ("model=overfeat_benchmark",), (3, 231, 231), 1000, batch=16, turn=2, learning_rate=1e-5),
-    Case("vgg_a", ("model=vgg_a_benchmark",), _IMAGENET, 1000, batch=8, turn=2, precisions=_BOTH, learning_rate=1e-5),
+    Case(
+        "vgg_a", ("model=vgg_a_benchmark",), _IMAGENET, 1000, batch=8, turn=2, precisions=PRECISIONS, learning_rate=1e-5
+    ),
     Case("googlenet", ("model=googlenet_benchmark",), _IMAGENET, 1000, batch=16, turn=2, learning_rate=1e-5),
     Case("resnet20", (*_RESNET, "model.depth=20"), _CIFAR, 10, batch=128, turn=4, learning_rate=0.01),
     Case("resnet110", (*_RESNET, "model.depth=110"), _CIFAR, 10, batch=128, turn=2, learning_rate=0.002),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.cells import NOTHING, markdown, milliseconds, ratio
 from benchmarks.collectives import LARGE, ExchangeResult
 from benchmarks.exchange_protocol import RING
 from benchmarks.results import SubjectResult
-from benchmarks.table import NOTHING, markdown, milliseconds, ratio
 
 _UNITS = ((1 << 20, "MiB"), (1 << 10, "KiB"))
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cases import CASES
+from benchmarks.cases import CASES, PRECISIONS
 from benchmarks.collectives import COLLECTIVE_CASES
 from benchmarks.compare import Settings
 from benchmarks.environments import REQUIREMENTS
 from benchmarks.overlap import OVERLAP_CASES
 from benchmarks.protocol import PHASES
-from benchmarks.results import TOLERANCES
 from benchmarks.scaling import SCALING_CASES
 from benchmarks.strategies import STRATEGY_CASES
 from benchmarks.subjects import PEERS, SubjectSpec
@@ -54,13 +53,13 @@ def parse(arguments: Sequence[str]) -> Options:
     add("--rounds", type=_count, default=Settings.rounds, help="turns that every subject has in a phase")
     add("--steps", type=_count, help="runs in a turn; a number of each case's own by default")
     add("--threads", type=_count, default=usable_cores(), help="of every subject; as many as cores by default")
-    add("--precision", type=_words, help=f"some of: {', '.join(TOLERANCES)}; each case's own by default")
+    add("--precision", type=_words, help=f"some of: {', '.join(PRECISIONS)}; each case's own by default")
     add("--phases", type=_words, default=PHASES, help=f"some of: {', '.join(PHASES)}")
     add("--output", type=Path, metavar="FILE", help="write the tables there, after every case")
     add("--json", type=Path, metavar="FILE", help="write every single time there, after every case")
     given = parser.parse_args(arguments)
     wanted = _choice(parser, "CASE", given.cases, [name for name in NAMES if name not in HIDDEN], NAMES)
-    precisions = given.precision and _members(parser, "--precision", given.precision, tuple(TOLERANCES))
+    precisions = given.precision and _members(parser, "--precision", given.precision, PRECISIONS)
     return Options(
         wanted,
         _chosen_peers(parser, given.subjects),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.alternate import SETTLING
+from benchmarks.cells import markdown, milliseconds
 from benchmarks.overlap import WAYS, OverlapResult
 from benchmarks.results import LOSSES
-from benchmarks.table import markdown, milliseconds
 
 
 def overlap_section(results: Sequence[OverlapResult]) -> str:

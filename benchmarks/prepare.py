@@ -6,20 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cases import Case
-from benchmarks.description import describe
 from benchmarks.experiments import opened, timed_experiment
-from benchmarks.problem import Layer, Problem
-from runner.engine import ops
-from runner.engine.graph import Graph
-from runner.engine.network import NetworkBuilder
-from runner.engine.variables import Variables
+from benchmarks.network import forward_layers, random_batch
+from benchmarks.problem import Problem
+from runner.training.build import task_of
 from runner.training.experiment import Experiment
-
-_SEED = 0
 
 
 def prepare(case: Case, folder: Path, *, threads: int, precision: str) -> Problem:
@@ -28,7 +22,7 @@ def prepare(case: Case, folder: Path, *, threads: int, precision: str) -> Proble
     Description and initial values are those of the float32 network, whatever the precision.
     """
     experiment = timed_experiment(case.overrides(threads=threads, precision="float32"))
-    layers, trainable = forward_layers(experiment, case.batch)
+    layers, trainable = forward_layers(task_of(experiment.config, experiment.facts))
     problem = Problem(
         folder,
         layers,
@@ -44,32 +38,11 @@ def prepare(case: Case, folder: Path, *, threads: int, precision: str) -> Proble
     return problem
 
 
-def forward_layers(experiment: Experiment, batch: int) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """The layers of the experiment's network in training, and the names of its trainable variables."""
-    config: Any = experiment.config
-    graph = Graph()
-    variables = Variables(graph, seed=config.seed)
-    x = ops.placeholder(graph, (batch, *experiment.facts.shape), "float32", name="x")
-    y, index = (ops.placeholder(graph, (batch,), "int64", name=name) for name in ("y", "index"))
-    step = ops.placeholder(graph, (), "int64", name="step")
-    net = NetworkBuilder(graph, variables, dtype="float32", seed=config.seed, training=True, step=step, index=index)
-    outputs = config.model.network(experiment.facts.classes)(net, {"x": x, "y": y, "index": index})
-    layers = describe(graph, x, outputs.logits, net.state_updates)
-    return layers, tuple(variable.name for variable in variables.trainable)
-
-
 def initial_values(experiment: Experiment, problem: Problem) -> Mapping[str, NDArray[Any]]:
     """The values the experiment's variables begin with, for those the problem names."""
     with opened(experiment) as session:
         saved = session.run("save")
     return {name: saved[name] for name in (*problem.trainable, *problem.moving)}
-
-
-def random_batch(case: Case) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Normal images (N, C, H, W) and labels (N,), always the same."""
-    random = np.random.default_rng(_SEED)
-    x = random.standard_normal((case.batch, *case.shape), np.float32)
-    return x, random.integers(0, case.classes, case.batch)
 
 
 def experiment_momentum(experiment: Experiment) -> float:

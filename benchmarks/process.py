@@ -6,7 +6,7 @@ import json
 import os
 import select
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -30,12 +30,18 @@ class SubjectProcess:
     """One running subject.
 
     threads: what its libraries are told; where there are more cores, it is also held to as many of them, because not
-    every library listens. log: file that receives whatever it prints. Raises SubjectError when it cannot be started,
-    and MissingEnvironmentError.
+    every library listens. log: file that receives whatever it prints. timeout_s: of an answer, or what says it when
+    one is waited for. Raises SubjectError when it cannot be started, and MissingEnvironmentError.
     """
 
     def __init__(
-        self, spec: SubjectSpec, *, threads: int, log: Path, pinned: bool = True, timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        spec: SubjectSpec,
+        *,
+        threads: int,
+        log: Path,
+        pinned: bool = True,
+        timeout_s: float | Callable[[], float] = ANSWER_TIMEOUT_S,
     ) -> None:
         self.name = spec.name
         self._log = log
@@ -77,10 +83,11 @@ class SubjectProcess:
         """Wait for the answer to the oldest open request. Raises SubjectError."""
         answers = self._process.stdout
         assert answers is not None, "the process was started with a pipe"
-        readable, _, _ = select.select([answers], [], [], self._timeout_s)
+        timeout_s = self._timeout_s() if callable(self._timeout_s) else self._timeout_s
+        readable, _, _ = select.select([answers], [], [], timeout_s)
         if not readable:
             self._process.kill()  # or it would take the others' time
-            raise SubjectError(f"no answer within {self._timeout_s:g} s")
+            raise SubjectError(f"no answer within {timeout_s:.3g} s")
         line = answers.readline()
         if not line:
             raise self._ended()

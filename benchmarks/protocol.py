@@ -3,7 +3,7 @@
 {"do": "start"}                              -> {"versions": {name: version}, "memory_mib": before the network}
 {"do": "load"}                               -> {}
 {"do": "run", "phase": "step", "times": 5}   -> {"seconds": [...], "losses": [...]}, one entry per run
-{"do": "memory"}                             -> {"memory_mib": largest resident set so far}
+{"do": "memory"}                             -> {"memory_mib": largest resident set so far, or memory of a card}
 
 The end of the requests ends the process. A fault ends it as well, with its traceback on standard error.
 """
@@ -44,17 +44,19 @@ class Subject(Protocol):
         ...
 
 
-def serve(subject: Subject) -> None:
-    """Answer requests until they end."""
+def serve(subject: Subject, memory: Callable[[], float] | None = None) -> None:
+    """Answer requests until they end. memory: the peak so far, MiB; of the process where it is None."""
     answers = _take_standard_output()
     runs: dict[str, Run] = {}
     for line in sys.stdin:
         request = json.loads(line)
-        answers.write(json.dumps(_answer(subject, request, runs)) + "\n")
+        answers.write(json.dumps(_answer(subject, request, runs, memory or peak_memory_mib)) + "\n")
         answers.flush()
 
 
-def _answer(subject: Subject, request: Mapping[str, Any], runs: dict[str, Run]) -> dict[str, Any]:
+def _answer(
+    subject: Subject, request: Mapping[str, Any], runs: dict[str, Run], memory: Callable[[], float]
+) -> dict[str, Any]:
     match request["do"]:
         case "start":
             return {"versions": dict(subject.versions), "memory_mib": peak_memory_mib()}
@@ -67,7 +69,7 @@ def _answer(subject: Subject, request: Mapping[str, Any], runs: dict[str, Run]) 
                 runs[phase] = subject.phase(phase)
             return _timed(runs[phase], request["times"])
         case "memory":
-            return {"memory_mib": peak_memory_mib()}
+            return {"memory_mib": memory()}
         case other:
             raise ValueError(f"request {other!r}: expected start, load, run or memory")
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.alternate import SETTLING
+from benchmarks.cases import PRECISIONS
+from benchmarks.cells import NOTHING, markdown, milliseconds, ratio
 from benchmarks.limit import Rates
 from benchmarks.protocol import PHASES
 from benchmarks.results import LOSSES, TOLERANCES, CaseResult, SubjectResult
 from benchmarks.scaling import ScalingResult
 from benchmarks.strategies import StrategyTable
-
-NOTHING = "-"
-"""In a cell of what was not measured."""
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; the first column is text, the others are numbers."""
-    lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def heading(machine: Mapping[str, str], rates: Mapping[str, Rates]) -> str:
@@ -33,6 +26,7 @@ def method() -> str:
     tolerances = "; ".join(
         f"{precision}: {tolerance.of_loss:g} of the loss and {tolerance.of_change:g} of its change"
         for precision, tolerance in TOLERANCES.items()
+        if precision in PRECISIONS
     )
     return "\n".join(
         [
@@ -162,16 +156,3 @@ def _scaling_row(result: ScalingResult) -> Sequence[str]:
         ratio(connected, alone),
         ratio(unconnected, alone),
     )
-
-
-def milliseconds(seconds: float | None) -> str:
-    """Seconds as milliseconds, with as many digits as mean something."""
-    if seconds is None:
-        return NOTHING
-    value = seconds * 1e3
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def ratio(value: float | None, of: float | None) -> str:
-    """One over another, where both are known."""
-    return NOTHING if value is None or of is None else f"{value / of:.2f}"

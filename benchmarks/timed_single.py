@@ -9,7 +9,7 @@ from benchmarks.protocol import PHASES
 from runner.engine.device import worker_task
 from runner.engine.graph import Graph
 from runner.engine.program import Client, Program
-from runner.strategies.base import Replica, Task
+from runner.strategies.base import Gradients, Replica, Task
 from runner.strategies.clients import program
 from runner.strategies.single import Single
 
@@ -28,12 +28,15 @@ class TimedSingle(Single):
         computed = replica.compute_gradients((0, task.batch_size), "train")
         targets = replica.apply(computed.gradients, computed.state_updates)
         whole = program(graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=targets)
-        step = replace(whole.clients["train"], fetches={"loss": computed.loss})
-        gradients = tuple(dict.fromkeys(gradient.node for _, gradient in computed.gradients))
-        timed = {
-            "forward": replace(step, name="forward", targets=()),
-            "gradients": replace(step, name="gradients", targets=gradients),
-            "train": step,
-        }
-        clients: dict[str, Client] = {**whole.clients, **timed}
-        return replace(whole, clients=clients)
+        return replace(whole, clients={**whole.clients, **timed_clients(whole, computed)})
+
+
+def timed_clients(whole: Program, computed: Gradients) -> dict[str, Client]:
+    """The clients of :data:`CLIENTS` of a program whose one replica computed these gradients."""
+    step = replace(whole.clients["train"], fetches={"loss": computed.loss})
+    gradients = tuple(dict.fromkeys(gradient.node for _, gradient in computed.gradients))
+    return {
+        "forward": replace(step, name="forward", targets=()),
+        "gradients": replace(step, name="gradients", targets=gradients),
+        "train": step,
+    }

@@ -24,9 +24,9 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.cells import markdown
 from benchmarks.environments import ROOT
 from benchmarks.process import SubjectError
-from benchmarks.table import markdown
 from runner.commands.ui import HOST, SERVER_ENVIRONMENT
 from runner.cores import usable_cores
 from runner.records.summary import git_commit, processor

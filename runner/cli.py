@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.commands.plugins import install_plugins, split_plugins
-from runner.console import print_error
+from runner.console import DEBUG_OPTION, print_error
 from runner.errors import ConfigError, RunnerError, SecurityError
-
-DEBUG_OPTION = "--debug"
 
 
 @dataclass(frozen=True)

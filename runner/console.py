@@ -8,6 +8,9 @@ import traceback
 from runner.errors import RunnerError
 from runner.redaction import redact_text
 
+DEBUG_OPTION = "--debug"
+"""Wherever it stands on a command line, it has tracebacks shown."""
+
 
 def print_error(error: BaseException, *, what: str = "runner", debug: bool = False) -> None:
     """Print ``what: error: message`` on standard error, without secrets.

@@ -40,6 +40,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("HYDRA_FULL_ERROR", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
+    # What is tested here computes on the processor, on a machine with cards too.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     return tmp_path
 
 

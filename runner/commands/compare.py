@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 
-from runner.commands.difference import Difference, differences
+from runner.commands.difference import Difference, changes_differ, differences
 from runner.commands.stored import named_run
 from runner.commands.text_table import text_table
 from runner.records.stored_run import StoredRun
@@ -40,8 +40,9 @@ def comparison_text(first: StoredRun, second: StoredRun) -> str:
     named = [("directory", str(first.path), str(second.path))]
     lines = [text_table(("", first.run_id, second.run_id), [*named, *difference_rows(found)]), ""]
     lines.append("equal: " + ", ".join(f"{each.equal} of {each.topic}" for each in found))
-    if any(each.topic == "code" and each.rows for each in found):
-        lines.append("Changes since a commit are in code.diff of each directory.")
+    if changes_differ(first, second):
+        kept = [str(run.code_diff) for run in (first, second) if run.code_diff.is_file()]
+        lines.append(f"Changes since a commit are in: {', '.join(kept) or 'no file that is there any more'}")
     return "\n".join(lines)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from runner.config import safe_yaml
+from runner.records.code_state import CodeState, by_name
 from runner.records.stored_run import StoredRun
-from runner.records.summary import Summary
 from runner.redaction import redact_overrides
 
 _RESULTS = ("status", "steps", "wall_seconds", "step_time_s", "examples_per_s", "final", "best", "weights_sha256")
@@ -38,10 +37,22 @@ def differences(first: StoredRun, second: StoredRun) -> list[Difference]:
 
 def differences_of_origin(first: StoredRun, second: StoredRun) -> list[Difference]:
     """The topics that may explain why equal configurations came to different results."""
+    repositories = by_name(_repositories(first), _repositories(second))
+    codes = [_code(run, named) for run, named in zip((first, second), repositories, strict=True)]
     return [
-        _difference("code", _code(first), _code(second)),
+        _difference("code", *codes),
         _difference("versions and machine", _machine(first), _machine(second)),
     ]
+
+
+def changes_differ(first: StoredRun, second: StoredRun) -> bool:
+    """Whether the code of the runs was changed since its commits, in other ways."""
+    one, other = by_name(_repositories(first), _repositories(second))
+    return _changes(one) != _changes(other)
+
+
+def _changes(named: Mapping[str, CodeState]) -> dict[str, str]:
+    return {name: code.diff_sha256 for name, code in named.items() if code.diff_bytes}
 
 
 def _difference(topic: str, first: Mapping[str, str], second: Mapping[str, str]) -> Difference:
@@ -73,25 +84,22 @@ def _machine(run: StoredRun) -> dict[str, str]:
     return found
 
 
-def _code(run: StoredRun) -> dict[str, str]:
+def _code(run: StoredRun, repositories: Mapping[str, CodeState]) -> dict[str, str]:
     """Commit, changes and untracked files by repository; of older summaries the commit alone."""
     summary = run.summary
     if summary is None:
         return {}
     found = {"commit of runner": summary.git_commit or ABSENT}
     found |= {f"plugin {reference}": sha256[:12] for reference, sha256 in summary.plugins.items()}
-    for name, code in _repositories(summary):
-        found[f"{name} commit"] = code["commit"] or ABSENT
-        found[f"{name} changes"] = (
-            f"{code['diff_bytes']:,} bytes, {code['diff_sha256'][:12]}" if code["diff_bytes"] else ABSENT
-        )
-        found[f"{name} untracked"] = ", ".join(code["untracked"]) or ABSENT
+    for name, code in repositories.items():
+        found[f"{name} commit"] = code.commit or ABSENT
+        found[f"{name} changes"] = f"{code.diff_bytes:,} bytes, {code.diff_sha256[:12]}" if code.diff_bytes else ABSENT
+        found[f"{name} untracked"] = ", ".join(code.untracked) or ABSENT
     return found
 
 
-def _repositories(summary: Summary) -> Iterator[tuple[str, dict[str, Any]]]:
-    for code in summary.provenance.code if summary.provenance is not None else ():
-        yield Path(code.folder).name, asdict(code)
+def _repositories(run: StoredRun) -> Sequence[CodeState]:
+    return () if run.summary is None or run.summary.provenance is None else run.summary.provenance.code
 
 
 def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

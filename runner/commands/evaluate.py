@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 _MOVABLE = ("data", "train.eval_batch_size")
 _OTHERWISE = (
-    "the network is evaluated as its run stored it; only data=NAME, data.KEY and train.eval_batch_size may be given"
+    "the network is evaluated as its run stored it; only data=NAME, data.KEY and train.eval_batch_size may be given, "
+    "and --config-dir DIR for a NAME of your own"
 )
 
 _EXAMPLE = """\
 examples:
   runner eval outputs/2026-01-31/12-00-00
-  runner eval outputs/2026-01-31/12-00-00 data=fashion_mnist --which newest"""
+  runner eval outputs/2026-01-31/12-00-00 data=fashion_mnist --which newest
+  runner eval outputs/2026-01-31/12-00-00 --config-dir my_configs data=mine"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="data=NAME, data.KEY or train.eval_batch_size"
     )
+    parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="YAML files of your own, for data=NAME")
     parser.add_argument(
         "--output",
         type=Path,
@@ -55,21 +58,21 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_intermixed_args(arguments)
     network = stored_network(options.checkpoint, options.which)
-    config = _evaluated(network.config, options.overrides)
+    config = _evaluated(network.config, options.overrides, options.config_dir)
     config.data.require_present()
     from runner.training.inference import score
 
-    scored = score(network.config, network.checkpoint, config.data, network.config.data, usable_cores())
+    scored = score(network.config, network.checkpoint, config.data, network.normalisation(), usable_cores())
     results = _results(network, config, scored)
-    path = options.output or network.run_dir / _file_name(network, config, options.overrides)
+    path = options.output or network.run_dir / _file_name(network, config, _words(options))
     _write(path, results)
     print(_table(results, path))
     return 0
 
 
-def _evaluated(stored: Config, overrides: Sequence[str]) -> Config:
+def _evaluated(stored: Config, overrides: Sequence[str], config_dir: Path | None) -> Config:
     """The stored configuration with another dataset; raises ConfigError where that does not suit the network."""
-    config = from_plain(overridden(stored, overrides, _MOVABLE, _OTHERWISE))
+    config = from_plain(overridden(stored, overrides, _MOVABLE, _OTHERWISE, config_dir=config_dir))
     check(replace(config, train=replace(config.train, monitor=None)))
     known, given = stored.data.facts(), config.data.facts()
     if (known.shape, known.classes) != (given.shape, given.classes):
@@ -80,9 +83,14 @@ def _evaluated(stored: Config, overrides: Sequence[str]) -> Config:
     return config
 
 
-def _file_name(network: StoredNetwork, config: Config, overrides: Sequence[str]) -> str:
+def _words(options: argparse.Namespace) -> list[str]:
+    """What was asked for beyond the run's own data: a name may mean another thing in another folder."""
+    return [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
+
+
+def _file_name(network: StoredNetwork, config: Config, words: Sequence[str]) -> str:
     """Of the results: evaluations that were asked for in other words do not overwrite each other."""
-    digest = f"-{hashlib.sha256(json.dumps(overrides).encode()).hexdigest()[:8]}" if overrides else ""
+    digest = f"-{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]}" if words else ""
     return f"eval-{network.checkpoint.name}-{config.data.name}{digest}.json"
 
 

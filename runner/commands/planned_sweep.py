@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.commands.plugins import OPTION
+from runner.config.hydra_command_line import FULL_ERROR
 from runner.config.hydra_frozen import JOB, launch_planned
+from runner.console import DEBUG_OPTION
 from runner.cores import usable_cores
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.plugin import pinned_references
@@ -73,7 +76,7 @@ def task(composed: Mapping[str, Any]) -> None:
     # Another machine, or another share of one, is only known where the job runs.
     cores = max(1, usable_cores() // int(composed["jobs_at_once"]))
     if not composed["here"]:
-        apart = Apart(cores, list(composed["plugins"]), composed["joined"])
+        apart = Apart(cores, list(composed["plugins"]), composed["joined"], composed["debug"])
         _run_apart(sweep_dir, planned_job(sweep_dir, number), apart)
         return
     try:
@@ -127,12 +130,13 @@ class Apart:
     """What a job in a process of its own is given.
 
     cores: its share. plugins: those of the sweep, with the digests of their sources. joined: the launcher's processes
-    are the sweep's own: one that outlives it starts nothing more.
+    are the sweep's own: one that outlives it starts nothing more. debug: whether tracebacks are wanted, in its log.
     """
 
     cores: int
     plugins: Sequence[str]
     joined: bool
+    debug: bool
 
 
 def _run_apart(sweep_dir: Path, job: PlannedJob, apart: Apart) -> None:
@@ -143,8 +147,13 @@ def _run_apart(sweep_dir: Path, job: PlannedJob, apart: Apart) -> None:
     print(job.label, file=sys.stderr, flush=True)
     runner = [sys.executable, "-m", "runner", *(f"{OPTION}={plugin}" for plugin in apart.plugins)]
     command = [*runner, "sweep", "job", str(sweep_dir), str(job.number), "--cores", str(apart.cores)]
+    command += [DEBUG_OPTION] if apart.debug else []
     with (directory / JOB_LOG).open("a", encoding="utf-8") as log:
-        code = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT).wait()
+        # Whether Hydra is to show its errors, which here it always is, says nothing of what a user wants to see.
+        environment = {name: value for name, value in os.environ.items() if name != FULL_ERROR}
+        code = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
+        ).wait()
     status, summary = recorded(directory)
     if status != FINISHED and (summary is None or summary.error is None):
         error = _killed(code, directory)

@@ -75,7 +75,7 @@ def predict(network: StoredNetwork, files: Sequence[Path], *, top: int, resize: 
     from runner.training.inference import probabilities
 
     data = network.config.data
-    facts, normalisation = data.facts(), data.normalisation()
+    facts, normalisation = data.facts(), network.normalisation()
     pictures = read_pictures(files, facts.shape, normalisation, fit=resize or data.fits_images)
     pixels = np.stack([picture.pixels for picture in pictures])
     inputs = normalisation.apply(pixels, np.dtype(np.float64))

@@ -28,6 +28,15 @@ class Repetition:
     doubt: str = ""
 
 
+def repetition_here(config: Config, run: StoredRun, look: Look = discover) -> Repetition:
+    """How to repeat ``run`` on the devices that there are: where they are others than it had, no record is replayed.
+
+    Raises ResourceError for a card that was asked for and is not there, and what :func:`repetition_of` raises.
+    """
+    here, other = retake_devices(config, look)
+    return Repetition(here, doubt=other) if other else repetition_of(config, run)
+
+
 def repetition_of(config: Config, run: StoredRun) -> Repetition:
     """How to repeat ``run``, whose last configuration is ``config``: by its record where its workers raced.
 
@@ -45,12 +54,6 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
     if parallelism.name == "async_data" and not parallelism.virtual_time:
         return _by_endings(config, run)
     return Repetition(config)
-
-
-def on_this_machine(repetition: Repetition, look: Look = discover) -> Repetition:
-    """The repetition on the devices that there are. Raises ResourceError for a card that was asked for."""
-    config, other = retake_devices(repetition.config, look)
-    return replace(repetition, config=config, doubt="; ".join(filter(None, (repetition.doubt, other))))
 
 
 def _changes_on_the_way(config: Config, run: StoredRun) -> Iterator[str]:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from runner.commands.compare import difference_rows
 from runner.commands.difference import differences_of_origin
-from runner.commands.repetition import Repetition, on_this_machine, repetition_of
+from runner.commands.repetition import Repetition, repetition_here
 from runner.commands.results import results_table
 from runner.commands.stored import named_run
 from runner.commands.text_table import text_table
 from runner.config.configuration import load_stored
-from runner.plugin import changed_plugins
+from runner.plugin import changed_plugins, plugin_notes
 from runner.records.stored_run import StoredRun, read_run
 
 SAME, OTHER = 0, 1
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     first = named_run(options.run)
     output = (options.output or Path("outputs", f"{datetime.now():%Y-%m-%d/%H-%M-%S}-rerun")).absolute()
-    repetition = on_this_machine(repetition_of(load_stored(first.config_yaml), first))
+    repetition = repetition_here(load_stored(first.config_yaml), first)
     for note in _notes(first, repetition):
         print(note, file=sys.stderr, flush=True)
     second = _train(first, repetition, output)
@@ -71,6 +71,7 @@ def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
         yield f"the same weights are not promised: {repetition.doubt}"
     if first.summary is not None:
         yield from map(str, changed_plugins(first.summary.plugins))
+        yield from plugin_notes(first.summary.plugins)
     started = None if first.summary is None else first.summary.provenance
     if started is not None and started.working_directory != str(Path.cwd()):
         yield f"it was started in {started.working_directory}; relative paths of its configuration are looked for here"

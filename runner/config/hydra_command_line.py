@@ -13,6 +13,9 @@ from hydra.core.global_hydra import GlobalHydra
 VERSION_BASE = "1.3"
 PROGRAM = "runner"
 
+FULL_ERROR = "HYDRA_FULL_ERROR"
+"""Variable of the environment by which Hydra shows tracebacks."""
+
 HYDRA_SETTINGS = (
     f"hydra.job.name={PROGRAM}",
     # Runs keep their own log; Hydra's handlers would repeat every library's messages on the terminal.
@@ -50,13 +53,12 @@ def application_arguments(arguments: Sequence[str]) -> Iterator[None]:
 @contextmanager
 def errors_raised() -> Iterator[None]:
     """Have Hydra raise its errors: without this variable it prints them in its own way and exits with 1."""
-    name = "HYDRA_FULL_ERROR"
-    saved = os.environ.get(name)
-    os.environ[name] = "1"
+    saved = os.environ.get(FULL_ERROR)
+    os.environ[FULL_ERROR] = "1"
     try:
         yield
     finally:
         if saved is None:
-            del os.environ[name]
+            del os.environ[FULL_ERROR]
         else:
-            os.environ[name] = saved
+            os.environ[FULL_ERROR] = saved

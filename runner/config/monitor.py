@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from runner.config import safe_yaml
 from runner.config.schema import Config
+from runner.errors import ConfigError
 
 MONITORED = ("val/accuracy", "val/loss", "test/accuracy", "test/loss", "train/loss")
 
@@ -27,7 +31,26 @@ class Monitor:
 
 def monitor_of(config: Config) -> Monitor:
     """The metric by which runs of this configuration and their checkpoints are compared."""
-    return Monitor(config.train.monitor or ("val/accuracy" if config.data.val_fraction else "test/accuracy"))
+    return _monitor(config.train.monitor, config.data.val_fraction)
+
+
+def monitor_of_stored(path: Path) -> Monitor:
+    """The same of a stored configuration, of which nothing else is read: it may need plugins that are not loaded.
+
+    Raises ConfigError for what is no configuration.
+    """
+    plain = safe_yaml.load(path)
+    train, data = (plain.get(section) for section in ("train", "data"))
+    if not isinstance(train, Mapping) or not isinstance(data, Mapping):
+        raise ConfigError(f"{path}: expected a configuration with the sections train and data")
+    named = train.get("monitor")
+    if named not in (None, *MONITORED):
+        raise ConfigError(f"{path}: train.monitor={named!r}: expected one of {', '.join(MONITORED)}, or null")
+    return _monitor(named, data.get("val_fraction"))
+
+
+def _monitor(named: str | None, val_fraction: object) -> Monitor:
+    return Monitor(named or ("val/accuracy" if val_fraction else "test/accuracy"))
 
 
 def keeps_best(config: Config) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,12 +15,19 @@ from runner.config.schema import Config
 from runner.errors import ConfigError
 
 
-def overridden(config: Config, overrides: Sequence[str], allowed: Iterable[str], otherwise: str) -> dict[str, Any]:
+def overridden(
+    config: Config,
+    overrides: Sequence[str],
+    allowed: Iterable[str],
+    otherwise: str,
+    *,
+    config_dir: Path | None = None,
+) -> dict[str, Any]:
     """Return the plain values of ``config`` with ``overrides`` ("KEY=VALUE") in place of its own.
 
     allowed: keys, and sections or groups with all that is in them. GROUP=OPTION takes the whole section of that option
-    from the project's YAML files, whatever was stored; keys of the group are set after it. otherwise: what to say of
-    everything that is not allowed. Whether values fit is for the schema to say.
+    from the project's YAML files and those of a user's own ``config_dir``, whatever was stored; keys of the group are
+    set after it. otherwise: what to say of everything that is not allowed. Whether values fit is for the schema to say.
 
     Raises ConfigError for what is not allowed, has no value or no place.
     """
@@ -27,7 +35,7 @@ def overridden(config: Config, overrides: Sequence[str], allowed: Iterable[str],
     pairs = [_pair(override, set(allowed), otherwise) for override in overrides]
     for name, text in pairs:
         if name in GROUPS:
-            plain[name] = _option(name, text)
+            plain[name] = _option(name, text, config_dir)
     for name, text in pairs:
         if name not in GROUPS:
             _set(plain, name, text)
@@ -43,9 +51,9 @@ def _pair(override: str, allowed: set[str], otherwise: str) -> tuple[str, str]:
     return name, text
 
 
-def _option(group: str, option: str) -> Any:
+def _option(group: str, option: str, config_dir: Path | None) -> Any:
     """The section of one option as Hydra composes it."""
-    composed = compose([f"{group}={option}"]).composed[group]
+    composed = compose([f"{group}={option}"], config_dir=config_dir).composed[group]
     return OmegaConf.to_container(composed, resolve=True)
 
 

@@ -9,8 +9,8 @@ configuration: what a YAML file says is data, and a stored run may be read witho
 a run makes it once, at its start, before anything reads them.
 """
 
-from runner.plugin.changes import ChangedPlugin, changed_plugins
+from runner.plugin.changes import ChangedPlugin, changed_plugins, plugin_notes
 from runner.plugin.contract import Plugin
 from runner.plugin.installing import install, pinned_references, provenance
 
-__all__ = ["ChangedPlugin", "Plugin", "changed_plugins", "install", "pinned_references", "provenance"]
+__all__ = ["ChangedPlugin", "Plugin", "changed_plugins", "install", "pinned_references", "plugin_notes", "provenance"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,27 @@ def code_of(folders: Iterable[Path], owned: Iterable[Path] = ()) -> list[Code]:
 
 def _is_tracked(file: Path) -> bool:
     return _git(file.parent, "ls-files", "--error-unmatch", file.name) is not None
+
+
+def by_name(*runs: Sequence[CodeState]) -> list[dict[str, CodeState]]:
+    """The repositories of each run by name: the end of their path, as much of it as tells those of one run apart.
+
+    As much in all runs, so that one that lay elsewhere in another run has the same name there: most often that of its
+    folder alone.
+    """
+    length = max((_telling_length([code.folder for code in codes]) for codes in runs), default=1)
+    return [{_end(code.folder, length): code for code in codes} for codes in runs]
+
+
+def _telling_length(folders: Sequence[str]) -> int:
+    """How many parts of their paths, counted from the end, tell folders apart."""
+    whole = max((len(Path(folder).parts) for folder in folders), default=1)
+    lengths = range(1, whole + 1)
+    return next((n for n in lengths if len({_end(folder, n) for folder in folders}) == len(set(folders))), whole)
+
+
+def _end(folder: str, length: int) -> str:
+    return str(Path(*Path(folder).parts[-length:]))
 
 
 def text_of(codes: Iterable[Code]) -> str:

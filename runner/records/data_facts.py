@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from runner.data.dataset import Facts
+from runner.data.dataset import Facts, Normalisation
+from runner.data.settings import DatasetSettings
 from runner.errors import DataError
 from runner.files import read_regular, replace_durably
 
@@ -14,16 +18,33 @@ FACTS_FILE = "data.json"
 _VERSION = 1
 # A million classes with names of 64 characters.
 _MAX_BYTES = 1 << 26
+# Of a deviation: sums over a split come out this much apart on other machines, and far more with another image.
+_ROUNDING = 1e-9
 
 
-def write_facts(run_dir: Path, facts: Facts) -> None:
-    """Keep the facts of the data that a run begins with. Raises OSError where they cannot be written."""
-    document = {"version": _VERSION, **asdict(facts)}
+@dataclass(frozen=True)
+class DataRecord:
+    """What data were. normalisation: of the inputs a network was trained on; None where it was not kept."""
+
+    facts: Facts
+    normalisation: Normalisation | None
+
+
+def record_of(data: DatasetSettings) -> DataRecord:
+    """What data are now. Reads a user's own files whole, for their mean and deviation; raises DataError as they do."""
+    return DataRecord(data.facts(), data.normalisation())
+
+
+def write_record(run_dir: Path, record: DataRecord) -> None:
+    """Keep what the data are that a run begins with. Raises OSError where that cannot be written."""
+    document = {"version": _VERSION, **asdict(record.facts)}
+    if record.normalisation is not None:
+        document["normalisation"] = asdict(record.normalisation)
     replace_durably(run_dir / FACTS_FILE, (json.dumps(document, indent=1) + "\n").encode())
 
 
-def read_facts(run_dir: Path) -> Facts | None:
-    """Return what :func:`write_facts` kept, None where a run kept nothing. Raises DataError for a damaged file."""
+def read_record(run_dir: Path) -> DataRecord | None:
+    """Return what :func:`write_record` kept, None where a run kept nothing. Raises DataError for a damaged file."""
     path = run_dir / FACTS_FILE
     if not path.exists():
         return None
@@ -33,12 +54,26 @@ def read_facts(run_dir: Path) -> Facts | None:
             raise ValueError("another version")
         shape, names = document.pop("shape"), document.pop("class_names")
         channels, height, width = map(int, shape)
-        return Facts((channels, height, width), tuple(map(str, names)), **{key: int(n) for key, n in document.items()})
+        kept = document.pop("normalisation", None)
+        normalisation = None if kept is None else _normalisation(kept, channels)
+        counts = {key: int(n) for key, n in document.items()}
+        return DataRecord(Facts((channels, height, width), tuple(map(str, names)), **counts), normalisation)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DataError(
-            f"{path} is damaged: {error}; expected version {_VERSION}, shape, class_names and the numbers of examples; "
-            "without the file changes of the data go unnoticed"
+            f"{path} is damaged: {error}; expected version {_VERSION}, shape, class_names, the numbers of examples and "
+            "normalisation; without the file changes of the data go unnoticed"
         ) from error
+
+
+def _normalisation(document: dict[str, Any], channels: int) -> Normalisation:
+    """Raises ValueError, TypeError or KeyError for what is none."""
+    mean, std = (tuple(map(float, document.pop(key))) for key in ("mean", "std"))
+    found = Normalisation(float(document.pop("scale")), mean, std)
+    # One number serves all channels.
+    fits = len(mean) == len(std) in (1, channels) and not document
+    if not fits or not all(map(math.isfinite, (found.scale, *mean, *std))) or min(found.scale, *std) <= 0:
+        raise ValueError("normalisation is not a scale, and a mean and a deviation of each channel")
+    return found
 
 
 def difference(now: Facts, then: Facts) -> str:
@@ -54,3 +89,33 @@ def difference(now: Facts, then: Facts) -> str:
         if name != known:
             return f"class {label} is {name!r}, in training it was {known!r}"
     return ""
+
+
+def changes(now: DataRecord, then: DataRecord) -> str:
+    """In what data are others than those a run began with, numbers of examples included; "" where they are not."""
+    return difference(now.facts, then.facts) or "; ".join([*_counts(now.facts, then.facts), *_rescaled(now, then)])
+
+
+def _counts(now: Facts, then: Facts) -> Iterator[str]:
+    for split in ("train", "test"):
+        found, known = (getattr(facts, f"{split}_examples") for facts in (now, then))
+        if found != known:
+            yield f"there are {found} {split} examples, there were {known}"
+
+
+def _rescaled(now: DataRecord, then: DataRecord) -> Iterator[str]:
+    """What differs of the normalisation, if both know one."""
+    if now.normalisation is None or then.normalisation is None:
+        return
+    found, known = asdict(now.normalisation), asdict(then.normalisation)
+    if found["scale"] != known["scale"]:
+        yield f"stored pixels are divided by {found['scale']:g}, they were divided by {known['scale']:g}"
+    least = _ROUNDING * min(known["std"])
+    for name, word in (("mean", "mean"), ("std", "deviation")):
+        pairs = zip(found[name], known[name], strict=False)
+        if len(found[name]) != len(known[name]) or any(abs(a - b) > least for a, b in pairs):
+            yield f"the {word} of their channels is {_shown(found[name])}, it was {_shown(known[name])}"
+
+
+def _shown(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:.9g}" for value in values)

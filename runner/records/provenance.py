@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.cores import usable_cores
 from runner.memory import usable_memory
-from runner.records.code_state import CodeState, code_of, text_of
+from runner.records.code_state import CodeState, by_name, code_of, text_of
 from runner.redaction import redact_overrides
 
 _PACKAGE_FILE = Path(__file__).resolve().parents[1] / "__init__.py"
@@ -55,8 +55,9 @@ def provenance_tags(found: Provenance) -> dict[str, str]:
         "runner.cores": str(found.cores),
         "runner.memory_bytes": str(found.memory_bytes),
     }
-    for code in found.code:
+    (named,) = by_name(found.code)
+    for name, code in named.items():
         changed = f", changed (SHA-256 {code.diff_sha256})" if code.diff_bytes else ""
         untracked = f", untracked: {', '.join(code.untracked)}" if code.untracked else ""
-        tags[f"runner.code.{Path(code.folder).name}"] = f"{code.commit or 'no commit'}{changed}{untracked}"
+        tags[f"runner.code.{name}"] = f"{code.commit or 'no commit'}{changed}{untracked}"
     return tags

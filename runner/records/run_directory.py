@@ -124,7 +124,7 @@ class RunDirectory:
     @property
     def code_diff(self) -> Path:
         """What was changed in the code since its commit, at this start of the run."""
-        return self.path / ("code.diff" if self.epoch == 1 else f"code-{self.epoch}.diff")
+        return self.path / code_diff_file(self.epoch)
 
     @property
     def shown_config_yaml(self) -> Path:
@@ -195,6 +195,11 @@ class RunDirectory:
     def workers(self) -> Path:
         """The folder of the logs of the workers."""
         return self.path / "workers"
+
+
+def code_diff_file(start: int) -> str:
+    """The file with what was changed in the code since its commit, at this start of a run, counted from 1."""
+    return "code.diff" if start == 1 else f"code-{start}.diff"
 
 
 def run_and_starts(path: Path) -> tuple[str, int]:

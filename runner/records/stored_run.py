@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import CheckpointError, ConfigError
-from runner.records.run_directory import CONFIG_FILE, RUN_FILE, SUMMARY_FILE, run_and_starts
+from runner.records.run_directory import CONFIG_FILE, RUN_FILE, SUMMARY_FILE, code_diff_file, run_and_starts
 from runner.records.summary import Summary
 
 _PLACES = ("outputs/*/*", "outputs/*", "multirun/*/*/*", "multirun/*/*")
@@ -30,6 +30,11 @@ class StoredRun:
     def config_yaml(self) -> Path:
         """The resolved configuration."""
         return self.path / CONFIG_FILE
+
+    @property
+    def code_diff(self) -> Path:
+        """What was changed in the code since its commit, at the last start; there only if anything was."""
+        return self.path / code_diff_file(self.starts)
 
     @property
     def earlier_configurations(self) -> list[Path]:

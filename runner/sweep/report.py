@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.config.configuration import load_stored
-from runner.config.monitor import Monitor, monitor_of
+from runner.config.monitor import Monitor, monitor_of, monitor_of_stored
 from runner.config.schema import Config
 from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, Outcome, read_outcome
 from runner.sweep.plan import FROZEN_FILE, Plan
@@ -28,15 +28,21 @@ def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False) -> in
 
 
 def show_plan(plan: Plan, directory: Path) -> None:
-    """Print how the jobs of a planned sweep stand, and write nothing."""
+    """Print how the jobs of a planned sweep stand, and write nothing; no plugin is needed for it."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
-    _terminal_table(outcomes, _monitor(frozen_config(plan, directory))).print()
+    frozen = _frozen_file(plan, directory)
+    _terminal_table(outcomes, _ANY_METRIC if frozen is None else monitor_of_stored(frozen)).print()
 
 
 def frozen_config(plan: Plan, directory: Path) -> Config | None:
     """The configuration of some job: how jobs are compared and recorded is the same in all of them."""
+    frozen = _frozen_file(plan, directory)
+    return None if frozen is None else load_stored(frozen)
+
+
+def _frozen_file(plan: Plan, directory: Path) -> Path | None:
     paths = (directory / job.directory / FROZEN_FILE for job in plan.grid)
-    return next((load_stored(path) for path in paths if path.exists()), None)
+    return next((path for path in paths if path.exists()), None)
 
 
 def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool) -> int:

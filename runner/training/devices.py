@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any
 
 from runner.config.devices import PROCESSOR, device_texts, reason
 from runner.config.schema import AUTO, LocalCluster
@@ -23,6 +22,7 @@ from runner.engine.program import OneProcess, Program
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.registry import Registry
+from runner.records.summary import Summary
 from runner.training.experiment import Experiment
 
 log = logging.getLogger(__name__)
@@ -41,8 +41,11 @@ def cluster_of(config: LocalCluster, program: Program) -> Cluster:
     return local_cluster(program.workers, program.servers, compression=config.compression, cards=cards, **described)
 
 
-def tell_devices(experiment: Experiment, found: Found) -> dict[str, Any]:
-    """Say in the log what a run computes on and why; return the same as fields of its summary."""
+def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summary:
+    """Say in the log what a run computes on and why; return the draft of its summary with the same.
+
+    Where that is a card, with the versions of its libraries too.
+    """
     cluster = experiment.config.cluster
     texts = device_texts({device.name: device.card for device in experiment.cluster.devices}, found)
     why = reason(cluster, found)
@@ -51,7 +54,9 @@ def tell_devices(experiment: Experiment, found: Found) -> dict[str, Any]:
     # A card that lies idle is no small matter.
     idle = found.cards and cluster.device == AUTO and cluster.device_taken != GPU
     log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
-    return {"devices": texts, "device_reason": why}
+    libraries = found.libraries if cluster.device_taken == GPU else ()
+    used = {library.name: library.version for library in libraries if library.version}
+    return replace(draft, devices=texts, device_reason=why, versions={**draft.versions, **used})
 
 
 def cards_of(config: LocalCluster, workers: int, servers: int) -> Cards | None:

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from runner.checkpoint import load
 from runner.config.schema import Config
 from runner.data import limits
-from runner.data.dataset import Dataset
+from runner.data.dataset import Dataset, Normalisation
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings
 from runner.engine.device import local_cluster, worker_task
@@ -55,18 +55,18 @@ def weights_of(config: Config) -> Mapping[str, TensorSpec]:
 
 
 def score(
-    config: Config, checkpoint: Path, settings: DatasetSettings, normalised_as: DatasetSettings, threads: int
+    config: Config, checkpoint: Path, settings: DatasetSettings, normalised_as: Normalisation, threads: int
 ) -> dict[str, Scores]:
     """Score a checkpoint of ``config`` on the test split of a dataset, and on its validation split if it has one.
 
-    settings: of the dataset, with images and classes like those of ``config``. normalised_as: of the dataset that the
+    settings: of the dataset, with images and classes like those of ``config``. normalised_as: as the data that the
     network was trained on: its inputs become what they were in training. threads: of kernels. Raises CheckpointError
     where the checkpoint does not hold the network, ConfigError where stored pixels of the datasets are in different
     units, DataError where data cannot be read.
     """
     facts, size = limits.facts_of(settings), config.train.eval_batch_size
     pipeline = Pipeline(
-        _normalised_as(settings, normalised_as),
+        _normalised_as(settings, normalised_as, config.data.name),
         seed=config.seed,
         batch_size=size,
         dtype=state_dtype(config.precision),
@@ -149,16 +149,16 @@ def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[A
     return {name: np.asarray(held[name], dtype=spec.dtype, order="C") for name, spec in specs.items()}
 
 
-def _normalised_as(settings: DatasetSettings, other: DatasetSettings) -> Dataset:
-    """Load a dataset within its limits, to be normalised as the other is: as fractions of the range of its pixels.
+def _normalised_as(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:
+    """Load a dataset within its limits, to be normalised as another was: as fractions of the range of its pixels.
 
     Raises ConfigError where only one of the two has pixels of a range: those of the other are numbers of any unit.
     """
-    dataset, known = limits.load(settings), other.normalisation()
+    dataset = limits.load(settings)
     own = dataset.normalisation
     if own.bounded != known.bounded:
         raise ConfigError(
-            f"data={settings.name}: stored pixels are divided by {own.scale:g}, those of {other.name}, on which the "
+            f"data={settings.name}: stored pixels are divided by {own.scale:g}, those of {trained_on}, on which the "
             f"network was trained, by {known.scale:g}: they are in different units; convert one of them"
         )
     return replace(dataset, normalisation=replace(known, scale=own.scale))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
 from runner.errors import NonFiniteLossError
 from runner.files import replace_durably
-from runner.records.data_facts import write_facts
+from runner.plugin import provenance
+from runner.records.data_facts import record_of, write_record
 from runner.records.provenance import Provenance, provenance_here
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
+from runner.records.run_plugins import write_plugins
 from runner.records.summary import Summary
 from runner.records.tags import summary_tags
 from runner.redaction import SecretlessFormatter, redact
@@ -41,6 +43,7 @@ from runner.training.placement import placement_text
 from runner.training.preconditions import (
     kept_placement,
     require_resumable,
+    require_same_data,
     require_same_plugins,
     require_whole_record,
 )
@@ -65,8 +68,8 @@ def run(
     repeats: run_id of the run of which this is a repetition, for the record. summary.json is written however the run
     ends. Raises the RunnerError that ended it, if one did.
     """
-    if resume:
-        require_same_plugins(run_dir)
+    notes = [*require_same_plugins(run_dir), *require_same_data(config, run_dir)] if resume else []
+    _tell(notes)  # on the terminal
     found = look_at(config.cluster)
     require_devices(config, found)
     placement = kept_placement(config, run_dir) if resume else None
@@ -77,18 +80,20 @@ def run(
     require_memory(experiment)
     require_card_memory(experiment, found.cards)
     start = None if resume else fresh_start(experiment)
+    data = None if resume else record_of(config.data)
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
+        _tell(notes)  # in the run's log
         directory.summary_json.unlink(missing_ok=True)  # of an earlier start, no news of this one
         if placement is None:
             directory.placement_json.unlink(missing_ok=True)
         _store(config, directory)
-        if not resume:
-            write_facts(directory.path, experiment.config.data.facts())
+        write_plugins(directory.path, provenance())
+        if data is not None:
+            write_record(directory.path, data)
         draft = dataclasses.replace(
-            draft_of(experiment, directory, overrides),
+            tell_devices(experiment, found, draft_of(experiment, directory, overrides)),
             provenance=_keep_provenance(directory),
             repeats=repeats,
-            **tell_devices(experiment, found),
         )
         life = _Life(experiment, directory, draft, sweep, start)
         try:
@@ -264,6 +269,12 @@ def _keep_provenance(directory: RunDirectory) -> Provenance:
     if changes:
         replace_durably(directory.code_diff, changes.encode())
     return provenance
+
+
+def _tell(notes: Iterable[str]) -> None:
+    """Warn, where warnings go by now: to the terminal, or to the log of the run alone."""
+    for note in notes:
+        log.warning("%s", note)
 
 
 @contextmanager

@@ -7,10 +7,11 @@ from typing import Any
 
 from runner.config.configuration import load_stored
 from runner.config.schema import Config
-from runner.errors import ConfigError
-from runner.plugin import changed_plugins
-from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE, SUMMARY_FILE
-from runner.records.summary import Summary
+from runner.errors import ConfigError, DataError
+from runner.plugin import changed_plugins, plugin_notes
+from runner.records.data_facts import FACTS_FILE, changes, read_record, record_of
+from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE
+from runner.records.run_plugins import read_plugins
 from runner.training.experiment import Experiment
 
 
@@ -23,14 +24,37 @@ def require_resumable(experiment: Experiment, resume: bool) -> None:
         )
 
 
-def require_same_plugins(run_dir: Path) -> None:
-    """Raise ConfigError where a plugin is another than at the start before, whose summary this one's will replace."""
-    summary_json = run_dir / SUMMARY_FILE
-    changed = list(changed_plugins(Summary.read(summary_json).plugins)) if summary_json.is_file() else []
-    if changed:
+def require_same_plugins(run_dir: Path) -> list[str]:
+    """Raise ConfigError where a plugin is another than at the start before, whose record this one's will replace.
+
+    Returns what is to be told of plugins that are on one side only.
+    """
+    recorded = read_plugins(run_dir)
+    if changed := list(changed_plugins(recorded)):
         raise ConfigError(
             f"resume={run_dir}: {'; '.join(map(str, changed))}. Start it anew, or go on with the plugin as it was"
         )
+    return list(plugin_notes(recorded))
+
+
+def require_same_data(config: Config, run_dir: Path) -> list[str]:
+    """Raise DataError where the data are others than those that the run in a directory began with.
+
+    Returns what is to be told of what an earlier version did not keep, so that it is not compared.
+    """
+    kept = read_record(run_dir)
+    if kept is None:
+        return [f"the run did not keep what its data were ({FACTS_FILE}): not compared"]
+    config.data.require_present()
+    changed = changes(record_of(config.data), kept)
+    if changed:
+        raise DataError(
+            f"resume={run_dir}: data={config.data.name} changed since the run began ({FACTS_FILE}): {changed}. Bring "
+            "the data back that it had, or start it anew"
+        )
+    if kept.normalisation is None:
+        return [f"the run did not keep the mean and deviation of its data ({FACTS_FILE}): not compared"]
+    return []
 
 
 def require_whole_record(experiment: Experiment) -> None:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.cases import CASES
 from benchmarks.description import describe
 from benchmarks.experiments import timed_experiment
-from benchmarks.prepare import forward_layers
+from benchmarks.network import forward_layers
 from benchmarks.problem import KINDS, Layer
 from runner import nn
 from runner.engine import ops
@@ -17,6 +17,7 @@ from runner.engine.graph import Graph
 from runner.engine.network import NetworkBuilder
 from runner.engine.tensor import Tensor
 from runner.engine.variables import Variables
+from runner.training.build import task_of
 
 IMAGE = (2, 3, 9, 9)
 
@@ -125,7 +126,8 @@ def test_only_dense_layers_may_read_flattened_images() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_can_be_described(name: str) -> None:
     case = CASES[name]
-    layers, trainable = forward_layers(timed_experiment(case.overrides(threads=1)), case.batch)
+    experiment = timed_experiment(case.overrides(threads=1))
+    layers, trainable = forward_layers(task_of(experiment.config, experiment.facts))
     assert layers[-1].shape == (case.batch, case.classes)
     assert {layer.kind for layer in layers} <= set(KINDS)
     named = {variable for layer in layers for variable in layer.variables.values()}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
+from benchmarks import installing, tables
 from benchmarks.options import Options
 from benchmarks.process import SubjectError
 from benchmarks.report import Report
@@ -26,7 +27,7 @@ def measured(name: str, options: Options, report: Report) -> None:
 
 @pytest.fixture
 def _faked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_measure", measured)
+    monkeypatch.setattr(tables, "_measure", measured)
 
 
 @pytest.mark.usefixtures("_faked")
@@ -49,6 +50,6 @@ def test_one_case_that_fails_does_not_keep_the_others_from_being_measured(capsys
 
 def test_peers_are_installed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(command, "install", asked.append)
+    monkeypatch.setattr(installing, "install", asked.append)
     assert command.main(["peers", "jax"]) == 0
     assert asked == [("jax",)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from benchmarks.cases import PRECISIONS
+from benchmarks.cells import markdown
+from benchmarks.gpu.networks import PRECISIONS as ON_CARDS
 from benchmarks.results import TOLERANCES
 from benchmarks.scaling import ScalingResult
 from benchmarks.strategies import StrategyTable
-from benchmarks.table import case_section, markdown, overview, scaling_section, strategies_section
+from benchmarks.table import case_section, overview, scaling_section, strategies_section
 from tests.benchmarks.made import case, subject
 
 
@@ -76,4 +79,4 @@ def test_strategies_print_examples_per_second_and_failures() -> None:
 
 
 def test_tolerances_are_known_for_every_precision_there_is() -> None:
-    assert set(TOLERANCES) == {"float32", "bfloat16"}
+    assert {*PRECISIONS, *ON_CARDS} == set(TOLERANCES)

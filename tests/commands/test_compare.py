@@ -125,6 +125,30 @@ def test_long_values_are_cut_in_the_middle(folder: Path, capsys: Capture) -> Non
         make_run(folder / name, replace(SUMMARY, provenance=Provenance("", "", 1, 1, [code])))
     assert main(["compare", "a", "b"]) == 0
     output = capsys.readouterr().out
+    assert "code.diff" not in output, "files that are not tracked are in none"
     assert "a_file_0.py, a_file_1.py, a_file_2.py," in output
     assert re.search(r"_18\.py, a_file_19\.py +b_file_0\.py", output)
-    assert "Changes since a commit are in code.diff" in output
+
+
+def test_repositories_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    def at(place: str, **commits: str) -> StoredRun:
+        codes = [replace(CODE, folder=f"/home/{parent}/project", commit=c * 40) for parent, c in commits.items()]
+        return make_run(tmp_path / place, replace(SUMMARY, provenance=Provenance("", "", 1, 1, codes)))
+
+    both, other, alone = at("a", x="1", y="2"), at("b", x="1", y="3"), at("c", x="1")
+    assert rows(both, other) == {"code: y/project commit": ("2" * 40, "3" * 40)}
+    assert rows(both, alone)["code: y/project commit"] == ("2" * 40, "-")
+    assert "code: x/project commit" not in rows(both, alone)
+
+
+def test_where_changes_are_is_said_only_where_they_differ(folder: Path, capsys: Capture) -> None:
+    changed = replace(CODE, diff_sha256="b" * 64, diff_bytes=9)
+    for name, code in (("a", changed), ("b", replace(changed, commit="c" * 40)), ("c", CODE)):
+        make_run(folder / name, replace(SUMMARY, provenance=Provenance("", "", 1, 1, [code])))
+    (folder / "a" / "code.diff").write_text("changed")
+    assert main(["compare", "a", "b"]) == 0
+    output = capsys.readouterr().out
+    assert "code: project commit" in output
+    assert "code.diff" not in output
+    assert main(["compare", "c", "a"]) == 0
+    assert capsys.readouterr().out.endswith(f"Changes since a commit are in: {folder / 'a' / 'code.diff'}\n")

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.commands.repetition import repetition_of
+from runner.commands.repetition import repetition_here, repetition_of
 from runner.config.check import check
-from runner.config.configuration import dump
+from runner.config.configuration import dump, fix_machine_values
+from runner.config.hydra_app import compose
 from runner.records.stored_run import StoredRun
-from tests.small_runs import small_config
+from tests.cards import NO_DRIVER, card, machine
+from tests.small_runs import SMALL, small_config
 
 BACKUPS = ("parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1")
 SLOW = ("cluster=slow_worker",)
@@ -37,6 +39,19 @@ def test_what_the_configuration_decides_is_repeated_as_it_is(overrides: tuple[st
         (tmp_path / record).touch()
     found = repetition_of(config, stored(tmp_path, starts=2))
     assert (found.config, found.replayed, found.doubt) == (config, None, "")
+
+
+@pytest.mark.parametrize("overrides", [("parallelism=single",), ("parallelism=async_data",)])
+def test_where_the_cards_of_a_run_are_gone_the_processor_repeats_it_and_nothing_is_promised(
+    overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "endings-1.jsonl").touch()
+    config = fix_machine_values(compose([*SMALL, *overrides]).config(), 1, lambda: machine(card()))
+    found = repetition_here(config, stored(tmp_path), lambda: NO_DRIVER)
+    assert (found.config.cluster.device_taken, found.config.cluster.cards, found.replayed) == ("cpu", None, None)
+    assert found.doubt == "it computed on a card, and here the processor does: there is no NVIDIA driver: no libcuda"
+    again = repetition_here(config, stored(tmp_path), lambda: machine(card()))
+    assert again == repetition_of(config, stored(tmp_path))
 
 
 @pytest.mark.parametrize(

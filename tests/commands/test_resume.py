@@ -12,6 +12,7 @@ from runner.cli import main
 from runner.commands import resume
 from runner.config.configuration import dump, fix_machine_values, load_stored
 from runner.config.hydra_app import compose
+from tests.cards import card, machine
 from tests.fake_life import FakeLife
 
 Capture = pytest.CaptureFixture[str]
@@ -87,6 +88,29 @@ def test_waiting_can_be_given_up_where_better_was_better_by_something(fake_life:
     assert main([f"resume={stored}", "train.patience=null", "train.min_delta=0"]) == 0
     train = fake_life.only.config.train
     assert (train.patience, train.min_delta) == (None, 0.0)
+
+
+def test_a_run_of_a_card_goes_on_without_one_only_if_told_to(
+    fake_life: FakeLife, stored: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    config = load_stored(stored / "config.yaml")
+    (stored / "config.yaml").write_text(dump(fix_machine_values(config, 2, lambda: machine(card()))))
+    assert main([f"resume={stored}"]) == 4
+    assert "cluster.device_taken=gpu, as when the run began: expected a card" in capsys.readouterr().err
+    assert not fake_life.calls
+    assert main([f"resume={stored}", "cluster.device=cpu"]) == 0
+    cluster = fake_life.only.config.cluster
+    assert (cluster.device, cluster.device_taken, cluster.cards) == ("cpu", "cpu", None)
+
+
+def test_another_strategy_shares_the_cards_out_anew(stored: Path, monkeypatch: pytest.MonkeyPatch):
+    here = machine(card(0), card(1), card(2))
+    config = fix_machine_values(load_stored(stored / "config.yaml"), 2, lambda: here)
+    assert config.cluster.cards == [0, 1]
+    monkeypatch.setattr(resume, "fix_machine_values", lambda config, cores: fix_machine_values(config, 2, lambda: here))
+    assert resume._continued(config, ["parallelism.workers=3"]).cluster.cards == [0, 1, 2]
+    assert resume._continued(config, ["train.steps=9"]).cluster.cards == [0, 1]
+    assert resume._continued(config, ["cluster.device=gpu", "cluster.cards=[2,2]"]).cluster.cards == [2, 2]
 
 
 def test_from_python_too(fake_life: FakeLife, stored: Path):

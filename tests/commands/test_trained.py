@@ -109,6 +109,19 @@ def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: P
     assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
 
 
+def test_another_dataset_may_be_named_by_yaml_of_ones_own(stored: Path, folder: Path, capsys: Capture) -> None:
+    (folder / "conf" / "data").mkdir(parents=True)
+    mine = folder / "conf" / "data" / "mine.yaml"
+    mine.write_text('defaults: ["/schema/data/digits@_here_"]\ntest_limit: 7\n')
+    assert "Could not find 'data/mine'" in refused(capsys, "eval", "run", "data=mine")
+    assert evaluated("run", "data=mine", "--config-dir", "conf")["examples"] == {"test": 7}
+    assert evaluated("run", "-cd", "conf", "data=mine", "data.test_limit=6")["examples"] == {"test": 6}
+    shutil.copytree("conf", "other")
+    for place in ("conf", "other", "conf"):
+        assert main(["eval", "run", "data=mine", "--config-dir", place]) == 0
+    assert len(list(stored.glob("eval-*-digits-*.json"))) == 2
+
+
 def test_pixels_of_another_range_are_fractions_of_it_as_in_training(folder: Path) -> None:
     run(small_config(), folder / "run", overrides=[])
     same = ["data=synthetic", "data.shape=[1,8,8]", "data.classes=10", "data.test_examples=50"]
@@ -184,6 +197,30 @@ def test_classes_that_changed_since_the_run_are_refused(
         (images / split / "dog").rename(images / split / "ant")
     complaint = f"{images}: class 0 is 'ant', in training it was 'cat' ({folder / 'run' / 'data.json'}); bring the data"
     assert complaint in refused(capsys, verb, *arguments)
+
+
+def test_the_normalisation_is_that_of_training_whatever_became_of_the_data(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    arrays = small_arrays()
+    config = small_config("data=arrays", f"data.path={write_arrays(folder / 'mine.npz')}", "train.batch_size=4")
+    run(config, folder / "run", overrides=[])
+    np.save("seen.npy", arrays["x_test"])
+
+    def seen() -> tuple[Any, str]:
+        assert main(["predict", "run", "seen.npy", "--output", "seen.csv"]) == 0
+        return evaluated("run")["results"], Path("seen.csv").read_text()
+
+    before = seen()
+    assert "normalised" not in caplog.text
+    write_arrays(folder / "mine.npz", x_train=arrays["x_train"] // 4)
+    assert seen() == before
+    path = folder / "run" / "data.json"
+    kept = json.loads(path.read_text())
+    del kept["normalisation"]
+    path.write_text(json.dumps(kept))
+    assert seen() != before
+    assert f"{path} does not say how the training images were normalised: computed from the data" in caplog.text
 
 
 def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Capture) -> None:

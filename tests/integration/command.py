@@ -34,7 +34,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **(environment or {})},
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **(environment or {})},
         )
         self.pid = self._process.pid
         self.output = ""

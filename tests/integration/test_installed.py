@@ -40,6 +40,13 @@ def test_the_wheel_carries_its_configuration(site: Path) -> None:
     assert not (site / "tests").exists()
 
 
+def test_the_wheel_carries_the_sources_of_the_kernels_for_cards(site: Path) -> None:
+    place = Path("runner", "kernels", "gpu", "source")
+    there, installed = ({path.name for path in (root / place).glob("*.cu*")} for root in (ROOT, site))
+    assert "common.cuh" in there
+    assert installed == there
+
+
 def test_the_installed_script_trains_from_any_folder(site: Path, tmp_path: Path) -> None:
     arguments = ("tracking=none", "train.steps=2", "hydra.run.dir=run")
     done = run_installed(site, tmp_path, *arguments)

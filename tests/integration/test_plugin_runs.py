@@ -66,3 +66,25 @@ def test_a_run_does_not_go_on_with_a_plugin_that_was_changed(folder: Path) -> No
     assert summary_of(folder / "run") == before
     again = run_command(folder, "--plugin", "swish.py", "rerun", "run", "--output", "second")
     assert f"plugin {folder / 'swish.py'} was changed: its SHA-256 was {was}" in again.errors
+
+
+def test_a_run_that_goes_on_without_a_plugin_it_does_not_need_says_so(folder: Path) -> None:
+    run_command(folder, "--plugin", "swish.py", "model=mlp", *SHORT)
+    shutil.copy(folder / "swish.py", folder / "elsewhere.py")
+    moved = run_command(folder, "--plugin", "elsewhere.py", "resume=run", "train.steps=3")
+    said = f"plugin {folder / 'swish.py'} is now {folder / 'elsewhere.py'}"
+    assert said in moved.errors
+    without = run_command(folder, "resume=run", "train.steps=4")
+    assert f"plugin {folder / 'elsewhere.py'}, which the run had, is not given" in without.errors
+    assert summary_of(folder / "run").steps == 4
+    log = (folder / "run" / "run.log").read_text()
+    assert said in log
+    assert "which the run had, is not given" in log
+
+
+def test_a_run_that_was_killed_knows_its_plugins(folder: Path) -> None:
+    run_command(folder, "--plugin", "swish.py", "model=mlp", *SHORT)
+    (folder / "run" / "summary.json").unlink()  # as a kill leaves it
+    without = run_command(folder, "resume=run", "train.steps=3")
+    assert f"plugin {folder / 'swish.py'}, which the run had, is not given" in without.errors
+    assert not (folder / "run" / "plugins.json").exists(), "the newest start had none"

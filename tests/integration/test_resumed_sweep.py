@@ -126,3 +126,12 @@ def test_parallel_jobs_share_the_cores(tmp_path: Path) -> None:
     stored = [(tmp_path / "sweep" / job / "config.yaml").read_text() for job in "01"]
     assert all(f"threads_per_worker: {share}\n" in text for text in stored)
     assert "n  best test/accuracy (mean ± sd)" in sweep.output
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+def test_a_job_in_a_process_of_its_own_shows_its_traceback_when_asked(tmp_path: Path, debug: tuple[str, ...]) -> None:
+    """Of a job without a fault in its configuration: its weights are taken from where there are none."""
+    arguments = ("-m", "tracking=none", "init_from=absent", "train.steps=1,2", IN_SWEEP, *TWO_AT_ONCE, *debug)
+    assert run_command(tmp_path, *arguments).finish() == 1
+    for job in "01":
+        assert ("Traceback" in (tmp_path / "sweep" / job / "job.log").read_text()) == bool(debug)

@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from runner.data.dataset import Facts
+from runner.data.dataset import Facts, Normalisation
 from runner.errors import DataError
-from runner.records.data_facts import FACTS_FILE, difference, read_facts, write_facts
+from runner.records.data_facts import FACTS_FILE, DataRecord, changes, difference, read_record, write_record
 
 FACTS = Facts((1, 2, 3), ("cat", "dög"), 8, 4, 2)
+KNOWN = Normalisation(255.0, (0.1,), (0.3,))
+RECORD = DataRecord(FACTS, KNOWN)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    assert read_facts(tmp_path) is None
-    write_facts(tmp_path, FACTS)
-    assert read_facts(tmp_path) == FACTS
+    assert read_record(tmp_path) is None
+    write_record(tmp_path, RECORD)
+    assert read_record(tmp_path) == RECORD
 
 
 @pytest.mark.parametrize(
@@ -30,21 +32,35 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         {"class_names": 3},
         {"colour": 1},
         {"train_examples": "x"},
+        {"normalisation": 3},
+        {"normalisation": {"scale": 255.0, "mean": [0.1]}},
+        {"normalisation": {"scale": 255.0, "mean": [0.1], "std": [0.0]}},
+        {"normalisation": {"scale": 255.0, "mean": [float("nan")], "std": [0.3]}},
+        {"normalisation": {"scale": 255.0, "mean": [0.1, 0.2], "std": [0.3, 0.3]}},
+        {"normalisation": {"scale": 255.0, "mean": [0.1], "std": [0.3], "colour": 1}},
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, damage: dict[str, object]) -> None:
-    write_facts(tmp_path, FACTS)
+    write_record(tmp_path, RECORD)
     path = tmp_path / FACTS_FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | damage))
     with pytest.raises(DataError, match=r"data\.json is damaged: .*; expected version 1, shape, class_names"):
-        read_facts(tmp_path)
+        read_record(tmp_path)
+
+
+def test_a_file_of_before_knows_no_normalisation(tmp_path: Path) -> None:
+    write_record(tmp_path, RECORD)
+    document = json.loads((tmp_path / FACTS_FILE).read_text())
+    del document["normalisation"]
+    (tmp_path / FACTS_FILE).write_text(json.dumps(document))
+    assert read_record(tmp_path) == DataRecord(FACTS, None)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}"])
 def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / FACTS_FILE).write_text(text)
     with pytest.raises(DataError, match=r"data\.json is damaged"):
-        read_facts(tmp_path)
+        read_record(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +75,26 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
 )
 def test_data_of_another_kind_are_told(now: Facts, expected: str) -> None:
     assert difference(now, FACTS) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (RECORD, ""),
+        (DataRecord(FACTS, None), ""),
+        (DataRecord(FACTS, replace(KNOWN, mean=(0.1 + 1e-15,))), ""),
+        (DataRecord(replace(FACTS, shape=(3, 2, 3)), KNOWN), "images are (3, 2, 3), in training they were (1, 2, 3)"),
+        (
+            DataRecord(replace(FACTS, train_examples=7, test_examples=5), KNOWN),
+            "there are 7 train examples, there were 8; there are 5 test examples, there were 4",
+        ),
+        (DataRecord(FACTS, replace(KNOWN, scale=1.0)), "stored pixels are divided by 1, they were divided by 255"),
+        (DataRecord(FACTS, replace(KNOWN, mean=(0.2,))), "the mean of their channels is 0.2, it was 0.1"),
+        (
+            DataRecord(FACTS, replace(KNOWN, std=(0.3, 0.4))),
+            "the deviation of their channels is 0.3, 0.4, it was 0.3",
+        ),
+    ],
+)
+def test_data_that_changed_are_told(now: DataRecord, expected: str) -> None:
+    assert changes(now, RECORD) == expected

@@ -30,6 +30,15 @@ def test_command_machine_and_checkout_are_those_of_this_process(
     assert checkouts == ([str(project)] if (project / ".git").exists() else [])
 
 
+def test_repositories_of_one_name_have_tags_of_their_own() -> None:
+    codes = [CodeState(folder, commit * 40, "", 0, []) for folder, commit in (("/a/own", "1"), ("/b/own", "2"))]
+    tags = provenance_tags(Provenance("runner", "/home", 2, 1024, codes))
+    assert {name: text[0] for name, text in tags.items() if "code" in name} == {
+        "runner.code.a/own": "1",
+        "runner.code.b/own": "2",
+    }
+
+
 def test_tags_name_everything() -> None:
     changed = CodeState("/home/project", "a" * 40, "b" * 64, 10, ["new.py"])
     assert provenance_tags(Provenance("runner", "/home", 2, 1024, [changed, CodeState("/x/own", "", "", 0, [])])) == {

@@ -17,7 +17,7 @@ from runner.engine.session import scalar
 from runner.kernels.registry import Registry
 from runner.strategies.base import Strategy, Task
 from tests.strategies.networks import Examples
-from tests.strategies.training import Weights
+from tests.strategies.training import Weights, first_card
 
 COMMAND_S, WIRE_S = 0.01, 0.1
 
@@ -65,12 +65,18 @@ def drawn_speeds(seed: int) -> VirtualTime:
 
 @contextmanager
 def session_of(
-    strategy: Strategy, task: Task, registry: Registry, interleaving: Interleaving | None = None
+    strategy: Strategy,
+    task: Task,
+    registry: Registry,
+    interleaving: Interleaving | None = None,
+    *,
+    cards: bool = False,
 ) -> Iterator[tuple[Program, LocalSession]]:
-    """A program and a session of it, not initialised."""
+    """A program and a session of it, not initialised. cards: whether all devices are on the first card."""
     program = strategy.build(task)
     source = Examples(task.batch_size, task.example_shape, task.state_dtype)
-    cluster = local_cluster(program.workers, program.servers)
+    workers, servers = program.workers, program.servers
+    cluster = local_cluster(workers, servers, cards=first_card(workers, servers, cards))
     session = LocalSession(program, cluster, registry, source, interleaving=interleaving)
     try:
         yield program, session
@@ -86,9 +92,10 @@ def iterated(
     *,
     interleaving: Interleaving | None = None,
     saved: Weights | None = None,
+    cards: bool = False,
 ) -> Course:
-    """Make iterations from the initial values, or from those saved."""
-    with session_of(strategy, task, registry, interleaving) as (program, session):
+    """Make iterations from the initial values, or from those saved. cards: as of :func:`session_of`."""
+    with session_of(strategy, task, registry, interleaving, cards=cards) as (program, session):
         session.run("init") if saved is None else session.run("restore", feeds=saved)
         conductor = program.conduct(session)
         told, metrics = [], []

@@ -9,6 +9,7 @@ from runner.engine.kernel_table import load_kernels
 from runner.engine.passes.layer_groups import devices_of_layers
 from runner.engine.program import Program
 from runner.engine.program_placement import place_program
+from runner.kernels.registry import Registry
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
 
@@ -20,11 +21,15 @@ def near(workers: int) -> Cluster:
 
 @dataclass
 class Placed:
-    """A model-parallel strategy whose program is placed on a cluster, on near devices if None."""
+    """A model-parallel strategy whose program is placed on a cluster, on near devices if None.
+
+    registry: the kernels there are; those of the host if None.
+    """
 
     strategy: ModelParallel
     cluster: Cluster | None = None
     name: str = "model"
+    registry: Registry | None = None
 
     @property
     def workers(self) -> int:
@@ -34,7 +39,7 @@ class Placed:
     def build(self, task: Task) -> Program:
         """Return the placed program."""
         cluster = self.cluster or near(self.workers)
-        return place_program(self.strategy.build(task), cluster, load_kernels()).program
+        return place_program(self.strategy.build(task), cluster, self.registry or load_kernels()).program
 
 
 def layers_of(program: Program) -> dict[str, str]:

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.engine.device import worker_device
 from runner.engine.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd
-from runner.strategies.async_data import AsyncData
+from runner.strategies.async_data import AsyncData, _virtual_time
 from runner.strategies.base import Task
+from runner.strategies.downpour.model_replica import compute_name
 from runner.strategies.downpour.staleness import Staleness
 from runner.strategies.single import Single
 from tests.strategies.networks import NETWORKS, task_of
@@ -384,3 +386,12 @@ def test_a_replica_alone_makes_its_pushes_so_stale(
 def test_more_servers_than_variables_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"parallelism\.servers=7: the network has 6 variables"):
         AsyncData(servers=7).build(task_for("dense"))
+
+
+def test_virtual_time_is_the_same_on_every_type_of_device() -> None:
+    on_cpu, on_gpu = (
+        [_virtual_time(7)._part_s(compute_name(k), worker_device(k, kind), 3) for k in range(3)]
+        for kind in ("cpu", "gpu")
+    )
+    assert on_cpu == on_gpu
+    assert len(set(on_cpu)) == 3

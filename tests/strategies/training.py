@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.device import local_cluster
+from runner.engine.device import Cards, local_cluster
 from runner.engine.inputs import InputSource
 from runner.engine.local_session import LocalSession
 from runner.engine.program import Client, Program
@@ -58,16 +58,19 @@ def opened(
     *,
     compression: str = "none",
     source: InputSource | None = None,
+    cards: bool = False,
     **more: Client,
 ) -> Iterator[Trainer]:
     """A program of a strategy, not initialised.
 
-    compression: of transfers. source: of its examples, if not the endless ones. more: clients besides its own.
+    compression: of transfers. source: of its examples, if not the endless ones. cards: whether all devices are on the
+    first card. more: clients besides its own.
     """
     program = strategy.build(task)
     program = replace(program, clients={**program.clients, **more})
     source = source or Examples(task.batch_size, task.example_shape, task.state_dtype)
-    cluster = local_cluster(program.workers, program.servers, compression=compression)
+    workers, servers = program.workers, program.servers
+    cluster = local_cluster(workers, servers, compression=compression, cards=first_card(workers, servers, cards))
     wish = program.one_process
     interleaving = None if wish is None or wish.interleaving is None else wish.interleaving()
     session = LocalSession(program, cluster, registry, source, interleaving=interleaving)
@@ -77,9 +80,16 @@ def opened(
         session.close()
 
 
-def trained(strategy: Strategy, task: Task, registry: Registry, steps: int) -> tuple[Weights, list[Any]]:
+def first_card(workers: int, servers: int, cards: bool = True) -> Cards | None:
+    """The first card for all devices, or no card for any."""
+    return Cards((0,) * workers, (0,) * servers) if cards else None
+
+
+def trained(
+    strategy: Strategy, task: Task, registry: Registry, steps: int, *, cards: bool = False
+) -> tuple[Weights, list[Any]]:
     """Weights and history after some steps from the initial values."""
-    with opened(strategy, task, registry) as trainer:
+    with opened(strategy, task, registry, cards=cards) as trainer:
         trainer.session.run("init")
         history = trainer.train(range(steps))
         return trainer.weights(), history

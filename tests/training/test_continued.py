@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from runner.config.configuration import load_stored
+from runner.errors import DataError
 from runner.records.summary import Summary
 from runner.training.build import build
 from runner.training.life import _Life, run
+from tests.data.own_data import small_arrays, write_arrays
 from tests.small_runs import small_config
 
 STRATEGIES = (
@@ -89,3 +93,46 @@ def test_a_placement_is_that_of_the_strategy_that_goes_on(tmp_path: Path, monkey
     assert placement.exists()
     train(tmp_path, *IN_ONE_PROCESS, "train.steps=3", resume=True)
     assert not placement.exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"x_train": small_arrays()["x_train"] // 2}, "the mean of their channels is"),
+        ({"x_test": small_arrays()["x_test"][:3], "y_test": small_arrays()["y_test"][:3]}, "3 test examples"),
+        ({"class_names": np.array(["a", "b", "c"])}, "class 0 is 'a', in training it was '0'"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+    data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'mine.npz')}", "train.batch_size=4")
+    before = train(tmp_path / "run", *data, "train.steps=2")
+    write_arrays(tmp_path / "mine.npz", **changed)
+    with pytest.raises(DataError, match=rf"data=arrays changed since the run began \(data\.json\): .*{told}"):
+        train(tmp_path / "run", *data, "train.steps=4", resume=True)
+    assert Summary.read(tmp_path / "run" / "summary.json") == before
+    write_arrays(tmp_path / "mine.npz")
+    assert train(tmp_path / "run", *data, "train.steps=4", resume=True).steps == 4
+
+
+def test_a_built_in_set_that_changed_is_refused_too(tmp_path: Path) -> None:
+    train(tmp_path, "train.steps=2")
+    path = tmp_path / "data.json"
+    path.write_text(path.read_text().replace('"train_examples": 1438', '"train_examples": 1439'))
+    with pytest.raises(
+        DataError, match=r"data=digits changed .*there are 1438 train examples, there were 1439\. Bring"
+    ):
+        train(tmp_path, "train.steps=4", resume=True)
+
+
+def test_what_was_not_kept_of_the_data_is_not_compared_which_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path, "train.steps=2")
+    path = tmp_path / "data.json"
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in kept.items() if key != "normalisation"}))
+    train(tmp_path, "train.steps=3", resume=True)
+    assert "did not keep the mean and deviation of its data (data.json): not compared" in caplog.text
+    path.unlink()
+    train(tmp_path, "train.steps=4", resume=True)
+    assert "did not keep what its data were (data.json): not compared" in caplog.text

@@ -17,9 +17,10 @@ from runner.engine.plan import DevicePlan
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.registry import Registry
+from runner.records.summary import Summary
 from runner.training import life
 from runner.training.build import build
-from runner.training.comparison import predicted_step_s
+from runner.training.comparison import _experiments, predicted_step_s
 from runner.training.devices import cluster_of, require_kernels, tell_devices
 from runner.training.experiment import Experiment
 from tests.cards import NO_DRIVER, card, card_kernels, machine
@@ -38,6 +39,7 @@ STRATEGIES = {
     "model": ("parallelism=model", "parallelism.workers=2"),
     "sandblaster": ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant"),
 }
+DRAFT = Summary("0123", "failed", "", "", "single", 1, {"python": "3"}, "", "")
 OVERLAPPING = ("backup", "async_data", "sandblaster")
 
 
@@ -78,9 +80,12 @@ def test_every_strategy_is_planned_on_cards_without_knowing(strategy: str) -> No
 
 
 @pytest.mark.usefixtures("card_kernels")
-def test_servers_follow_the_workers_onto_cards_if_asked() -> None:
-    experiment = placed(machine(card(0), card(1)), *STRATEGIES["servers"], "cluster.server_device=gpu")
-    assert [(d.type, d.card) for d in experiment.cluster.devices] == [("gpu", 0), ("gpu", 1), ("gpu", 0), ("gpu", 1)]
+@pytest.mark.parametrize("strategy", ["servers", "backup", "async_data", "sandblaster"])
+def test_servers_follow_the_workers_onto_cards_if_asked(strategy: str) -> None:
+    experiment = placed(machine(card(0), card(1)), *STRATEGIES[strategy], "cluster.server_device=gpu")
+    devices = experiment.cluster.devices
+    assert len(devices) == experiment.program.workers + experiment.program.servers > experiment.program.workers
+    assert [(device.type, device.card) for device in devices] == [("gpu", k % 2) for k in range(len(devices))]
 
 
 @pytest.mark.usefixtures("card_kernels")
@@ -148,6 +153,21 @@ def test_steps_are_compared_on_the_same_devices() -> None:
 
 
 @pytest.mark.usefixtures("card_kernels")
+@pytest.mark.parametrize("apart", [False, True])
+def test_steps_are_measured_on_the_cards_and_in_the_processes_of_the_run(apart: bool) -> None:
+    asked = f"cluster.one_process={'false' if apart else 'null'}"
+    experiment = placed(machine(card(0), card(1)), *STRATEGIES["model"], asked)
+    found = dict(_experiments(experiment))
+    assert {name: [device.card for device in each.cluster.devices] for name, each in found.items()} == {
+        "model": [0, 1],
+        "single": [0],
+        "sync_data": [0, 1],
+    }
+    together = {name: each.program.one_process is not None for name, each in found.items()}
+    assert together == {"model": not apart, "single": True, "sync_data": not apart}
+
+
+@pytest.mark.usefixtures("card_kernels")
 def test_a_placement_of_processors_holds_on_cards(tmp_path: Path) -> None:
     found = placed(NO_DRIVER, *STRATEGIES["model"]).settled
     assert found is not None
@@ -165,16 +185,15 @@ def test_a_placement_of_processors_holds_on_cards(tmp_path: Path) -> None:
 def test_log_and_summary_say_what_computes_and_why(caplog: pytest.LogCaptureFixture) -> None:
     here = machine(card())
     with caplog.at_level(logging.INFO, "runner"):
-        told = tell_devices(placed(here, "parallelism=single", "cluster.tf32=true"), here)
-    assert told == {
-        "devices": {
-            "/job:worker/task:0/device:gpu:0": "card 0: Big Card, compute capability 9.0, 80.0 GiB, driver 580.1 for "
-            "CUDA up to 13.0"
-        },
-        "device_reason": "cluster.device=auto takes a card where there is one, and there is Big Card",
+        told = tell_devices(placed(here, "parallelism=single", "cluster.tf32=true"), here, DRAFT)
+    assert told.devices == {
+        "/job:worker/task:0/device:gpu:0": "card 0: Big Card, compute capability 9.0, 80.0 GiB, driver 580.1 for "
+        "CUDA up to 13.0"
     }
+    assert told.device_reason == "cluster.device=auto takes a card where there is one, and there is Big Card"
+    assert told.versions == {"python": "3", "CuPy": "14.2.0 (cupy-cuda13x)"}
     assert "for CUDA up to 13.0, float32 products in TF32\n" in caplog.text
-    assert f"devices: {told['device_reason']}" in caplog.text
+    assert f"devices: {told.device_reason}" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -190,8 +209,9 @@ def test_a_card_that_lies_idle_is_warned_of(
     here = machine(card(), obstacle=obstacle)
     experiment = placed(here, "parallelism=single", *overrides)
     with caplog.at_level(logging.INFO, "runner"):
-        told = tell_devices(experiment, here)
-    assert told["devices"] == {"/job:worker/task:0/device:cpu:0": "processor"}
+        told = tell_devices(experiment, here, DRAFT)
+    assert told.devices == {"/job:worker/task:0/device:cpu:0": "processor"}
+    assert told.versions == DRAFT.versions
     assert caplog.records[-1].levelno == level
 
 

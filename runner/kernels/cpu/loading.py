@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 
-from runner.kernels.cpu.machine_code import loading as machine_code
-from runner.kernels.cpu.onednn import loading as onednn
 from runner.kernels.registry import Registry
+
+_LIBRARIES = {"onednn": "runner.kernels.cpu.onednn.loading", "llvm": "runner.kernels.cpu.machine_code.loading"}
+_PACKAGES = ("cffi", "llvmlite")
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,15 @@ class NativeLibrary:
 
 def register(registry: Registry) -> tuple[NativeLibrary, ...]:
     """Add the kernels of every library that can be loaded; tell what became of each."""
-    return tuple(
-        NativeLibrary(name, *load(registry))
-        for name, load in (("onednn", onednn.register), ("llvm", machine_code.register))
-    )
+    return tuple(NativeLibrary(name, *_loaded(module, registry)) for name, module in _LIBRARIES.items())
+
+
+def _loaded(module: str, registry: Registry) -> tuple[str, str]:
+    try:
+        loading = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name not in _PACKAGES:
+            raise
+        return "", f"the Python package {error.name} is not installed"
+    version, missing = loading.register(registry)
+    return version, missing

@@ -1,13 +1,16 @@
-"""Neighbouring calls of one element-wise program as one launch: the updates of many variables, each of them small.
+"""Element-wise calls of one program as one launch: the updates of many variables, each of them small.
 
-What makes a card fast is many elements at once; a launch costs some microseconds however few there are. The calls of a
-launch read and write nothing that another of them writes, so that their order does not matter.
+What makes a card fast is many elements at once; a launch costs some microseconds, however few there are. Put together
+are calls whose results nothing reads in what follows, as those of updates: they can wait for each other without holding
+up anything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate, chain, product
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,36 +19,75 @@ from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
 from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.element_loops import CHUNK
 from runner.kernels.gpu.runtime import Argument, DeviceMemory, Runtime
+from runner.kernels.gpu.streams import Span, Touched
 
 
-def groups(calls: Sequence[StreamCall]) -> list[list[int]]:
-    """Which calls may be one, as positions, in an order of the groups that gives what the calls give in theirs.
+class _Places:
+    """Memory, as spans that rise and do not meet."""
 
-    Calls of one source are together where what lies between lets them. A pure function; all calls are in one group
-    each.
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def touch(self, spans: Sequence[Span]) -> bool:
+        """Whether any of it is in one of the spans."""
+        return any(
+            begin < end and bisect_right(self._ends, begin) < bisect_left(self._begins, end) for begin, end in spans
+        )
+
+    def add(self, spans: Sequence[Span]) -> None:
+        """Take spans in."""
+        for begin, end in spans:
+            if begin < end:
+                first, last = bisect_left(self._ends, begin), bisect_right(self._begins, end)
+                if first < last:
+                    begin, end = min(begin, self._begins[first]), max(end, self._ends[last - 1])
+                self._begins[first:last] = [begin]
+                self._ends[first:last] = [end]
+
+
+@dataclass
+class _Home:
+    """A group that earlier works may join. written: by anybody, from its first member on to its last."""
+
+    members: list[int]
+    written: _Places = field(default_factory=_Places)
+
+
+def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> list[list[int]]:
+    """Which works may be one, as rising numbers, in an order of the groups that gives what the works give in theirs.
+
+    programs: only works of one program are put together; None is with nobody. Each work waits for the group's last.
     """
-    found: list[list[int]] = []
-    for position, call in enumerate(calls):
-        home = _home(calls, found, call)
-        if home is None:
-            found.append([position])
+    backwards: list[list[int]] = []
+    homes: dict[Hashable, _Home] = {}
+    later = _Places()
+    for number in reversed(range(len(touched))):
+        work, program = touched[number], programs[number]
+        can_wait = program is not None and not later.touch(work.writes)
+        home = homes.get(program) if can_wait else None
+        if home is not None and not home.written.touch(work.reads):
+            home.members.insert(0, number)
         else:
-            home.append(position)
-    return found
+            home = _Home([number])
+            backwards.append(home.members)
+        if can_wait:
+            homes[program] = home
+        later.add((*work.reads, *work.writes))
+        for each in homes.values():
+            each.written.add(work.writes)
+    return backwards[::-1]
 
 
 def together(runtime: Runtime, calls: Sequence[FlatCall]) -> StreamCall:
-    """One launch of calls that :func:`groups` put together.
+    """One launch of calls of one program, whose order does not matter.
 
-    Copies a table to the card and waits for that, so not while anything is captured.
+    Copies a table to the card and waits for that: not to be called while anything is captured.
     """
-    if len(calls) == 1:
-        return calls[0]
     rows, chunks = table(calls)
     memory = _copied(runtime, rows)
     arguments: list[Argument] = [np.uintp(memory.address), np.int32(len(calls)), np.int64(chunks)]
-    function = runtime.function(calls[0].batch, "batch")
-    one = launch(function, blocks_for(runtime, chunks, threads=1), arguments)
+    one = launch(runtime.function(calls[0].batch, "batch"), blocks_for(runtime, chunks, threads=1), arguments)
     return StreamCall(one.enqueue, (memory, *calls))
 
 
@@ -55,28 +97,6 @@ def table(calls: Sequence[FlatCall]) -> tuple[NDArray[np.int64], int]:
     *first, total = accumulate(chunks, initial=0)
     rows = [[start, call.count, *call.addresses] for start, call in zip(first, calls, strict=True)]
     return np.array(rows, np.uint64).view(np.int64), total
-
-
-def _home(calls: Sequence[StreamCall], found: Sequence[list[int]], call: StreamCall) -> list[int] | None:
-    """The group that a call joins: of its program, the latest that nothing the call must follow comes after or is in.
-
-    A call of another kind may touch anything, so that nothing passes it.
-    """
-    if not isinstance(call, FlatCall):
-        return None
-    for group in reversed(found):
-        members = [calls[position] for position in group]
-        if any(not isinstance(each, FlatCall) or _conflict(each, call) for each in members):
-            return None
-        if isinstance(members[0], FlatCall) and members[0].batch == call.batch:
-            return group
-    return None
-
-
-def _conflict(one: FlatCall, other: FlatCall) -> bool:
-    """Whether one of them writes what the other reads or writes."""
-    written = chain(product(one.writes, (*other.reads, *other.writes)), product(one.reads, other.writes))
-    return any(begin < other_end and other_begin < end for (begin, end), (other_begin, other_end) in written)
 
 
 def _copied(runtime: Runtime, rows: NDArray[np.int64]) -> DeviceMemory:

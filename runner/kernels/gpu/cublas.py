@@ -1,4 +1,8 @@
-"""Matrix products of cuBLAS on the cards of a process."""
+"""Matrix products of cuBLAS on the cards of a process.
+
+Handles are made by CuPy's bindings. Products are not: CuPy's set a handle's stream to the one that CuPy thinks is
+current, which is not that of the caller, and lose the workspace with it. They are called in the library itself.
+"""
 
 from __future__ import annotations
 
@@ -85,23 +89,34 @@ class Products(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Functions:
+    """What is called in the library itself; each returns a status, 0 for success.
+
+    set_workspace: ``cublasSetWorkspace_v2``. gemm: ``cublasGemmEx``.
+    """
+
+    set_workspace: Callable[[int, int, int], int]
+    gemm: Callable[..., int]
+
+
 class CublasLibrary:
     """cuBLAS for the cards of a process.
 
-    cublas: CuPy's module of it. set_workspace: ``cublasSetWorkspace_v2``. current_card: the number of the card that the
-    thread uses. tf32: whether factors of float32 products may be rounded to 10 bits of mantissa.
+    cublas: CuPy's module of it. current_card: the number of the card that the thread uses. tf32: whether factors of
+    float32 products may be rounded to 10 bits of mantissa.
     """
 
     def __init__(
         self,
         cublas: Any,
-        set_workspace: Callable[[int, int, int], int],
+        functions: Functions,
         current_card: Callable[[], int],
         *,
         tf32: bool,
     ) -> None:
         self._cublas = cublas
-        self._set_workspace = set_workspace
+        self._functions = functions
         self._current_card = current_card
         self._float32 = _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F
         self._handles: dict[int, int] = {}
@@ -113,14 +128,18 @@ class CublasLibrary:
             self._handle()
 
     def enqueue(self, stream: Stream, product: Product, a: int, b: int, c: int, workspace: int) -> None:
-        """Put a product on a stream. What a handle is told belongs together, so one thread at a time."""
+        """Put a product on a stream; raises RuntimeError with the status of a call that failed.
+
+        What a handle is told belongs together, so one thread at a time.
+        """
         with self._lock:
             handle = self._handle()
             # The workspace after the stream: a new stream goes back to memory that cuBLAS shares between streams.
             self._cublas.setStream(handle, stream.handle)
-            if status := self._set_workspace(handle, workspace, WORKSPACE_BYTES):
+            if status := self._functions.set_workspace(handle, workspace, WORKSPACE_BYTES):
                 raise RuntimeError(f"cublasSetWorkspace of {WORKSPACE_BYTES} bytes at {workspace:#x}: status {status}")
-            self._cublas.gemmEx(*self._arguments(handle, product, a, b, c))
+            if status := self._functions.gemm(*self._arguments(handle, product, a, b, c)):
+                raise RuntimeError(f"cublasGemmEx of {product}: status {status}")
 
     def _handle(self) -> int:
         card = self._current_card()
@@ -155,8 +174,16 @@ def open_library(current_card: Callable[[], int], cuda: int, *, tf32: bool) -> C
     try:
         from cupy_backends.cuda.libs import cublas
 
-        function = ctypes.CDLL(f"libcublas.so.{cuda}").cublasSetWorkspace_v2
+        library = ctypes.CDLL(f"libcublas.so.{cuda}")
     except (ImportError, OSError):
         return None
-    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    return CublasLibrary(cublas, function, current_card, tf32=tf32)
+    return CublasLibrary(cublas, _functions(library), current_card, tf32=tf32)
+
+
+def _functions(library: ctypes.CDLL) -> Functions:
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    matrix: list[Any] = [pointer, number, number]
+    library.cublasSetWorkspace_v2.argtypes = [pointer, pointer, ctypes.c_size_t]
+    shape: list[Any] = [number] * 5
+    library.cublasGemmEx.argtypes = [pointer, *shape, pointer, *matrix, *matrix, pointer, *matrix, number, number]
+    return Functions(library.cublasSetWorkspace_v2, library.cublasGemmEx)

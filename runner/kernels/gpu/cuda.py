@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,12 +20,20 @@ _OUT_OF_MEMORY = 2
 """cudaErrorMemoryAllocation."""
 
 
+_REPETITIONS = 4
+"""Of work that is timed."""
+
+
 class CardsError(RuntimeError):
     """There is no card, or a library for it is missing; the text says what to do."""
 
 
-def open_cards(tf32: bool) -> Runtime:
-    """The cards of this process. tf32: whether float32 products may round factors. Raises CardsError without any."""
+def open_cards(tf32: bool, *, compare_plans: bool = False) -> Runtime:
+    """The cards of this process. tf32: whether float32 products may round factors. Raises CardsError without any.
+
+    compare_plans: whether the plans of each convolution are timed and the fastest is taken, which takes a while and
+    may be another in every run, rather than that which cuDNN puts first.
+    """
     try:
         import cupy
     except ImportError as error:
@@ -42,7 +50,7 @@ def open_cards(tf32: bool) -> Runtime:
         ) from error
     if count == 0:
         raise CardsError("a GPU was asked for, but CUDA finds none; look at CUDA_VISIBLE_DEVICES and `runner doctor`")
-    return CudaRuntime(cupy, count, tf32=tf32)
+    return CudaRuntime(cupy, count, tf32=tf32, compare_plans=compare_plans)
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class CudaGraph:
 class CudaRuntime:
     """See :class:`~runner.kernels.gpu.runtime.Runtime`. cupy: the module. count: cards of this process."""
 
-    def __init__(self, cupy: Any, count: int, *, tf32: bool) -> None:
+    def __init__(self, cupy: Any, count: int, *, tf32: bool, compare_plans: bool = False) -> None:
         self._cupy = cupy
         self._cuda = cupy.cuda.runtime
         self._count = count
@@ -95,6 +103,7 @@ class CudaRuntime:
         self.capability = 10 * int(properties["major"]) + int(properties["minor"])
         self.processors = int(properties["multiProcessorCount"])
         self._tf32 = tf32
+        self._compare_plans = compare_plans
         self._codes: dict[str, bytes] = {}
         self._modules: dict[tuple[int, str], Any] = {}
         self._lock = threading.Lock()
@@ -119,20 +128,25 @@ class CudaRuntime:
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         """Memory from CUDA itself, without a pool in between: it is planned once, and freed with what holds it."""
-        try:
+        with self._allocating(nbytes, "memory of a card"):
             memory = self._cupy.cuda.Memory(max(nbytes, 1))
-        except self._cuda.CUDARuntimeError as error:
-            if error.status != _OUT_OF_MEMORY:
-                raise
-            raise MemoryError(f"{nbytes:,} bytes of memory of a card: {error}") from error
         return DeviceMemory(int(memory.ptr), nbytes, memory)
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Has one address, for the host and for every card."""
+        """Has one address, for the host and for every card. Raises MemoryError where there is none."""
         flags = self._cuda.hostAllocPortable | self._cuda.hostAllocMapped
-        memory = self._cupy.cuda.PinnedMemory(max(nbytes, 1), flags)
-        pointer = self._cupy.cuda.PinnedMemoryPointer(memory, 0)
-        return np.frombuffer(pointer, np.uint8, max(nbytes, 1))[:nbytes]
+        with self._allocating(nbytes, "pinned memory"):
+            memory = self._cupy.cuda.PinnedMemory(max(nbytes, 1), flags)
+        return np.frombuffer(self._cupy.cuda.PinnedMemoryPointer(memory, 0), np.uint8, max(nbytes, 1))[:nbytes]
+
+    @contextmanager
+    def _allocating(self, nbytes: int, what: str) -> Iterator[None]:
+        try:
+            yield
+        except self._cuda.CUDARuntimeError as error:
+            if error.status != _OUT_OF_MEMORY:
+                raise
+            raise MemoryError(f"{nbytes:,} bytes of {what}: {error}") from error
 
     def stream(self) -> CudaStream:
         """Of the card that the thread uses."""
@@ -175,6 +189,18 @@ class CudaRuntime:
             raise
         return CudaGraph(stream.native.end_capture())
 
+    def seconds(self, work: Callable[[OwnStream], None]) -> float:
+        """How long the card takes for what ``work`` puts on a stream: the mean of some, after one that gets ready."""
+        stream, begin, end = self.stream(), self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        work(stream)
+        self.record(begin, stream)
+        for _ in range(_REPETITIONS):
+            work(stream)
+        self.record(end, stream)
+        self.wait_on_host(end)
+        milliseconds: float = self._cupy.cuda.get_elapsed_time(begin, end)
+        return milliseconds / 1e3 / _REPETITIONS
+
     def free_bytes(self) -> tuple[int, int]:
         """Of the card that the thread uses."""
         free, total = self._cuda.memGetInfo()
@@ -191,4 +217,5 @@ class CudaRuntime:
 
     @cached_property
     def _cudnn(self) -> cudnn.CudnnLibrary | None:
-        return cudnn.open_library(self._cuda.getDevice, tf32=self._tf32)
+        bench = self if self._compare_plans else None
+        return cudnn.open_library(self._cuda.getDevice, tf32=self._tf32, bench=bench)

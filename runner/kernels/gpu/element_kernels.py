@@ -21,7 +21,6 @@ from runner.kernels.registry import (
     Buffers,
     Kernel,
     Layout,
-    Operand,
     Spec,
     numpy_dtype,
     plain,
@@ -29,9 +28,6 @@ from runner.kernels.registry import (
 
 LIBRARY = "cuda"
 _SMALL = 1 << 31
-
-Extent = tuple[int, int]
-"""Memory from an address up to another."""
 
 ElementsOf = Callable[[Attributes, Sequence[Spec], Sequence[Spec]], Elements]
 """(attributes, input specs, output specs) -> what the op does to an element."""
@@ -42,14 +38,11 @@ class FlatCall(StreamCall):
     """A loop over neighbouring elements, which can be put together with others of the same.
 
     batch: source of the kernel for many of them. count: elements. addresses: of inputs and outputs, in their order.
-    reads, writes: where the memory that it touches begins and ends.
     """
 
     batch: str = field(kw_only=True, repr=False)
     count: int = field(kw_only=True)
     addresses: tuple[int, ...] = field(kw_only=True)
-    reads: tuple[Extent, ...] = field(kw_only=True, repr=False)
-    writes: tuple[Extent, ...] = field(kw_only=True, repr=False)
 
 
 def element_kernel(runtime: Runtime, op: str, elements_of: ElementsOf) -> Kernel:
@@ -110,13 +103,7 @@ def _flat_call(runtime: Runtime, elements: Elements, wide: tuple[bool, ...], cou
         batch=batch(elements, wide),
         count=count,
         addresses=addresses,
-        reads=tuple(map(_extent, buffers.inputs)),
-        writes=tuple(map(_extent, buffers.outputs)),
     )
-
-
-def _extent(operand: Operand) -> Extent:
-    return operand.address, operand.address + operand.layout.nbytes
 
 
 def _pointers(buffers: Buffers) -> list[Argument]:

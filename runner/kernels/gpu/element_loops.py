@@ -95,7 +95,7 @@ def _with_loop(elements: Elements, wide: Sequence[bool]) -> str:
         f"{_lines(_loaded(elements, wide, False, lambda k: f'p{k}[0]'))}"
         f"    const int64 packs = count / {elements.pack};\n"
         f"    for (int64 k = first; k < packs; k += step) {{\n{_pack_body(elements, wide)}    }}\n"
-        f"    for (int64 i = {elements.pack} * packs + first; i < count; i += step) {{\n"
+        f"#pragma unroll 1\n    for (int64 i = {elements.pack} * packs + first; i < count; i += step) {{\n"
         f"{_lines(_loaded(elements, wide, True, lambda k: f'p{k}[i]'), 8)}"
         f"{_lines(elements.statements, 8)}{_stored(elements)}    }}\n}}\n\n"
     )

@@ -9,7 +9,6 @@ from runner.kernels.gpu.calls import StreamCall, in_order
 from runner.kernels.gpu.linear import (
     Dense,
     Multiplier,
-    aligned,
     arrange_dense,
     bind_dense,
     multipliers,
@@ -55,19 +54,18 @@ def _bias_gradient(runtime: Runtime, multiplier: Multiplier) -> Kernel:
         found = arrange_dense(multiplier, dense, inputs, outputs)
         if found is None:
             return None
-        behind = scratch_bytes(sums, inputs[1].dtype)
-        return replace(found, scratch_bytes=aligned(found.scratch_bytes) + behind)
+        # One after the other: they share the memory.
+        return replace(found, scratch_bytes=max(found.scratch_bytes, scratch_bytes(sums, inputs[1].dtype)))
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
         (x, dy), (dw, db) = buffers.inputs, buffers.outputs
         dense, sums = _parts([x.spec, dy.spec], attributes)
         scratch = address_of(buffers.scratch)
-        behind = scratch + aligned(multiplier.scratch_bytes(dense))
         source, target = (dy.spec.dtype, dy.address), (db.spec.dtype, db.address)
         return in_order(
             [
                 multiplier.call(dense, x.address, dy.address, 0, dw.address, scratch),
-                reduce(runtime, "reduce_sum", sums, source, target, behind),
+                reduce(runtime, "reduce_sum", sums, source, target, scratch),
             ]
         )
 

@@ -99,9 +99,9 @@ class CardPlatform:
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
         """Eager the first time, which also lets libraries get ready; captured the second, replayed from then on.
 
-        Neighbouring element-wise calls of one kind are one launch.
+        Element-wise calls of one kind are one launch where nobody waits for what they give.
         """
-        parts = [[number] for number in range(len(works))] if once else groups([_stream_call(work) for work in works])
+        parts = [[number] for number in range(len(works))] if once else _parts(works)
         calls = [self._one([_stream_call(works[number]) for number in part]) for part in parts]
         touched = [_touched([works[number] for number in part]) for part in parts]
         turns = assign_streams(touched, 1 if once else len(self._streams))
@@ -205,6 +205,13 @@ def _stream_call(work: Work) -> StreamCall:
     if not isinstance(work.call, StreamCall):
         raise TypeError(f"{type(work.call).__name__} is no work on a stream")
     return work.call
+
+
+def _parts(works: Sequence[Work]) -> list[list[int]]:
+    """Which works are to be one launch, in the order of the launches."""
+    calls = [_stream_call(work) for work in works]
+    programs = [call.batch if isinstance(call, FlatCall) else None for call in calls]
+    return groups([_touched([work]) for work in works], programs)
 
 
 def _touched(works: Sequence[Work]) -> Touched:

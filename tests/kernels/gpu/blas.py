@@ -20,12 +20,16 @@ COMPUTED = {68: "float32", 77: "float32", 70: "float64"}
 
 
 class NumpyCublas:
-    """CuPy's module of cuBLAS, as far as products go: one handle for each card, one workspace for each stream set."""
+    """CuPy's module of cuBLAS, as far as handles go, and the library itself, as far as products do.
+
+    One handle for each card, one workspace for each time that a stream is set.
+    """
 
     def __init__(self) -> None:
         self.streams: dict[int, EmulatedStream] = {}
         self.handles: list[int] = []
         self.computed: list[int] = []
+        self.lent: list[tuple[int, int]] = []
         self._stream: EmulatedStream | None = None
         self._workspace: tuple[int, int] | None = None
 
@@ -39,12 +43,18 @@ class NumpyCublas:
     def setStream(self, handle: int, stream: int) -> None:  # noqa: N802
         self._stream, self._workspace = self.streams[stream], None
 
+    @property
+    def functions(self) -> cublas.Functions:
+        """Of the library."""
+        return cublas.Functions(self.set_workspace, self.gemm)
+
     def set_workspace(self, handle: int, address: int, nbytes: int) -> int:
         assert address % ALIGNMENT == 0, f"a workspace at {address:#x}"
         self._workspace = address, nbytes
+        self.lent.append(self._workspace)
         return 0
 
-    def gemmEx(self, handle: int, *told: int) -> None:  # noqa: N802
+    def gemm(self, handle: int, *told: int) -> int:
         assert handle in self.handles
         assert self._stream is not None
         assert self._workspace is not None, "a stream that was set has no workspace of the caller's yet"
@@ -55,6 +65,7 @@ class NumpyCublas:
         alpha, beta = (matrix_at(told[place], scalar, 1, 1, 1)[0, 0] for place in (5, 12))
         assert (alpha, beta) == (1, 0)
         self._stream.put(lambda: multiply(told, workspace))
+        return 0
 
 
 def multiply(told: tuple[int, ...], workspace: tuple[int, int]) -> None:
@@ -89,7 +100,7 @@ class CardWithCublas(EmulatedRuntime):
     def __init__(self, *arguments: Any, tf32: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.native = NumpyCublas()
-        self._products = cublas.CublasLibrary(self.native, self.native.set_workspace, lambda: 0, tf32=tf32)
+        self._products = cublas.CublasLibrary(self.native, self.native.functions, lambda: 0, tf32=tf32)
 
     def stream(self) -> EmulatedStream:
         made = super().stream()

@@ -1,12 +1,13 @@
 // Just enough of CUDA to run a kernel on the host: the blocks of a grid one after the other, the threads of a block in
 // turns. A thread runs until it waits for the others; a block whose threads wait for different things is an error.
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
 #include <math.h>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -55,70 +56,98 @@ namespace emulation {
 enum State { READY, AT_BLOCK, AT_WARP, DONE };
 constexpr std::size_t STACK = 64 << 10;
 
-struct Thread { ucontext_t context; State state; Index index; };
-static std::vector<Thread> threads;
-static std::vector<char> stacks;
-static ucontext_t scheduler;
-static int current;
+// A thread has a stack of its own and is left and resumed by jumps. It is started once, and then runs block after block.
+struct Thread {
+    State state = READY;
+    Index index;
+    bool started = false;
+    jmp_buf place;
+    ucontext_t start;
+    std::unique_ptr<char[]> stack{new char[STACK]};
+};
+static std::vector<std::unique_ptr<Thread>> threads;
+static jmp_buf scheduler;
+static int current, count_of_block;
+static void (*body_of_block)(void *);
+static void *body_data;
 static unsigned long long exchanged[1024];
 
-inline void wait_as(State state) {
-    threads[current].state = state;
-    swapcontext(&threads[current].context, &scheduler);
-    threadIdx = threads[current].index;
+// Back to the scheduler; returns when it is this thread's turn again.
+__attribute__((noinline)) inline void leave_as(State state) {
+    Thread &self = *threads[current];
+    self.state = state;
+    if (_setjmp(self.place) == 0) _longjmp(scheduler, 1);
 }
 
+inline void wait_as(State state) {
+    leave_as(state);
+    threadIdx = threads[current]->index;
+}
+
+inline void run_for_ever() {
+    for (;;) {
+        body_of_block(body_data);
+        leave_as(DONE);
+    }
+}
+
+__attribute__((noinline)) inline void resume(Thread &thread) {
+    threadIdx = thread.index;
+    if (_setjmp(scheduler) != 0) return;
+    if (thread.started) _longjmp(thread.place, 1);
+    thread.started = true;
+    getcontext(&thread.start);
+    thread.start.uc_stack.ss_sp = thread.stack.get();
+    thread.start.uc_stack.ss_size = STACK;
+    makecontext(&thread.start, run_for_ever, 0);
+    setcontext(&thread.start);
+}
+
+// Lets threads go on if all of them that have not ended wait for the same; returns whether there were any.
 inline bool release(int first, int last, State waiting) {
     bool any = false;
     for (int t = first; t < last; ++t) {
-        if (threads[t].state == DONE) { if (waiting == AT_BLOCK) continue; else continue; }
-        if (threads[t].state != waiting) return false;
-        any = true;
+        if (threads[t]->state != DONE && threads[t]->state != waiting) return false;
+        any = any || threads[t]->state == waiting;
     }
-    for (int t = first; t < last; ++t) if (threads[t].state == waiting) threads[t].state = READY;
+    for (int t = first; t < last; ++t)
+        if (threads[t]->state == waiting) threads[t]->state = READY;
     return any;
+}
+
+inline bool any_is(State state) {
+    for (int t = 0; t < count_of_block; ++t)
+        if (threads[t]->state == state) return true;
+    return false;
+}
+
+// Whether threads were let go on. Those of a block must all come to where it waits; of a warp, those that have not ended.
+inline bool release_some(int count) {
+    bool released = false;
+    for (int w = 0; w < count; w += 32) released = release(w, w + 32 < count ? w + 32 : count, AT_WARP) || released;
+    return released || (!any_is(DONE) && release(0, count, AT_BLOCK));
 }
 
 // Returns 0, or 1 where threads wait for different things, or for threads that have ended.
 template <typename Body>
 int run_block(int count, bool reversed, Body body) {
-    static Body *kept;
-    kept = &body;
-    threads.resize(count);
-    stacks.resize(count * STACK);
+    body_of_block = [](void *data) { (*static_cast<Body *>(data))(); };
+    body_data = &body;
+    count_of_block = count;
+    while ((int)threads.size() < count) threads.emplace_back(new Thread);
     for (int t = 0; t < count; ++t) {
-        Thread &each = threads[t];
-        each.state = READY;
-        each.index = {t % blockDim.x, (t / blockDim.x) % blockDim.y, t / (blockDim.x * blockDim.y)};
-        getcontext(&each.context);
-        each.context.uc_stack.ss_sp = stacks.data() + t * STACK;
-        each.context.uc_stack.ss_size = STACK;
-        each.context.uc_link = &scheduler;
-        void (*entry)() = [] { (*kept)(); threads[current].state = DONE; };
-        makecontext(&each.context, entry, 0);
+        threads[t]->state = READY;
+        threads[t]->index = {t % blockDim.x, (t / blockDim.x) % blockDim.y, t / (blockDim.x * blockDim.y)};
     }
     for (;;) {
-        bool ran = false;
         for (int k = 0; k < count; ++k) {
-            int t = reversed ? count - 1 - k : k;
-            if (threads[t].state != READY) continue;
-            current = t;
-            threadIdx = threads[t].index;
-            swapcontext(&scheduler, &threads[t].context);
-            ran = true;
+            current = reversed ? count - 1 - k : k;
+            if (threads[current]->state == READY) resume(*threads[current]);
         }
-        bool all = true, released = false, ended = false, waiting = false;
-        for (int t = 0; t < count; ++t) {
-            all = all && threads[t].state == DONE;
-            ended = ended || threads[t].state == DONE;
-            waiting = waiting || threads[t].state == AT_BLOCK;
-        }
-        if (all) return 0;
-        for (int w = 0; w < count; w += 32) released = release(w, w + 32 < count ? w + 32 : count, AT_WARP) || released;
-        if (!released && ended && waiting) return 1;
-        if (!released) released = release(0, count, AT_BLOCK);
-        if (!released && !ran) return 1;
-        if (!released) return 1;
+        if (!any_is(AT_BLOCK) && !any_is(AT_WARP)) return 0;
+        if (release_some(count)) continue;
+        threads.clear();  // They stand in the middle of a block that is given up.
+        return 1;
     }
 }
 
@@ -129,7 +158,7 @@ T exchange(T value, int lane) {
     std::memcpy(&exchanged[self], &value, sizeof(T));
     wait_as(AT_WARP);
     T found = value;
-    if (lane >= 0 && lane < 32 && warp + lane < (int)threads.size()) std::memcpy(&found, &exchanged[warp + lane], sizeof(T));
+    if (lane >= 0 && lane < 32 && warp + lane < count_of_block) std::memcpy(&found, &exchanged[warp + lane], sizeof(T));
     wait_as(AT_WARP);
     return found;
 }

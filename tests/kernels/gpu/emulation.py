@@ -226,7 +226,7 @@ class EmulatedRuntime:
             assert intact, f"a kernel wrote outside of its {nbytes} bytes"
 
 
-def compiled(source: str, folder: Path) -> ctypes.CDLL:
+def compiled(source: str, folder: Path) -> ctypes.PyDLL:
     """The source as a library of the host; what was compiled before is taken from the folder."""
     names = _KERNEL.findall(source)
     assert names, 'a source has kernels: extern "C" __global__ void NAME('
@@ -242,7 +242,8 @@ def compiled(source: str, folder: Path) -> ctypes.CDLL:
     if not library.exists():
         stem.with_suffix(".cpp").write_text(whole)
         _compile(library, f"-I{header}", "-shared", str(stem.with_suffix(".cpp")))
-    return ctypes.CDLL(str(library))
+    # It keeps the lock of the interpreter, so that one launch at a time has what is static.
+    return ctypes.PyDLL(str(library))
 
 
 def _compiled_header(folder: Path) -> Path:

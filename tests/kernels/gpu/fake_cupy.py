@@ -32,16 +32,25 @@ class FakeCupy:
             runtime=FakeCudaRuntime(self),
             Memory=self._memory,
             Module=lambda: FakeModule(self),
-            PinnedMemory=lambda nbytes, flags: bytearray(nbytes),
+            PinnedMemory=self._pinned,
             PinnedMemoryPointer=lambda memory, offset: memoryview(memory)[offset:],
             Stream=lambda *, non_blocking: FakeStream(self, next(self._addresses), non_blocking),
-            Event=lambda *, disable_timing: FakeEvent(self, disable_timing),
+            Event=lambda disable_timing=False: FakeEvent(self, disable_timing),
+            get_elapsed_time=lambda begin, end: 12.0,
         )
 
     def _memory(self, nbytes: int) -> SimpleNamespace:
+        self._take(nbytes)
+        return SimpleNamespace(ptr=next(self._addresses))
+
+    def _pinned(self, nbytes: int, flags: int) -> bytearray:
+        assert flags == 3, "every card has it, at one address"
+        self._take(nbytes)
+        return bytearray(nbytes)
+
+    def _take(self, nbytes: int) -> None:
         if nbytes > self.memory:
             raise CUDARuntimeError(2 if nbytes < 1 << 40 else 700)
-        return SimpleNamespace(ptr=next(self._addresses))
 
 
 @dataclass

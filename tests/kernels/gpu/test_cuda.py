@@ -91,6 +91,8 @@ def test_memory_has_the_size_that_was_asked_for(runtime: CudaRuntime) -> None:
 def test_memory_that_is_not_there_is_an_error_of_memory(runtime: CudaRuntime) -> None:
     with pytest.raises(MemoryError, match=r"2,000,000 bytes of memory of a card: cudaError 2"):
         runtime.allocate(2_000_000)
+    with pytest.raises(MemoryError, match=r"2,000,000 bytes of pinned memory: cudaError 2"):
+        runtime.pinned(2_000_000)
 
 
 def test_another_fault_of_an_allocation_is_passed_on(runtime: CudaRuntime) -> None:
@@ -153,10 +155,23 @@ def test_a_front_end_without_cudnn_is_no_cudnn(runtime: CudaRuntime, monkeypatch
 
 
 def test_a_library_is_opened_once(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[bool] = []
-    monkeypatch.setattr(cuda.cudnn, "open_library", lambda card, *, tf32: opened.append(tf32) or object())
+    opened: list[object] = []
+    monkeypatch.setattr(cuda.cudnn, "open_library", lambda card, **told: opened.append(told) or object())
     assert runtime.library("cudnn") is runtime.library("cudnn")
-    assert opened == [False]
+    assert opened == [{"tf32": False, "bench": None}]
+
+
+def test_plans_are_compared_on_the_card_where_that_is_wanted(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(cuda.cudnn, "open_library", lambda card, **told: opened.append(told))
+    runtime = CudaRuntime(cupy, 1, tf32=True, compare_plans=True)
+    runtime.library("cudnn")
+    assert opened == [{"tf32": True, "bench": runtime}]
+
+
+def test_work_is_timed_by_the_card_after_it_was_done_once(runtime: CudaRuntime, cupy: FakeCupy) -> None:
+    assert runtime.seconds(lambda stream: cupy.log.append(("work", stream.handle))) == pytest.approx(0.003)
+    assert [each[0] for each in cupy.log] == ["work", "record", *["work"] * 4, "record", "wait on host"]
 
 
 def test_products_and_sums_are_rounded_one_by_one_unless_the_source_says_otherwise() -> None:

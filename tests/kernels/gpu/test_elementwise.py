@@ -122,6 +122,10 @@ def test_outputs_may_take_the_place_of_inputs(runtime: EmulatedRuntime) -> None:
     check(runtime, "elementwise", inputs, program, in_place=True)
 
 
+def test_outputs_do_not_take_the_place_of_what_is_broadcast(runtime: EmulatedRuntime) -> None:
+    check(runtime, "sub", [random(0, 6, 7), random(1, 7)], in_place=True)
+
+
 def test_literals_are_exact(runtime: EmulatedRuntime) -> None:
     numbers = (0.1, -1e-45, 3.4028235677973366e38, float("inf"), float("-inf"), -0.0)
     for dtype in ("float32", "float64"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,15 +176,33 @@ def test_a_handle_is_made_when_a_product_is_bound(card: CardWithCublas) -> None:
     assert len(card.native.handles) == 1
 
 
+@pytest.mark.parametrize("scratch", [1 << 20, (1 << 20) + 64, (1 << 20) + 1])
+def test_a_workspace_is_aligned_within_the_scratch_memory(card: CardWithCublas, scratch: int) -> None:
+    (multiplier,) = (each for each in linear.multipliers(card) if each.library == "cublas")
+    dense = linear.Dense(Product(1, 1, 1, "float32", "float32"))
+    multiplier.call(dense, 0, 0, 0, 0, scratch).enqueue(card.stream())
+    address, nbytes = card.native.lent[-1]
+    assert address % 256 == 0
+    assert scratch <= address <= address + nbytes <= scratch + multiplier.scratch_bytes(dense)
+
+
 def test_a_workspace_that_is_refused_is_an_error(card: CardWithCublas) -> None:
-    library = cublas.CublasLibrary(card.native, lambda handle, address, nbytes: 7, lambda: 0, tf32=False)
+    functions = replace(card.native.functions, set_workspace=lambda handle, address, nbytes: 7)
+    library = cublas.CublasLibrary(card.native, functions, lambda: 0, tf32=False)
     with pytest.raises(RuntimeError, match=r"cublasSetWorkspace of 1000 bytes at 0x100: status 7"):
         library.enqueue(card.stream(), Product(1, 1, 1, "float32", "float32"), 0, 0, 0, 256)
 
 
+def test_a_product_that_is_refused_is_an_error(card: CardWithCublas) -> None:
+    functions = replace(card.native.functions, gemm=lambda *told: 15)
+    library = cublas.CublasLibrary(card.native, functions, lambda: 0, tf32=False)
+    with pytest.raises(RuntimeError, match=r"cublasGemmEx of Product\(m=1, n=2, k=3, .*: status 15"):
+        library.enqueue(card.stream(), Product(1, 2, 3, "float32", "float32"), 0, 0, 0, 256)
+
+
 def test_every_card_has_a_handle_of_its_own(card: CardWithCublas) -> None:
     current = [0]
-    library = cublas.CublasLibrary(card.native, card.native.set_workspace, lambda: current[0], tf32=False)
+    library = cublas.CublasLibrary(card.native, card.native.functions, lambda: current[0], tf32=False)
     for number in (0, 1, 0, 1):
         current[0] = number
         library.prepare()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from runner.kernels.gpu import random
+from runner.kernels.philox import bits, key
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import DTYPES, reference, registry_of, require_close, run_op
 
-STREAM = {"seed": 7, "key": "conv1/w"}
+STREAM: dict[str, Any] = {"seed": 7, "key": "conv1/w"}
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (), (0, 4), (1001,), (2, 3, 4, 5)])
@@ -39,6 +42,16 @@ def test_masks_are_those_of_the_host(runtime: EmulatedRuntime, shape: tuple[int,
     inputs = [np.asarray((1 << 33) + 4, "int64"), index]
     found = run_op(runtime, "dropout_mask", inputs, given, registry=registry_of(runtime, random))
     require_close(found, reference("dropout_mask", inputs, given))
+
+
+@pytest.mark.parametrize("above", [0.0, 0.5])
+def test_a_draw_is_held_against_the_rate_exactly(runtime: EmulatedRuntime, above: float) -> None:
+    word = int(bits(key(STREAM["seed"], STREAM["key"]), np.zeros(1, np.int64), 1, 4)[0, 0])
+    given = {**STREAM, "shape": (1, 1), "dtype": "float64", "rate": (word + above) * 2.0**-32, "first": 0}
+    inputs = [np.asarray(4, "int64"), np.zeros(1, "int64")]
+    (found,) = run_op(runtime, "dropout_mask", inputs, given, registry=registry_of(runtime, random))
+    assert (found[0, 0] == 0) == (above > 0)
+    require_close([found], reference("dropout_mask", inputs, given))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -43,5 +43,14 @@ def test_a_row_with_nan_is_nan_and_no_other(either_order: EmulatedRuntime, op: s
     assert np.isfinite(found[1]).all()
 
 
+@pytest.mark.parametrize("column", [0, 17, 39])
+@pytest.mark.parametrize("op", OPS)
+def test_large_numbers_do_not_overflow(either_order: EmulatedRuntime, op: str, column: int) -> None:
+    x = np.zeros((2, 40), "float32")
+    x[1, column] = 1000
+    found = run_op(either_order, op, [x], {}, registry=registry_of(either_order, softmax))
+    require_close(found, reference(op, [x], {}), 2e-6)
+
+
 def test_threads_of_a_row_have_something_to_do() -> None:
     assert [softmax.depth_of(columns) for columns in (1, 4, 5, 10, 1000, 100_000)] == [1, 1, 2, 4, 256, 256]

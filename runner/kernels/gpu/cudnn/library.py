@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
+from runner.kernels.gpu.cudnn.comparison import Bench, fastest
 from runner.kernels.gpu.cudnn.description import Convolution, Role
 from runner.kernels.gpu.cudnn.graphs import build
 from runner.kernels.gpu.runtime import Stream
 
 WORKSPACE_LIMIT = 1 << 30
 """Bytes. Convolutions whose windows are laid out in memory want hundreds of millions."""
+
+COMPARED, COMPILED = 8, 2
+"""Plans of a convolution that are compared, and how many of them cuDNN may have to compile."""
 
 Target = Mapping[str, Any]
 """What a graph is made for: ``handle`` of a card or, to plan without one, its ``device_property``."""
@@ -39,10 +44,11 @@ class Planner(Protocol):
 
 @dataclass(frozen=True)
 class BuiltPlan:
-    """A plan of cuDNN for one card. name: cuDNN's, an engine and its settings."""
+    """A plan of cuDNN for one card. name: cuDNN's, an engine and its settings. number: of the plan in its graph."""
 
     name: str
     workspace_bytes: int
+    number: int
     graph: Any = field(repr=False)
     library: CudnnLibrary = field(repr=False)
     target: Target = field(repr=False)
@@ -57,19 +63,27 @@ class CudnnLibrary:
 
     cudnn: the module of its front end. open_target: what graphs are made for, on the card that the thread uses; called
     once for each. current_card: the number of that card. tf32: whether factors of float32 products may be rounded to
-    10 bits of mantissa.
+    10 bits of mantissa. bench: to compare plans with; None for the one that cuDNN's heuristics put first.
     """
 
     def __init__(
-        self, cudnn: Any, open_target: Callable[[], Target], current_card: Callable[[], int], *, tf32: bool
+        self,
+        cudnn: Any,
+        open_target: Callable[[], Target],
+        current_card: Callable[[], int],
+        *,
+        tf32: bool,
+        bench: Bench | None = None,
     ) -> None:
         self._cudnn = cudnn
         self._open_target = open_target
         self._current_card = current_card
         self._tf32 = tf32
+        self._bench = bench
         self._targets: dict[int, Target] = {}
         self._plans: dict[tuple[int, Convolution], BuiltPlan | None] = {}
-        self._lock = threading.Lock()
+        # Plans that are compared are executed while they are made.
+        self._lock = threading.RLock()
 
     @property
     def version(self) -> str:
@@ -77,7 +91,7 @@ class CudnnLibrary:
         return str(self._cudnn.backend_version_string())
 
     def plan(self, convolution: Convolution) -> BuiltPlan | None:
-        """The plan that cuDNN's heuristics put first among those that are allowed, or None where there is none.
+        """The first or the fastest plan of those that are allowed, or None where there is none.
 
         Allowed are those that give the same bits every time, sum in at least float32, take at most
         ``WORKSPACE_LIMIT`` and, for float32 without TF32, do not round factors. Where cuDNN has to compile one, this
@@ -96,27 +110,39 @@ class CudnnLibrary:
         handle = plan.target["handle"]
         with self._lock:
             self._cudnn.set_stream(handle=handle, stream=stream.handle)
-            plan.graph.execute(addresses, workspace, handle=handle)
+            plan.graph.execute_plan_at_index(addresses, workspace, plan.number, handle)
 
     def _planned(self, convolution: Convolution, target: Target) -> BuiltPlan | None:
         graph = build(self._cudnn, convolution, target)
-        modes, refused = self._cudnn.heur_mode, self._cudnn.cudnnGraphNotSupportedError
+        modes = self._cudnn.heur_mode
         graph.validate()
         graph.build_operation_graph()
         try:
             graph.create_execution_plans([modes.A, modes.FALLBACK])
-        except refused:
+        except self._cudnn.cudnnGraphNotSupportedError:
             return None
         graph.deselect_numeric_notes(self._forbidden(convolution))
+        plans = self._allowed(graph, target)
+        if self._bench is None:
+            return next(plans, None)
+        return fastest(self._bench, convolution, islice(plans, COMPARED))
+
+    def _allowed(self, graph: Any, target: Target) -> Iterator[BuiltPlan]:
+        """Plans in the order of the heuristics, each built when it is asked for."""
+        compiled = 0
         for number in range(graph.get_execution_plan_count()):
+            notes = graph.get_behavior_notes_for_plan_at_index(number)
+            is_compiled = self._cudnn.behavior_note.RUNTIME_COMPILATION in notes
+            if is_compiled and compiled == COMPILED:
+                continue
             try:
                 graph.build_plan_at_index(number)
-            except refused:
+            except self._cudnn.cudnnGraphNotSupportedError:
                 continue
             workspace = int(graph.get_workspace_size_plan_at_index(number))
             if workspace <= WORKSPACE_LIMIT:
-                return BuiltPlan(graph.get_plan_name_at_index(number), workspace, graph, self, target)
-        return None
+                compiled += is_compiled
+                yield BuiltPlan(graph.get_plan_name_at_index(number), workspace, number, graph, self, target)
 
     def _forbidden(self, convolution: Convolution) -> list[Any]:
         notes = self._cudnn.numerical_note
@@ -125,7 +151,7 @@ class CudnnLibrary:
         return [*always, notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS] if exact else always
 
 
-def open_library(current_card: Callable[[], int], *, tf32: bool) -> CudnnLibrary | None:
+def open_library(current_card: Callable[[], int], *, tf32: bool, bench: Bench | None = None) -> CudnnLibrary | None:
     """cuDNN for the cards of this process, or None where it or its front end is not installed."""
     try:
         import cudnn
@@ -134,4 +160,4 @@ def open_library(current_card: Callable[[], int], *, tf32: bool) -> CudnnLibrary
     except (ImportError, RuntimeError):
         # The front end is imported without cuDNN too; then it knows no function of it.
         return None
-    return CudnnLibrary(cudnn, lambda: {"handle": cudnn.create_handle()}, current_card, tf32=tf32)
+    return CudnnLibrary(cudnn, lambda: {"handle": cudnn.create_handle()}, current_card, tf32=tf32, bench=bench)

@@ -14,20 +14,20 @@ __device__ __forceinline__ Place place_of(int64 rows, int depth) {
     return {thread, depth, thread % depth, row, row < rows};
 }
 
-// The largest value of the row, for all of its threads; NaN where there is one.
+// The largest value of the row, for all of its threads. It passes over NaN, which makes the sum of powers NaN.
 __device__ __forceinline__ A largest_of(const T *x, int64 columns, Place at, A *held) {
     A largest = A(__uint_as_float(0xff800000u));
     if (at.inside)
         for (int64 i = at.column; i < columns; i += at.depth) {
             A value = (A)x[at.row * columns + i];
-            largest = largest > value || largest != largest ? largest : value;
+            if (value > largest) largest = value;
         }
     held[at.thread] = largest;
     for (int half = at.depth / 2; half > 0; half /= 2) {
         __syncthreads();
         if (at.column < half) {
             A other = held[at.thread + half];
-            if (!(largest > other || largest != largest)) largest = other;
+            if (other > largest) largest = other;
             held[at.thread] = largest;
         }
     }

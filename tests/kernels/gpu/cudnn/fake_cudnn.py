@@ -16,11 +16,12 @@ class NotSupportedError(Exception):
 
 @dataclass(frozen=True)
 class Engine:
-    """One plan that is offered. fails: whether it cannot be built after all."""
+    """One plan that is offered. compiled: whether it has to be. fails: whether it cannot be built after all."""
 
     name: str
     notes: tuple[str, ...] = ()
     workspace: int = 0
+    compiled: bool = False
     fails: bool = False
 
 
@@ -32,13 +33,31 @@ class FakeGraph:
     target: dict[str, Any]
     executed: list[tuple[str, dict[int, int], int, Any]]
     forbidden: set[str] = field(default_factory=set)
-    selected: int = -1
+    built: list[int] = field(default_factory=list)
+    dtypes: tuple[str, ...] = ()
+    tensors: list[FakeTensor] = field(default_factory=list)
 
     def tensor(self, **told: Any) -> FakeTensor:
-        return FakeTensor(told)
+        return self._made(told)
 
     def conv_fprop(self, image: FakeTensor, weight: FakeTensor, **geometry: Any) -> FakeTensor:
-        return FakeTensor(geometry)
+        return self._made({"made_by": ("conv_fprop", image, weight), "geometry": geometry})
+
+    def conv_dgrad(self, loss: FakeTensor, filter: FakeTensor, **geometry: Any) -> FakeTensor:  # noqa: A002
+        return self._made({"made_by": ("conv_dgrad", loss, filter), "geometry": geometry})
+
+    def conv_wgrad(self, image: FakeTensor, loss: FakeTensor, **geometry: Any) -> FakeTensor:
+        return self._made({"made_by": ("conv_wgrad", image, loss), "geometry": geometry})
+
+    def add(self, a: FakeTensor, b: FakeTensor) -> FakeTensor:
+        return self._made({"made_by": ("add", a, b)})
+
+    def relu(self, a: FakeTensor) -> FakeTensor:
+        return self._made({"made_by": ("relu", a)})
+
+    def _made(self, told: dict[str, Any]) -> FakeTensor:
+        self.tensors.append(FakeTensor(told))
+        return self.tensors[-1]
 
     def validate(self) -> None: ...
 
@@ -59,28 +78,37 @@ class FakeGraph:
         engine = self.offered[index]
         if engine.fails or self.forbidden & set(engine.notes):
             raise NotSupportedError("Deselecting execution plan")
-        self.selected = index
+        self.built.append(index)
 
     def get_workspace_size_plan_at_index(self, index: int) -> int:
         return self.offered[index].workspace
 
+    def get_behavior_notes_for_plan_at_index(self, index: int) -> list[str]:
+        return ["RUNTIME_COMPILATION"] if self.offered[index].compiled else []
+
     def get_plan_name_at_index(self, index: int) -> str:
         return self.offered[index].name
 
-    def execute(self, addresses: Mapping[int, int], workspace: int, handle: Any) -> None:
-        self.executed.append((self.offered[self.selected].name, dict(addresses), workspace, handle))
+    def execute_plan_at_index(self, addresses: Mapping[int, int], workspace: int, index: int, handle: Any) -> None:
+        assert index in self.built
+        self.executed.append((self.offered[index].name, dict(addresses), workspace, handle))
 
 
 @dataclass
 class FakeTensor:
-    """A tensor of which all may be said."""
+    """A tensor, and all that was said of it."""
 
     told: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("set_"):
-            return lambda _: self
-        raise AttributeError(name)
+        if not name.startswith("set_"):
+            raise AttributeError(name)
+
+        def tell(value: Any) -> FakeTensor:
+            self.told[name.removeprefix("set_")] = value
+            return self
+
+        return tell
 
 
 @dataclass
@@ -94,11 +122,13 @@ class FakeCudnn:
 
     cudnnGraphNotSupportedError = NotSupportedError  # noqa: N815 - the name that cuDNN gives it
     heur_mode = SimpleNamespace(A="A", FALLBACK="FALLBACK")
+    behavior_note = SimpleNamespace(RUNTIME_COMPILATION="RUNTIME_COMPILATION")
     numerical_note = SimpleNamespace(**{note: note for note in NOTES})
     data_type = SimpleNamespace(FLOAT="FLOAT", DOUBLE="DOUBLE", BFLOAT16="BFLOAT16")
 
     def pygraph(self, *, io_data_type: str, intermediate_data_type: str, compute_data_type: str, **target: Any) -> Any:
         graph = FakeGraph(self.offered, target, self.executed)
+        graph.dtypes = (io_data_type, intermediate_data_type, compute_data_type)
         self.graphs.append(graph)
         return graph
 

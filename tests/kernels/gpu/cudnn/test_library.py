@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
 
+from runner.kernels.gpu.cudnn.comparison import Bench
 from runner.kernels.gpu.cudnn.description import FORWARD, Convolution, Role
-from runner.kernels.gpu.cudnn.library import WORKSPACE_LIMIT, CudnnLibrary
+from runner.kernels.gpu.cudnn.library import COMPARED, COMPILED, WORKSPACE_LIMIT, CudnnLibrary
+from runner.kernels.gpu.runtime import DeviceMemory, Stream
 from tests.kernels.gpu.cudnn.fake_cudnn import Engine, FakeCudnn
 from tests.kernels.gpu.emulation import EmulatedStream
 
 CONVOLUTION = Convolution(FORWARD, "float32", (2, 3, 5, 5), (4, 3, 3, 3), (2, 4, 3, 3), (1, 1), (0, 0, 0, 0))
 
 
-def library(cudnn: FakeCudnn, *, tf32: bool = False, card: Callable[[], int] = lambda: 0) -> CudnnLibrary:
+def library(
+    cudnn: FakeCudnn, *, tf32: bool = False, card: Callable[[], int] = lambda: 0, bench: Bench | None = None
+) -> CudnnLibrary:
     """A library of a fake cuDNN whose handles are "handle 0", "handle 1", ... in the order of their making."""
     numbers = count()
-    return CudnnLibrary(cudnn, lambda: {"handle": f"handle {next(numbers)}"}, card, tf32=tf32)
+    return CudnnLibrary(cudnn, lambda: {"handle": f"handle {next(numbers)}"}, card, tf32=tf32, bench=bench)
+
+
+@dataclass
+class FakeBench:
+    """Plans take the time that their names say; memory is only counted."""
+
+    cudnn: FakeCudnn
+    allocated: list[int] = field(default_factory=list)
+
+    def allocate(self, nbytes: int) -> DeviceMemory:
+        self.allocated.append(nbytes)
+        return DeviceMemory(256 * len(self.allocated), nbytes)
+
+    def seconds(self, work: Callable[[Stream], None]) -> float:
+        work(EmulatedStream(9))
+        return float(self.cudnn.executed[-1][0])
 
 
 @pytest.mark.parametrize(
@@ -69,3 +89,30 @@ def test_an_execution_is_between_addresses_on_its_stream() -> None:
     plan.enqueue(EmulatedStream(7), {Role.X: 0x100, Role.W: 0x200, Role.Y: 0x300}, 0x400)
     assert cudnn.streams == [("handle 0", 7)]
     assert cudnn.executed == [("any", {1: 0x100, 2: 0x200, 3: 0x300}, 0x400, "handle 0")]
+
+
+def test_of_plans_that_are_compared_the_fastest_is_taken() -> None:
+    cudnn = FakeCudnn([Engine("3", workspace=10), Engine("1", workspace=20), Engine("2"), Engine("1")])
+    bench = FakeBench(cudnn)
+    plan = library(cudnn, bench=bench).plan(CONVOLUTION)
+    assert plan is not None
+    assert (plan.name, plan.number) == ("1", 1)
+    assert bench.allocated == [4 * 2 * 3 * 5 * 5, 4 * 4 * 3 * 3 * 3, 4 * 2 * 4 * 3 * 3, 20]
+    assert cudnn.executed[0] == ("3", {1: 256, 2: 512, 3: 768}, 1024, "handle 0")
+
+
+def test_few_plans_are_compared_and_fewer_compiled() -> None:
+    compiled, ready = Engine("2", compiled=True), Engine("1")
+    cudnn = FakeCudnn([compiled] * (COMPILED + 3) + [ready] * COMPARED)
+    library(cudnn, bench=FakeBench(cudnn)).plan(CONVOLUTION)
+    assert [each[0] for each in cudnn.executed] == ["2"] * COMPILED + ["1"] * (COMPARED - COMPILED)
+    assert len(cudnn.graphs[0].built) == COMPARED
+
+
+@pytest.mark.parametrize("engines", [(), (Engine("only"),)])
+def test_what_needs_no_comparison_is_not_executed(engines: tuple[Engine, ...]) -> None:
+    cudnn = FakeCudnn(engines)
+    bench = FakeBench(cudnn)
+    plan = library(cudnn, bench=bench).plan(CONVOLUTION)
+    assert (plan is None) == (not engines)
+    assert (cudnn.executed, bench.allocated) == ([], [])

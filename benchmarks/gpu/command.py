@@ -1,0 +1,172 @@
+"""``python -m benchmarks gpu``: see its ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.environments import ROOT
+from benchmarks.gpu.deadline import Deadline
+from benchmarks.gpu.measure import COMPILED, MODES, QUICK, UNKNOWN, Settings, measure, measure_rates
+from benchmarks.gpu.networks import GPU_CASES, PRECISIONS
+from benchmarks.gpu.problems import prepare
+from benchmarks.gpu.store import Measured, read_store
+from benchmarks.gpu.table import document
+from benchmarks.limit import Rates
+from benchmarks.process import SubjectError
+from runner.errors import RunnerError
+from runner.records.summary import git_commit, processor
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+LEAST_S = 40.0
+"""What a measurement needs at least; with less it is not begun."""
+
+_QUERY = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+
+_DESCRIPTION = """Measure training steps on a card against PyTorch on the same card. Networks come in the order of their
+importance, first with the modes of PyTorch that start at once, then, as far as the time goes, with the compiled ones;
+what is left is said to be not run. The results of several calls, each with its time, meet in one file by the card's
+name: below benchmarks/results, or where --output says, as Markdown with its numbers in JSON beside it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is to be measured. output: folder of the results."""
+
+    cases: tuple[str, ...]
+    precisions: tuple[str, ...]
+    modes: tuple[str, ...]
+    settings: Settings
+    seconds: float
+    output: Path
+
+
+class NoCardError(Exception):
+    """There is no card to measure."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line says; return 1 when there is no card, or when ours failed or nothing was measured."""
+    options = parse(arguments)
+    deadline = Deadline(options.seconds)
+    try:
+        facts = card_facts(options.settings.device)
+    except NoCardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    stem = options.output / re.sub(r"[^a-z0-9]+", "-", facts["device"].lower()).strip("-")
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    store = read_store(stem.with_suffix(".json"), facts)
+    command = " ".join(["python -m benchmarks gpu", *arguments])
+    failed = True
+    for number, measured in enumerate(measurements(options, deadline)):
+        failed = bool(measured.result.ours.failure) or (failed and number > 0)
+        store.add(measured)
+        store.write(stem.with_suffix(".json"))
+        stem.with_suffix(".md").write_text(document(store, command))
+    print(document(store, command))
+    return 1 if failed else 0
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the command line; leaves the process with code 2, and a message, when it cannot be followed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=_DESCRIPTION)
+    default = [name for name in GPU_CASES if name != "smoke"]
+    add = parser.add_argument
+    add("cases", nargs="*", metavar="CASE", default=[], help=f"some of: {', '.join(GPU_CASES)}")
+    add("--precision", metavar="NAME,...", default=",".join(PRECISIONS), help="some, in the order to measure them")
+    add("--modes", metavar="NAME,...", default=",".join(MODES), help="of PyTorch, in the order to start them; or none")
+    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries all of this on processors")
+    add("--rounds", type=int, default=Settings.rounds, help="turns that every subject has in a phase")
+    add("--steps", type=int, default=Settings.turn, help="runs in a turn")
+    add("--seconds", type=float, default=500.0, help="when to be done; what is begun later is not")
+    add("--output", type=Path, metavar="FOLDER", default=RESULTS, help="where the files of results are")
+    given = parser.parse_args(arguments)
+    modes = () if given.modes == "none" else _members(parser, "--modes", given.modes.split(","), MODES)
+    return Options(
+        _members(parser, "CASE", given.cases or default, tuple(GPU_CASES)),
+        _members(parser, "--precision", given.precision.split(","), PRECISIONS),
+        modes,
+        Settings(given.device, given.rounds, given.steps),
+        given.seconds,
+        given.output,
+    )
+
+
+def _members(
+    parser: argparse.ArgumentParser, option: str, given: Sequence[str], known: Sequence[str]
+) -> tuple[str, ...]:
+    for word in given:
+        if word not in known:
+            parser.error(f"{option} {word!r}: expected some of {', '.join(known)}")
+    return tuple(given)
+
+
+def card_facts(device: str) -> Mapping[str, str]:
+    """What there is to know of the first card; raises NoCardError without one."""
+    if device == "cpu":
+        return {"device": processor()}
+    try:
+        done = subprocess.run(_QUERY, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise NoCardError("no NVIDIA card: nvidia-smi is not there") from None
+    if done.returncode or not done.stdout.strip():
+        raise NoCardError(f"no NVIDIA card: nvidia-smi says {(done.stderr or done.stdout).strip() or 'nothing'}")
+    name, driver, memory = (word.strip() for word in done.stdout.splitlines()[0].split(","))
+    return {"device": name, "driver": driver, "memory": memory}
+
+
+def passes(options: Options) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Case, precision and modes, in order: everything with what starts at once, then with compilers too."""
+    quick = tuple(mode for mode in options.modes if mode in QUICK)
+    rounds = [quick] if quick or not options.modes else []
+    rounds += [options.modes] if any(mode in COMPILED for mode in options.modes) else []
+    for modes in rounds:
+        for precision in options.precisions:
+            for case in options.cases:
+                yield case, precision, modes
+
+
+def measurements(options: Options, deadline: Deadline) -> Iterator[Measured]:
+    """Measure in the order of :func:`passes` until the time is up."""
+    today, commit = str(datetime.datetime.now(tz=datetime.UTC).date()), git_commit(ROOT) or "-"
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        root = Path(name)
+        rates = _rates(options, root, deadline)
+        for case, precision, modes in passes(options):
+            if deadline.remaining_s() < LEAST_S:
+                _say(f"{case}, {precision}, {', '.join(modes)}: not run, the time is up")
+                continue
+            _say(f"{case}, {precision}, {', '.join(modes)}: {deadline.remaining_s():.0f} s are left")
+            try:
+                folder = root / case
+                if not folder.exists():
+                    prepare(GPU_CASES[case], folder)
+                result = measure(
+                    GPU_CASES[case], precision, modes, folder, options.settings, rates[precision], deadline
+                )
+            except (RunnerError, SubjectError) as error:
+                _say(f"{case}, {precision}: {error}")
+                continue
+            yield Measured(result, rates[precision], commit, today)
+
+
+def _rates(options: Options, folder: Path, deadline: Deadline) -> Mapping[str, Rates]:
+    """What the card comes to; without it, shares of it are not known."""
+    try:
+        return measure_rates(options.settings, options.precisions, folder, deadline)
+    except SubjectError as error:
+        _say(str(error))
+        return dict.fromkeys(options.precisions, UNKNOWN)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

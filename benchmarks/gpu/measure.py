@@ -1,0 +1,131 @@
+"""One network in one precision, measured: everybody started at once, warmed one by one, then timed in turns."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.alternate import Contestant, alternate
+from benchmarks.cases import Case
+from benchmarks.environments import MissingEnvironmentError
+from benchmarks.gpu.deadline import Deadline
+from benchmarks.gpu.networks import task_of
+from benchmarks.gpu.resident import resident_single
+from benchmarks.limit import Rates
+from benchmarks.peers import card_sizes
+from benchmarks.problem import load_problem
+from benchmarks.process import SubjectError, SubjectProcess
+from benchmarks.results import LOSSES, CaseResult, subject_result
+from benchmarks.subjects import SubjectSpec
+from benchmarks.timed_single import CLIENTS
+from benchmarks.work import multiply_adds
+
+PHASES = ("step", "gradients")
+"""What is timed: the training step; and, as convnet-benchmarks does, forward and backward pass without the update."""
+
+QUICK, COMPILED = ("channels-last", "graph"), ("reduce-overhead", "max-autotune")
+MODES = (*QUICK, *COMPILED)
+"""Of :mod:`benchmarks.peers.torch_card_peer`; the compiled ones take minutes to start."""
+
+UNKNOWN = Rates({}, 0.0)
+"""Of a card whose rates nobody measured."""
+
+WARM_UP = 5
+TURNS_S = 20.0
+"""Of the time there is, kept for the turns while compilers are waited for."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure. device: "cuda", or "cpu" to try it. turn: runs in a turn."""
+
+    device: str = "cuda"
+    rounds: int = 8
+    turn: int = 10
+
+
+def measure(
+    case: Case, precision: str, modes: Sequence[str], folder: Path, settings: Settings, rates: Rates, deadline: Deadline
+) -> CaseResult:
+    """Measure a case whose problem is in a folder, ours first; who does not answer in time is out."""
+    ours = SubjectSpec("runner", "", "benchmarks.gpu.ours", (settings.device, precision, case.name))
+    specs = [ours, *(_peer(settings.device, precision, mode) for mode in modes)]
+    with ExitStack() as stack:
+        with deadline.keeping(TURNS_S):
+            contestants = [_started(spec.on(str(folder)), folder, deadline, stack) for spec in specs]
+            with ThreadPoolExecutor(len(contestants)) as pool:
+                list(pool.map(_load, contestants))
+            for contestant in contestants:
+                _warm(contestant)
+        for phase in PHASES:
+            alternate(contestants, phase, rounds=settings.rounds, turn=settings.turn)
+        for contestant in contestants:
+            if answer := contestant.ask("memory"):
+                contestant.memory_mib = (0.0, answer["memory_mib"])
+    return _result(case, precision, folder, rates, contestants)
+
+
+def measure_rates(settings: Settings, precisions: Sequence[str], folder: Path, deadline: Deadline) -> dict[str, Rates]:
+    """What PyTorch's matrix product and copy come to, by precision; raises SubjectError where it cannot run."""
+    device = settings.device
+    spec = SubjectSpec("rates", torch_environment(), "benchmarks.peers.card_rates", (device,))
+    with ExitStack() as stack:
+        contestant = _started(spec, folder, deadline, stack)
+        _load(contestant)
+        for phase in (*precisions, card_sizes.COPY):
+            alternate([contestant], phase, rounds=1, turn=settings.rounds)
+    if contestant.failure:
+        raise SubjectError(f"the card's rates: {contestant.failure}")
+    seconds = contestant.seconds
+    copying = card_sizes.moved(device) / min(seconds[card_sizes.COPY])
+    work = card_sizes.multiply_adds(device)
+    return {each: Rates({"PyTorch's matrix product": work / min(seconds[each])}, copying) for each in precisions}
+
+
+def torch_environment() -> str:
+    """Where PyTorch is: in this environment, or in one of its own."""
+    return "" if importlib.util.find_spec("torch") else "torch"
+
+
+def _peer(device: str, precision: str, mode: str) -> SubjectSpec:
+    module, arguments = "benchmarks.peers.torch_card_peer", (device, precision, mode)
+    return SubjectSpec(f"torch-{mode}", torch_environment(), module, arguments)
+
+
+def _started(spec: SubjectSpec, folder: Path, deadline: Deadline, stack: ExitStack) -> Contestant:
+    threads = os.cpu_count() or 1
+    log = folder / f"{spec.name}.log"
+    try:
+        process = SubjectProcess(spec, threads=threads, log=log, pinned=False, timeout_s=deadline.patience_s)
+    except MissingEnvironmentError as missing:
+        return Contestant(spec.name, None, failure=str(missing))
+    return Contestant(spec.name, stack.enter_context(process))
+
+
+def _load(contestant: Contestant) -> None:
+    if started := contestant.ask("start"):
+        contestant.versions = started["versions"]
+    contestant.ask("load")
+
+
+def _warm(contestant: Contestant) -> None:
+    """Let one run while no other does: what is compiled and tried out now is chosen by its time."""
+    if first := contestant.ask("run", phase=PHASES[0], times=LOSSES):
+        contestant.losses = tuple(first["losses"])
+    for phase in PHASES:
+        contestant.ask("run", phase=phase, times=WARM_UP)
+
+
+def _result(case: Case, precision: str, folder: Path, rates: Rates, contestants: Sequence[Contestant]) -> CaseResult:
+    problem = load_problem(folder)
+    parameters = sum(problem.variable(each).size for each in problem.trainable)
+    program = resident_single(task_of(case, "float32"))
+    work = {phase: multiply_adds(program.graph, program.clients[CLIENTS[phase]]) for phase in PHASES}
+    limits = {phase: rates.limit_s(phase, count, parameters) for phase, count in work.items()}
+    subjects = tuple(subject_result(contestant) for contestant in contestants)
+    return CaseResult(case.name, case.title, precision, parameters, work, limits, subjects)

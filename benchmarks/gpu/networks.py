@@ -1,0 +1,57 @@
+"""What is measured on a card: the networks of convnet-benchmarks at its batches, and a deep residual network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from benchmarks.cases import CASES, Case
+from benchmarks.environments import ROOT
+from runner.engine.tensor import state_dtype
+from runner.models import MODELS
+from runner.models.base import Model
+from runner.optimizers.momentum import Momentum
+from runner.strategies.base import Task
+
+PRECISIONS = ("float32", "tf32", "bfloat16")
+"""float32 as it is; float32 whose products have factors of 10 bits; bfloat16 compute with float32 state."""
+
+BATCHES = {"alexnet": 128, "vgg_a": 64, "googlenet": 128, "resnet110": 128, "overfeat": 128, "smoke": 4}
+"""Case -> batch, the more important ones first; "smoke" is for tests and measured only when it is named."""
+
+GPU_CASES = {name: replace(CASES[name], batch=batch, precisions=PRECISIONS) for name, batch in BATCHES.items()}
+
+
+def compute_dtype(precision: str) -> str:
+    """The dtype of activations in a precision."""
+    return "bfloat16" if precision == "bfloat16" else "float32"
+
+
+def task_of(case: Case, precision: str) -> Task:
+    """What is trained: the case's network with plain momentum."""
+    dtype = compute_dtype(precision)
+    assert state_dtype(dtype) == "float32", "variables and images are float32"
+    return Task(
+        network=model_of(case.model).network(case.classes),
+        optimizer=Momentum(lr=case.learning_rate),
+        example_shape=case.shape,
+        dtype=dtype,
+        seed=0,
+        batch_size=case.batch,
+        eval_batch_size=1,
+    )
+
+
+def model_of(overrides: Sequence[str]) -> Model:
+    """The model that overrides ``model=PRESET`` and ``model.KEY=VALUE`` choose, read without Hydra."""
+    chosen, *changes = (override.split("=", 1) for override in overrides)
+    if chosen[0] != "model" or any(not key.startswith("model.") for key, _ in changes):
+        raise ValueError(f"overrides {list(overrides)}: expected model=PRESET, then model.KEY=VALUE")
+    settings: dict[str, Any] = yaml.safe_load((ROOT / "conf" / "model" / f"{chosen[1]}.yaml").read_text())
+    (schema,) = settings.pop("defaults")
+    name = schema.removeprefix("/schema/model/").removesuffix("@_here_")
+    settings.update({key.removeprefix("model."): yaml.safe_load(value) for key, value in changes})
+    return MODELS[name](**settings)

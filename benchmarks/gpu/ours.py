@@ -1,0 +1,74 @@
+"""runner on a card as a subject: ``python -m benchmarks.gpu.ours DEVICE PRECISION CASE FOLDER``.
+
+DEVICE is "cuda", or "cpu" to try it on processors; CASE is one of :data:`~benchmarks.gpu.networks.GPU_CASES`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.gpu.engine import Engine, engine_on
+from benchmarks.gpu.networks import GPU_CASES, task_of
+from benchmarks.gpu.resident import LOAD, resident_single
+from benchmarks.problem import Problem, load_problem
+from benchmarks.protocol import Run, serve
+from benchmarks.timed_single import CLIENTS
+from runner.engine.session import scalar
+from runner.strategies.base import Task
+
+
+class OursOnCard:
+    """The program of a case in a session of this process, from the problem's values, its batch in variables."""
+
+    def __init__(self, engine: Engine, task: Task, problem: Problem, stack: ExitStack) -> None:
+        self._engine, self._task, self._problem, self._stack = engine, task, problem, stack
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Of runner's libraries on the device."""
+        return self._engine.versions
+
+    def load(self) -> None:
+        """Open the session and give its variables their values."""
+        self._program = resident_single(self._task)
+        self._session = self._stack.enter_context(self._engine.opened(self._program))
+        # The optimizer's slots, which the problem does not name, begin with what they are initialised to.
+        self._session.run("init")
+        problem = self._problem
+        saved = self._session.run("save")
+        given = {name: problem.variable(name) for name in (*problem.trainable, *problem.moving)}
+        self._session.run("restore", feeds={**saved, **given})
+        y = problem.y
+        batch = {"x": problem.x, "y": y, "index": np.arange(len(y)), "mask": np.ones(len(y), np.float32)}
+        self._session.run(LOAD, feeds=batch)
+
+    def phase(self, name: str) -> Run:
+        """A run of the phase's client, with what it is fed made beforehand."""
+        session, client = self._session, CLIENTS[name]
+        graph, asked = self._program.graph, self._program.clients[client]
+        values = {"step": 0, "learning_rate": self._problem.learning_rate}
+        feeds = {key: scalar(values[key], graph.spec(tensors[0]).dtype) for key, tensors in asked.feeds.items()}
+        steps = count()
+
+        def run() -> float:
+            return float(session.run(client, step=next(steps), feeds=feeds)["loss"])
+
+        return run
+
+    def memory_mib(self) -> float:
+        """Memory that a step takes of the card; of the process where there is none."""
+        return self._engine.memory_mib(self._session)
+
+
+if __name__ == "__main__":
+    device, precision, name, folder = sys.argv[1:]
+    with ExitStack() as exit_stack:
+        made = engine_on(device, precision)
+        subject = OursOnCard(made, task_of(GPU_CASES[name], precision), load_problem(Path(folder)), exit_stack)
+        serve(subject, subject.memory_mib)

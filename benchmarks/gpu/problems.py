@@ -1,0 +1,46 @@
+"""The problems of the measured networks: written once for all precisions and modes, and without Hydra."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from benchmarks.cases import Case
+from benchmarks.gpu.networks import task_of
+from benchmarks.network import forward_layers, random_batch
+from benchmarks.problem import Problem
+from runner.engine.device import local_cluster
+from runner.engine.kernel_table import load_kernels
+from runner.engine.local_session import LocalSession
+from runner.optimizers.momentum import Momentum
+from runner.strategies.base import Task
+from runner.strategies.single import Single
+
+
+def prepare(case: Case, folder: Path) -> Problem:
+    """Write the float32 problem of a case into a folder, which is made; its initial values are those on processors."""
+    folder.mkdir(parents=True)
+    task = task_of(case, "float32")
+    layers, trainable = forward_layers(task)
+    assert isinstance(task.optimizer, Momentum), "a problem is minimised with momentum"
+    threads = os.cpu_count() or 1
+    rate, momentum = task.optimizer.lr, task.optimizer.momentum
+    problem = Problem(folder, layers, trainable, "float32", threads, rate, momentum)
+    x, y = random_batch(case)
+    saved = _initial_values(task)
+    problem.save(x, y, {name: saved[name] for name in (*problem.trainable, *problem.moving)})
+    return problem
+
+
+def _initial_values(task: Task) -> Mapping[str, NDArray[Any]]:
+    program = Single().build(task)
+    session = LocalSession(program, local_cluster(1), load_kernels())
+    try:
+        session.run("init")
+        return session.run("save")
+    finally:
+        session.close()

@@ -1,0 +1,58 @@
+"""``single`` on a batch that stays where it is computed on, so that steps move nothing but the loss to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from benchmarks.timed_single import timed_clients
+from runner.engine import ops
+from runner.engine.device import worker_task
+from runner.engine.graph import Graph
+from runner.engine.program import Client, Program
+from runner.engine.tensor import Tensor
+from runner.strategies.base import Replica, Share, Task, placeholders
+from runner.strategies.clients import program
+
+LOAD = "load"
+"""The client that is fed the batch, once, by the names of its fields."""
+
+
+@dataclass
+class _Batch:
+    """What a batch is fed to. fed: field -> placeholder. assigns: nodes that keep them."""
+
+    fed: dict[str, Tensor] = field(default_factory=dict)
+    assigns: list[str] = field(default_factory=list)
+
+
+class ResidentReplica(Replica):
+    """A replica whose training batch is in variables of its device."""
+
+    def __init__(self, graph: Graph, task: Task, *, device: str) -> None:
+        super().__init__(graph, task, device=device)
+        self.batch = _Batch()
+
+    def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
+        """Add variables for the training batch, and what they are loaded from."""
+        if split != "train":
+            return super().inputs(split, share)
+        kept = {}
+        for name, source in placeholders(self.graph, self.task, share[1] - share[0]).items():
+            spec = self.graph.spec(source)
+            kept[name] = ops.variable(self.graph, spec.shape, spec.dtype, name=f"resident/{name}")
+            self.batch.fed[name] = source
+            self.batch.assigns.append(ops.assign(self.graph, kept[name], source).node)
+        return {**kept, "x": ops.as_dtype(self.graph, kept["x"], self.task.dtype)}
+
+
+def resident_single(task: Task) -> Program:
+    """A program of one device with the timed clients, and :data:`LOAD`; ``task.microbatches`` is 1."""
+    graph = Graph()
+    replica = ResidentReplica(graph, task, device=worker_task(0))
+    computed = replica.compute_gradients((0, task.batch_size), "train")
+    targets = replica.apply(computed.gradients, computed.state_updates)
+    whole = program(graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=targets)
+    feeds: Mapping[str, tuple[Tensor, ...]] = {name: (tensor,) for name, tensor in replica.batch.fed.items()}
+    load = Client(LOAD, targets=tuple(replica.batch.assigns), feeds=feeds)
+    return replace(whole, clients={**whole.clients, **timed_clients(whole, computed), LOAD: load})

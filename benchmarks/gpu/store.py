@@ -1,0 +1,78 @@
+"""What was measured on one card, in a file: several calls, each of which has its time, fill it together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.limit import Rates
+from benchmarks.results import CaseResult, SubjectResult
+
+Key = tuple[str, str]
+"""Case and precision."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A result, what the card came to in the same call, and of which code and when."""
+
+    result: CaseResult
+    rates: Rates
+    commit: str
+    date: str
+
+    @property
+    def key(self) -> Key:
+        """What it is the result of."""
+        return self.result.case, self.result.precision
+
+
+@dataclass
+class Store:
+    """All that is known of a card. facts: of it, by name."""
+
+    facts: Mapping[str, str]
+    results: dict[Key, Measured] = field(default_factory=dict)
+
+    def add(self, measured: Measured) -> None:
+        """Take a result in the place of an older one, unless ours failed where it had not."""
+        older = self.results.get(measured.key)
+        if older is None or older.result.ours.failure or not measured.result.ours.failure:
+            self.results[measured.key] = measured
+
+    def write(self, path: Path) -> None:
+        """Write everything as JSON."""
+        document = {"facts": dict(self.facts), "results": [asdict(each) for each in self.results.values()]}
+        path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def read_store(path: Path, facts: Mapping[str, str]) -> Store:
+    """What a file holds, for the card it is of; an empty store where there is no file.
+
+    Raises ValueError for a file of another card.
+    """
+    store = Store(facts)
+    if not path.exists():
+        return store
+    document = json.loads(path.read_text())
+    if document["facts"]["device"] != facts["device"]:
+        raise ValueError(
+            f"{path} is of {document['facts']['device']}, this is {facts['device']}: give another --output"
+        )
+    for entry in document["results"]:
+        store.add(_measured(entry))
+    return store
+
+
+def _measured(entry: Mapping[str, Any]) -> Measured:
+    result = {**entry["result"], "subjects": tuple(map(_subject, entry["result"]["subjects"]))}
+    return Measured(CaseResult(**result), Rates(**entry["rates"]), entry["commit"], entry["date"])
+
+
+def _subject(entry: Mapping[str, Any]) -> SubjectResult:
+    seconds = {phase: tuple(times) for phase, times in entry["seconds"].items()}
+    memory = tuple(entry["memory_mib"])
+    return SubjectResult(**{**entry, "losses": tuple(entry["losses"]), "seconds": seconds, "memory_mib": memory})

@@ -1,0 +1,176 @@
+"""What was measured on a card as Markdown. What was not says so: *not run*, and never an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.cells import markdown, milliseconds, ratio
+from benchmarks.gpu.measure import MODES, PHASES
+from benchmarks.gpu.networks import GPU_CASES, PRECISIONS
+from benchmarks.gpu.store import Key, Measured, Store
+from benchmarks.results import LOSSES, TOLERANCES, CaseResult, SubjectResult
+
+NOT_RUN = "*not run*"
+
+TITAN_X: Mapping[str, Mapping[str, int]] = {
+    "Caffe": {"alexnet": 324, "overfeat": 823, "vgg_a": 1068, "googlenet": 1935},
+    "Neon": {"alexnet": 87, "overfeat": 211, "vgg_a": 320, "googlenet": 270},
+    "Torch": {"alexnet": 81, "overfeat": 268, "vgg_a": 529, "googlenet": 470},
+    "TensorFlow": {"alexnet": 81, "overfeat": 279, "vgg_a": 540, "googlenet": 445},
+}
+"""Milliseconds, forward and backward, float32, NVIDIA Titan X, of convnet-benchmarks (25 April 2016) at these batches.
+
+Also table 1 of "TensorFlow: a system for large-scale machine learning" (2016)."""
+
+Results = Mapping[Key, Measured]
+
+
+def document(store: Store, command: str) -> str:
+    """Everything as one document; the networks that nobody named are left out where they are for tests."""
+    names = [name for name in GPU_CASES if name != "smoke" or any(key[0] == name for key in store.results)]
+    results = store.results
+    parts = [heading(store, command), overview(results, names), forward_and_backward(results, names)]
+    parts += [case_section(measured) for measured in results.values()]
+    return "\n\n".join(parts) + "\n"
+
+
+def heading(store: Store, command: str) -> str:
+    """Which card, and how it is measured."""
+    facts = [f"- {name}: {value}" for name, value in store.facts.items()]
+    versions = {n: v for each in store.results.values() for s in each.result.subjects for n, v in s.versions.items()}
+    told = ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) or NOT_RUN
+    tolerances = "; ".join(
+        f"{name}: {TOLERANCES[name].of_loss:g} of the loss and {TOLERANCES[name].of_change:g} of its change"
+        for name in PRECISIONS
+    )
+    return "\n".join(
+        [
+            f"# Measurements on {store.facts['device']}",
+            "",
+            *facts,
+            f"- versions: {told}",
+            f"- command: `{command}`, as often as it takes",
+            "",
+            "Every subject is a process of its own with the same initial values and the same batch, which stays on the "
+            "card. All are warmed, one by one, then take turns; a run ends when its loss is on the host. Medians.",
+            "PyTorch: channels last, cuDNN's choice by trial, fused SGD; eager (channels-last), with the whole step "
+            "captured as one CUDA graph (graph), and compiled (reduce-overhead, max-autotune).",
+            "tf32: float32 whose products have factors of 10 bits; bfloat16: automatic mixed precision.",
+            "Limit: multiply-adds over the rate of PyTorch's matrix product of 8192x8192, and for the step optimizer "
+            "bytes over the bandwidth of a copy, both measured in the same call.",
+            "Memory: what a step takes of the card, as planned and allocated; the most that PyTorch had reserved.",
+            f"Losses: of the first {LOSSES} steps, compared with ours ({tolerances}).",
+        ]
+    )
+
+
+def overview(results: Results, names: Sequence[str]) -> str:
+    """The training step of every network in every precision: ours against the best mode of PyTorch."""
+    header = ("case, batch", "precision", "ours, ms", "best of PyTorch", "its ms", "ours / best", "modes run")
+    shares = ("of the limit", "arithmetic, TFLOP/s", "of the matrix rate", "ours, MiB", "its MiB")
+    rows = [_overview_row(results, name, precision) for precision in PRECISIONS for name in names]
+    return f"## Training step\n\n{markdown([*header, *shares], rows)}"
+
+
+def _overview_row(results: Results, name: str, precision: str) -> Sequence[str]:
+    title = f"{name}, {GPU_CASES[name].batch}"
+    measured = results.get((name, precision))
+    if measured is None or measured.result.ours.failure:
+        return (title, precision, *[NOT_RUN] * 10)
+    result = measured.result
+    ours, best = result.ours.median("step"), result.best_peer("step")
+    theirs = best.median("step") if best else None
+    return (
+        title,
+        precision,
+        milliseconds(ours),
+        best.name if best else NOT_RUN,
+        milliseconds(theirs) if best else NOT_RUN,
+        ratio(ours, theirs) if best else NOT_RUN,
+        f"{len(result.comparable())} of {len(MODES)}",
+        ratio(result.limit_s["step"], ours),
+        *_arithmetic(measured, ours),
+        f"{result.ours.memory_mib[1]:,.0f}",
+        f"{best.memory_mib[1]:,.0f}" if best else NOT_RUN,
+    )
+
+
+def _arithmetic(measured: Measured, seconds: float | None) -> tuple[str, str]:
+    """Operations a second, and their share of what the matrix product came to."""
+    rates = measured.rates.multiply_adds_per_s
+    if seconds is None or not rates:
+        return NOT_RUN, NOT_RUN
+    achieved = measured.result.multiply_adds["step"] / seconds
+    return f"{2 * achieved / 1e12:.3g}", f"{achieved / max(rates.values()):.2f}"
+
+
+def forward_and_backward(results: Results, names: Sequence[str]) -> str:
+    """The quantity of convnet-benchmarks, its rows of 2016 and ours."""
+    columns = [name for name in names if name in TITAN_X["Neon"]]
+    rows: list[Sequence[str]] = [
+        (f"{library}, Titan X, 2016", *(f"{times[name]:,}" for name in columns)) for library, times in TITAN_X.items()
+    ]
+    rows.append(("runner, this card", *(_of_ours(results.get((name, "float32"))) for name in columns)))
+    rows.append(("best of PyTorch, this card", *(_of_best(results.get((name, "float32"))) for name in columns)))
+    table = markdown(["ms", *(f"{name}, {GPU_CASES[name].batch}" for name in columns)], rows)
+    return f"## Forward and backward without update, float32\n\n{table}"
+
+
+def _of_ours(measured: Measured | None) -> str:
+    if measured is None or measured.result.ours.failure:
+        return NOT_RUN
+    return milliseconds(measured.result.ours.median("gradients"))
+
+
+def _of_best(measured: Measured | None) -> str:
+    best = measured.result.best_peer("gradients") if measured else None
+    return milliseconds(best.median("gradients")) if best else NOT_RUN
+
+
+def case_section(measured: Measured) -> str:
+    """Every mode and phase of one network in one precision."""
+    result = measured.result
+    work = ", ".join(f"{phase} {count / 1e9:,.1f}" for phase, count in result.multiply_adds.items())
+    header = ["subject"]
+    for phase in PHASES:
+        header += [f"{phase}, ms", "of limit"]
+    rows = [_subject_row(result, subject) for subject in result.subjects]
+    there = {subject.name for subject in result.subjects}
+    rows += [(f"torch-{mode}", NOT_RUN, *[""] * 5) for mode in MODES if f"torch-{mode}" not in there]
+    return "\n".join(
+        [
+            f"## {result.title}, {result.precision}",
+            "",
+            f"{result.parameters:,} parameters; billion multiply-adds: {work}. Rates: {_rates(measured)}. "
+            f"Commit {measured.commit}, {measured.date}.",
+            "",
+            markdown([*header, "memory, MiB", "losses"], rows),
+        ]
+    )
+
+
+def _rates(measured: Measured) -> str:
+    rates = measured.rates
+    if not rates.multiply_adds_per_s:
+        return NOT_RUN
+    best = max(rates.multiply_adds_per_s.values())
+    return f"{2 * best / 1e12:,.1f} TFLOP/s, {rates.bytes_per_s / 1e9:,.0f} GB/s read and written"
+
+
+def _subject_row(result: CaseResult, subject: SubjectResult) -> Sequence[str]:
+    if subject.failure:
+        why = subject.failure.replace("|", "/")
+        return (subject.name, f"{NOT_RUN}: {why}", *[""] * 5)
+    cells = [subject.name]
+    for phase in PHASES:
+        median = subject.median(phase)
+        if median is None:
+            cells += [NOT_RUN, ""]
+            continue
+        low, high = subject.quartiles(phase)
+        cells.append(f"{milliseconds(median)} ({milliseconds(low)}-{milliseconds(high)})")
+        cells.append(ratio(result.limit_s[phase], median))
+    losses = ", ".join(f"{loss:.4f}" for loss in subject.losses)
+    if subject is not result.ours:
+        losses = "as ours" if result.same_computation(subject) else f"different computation: {losses}"
+    return [*cells, f"{subject.memory_mib[1]:,.0f}", losses]

@@ -1,0 +1,14 @@
+"""``python -m benchmarks peers``: see its ``--help``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.environments import install
+from benchmarks.options import parse_peers
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make the environments of other frameworks."""
+    install(parse_peers(arguments))
+    return 0

@@ -1,0 +1,41 @@
+"""The network of a task in neutral words, and a batch for it; nothing here needs a configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.cases import Case
+from benchmarks.description import describe
+from benchmarks.problem import Layer
+from runner.engine import ops
+from runner.engine.graph import Graph
+from runner.engine.network import NetworkBuilder
+from runner.engine.variables import Variables
+from runner.strategies.base import Task
+
+_SEED = 0
+
+
+def forward_layers(task: Task) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
+    """The layers of the task's network in training, in float32, and the names of its trainable variables."""
+    graph = Graph()
+    variables = Variables(graph, seed=task.seed)
+    batch = task.batch_size
+    x = ops.placeholder(graph, (batch, *task.example_shape), "float32", name="x")
+    y, index = (ops.placeholder(graph, (batch,), "int64", name=name) for name in ("y", "index"))
+    step = ops.placeholder(graph, (), "int64", name="step")
+    net = NetworkBuilder(graph, variables, dtype="float32", seed=task.seed, training=True, step=step, index=index)
+    outputs = task.network(net, {"x": x, "y": y, "index": index})
+    layers = describe(graph, x, outputs.logits, net.state_updates)
+    return layers, tuple(variable.name for variable in variables.trainable)
+
+
+def random_batch(case: Case) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Normal images (N, C, H, W) and labels (N,), always the same."""
+    random = np.random.default_rng(_SEED)
+    x = random.standard_normal((case.batch, *case.shape), np.float32)
+    labels: NDArray[Any] = random.integers(0, case.classes, case.batch)
+    return x, labels

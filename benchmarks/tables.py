@@ -1,0 +1,70 @@
+"""``python -m benchmarks``: the networks, strategies and collectives on processors; see its ``--help``."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import sys
+from collections.abc import Sequence
+
+from benchmarks.cases import CASES
+from benchmarks.collectives import COLLECTIVE_CASES, measure_collective
+from benchmarks.compare import compare
+from benchmarks.environments import ROOT
+from benchmarks.limit import measure_rates
+from benchmarks.options import Options, parse
+from benchmarks.overlap import OVERLAP_CASES, measure_overlap
+from benchmarks.process import SubjectError
+from benchmarks.report import Report
+from benchmarks.scaling import SCALING_CASES, measure_scaling
+from benchmarks.strategies import STRATEGY_CASES, measure_strategies
+from benchmarks.subjects import OURS
+from runner.cores import usable_cores
+from runner.errors import RunnerError
+from runner.records.summary import git_commit, processor
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line says; return 1 when something of runner's own could not be measured."""
+    options = parse(arguments)
+    report = Report(_machine(options.settings.threads))
+    for name in options.cases:
+        print(f"measuring {name}", file=sys.stderr, flush=True)
+        try:
+            _measure(name, options, report)
+        except (RunnerError, SubjectError) as error:
+            report.failed[name] = str(error)
+        report.write(options.output, options.raw)
+    print(report.markdown())
+    return 1 if report.has_failures else 0
+
+
+def _measure(name: str, options: Options, report: Report) -> None:
+    settings = options.settings
+    if name in SCALING_CASES:
+        report.scaling.append(measure_scaling(name, rounds=settings.rounds, turn=settings.turn))
+    elif name in STRATEGY_CASES:
+        table = measure_strategies(name, threads=settings.threads, rounds=settings.rounds, turn=settings.turn)
+        report.strategies.append(table)
+    elif name in OVERLAP_CASES:
+        report.overlaps.append(measure_overlap(name, rounds=settings.rounds, turn=settings.turn))
+    elif name in COLLECTIVE_CASES:
+        with_peers = bool(options.peers)
+        result = measure_collective(name, rounds=settings.rounds, turn=settings.turn, with_peers=with_peers)
+        report.collectives.append(result)
+    else:
+        case = CASES[name]
+        for precision in options.precisions or case.precisions:
+            if precision not in report.rates:
+                report.rates[precision] = measure_rates(settings.threads, precision)
+            specs = (OURS, *options.peers)
+            report.comparisons.append(compare(case, precision, settings, specs, report.rates[precision]))
+
+
+def _machine(threads: int) -> dict[str, str]:
+    return {
+        "processor": f"{processor()}, {usable_cores()} cores, {threads} threads used",
+        "Python": platform.python_version(),
+        "commit": git_commit(ROOT) or "-",
+        "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
+    }

@@ -1,0 +1,44 @@
+"""``plugins.json``: the plugins of the newest start of a run, from its beginning on: a kill leaves no summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from runner.errors import DataError
+from runner.files import read_regular, replace_durably
+from runner.records.run_directory import SUMMARY_FILE
+from runner.records.summary import Summary
+
+PLUGINS_FILE = "plugins.json"
+_MAX_BYTES = 1 << 20
+
+
+def write_plugins(run_dir: Path, plugins: Mapping[str, str]) -> None:
+    """Keep reference -> SHA-256 of its source; no file where there are none. Raises OSError where it cannot."""
+    path = run_dir / PLUGINS_FILE
+    if plugins:
+        replace_durably(path, (json.dumps(dict(plugins), indent=1) + "\n").encode())
+    else:
+        path.unlink(missing_ok=True)
+
+
+def read_plugins(run_dir: Path) -> dict[str, str]:
+    """Return what :func:`write_plugins` kept, or else what the summary says; nothing where neither is there.
+
+    Raises DataError for a damaged file.
+    """
+    path, summary_json = run_dir / PLUGINS_FILE, run_dir / SUMMARY_FILE
+    if not path.exists():
+        return Summary.read(summary_json).plugins if summary_json.is_file() else {}
+    try:
+        found = json.loads(read_regular(path, _MAX_BYTES))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(sha256, str) for sha256 in found.values()):
+        raise DataError(
+            f"{path} is damaged: expected references and the SHA-256 of their sources; without the file changes of "
+            "plugins go unnoticed"
+        )
+    return found

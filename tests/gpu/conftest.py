@@ -1,0 +1,81 @@
+"""On what these tests run: ``--on=card``, ``--on=emulated``, or by default the small ones on the emulated card.
+
+`make gpu` asks for the card, and fails where there is none. The suite collects the small ones only.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from runner.kernels.gpu.cuda import CardsError, open_cards
+from runner.kernels.gpu.runtime import Runtime
+from tests.gpu.cards import Card
+from tests.kernels.gpu.emulation import EmulatedRuntime
+
+SMALL, EMULATED, CARD = "small", "emulated", "card"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where to run, and real digits for those who have them."""
+    parser.addoption("--on", choices=(SMALL, EMULATED, CARD), default=SMALL, help="the card, or the emulated one")
+    parser.addoption("--mnist", type=Path, metavar="FILE", help="an .npz with x_train, y_train, x_test and y_test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marks of these tests."""
+    config.addinivalue_line("markers", "small: quick on the emulated card, and part of the suite")
+    config.addinivalue_line("markers", "card_only: needs libraries, memory or speed that only a real card has")
+    if config.getoption("--on", SMALL) == CARD:
+        try:
+            open_cards(False)
+        except CardsError as error:
+            pytest.exit(f"make gpu needs a card: {error}", returncode=4)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not for where it would run; nothing is skipped."""
+    here = Path(__file__).parent
+    wanted = WANTED[config.getoption("--on", SMALL)]
+    left_out = [item for item in items if here in item.path.parents and not wanted(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _is_marked(name: str) -> Callable[[pytest.Item], bool]:
+    return lambda item: item.get_closest_marker(name) is not None
+
+
+WANTED: dict[str, Callable[[pytest.Item], bool]] = {
+    SMALL: _is_marked("small"),
+    EMULATED: lambda item: not _is_marked("card_only")(item),
+    CARD: lambda item: True,
+}
+
+
+@pytest.fixture(scope="session")
+def _compiled(request: pytest.FixtureRequest) -> Path:
+    """Where sources compiled for the emulated card are kept, also those of the kernels' own tests."""
+    if shutil.which("g++") is None:
+        pytest.skip("an emulated card needs g++")
+    assert request.config.cache is not None, "pytest has its cache"
+    return Path(request.config.cache.mkdir("emulated_card"))
+
+
+@pytest.fixture(scope="session")
+def _cards() -> Callable[[bool], Runtime]:
+    """The real card, opened once for each kind of product."""
+    return cache(open_cards)
+
+
+@pytest.fixture
+def card(request: pytest.FixtureRequest) -> Card:
+    """The card under test. An emulated one keeps all memory it ever gave, so it is another for every test."""
+    if request.config.getoption("--on", SMALL) == CARD:
+        return Card(request.getfixturevalue("_cards"))
+    folder = request.getfixturevalue("_compiled")
+    return Card(cache(lambda tf32: EmulatedRuntime(folder, nbytes=1 << 32)), emulated=True)

@@ -1,0 +1,104 @@
+"""Every kernel of every library against the reference, over the whole table of cases: dtypes, layouts, precisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine.op import OPS
+from runner.kernels.gpu.layouts import CHANNELS_LAST
+from runner.kernels.registry import Array, Kernel, Registry
+from tests.gpu.cards import Card
+from tests.kernels import harness
+from tests.kernels.gpu.running import DTYPES, drawn, node_of, offers_for, reference, require_close, run_op
+from tests.op_cases import CASES, Case, all_cases
+
+TOLERANCES = {"float64": 1e-10, "bfloat16": 0.02}
+"""Relative and absolute. bfloat16 keeps 8 bits: sums that round at other places differ in the last of them."""
+
+TF32_TOLERANCE = 5e-3
+"""Factors of 10 bits, sums of a few of them."""
+
+ROUNDED = frozenset(op for op in CASES if op.startswith(("conv2d", "matmul")))
+"""What has products, which tf32 rounds."""
+
+
+def _parameters() -> Iterator[Any]:
+    """Every case in every dtype, and with channels last where an input has four axes."""
+    for op, case, name in all_cases():
+        dtypes = DTYPES if any(each.dtype.kind == "f" for each in case.draw(0)) or not case.inputs else DTYPES[:1]
+        layouts = (None, CHANNELS_LAST) if any(each.ndim == 4 for each in case.draw(0)) else (None,)
+        for dtype in dtypes:
+            for layout in layouts:
+                yield pytest.param(op, case, dtype, layout, id=f"{name}-{dtype}{'-nhwc' if layout else ''}")
+
+
+PARAMETERS = list(_parameters())
+
+
+def able(registry: Registry, op: str, arrays: list[Array], attributes: dict[str, Any], layout: Any) -> list[Kernel]:
+    """The kernels that take a node; there is always one."""
+    node = node_of(op, arrays, attributes)
+    specs = [harness.Shaped.of(array) for array in arrays]
+    floats = {spec.dtype for spec in (*specs, *node.outputs) if spec.dtype in DTYPES}
+    offered = offers_for(specs, layout)
+    found = [
+        kernel
+        for kernel in registry.of(op, "gpu")
+        if floats <= kernel.dtypes and kernel.arrange(attributes, specs, node.outputs, offered) is not None
+    ]
+    assert found, f"no kernel takes {op} of {specs}"
+    return found
+
+
+def check(card: Card, op: str, case: Case, dtype: str, layout: Any, *, tf32: bool, tolerance: float) -> None:
+    """Hold every kernel that takes a case to the reference."""
+    registry, runtime = card.registry(tf32=tf32), card.opened(tf32)
+    runtime.use(0)
+    arrays, attributes = drawn(case, dtype)
+    expected = reference(op, arrays, attributes)
+    for kernel in able(registry, op, arrays, attributes, layout):
+        ran = run_op(runtime, op, arrays, attributes, layout, registry=registry, library=kernel.library)
+        require_close(ran, expected, tolerance)
+
+
+@pytest.mark.parametrize(("op", "case", "dtype", "layout"), PARAMETERS)
+def test_a_kernel_gives_what_the_reference_gives(card: Card, op: str, case: Case, dtype: str, layout: Any) -> None:
+    tolerance = TOLERANCES.get(dtype, 4 * case.tolerance)
+    check(card, op, case, dtype, layout, tf32=False, tolerance=tolerance)
+
+
+PRODUCTS = [each for each in PARAMETERS if each.values[0] in ROUNDED and each.values[2] == "float32"]
+
+
+@pytest.mark.card_only
+@pytest.mark.parametrize(("op", "case", "dtype", "layout"), PRODUCTS)
+def test_with_tf32_products_are_near_the_reference(card: Card, op: str, case: Case, dtype: str, layout: Any) -> None:
+    check(card, op, case, dtype, layout, tf32=True, tolerance=TF32_TOLERANCE)
+
+
+@pytest.mark.card_only
+@pytest.mark.parametrize("tf32", [False, True])
+def test_tf32_rounds_products_where_it_is_allowed_and_nowhere_else(card: Card, tf32: bool) -> None:
+    """Factors that need 11 bits and more: a product of 1 + 2**-12 and 1 is one or the other."""
+    registry, runtime = card.registry(tf32=tf32), card.opened(tf32)
+    a, b = np.full((256, 256), 1 + 2.0**-12, np.float32), np.eye(256, dtype=np.float32)
+    attributes = {"transpose_a": False, "transpose_b": False}
+    for kernel in able(registry, "matmul", [a, b], attributes, None):
+        (found,) = run_op(runtime, "matmul", [a, b], attributes, registry=registry, library=kernel.library)
+        if not tf32 or kernel.library == "cuda":
+            np.testing.assert_array_equal(found, a)
+        else:
+            assert np.abs(found - a).max() <= 2.0**-10
+
+
+@pytest.mark.small
+def test_every_op_has_a_kernel_of_our_own_on_a_card(card: Card) -> None:
+    registry = card.registry()
+    ops = [name for name, definition in OPS.items() if definition.executed_by == "kernel"]
+    assert {op: [kernel.library for kernel in registry.of(op, "gpu")][-1:] for op in ops} == {
+        op: ["cuda"] for op in ops
+    }

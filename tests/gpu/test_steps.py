@@ -1,0 +1,120 @@
+"""What a step on a card is: the same captured as not, without the host waiting, in memory that was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.errors import RunnerError
+from runner.kernels.registry import Registry
+from runner.models.lenet import LeNet
+from runner.optimizers.momentum import Momentum
+from runner.strategies.base import Strategy, Task
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from tests.gpu.cards import Card, Counted
+from tests.strategies.networks import Examples, task_of
+from tests.strategies.training import Trainer, opened
+
+STEPS = 6
+SMALL_LENET = LeNet(filters=[3, 4], units=10).network(classes=3)
+
+
+def task() -> Task:
+    return task_of(SMALL_LENET, Momentum(clip_norm=1.0), batch_size=6, example_shape=(1, 16, 16), dtype="float32")
+
+
+@contextmanager
+def begun(strategy: Strategy, registry: Registry) -> Iterator[Trainer]:
+    """LeNet on a card, initialised."""
+    with opened(strategy, task(), registry, cards=True) as trainer:
+        trainer.session.run("init")
+        yield trainer
+
+
+@pytest.mark.small
+def test_a_replayed_step_is_the_eager_one(card: Card) -> None:
+    """The first step of a session runs eagerly, the second is captured, and later ones are replayed."""
+    registry = card.registry()
+    with begun(Single(), registry) as replaying:
+        history = replaying.train(range(STEPS))
+        replayed = replaying.weights()
+    saved, eager = None, []
+    for step in range(STEPS):
+        with begun(Single(), registry) as fresh:
+            if saved is not None:
+                fresh.session.run("restore", feeds=saved)
+            eager += fresh.train(range(step, step + 1))
+            saved = fresh.weights()
+    assert history == eager
+    for name, value in saved.items() if saved else ():
+        np.testing.assert_array_equal(replayed[name], value, err_msg=name)
+
+
+@pytest.mark.small
+def test_every_replay_is_one_launch_and_nothing_is_captured_twice(card: Card) -> None:
+    runtime, registry = card.counted()
+    with begun(Single(), registry) as trainer:
+        trainer.train(range(2))
+        before = dict(runtime.calls)
+        trainer.train(range(2, STEPS))
+        asked = {name: count - before.get(name, 0) for name, count in runtime.calls.items()}
+    assert before["capture"] >= 1
+    assert {name: asked.get(name, 0) for name in ("capture", "allocate", "stream", "function")} == {
+        "capture": 0,
+        "allocate": 0,
+        "stream": 0,
+        "function": 0,
+    }
+
+
+@pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
+def test_a_step_waits_for_the_card_once_to_fetch(card: Card, strategy: Any) -> None:
+    """Loss and accuracy are fetched together; beside that, only a stage of inputs that is still full is waited for."""
+    runtime, registry = card.counted()
+    with begun(strategy, registry) as trainer:
+        trainer.train(range(3))
+        before = runtime.calls["synchronize"]
+        trainer.train(range(3, 3 + STEPS))
+        assert runtime.calls["synchronize"] - before == STEPS
+
+
+def allocations(runtime: Counted, registry: Registry) -> tuple[int, int]:
+    """Bytes taken before and after the first step."""
+    with begun(Single(), registry) as trainer:
+        before = runtime.allocated
+        trainer.train(range(STEPS))
+        (plan,) = trainer.session.plans("train").values()
+        fed = sum(feed.spec.nbytes for feed in plan.feeds)
+        new = sum(slot.layout.nbytes for name, slot in plan.variables.items() if name not in trainer.program.variables)
+        return runtime.allocated - before, plan.arena_bytes + 2 * fed + new
+
+
+@pytest.mark.small
+def test_what_is_allocated_is_what_was_planned(card: Card) -> None:
+    """The arena of the step, and two stages for each input on its way; variables are there since "init"."""
+    allocated, planned = allocations(*card.counted())
+    assert allocated == planned
+
+
+@pytest.mark.small
+def test_what_cannot_be_is_said_in_the_words_of_processors(card: Card) -> None:
+    """A label out of range is found by the card while the step is under way, and told when it is over."""
+
+    class Mislabelled(Examples):
+        def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Any]:
+            batch = super().read(split, step, lo, hi)
+            return {**batch, "y": batch["y"] + 100 * (step == 4)}
+
+    source = Mislabelled(6, (1, 16, 16), "float32")
+    with opened(Single(), task(), card.registry(), cards=True, source=source) as trainer:
+        trainer.session.run("init")
+        trainer.train(range(4))
+        with pytest.raises(
+            RunnerError, match=r"failed in step 4: IndexError: .* index 10[0-2] at \[0\] is outside 0\.\.2"
+        ):
+            trainer.train(range(4, 6))

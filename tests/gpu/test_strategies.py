@@ -1,0 +1,183 @@
+"""The laws of the strategies on logical devices of one card: all of them equal ``single`` on processors.
+
+Stated tolerances, products not rounded: float64, after six steps, 1e-9 for weights and losses; float32 2e-5 for
+weights and 1e-4 for losses. In float64 only kernels of our own run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine.kernel_table import load_kernels
+from runner.kernels.registry import Registry
+from runner.optimizers.adam import Adam
+from runner.optimizers.base import Optimizer
+from runner.optimizers.lbfgs import Lbfgs
+from runner.optimizers.momentum import Momentum
+from runner.strategies.async_data import AsyncData
+from runner.strategies.base import Strategy, Task
+from runner.strategies.hybrid import Hybrid
+from runner.strategies.model import ModelParallel
+from runner.strategies.sandblaster import Sandblaster
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from tests.gpu.cards import Card, on_card
+from tests.strategies.iterating import iterated
+from tests.strategies.networks import NETWORKS, hybrid, task_of
+from tests.strategies.placing import Placed
+from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
+
+STEPS = 6
+BATCH = 13
+"""Odd, so that no number of workers divides it but 1."""
+
+TOLERANCES = {"float64": (1e-9, 1e-9), "float32": (2e-5, 1e-4)}
+"""Of weights, absolute; of losses and accuracies, relative."""
+
+ALL = {**NETWORKS, "hybrid": hybrid}
+
+Made = Callable[[Registry], Strategy]
+
+
+def placed(registry: Registry) -> Placed:
+    """Layers spread over three devices."""
+    near = on_card(3, latency_s=1e-9, bytes_per_s=1e15)
+    return Placed(ModelParallel(workers=3), near, registry=registry)
+
+
+def made(strategy: Strategy) -> Made:
+    return lambda registry: strategy
+
+
+PER_EXAMPLE: Mapping[str, Made] = {
+    "sync_data": made(SyncData(workers=3)),
+    "ring_of_2": made(SyncData(workers=2, combine="ring_all_reduce")),
+    "ring_of_4": made(SyncData(workers=4, combine="ring_all_reduce")),
+    "parameter_server": made(SyncData(workers=3, combine="parameter_server", servers=2)),
+}
+"""Strategies whose shares have statistics of their own: they equal ``single`` where a network mixes no examples."""
+
+POOLED: Mapping[str, Made] = {
+    "single": made(Single()),
+    "hybrid_a": made(Hybrid(workers=3, scheme="a", statistics="pooled")),
+    "hybrid_b": made(Hybrid(workers=3, scheme="b", statistics="pooled")),
+    "hybrid_c": made(Hybrid(workers=3, scheme="c", statistics="pooled")),
+    "model": placed,
+    "async_data": made(AsyncData(workers=1, servers=2, loop="sequential")),
+}
+"""Strategies that equal ``single`` on all networks."""
+
+SMALL = {
+    ("sync_data", "hybrid", "float64"),
+    ("hybrid_b", "hybrid", "float32"),
+    ("model", "batch_normalised", "float64"),
+}
+"""Strategy, network and dtype of those that the suite runs on the emulated card."""
+
+
+def cases() -> list[Any]:
+    """Every strategy on every network for which it has a law, in every dtype."""
+    mixing = "batch_normalised"
+    pairs = [(s, n) for s in PER_EXAMPLE for n in sorted(ALL) if n != mixing] + [(s, n) for s in POOLED for n in ALL]
+    triples = [(strategy, network, dtype) for strategy, network in pairs for dtype in TOLERANCES]
+    return [
+        pytest.param(*triple, id="-".join(triple), marks=[pytest.mark.small] if triple in SMALL else [])
+        for triple in triples
+    ]
+
+
+def momentum() -> Optimizer:
+    """Slots, weight decay and a clipping that acts: all that an update may depend on."""
+    return Momentum(weight_decay=1e-3, clip_norm=0.5)
+
+
+def task_for(network: str, dtype: str, microbatches: int = 1, optimizer: Optimizer | None = None) -> Task:
+    chosen = optimizer or momentum()
+    return task_of(ALL[network], chosen, batch_size=BATCH, microbatches=microbatches, dtype=dtype)
+
+
+@cache
+def on_processors(network: str, dtype: str) -> tuple[Weights, list[Any]]:
+    return trained(Single(), task_for(network, dtype), load_kernels(), STEPS)
+
+
+def expect_near(found: tuple[Weights, list[Any]], expected: tuple[Weights, list[Any]], dtype: str) -> None:
+    """Require the same variables, in whatever order they were made, and the same course of training."""
+    of_weights, of_losses = TOLERANCES[dtype]
+    (weights, history), (known, reference) = found, expected
+    assert difference({name: weights[name] for name in known}, known) <= of_weights
+    assert set(weights) == set(known)
+    np.testing.assert_allclose(history, reference, rtol=of_losses)
+
+
+@pytest.mark.parametrize(("strategy", "network", "dtype"), cases())
+def test_it_equals_single_on_processors(card: Card, strategy: str, network: str, dtype: str) -> None:
+    registry = card.registry()
+    chosen = {**PER_EXAMPLE, **POOLED}[strategy](registry)
+    found = trained(chosen, task_for(network, dtype), registry, STEPS, cards=True)
+    expect_near(found, on_processors(network, dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", sorted(TOLERANCES))
+@pytest.mark.parametrize("network", ["dense", "convolutional", "dropped_out"])
+def test_shares_on_devices_equal_shares_one_after_the_other_bit_for_bit(card: Card, network: str, dtype: str) -> None:
+    """Same kernels, same shapes, same order of sums: where they lie changes no bit."""
+    registry = card.registry()
+    found = trained(SyncData(workers=3), task_for(network, dtype), registry, STEPS, cards=True)
+    expected = trained(Single(), task_for(network, dtype, microbatches=3), registry, STEPS, cards=True)
+    expect_same_bits(found[0], expected[0])
+    assert found[1] == expected[1]
+
+
+@pytest.mark.parametrize("loop", ["overlapped", "direct"])
+def test_replicas_at_their_own_pace_take_the_same_course_in_virtual_time(card: Card, loop: str) -> None:
+    strategy, task = AsyncData(workers=3, servers=2, loop=loop), task_for("dense", "float64")
+    found = trained(strategy, task, card.registry(), STEPS, cards=True)
+    expect_near(found, trained(strategy, task, load_kernels(), STEPS), "float64")
+
+
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (3, 2)])
+def test_lbfgs_on_portions_makes_the_iterations_of_processors(card: Card, workers: int, servers: int) -> None:
+    strategy = Sandblaster(workers=workers, servers=servers, portions_per_worker=2)
+    task = task_for("dense", "float64", optimizer=Lbfgs(history=2, clip_norm=1.0, weight_decay=1e-3))
+    run = partial(iterated, strategy, task, steps=range(4))
+    found, expected = run(card.registry(), cards=True), run(load_kernels())
+    np.testing.assert_allclose(found.told, expected.told, rtol=1e-6)
+    assert found.evaluations == expected.evaluations
+
+
+@pytest.mark.parametrize("optimizer", [momentum(), Adam(lr=0.01)], ids=["momentum", "adam"])
+def test_the_same_run_has_the_same_bits(card: Card, optimizer: Optimizer) -> None:
+    """Reductions have one order, whatever the card schedules first."""
+    registry, task = card.registry(), task_for("batch_normalised", "float32", optimizer=optimizer)
+    first, second = (trained(Single(), task, registry, STEPS, cards=True) for _ in range(2))
+    expect_same_bits(first[0], second[0])
+    assert first[1] == second[1]
+
+
+def test_a_run_goes_on_on_a_card_where_processors_left_it(card: Card) -> None:
+    registry, task = card.registry(), task_for("dropped_out", "float64")
+    with opened(Single(), task, load_kernels()) as first:
+        first.session.run("init")
+        first.train(range(3))
+        saved = first.weights()
+    with opened(SyncData(workers=2), task, registry, cards=True) as second:
+        second.session.run("restore", feeds=saved)
+        second.train(range(3, STEPS))
+        assert difference(second.weights(), on_processors("dropped_out", "float64")[0]) <= TOLERANCES["float64"][0]
+
+
+def test_what_is_scored_is_what_processors_score(card: Card) -> None:
+    task = task_for("hybrid", "float64")
+    scored = []
+    for registry, cards in ((card.registry(), True), (load_kernels(), False)):
+        with opened(SyncData(workers=2), task, registry, cards=cards) as trainer:
+            trainer.session.run("init")
+            scored.append(trainer.evaluate())
+    for name, value in scored[1].items():
+        np.testing.assert_allclose(scored[0][name], value, rtol=1e-9, err_msg=name)

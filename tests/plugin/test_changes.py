@@ -1,0 +1,45 @@
+"""Plugins of a record and of this process: the same, changed, moved, or on one side only."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.plugin import changed_plugins, plugin_notes
+from runner.plugin.installing import PLUGINS
+
+A, B = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "changed", "notes"),
+    [
+        ({"/x/m.py": A, "pack.m": B}, {"/x/m.py": A, "pack.m": B}, [], []),
+        ({"pack.m": A}, {"pack.m": B}, [f"plugin pack.m was changed: its SHA-256 was {A}, and is {B}"], []),
+        ({"/x/m.py": A}, {"/y/m.py": A}, [], ["plugin /x/m.py is now /y/m.py"]),
+        ({"/x/m.py": A}, {"/y/n.py": A}, [], ["plugin /x/m.py is now /y/n.py"]),
+        (
+            {"/x/m.py": A},
+            {"/y/m.py": B},
+            [f"plugin /x/m.py (now /y/m.py) was changed: its SHA-256 was {A}, and is {B}"],
+            ["plugin /x/m.py is now /y/m.py"],
+        ),
+        (
+            {"/x/m.py": A, "/y/m.py": B},
+            {"/y/m.py": B},
+            [],
+            ["plugin /x/m.py, which the run had, is not given: what it brings is not there now"],
+        ),
+        ({}, {"pack.m": A}, [], ["plugin pack.m is given, which the run did not have"]),
+    ],
+)
+def test_what_became_of_plugins_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: dict[str, str],
+    now: dict[str, str],
+    changed: list[str],
+    notes: list[str],
+) -> None:
+    for reference, sha256 in now.items():
+        monkeypatch.setitem(PLUGINS, reference, sha256)
+    assert [str(each) for each in changed_plugins(recorded)] == changed
+    assert list(plugin_notes(recorded)) == notes

@@ -1,0 +1,25 @@
+"""plugins.json: what is kept of the plugins of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.errors import DataError
+from runner.records.run_plugins import PLUGINS_FILE, read_plugins, write_plugins
+
+
+def test_what_is_written_is_read_and_nothing_leaves_no_file(tmp_path: Path) -> None:
+    assert read_plugins(tmp_path) == {}
+    write_plugins(tmp_path, {"/x/m.py": "a" * 64})
+    assert read_plugins(tmp_path) == {"/x/m.py": "a" * 64}
+    write_plugins(tmp_path, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"m": 3}'])
+def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / PLUGINS_FILE).write_text(text)
+    with pytest.raises(DataError, match=r"plugins\.json is damaged: expected references and the SHA-256"):
+        read_plugins(tmp_path)
