@@ -99,4 +99,6 @@ def test_tf32_rounds_products_where_it_is_allowed_and_nowhere_else(card: Card, t
 def test_every_op_has_a_kernel_of_our_own_on_a_card(card: Card) -> None:
     registry = card.registry()
     ops = [name for name, definition in OPS.items() if definition.executed_by == "kernel"]
-    assert {op: [kernel.library for kernel in registry.of(op, "gpu")][-1:] for op in ops} == {op: ["cuda"] for op in ops}
+    assert {op: [kernel.library for kernel in registry.of(op, "gpu")][-1:] for op in ops} == {
+        op: ["cuda"] for op in ops
+    }

@@ -114,5 +114,7 @@ def test_what_cannot_be_is_said_in_the_words_of_processors(card: Card) -> None:
     with opened(Single(), task(), card.registry(), cards=True, source=source) as trainer:
         trainer.session.run("init")
         trainer.train(range(4))
-        with pytest.raises(RunnerError, match=r"failed in step 4: IndexError: .* index 10[0-2] at \[0\] is outside 0\.\.2"):
+        with pytest.raises(
+            RunnerError, match=r"failed in step 4: IndexError: .* index 10[0-2] at \[0\] is outside 0\.\.2"
+        ):
             trainer.train(range(4, 6))

@@ -72,7 +72,11 @@ POOLED: Mapping[str, Made] = {
 }
 """Strategies that equal ``single`` on all networks."""
 
-SMALL = {("sync_data", "hybrid", "float64"), ("hybrid_b", "hybrid", "float32"), ("model", "batch_normalised", "float64")}
+SMALL = {
+    ("sync_data", "hybrid", "float64"),
+    ("hybrid_b", "hybrid", "float32"),
+    ("model", "batch_normalised", "float64"),
+}
 """Strategy, network and dtype of those that the suite runs on the emulated card."""
 
 
