@@ -82,7 +82,6 @@ _DISTRIBUTIONS = {
     "NVRTC": (("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), "that of the system is looked for"),
     "cuDNN": (("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), _SLOWER),
     "cuDNN frontend": (("nvidia-cudnn-frontend",), _SLOWER),
-    "NCCL": (("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "processes exchange tensors through the host"),
 }
 """Library -> the distributions that bring it, and what a run does without."""
 
