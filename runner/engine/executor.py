@@ -154,7 +154,6 @@ class DeviceExecutor:
             return {}
         try:
             values = self._read()
-            self._platform.finish()
         except RuntimeError as error:
             raise RunnerError(f"step {self._step} on {self.plan.device}: the device failed: {error}") from error
         for stretch in self._told_late:

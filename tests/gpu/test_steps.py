@@ -21,6 +21,9 @@ from tests.strategies.networks import Examples, task_of
 from tests.strategies.training import Trainer, opened
 
 STEPS = 6
+TABLES = 1024
+"""Bytes that the updates of a network of four layers may take to find each other."""
+
 SMALL_LENET = LeNet(filters=[3, 4], units=10).network(classes=3)
 
 
@@ -74,13 +77,13 @@ def test_every_replay_is_one_launch_and_nothing_is_captured_twice(card: Card) ->
 
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
 def test_a_step_waits_for_the_card_once_to_fetch(card: Card, strategy: Any) -> None:
-    """Loss and accuracy are fetched together; beside that, only a stage of inputs that is still full is waited for."""
+    """Each device is waited for once, for all that is fetched; beside that, only stages of inputs that are still full."""
     runtime, registry = card.counted()
     with begun(strategy, registry) as trainer:
         trainer.train(range(3))
         before = runtime.calls["synchronize"]
         trainer.train(range(3, 3 + STEPS))
-        assert runtime.calls["synchronize"] - before == STEPS
+        assert runtime.calls["synchronize"] - before == STEPS * strategy.workers
 
 
 def allocations(runtime: Counted, registry: Registry) -> tuple[int, int]:
@@ -96,9 +99,12 @@ def allocations(runtime: Counted, registry: Registry) -> tuple[int, int]:
 
 @pytest.mark.small
 def test_what_is_allocated_is_what_was_planned(card: Card) -> None:
-    """The arena of the step, and two stages for each input on its way; variables are there since "init"."""
+    """The arena of the step, and two stages for each input on its way; variables are there since "init".
+
+    Beside that, launches that several updates share read from a table of a few words for each where they are.
+    """
     allocated, planned = allocations(*card.counted())
-    assert allocated == planned
+    assert planned <= allocated <= planned + TABLES
 
 
 @pytest.mark.small

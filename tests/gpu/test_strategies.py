@@ -134,6 +134,13 @@ def test_shares_on_devices_equal_shares_one_after_the_other_bit_for_bit(card: Ca
     assert found[1] == expected[1]
 
 
+@pytest.mark.parametrize("network", ["convolutional", pytest.param("hybrid", marks=pytest.mark.small)])
+def test_bfloat16_gives_about_the_losses_of_processors(card: Card, network: str) -> None:
+    _, history = trained(Single(), task_for(network, "bfloat16"), card.registry(), STEPS, cards=True)
+    expected = [loss for loss, _ in on_processors(network, "bfloat16")[1]]
+    np.testing.assert_allclose([loss for loss, _ in history], expected, rtol=0.03)
+
+
 @pytest.mark.parametrize("loop", ["overlapped", "direct"])
 def test_replicas_at_their_own_pace_take_the_same_course_in_virtual_time(card: Card, loop: str) -> None:
     strategy, task = AsyncData(workers=3, servers=2, loop=loop), task_for("dense", "float64")

@@ -58,6 +58,8 @@ def _arrange(
 ) -> Arrangement | None:
     result = outputs[0]
     full = [spec.shape == result.shape for spec in inputs]
+    # A cast, alone, is offered what its output is wanted in as well; it follows its input.
+    offered = offered[: len(inputs)]
     layout = offered_layout(result, [offer for offer, each in zip(offered, full, strict=True) if each])
     asked = [
         _in_layout(spec, layout if each else offer) for spec, each, offer in zip(inputs, full, offered, strict=True)
