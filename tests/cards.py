@@ -1,15 +1,16 @@
-"""A machine with cards, as far as planning asks: what is found there, and kernels of the reference for them."""
+"""A machine with cards that are not there: what is found on it, and kernels for the emulated card."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from runner.engine.device import GPU
-from runner.engine.kernel_table import load_kernels
+from runner.engine import kernel_table
 from runner.kernels.gpu.discovery import Found, Library
 from runner.kernels.gpu.driver import CardFacts, DriverFacts
+from tests.gpu.cards import registry_of
+from tests.kernels.gpu.emulation import EmulatedRuntime
 
 GIB = 1 << 30
 CARD_BYTES = 80 * GIB
@@ -29,11 +30,8 @@ def machine(*cards: CardFacts, obstacle: str = "") -> Found:
 
 
 @pytest.fixture
-def card_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every op has a kernel on a card: enough to plan with, not to compute."""
-    registry = load_kernels()
-    kernels = dict(registry._kernels)
-    for (op, kind), own in registry._kernels.items():
-        if kind == "cpu" and (op, GPU) not in kernels:
-            kernels[op, GPU] = [replace(each, device_type=GPU) for each in own if each.library == "numpy"]
-    monkeypatch.setattr(registry, "_kernels", kernels)
+def card_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of a card, made for the emulated one, wherever a process would open its cards."""
+    assert request.config.cache is not None, "pytest has its cache"
+    registry = registry_of(EmulatedRuntime(Path(request.config.cache.mkdir("emulated_card"))))
+    monkeypatch.setattr(kernel_table, "load_card_kernels", lambda tf32: registry)

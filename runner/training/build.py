@@ -20,7 +20,7 @@ from runner.engine.cluster_session import ClusterSession
 from runner.engine.device import GPU
 from runner.engine.emulation import Emulation
 from runner.engine.interleaving import Interleaving, Recorded
-from runner.engine.kernel_table import load_kernels
+from runner.engine.kernel_table import kernels_for
 from runner.engine.links import BYTES_PER_S_OF_MBIT, Link
 from runner.engine.local_session import LocalSession
 from runner.engine.program import OneProcess, Program
@@ -62,7 +62,7 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
         _require_own_record(Path(parts.parallelism.replay), outcome_hash(config))
     cluster = cluster_of(config.cluster, program)
     if config.cluster.device_taken == GPU:
-        require_kernels(program, cluster, load_kernels())
+        require_kernels(program, cluster, kernels_for(cluster.devices))
     settled = None
     if isinstance(config.parallelism, ModelParallel):
         settled = settle(config.parallelism, program, cluster, kept_placement)
@@ -116,7 +116,7 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
         "dtype": state_dtype(config.precision),
     }
     # Before the budget of threads is set: it holds for libraries that are loaded.
-    registry = load_kernels()
+    registry = kernels_for(experiment.cluster.devices)
     if experiment.program.one_process is not None:
         interleaving = _interleaving(experiment.program.one_process, config)
         with (

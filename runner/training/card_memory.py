@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runner.engine.assignment import peer_of
-from runner.engine.kernel_table import load_kernels
+from runner.engine.kernel_table import kernels_for
 from runner.engine.program_plans import ProgramPlans
 from runner.errors import ResourceError
 from runner.kernels.gpu.driver import CardFacts
@@ -69,7 +69,8 @@ def require_card_memory(experiment: Experiment, cards: Sequence[CardFacts]) -> N
     sizes = [card.memory_bytes for card in cards if card.number in used]
     contexts = len(experiment.cluster.devices) * CONTEXT_BYTES
     if sizes and most_bytes(experiment) + contexts > min(sizes) // 2:
-        plans = ProgramPlans(experiment.program, experiment.cluster, load_kernels())
+        kernels = kernels_for(experiment.cluster.devices)
+        plans = ProgramPlans(experiment.program, experiment.cluster, kernels)
         require_card_fit(planned_card_memory(experiment, plans), cards)
 
 

@@ -11,7 +11,7 @@ from runner.config.schema import Config
 from runner.engine.compile import compile_signature
 from runner.engine.conductor import Conductor
 from runner.engine.device import local_cluster
-from runner.engine.kernel_table import load_kernels
+from runner.engine.kernel_table import kernels_for
 from runner.records.run_directory import RunDirectory
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
@@ -36,7 +36,8 @@ def predicted_step_s(experiment: Experiment) -> dict[str, float]:
         cards = cards_of(experiment.config.cluster, strategy.workers, servers=0)
         cluster = replace(experiment.cluster, devices=local_cluster(strategy.workers, cards=cards).devices)
         signature = program.clients["train"].signature
-        compiled = compile_signature(program.graph, signature, cluster, load_kernels(), seconds=settled.seconds)
+        kernels = kernels_for(cluster.devices)
+        compiled = compile_signature(program.graph, signature, cluster, kernels, seconds=settled.seconds)
         found[name] = compiled.step_s
     return found
 

@@ -44,7 +44,7 @@ def cluster_of(config: LocalCluster, program: Program) -> Cluster:
 def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summary:
     """Say in the log what a run computes on and why; return the draft of its summary with the same.
 
-    Where that is a card, with the versions of its libraries too.
+    Where that is a card, with the versions of its libraries too, and with those of fast kernels that are missing.
     """
     cluster = experiment.config.cluster
     texts = device_texts({device.name: device.card for device in experiment.cluster.devices}, found)
@@ -56,7 +56,12 @@ def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summar
     log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
     libraries = found.libraries if cluster.device_taken == GPU else ()
     used = {library.name: library.version for library in libraries if library.version}
-    return replace(draft, devices=texts, device_reason=why, versions={**draft.versions, **used})
+    missing = {library.name: str(library) for library in libraries if library.fast and not library.version}
+    for name, text in missing.items():
+        log.warning("%s: %s", name, text)
+    return replace(
+        draft, devices=texts, device_reason=why, versions={**draft.versions, **used}, kernels_missing=missing
+    )
 
 
 def cards_of(config: LocalCluster, workers: int, servers: int) -> Cards | None:

@@ -169,7 +169,7 @@ class _Life:
             else:
                 log.info("kernels of %s %s", library.name, library.version)
         missing = {library.name: library.missing for library in libraries if library.missing}
-        self.summary = dataclasses.replace(self.summary, kernels_missing=missing)
+        self.summary = dataclasses.replace(self.summary, kernels_missing={**self.summary.kernels_missing, **missing})
 
     def _tell_placement(self) -> None:
         """Say where layers are and how a step compares with those of other strategies: predicted, measured if asked."""

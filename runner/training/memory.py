@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runner.engine.assignment import peer_of
-from runner.engine.kernel_table import load_kernels
+from runner.engine.kernel_table import kernels_for
 from runner.engine.plan import DevicePlan
 from runner.engine.program import Program
 from runner.engine.program_plans import ProgramPlans
@@ -86,7 +86,8 @@ def require_memory(experiment: Experiment) -> None:
     Only where it may come near is anything planned, for plans take time.
     """
     if most_bytes(experiment) > usable_memory() // 2:
-        memory = planned_memory(experiment, ProgramPlans(experiment.program, experiment.cluster, load_kernels()))
+        kernels = kernels_for(experiment.cluster.devices)
+        memory = planned_memory(experiment, ProgramPlans(experiment.program, experiment.cluster, kernels))
         require_fit(memory, usable_memory())
         if _total(memory) > available_memory():
             log.warning("%s", fit_text(memory, usable_memory(), available_memory()))

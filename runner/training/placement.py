@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.engine.cost import Seconds, node_seconds
 from runner.engine.device import Cluster, task_of
-from runner.engine.kernel_table import load_kernels
+from runner.engine.kernel_table import kernels_for
 from runner.engine.measured_costs import measured_seconds
 from runner.engine.passes.layer_groups import colocate_layers, devices_of_layers, home_layers
 from runner.engine.program import Program
@@ -73,7 +73,7 @@ def settle(strategy: ModelParallel, program: Program, cluster: Cluster, kept: Pa
         layers = {layer: task_of(device) for layer, device in read_layers(stored).items()}
         _expect_fit(stored, layers, program, cluster)
         program = replace(program, graph=colocate_layers(program.graph, layers))
-    placed = place_program(program, cluster, load_kernels(), seconds)
+    placed = place_program(program, cluster, kernels_for(cluster.devices), seconds)
     layers = devices_of_layers(placed.program.graph)
     idle = tuple(device.name for device in cluster.devices if device.name not in layers.values())
     return Settled(placed.program, Placement(layers, idle, placed.found_by, placed.tried), seconds)
@@ -107,7 +107,7 @@ def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> 
     if costs is None:
         return node_seconds
     try:
-        return measured_seconds(_recorded(costs), program, cluster, load_kernels())
+        return measured_seconds(_recorded(costs), program, cluster, kernels_for(cluster.devices))
     except ValueError as error:
         raise ConfigError(
             f"parallelism.costs={costs}: {error}; expected a run with trace=true of this network under "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from runner.config.schema import Config
 from runner.engine.device import CARD_LATENCY_S, CARD_LINK_BYTES_PER_S, Cluster, local_cluster, task_of
 from runner.engine.plan import DevicePlan
 from runner.errors import ConfigError, ResourceError
-from runner.kernels.gpu.discovery import Found
+from runner.kernels.gpu.discovery import INSTALL, Found, Library
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
 from runner.training import life
@@ -69,7 +70,7 @@ def test_every_strategy_is_planned_on_cards_without_knowing(strategy: str) -> No
     kinds = {task_of(device.name): device.type for device in experiment.cluster.devices}
     assert set(kinds.values()) == ({"cpu", "gpu"} if experiment.program.servers else {"gpu"})
     assert all((kind == "gpu") == task.startswith("/job:worker") for task, kind in kinds.items())
-    if strategy != "model":  # which is placed by the rates
+    if strategy != "model":  # whose placement goes by the rates
         on_processor = plans(placed(NO_DRIVER, *STRATEGIES[strategy]))
         assert {name: set(each) for name, each in plans(experiment).items()} == {
             name: set(each) for name, each in on_processor.items()
@@ -213,6 +214,33 @@ def test_a_card_that_lies_idle_is_warned_of(
     assert told.devices == {"/job:worker/task:0/device:cpu:0": "processor"}
     assert told.versions == DRAFT.versions
     assert caplog.records[-1].levelno == level
+
+
+@pytest.mark.usefixtures("card_kernels")
+def test_a_library_of_fast_kernels_that_a_card_lacks_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    bare = replace(machine(card()), libraries=(Library("cuDNN", "", "convolutions crawl", fast=True),))
+    told = tell_devices(placed(bare, "parallelism=single"), bare, DRAFT)
+    missing = f"not installed, convolutions crawl: {INSTALL}"
+    assert told.kernels_missing == {"cuDNN": missing}
+    assert f"cuDNN: {missing}" in caplog.text
+    assert tell_devices(placed(NO_DRIVER, "parallelism=single"), bare, DRAFT).kernels_missing == {}
+
+
+@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.parametrize("strategy", ["single", "servers"])
+def test_a_run_on_a_card_comes_near_to_that_on_the_processor(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = machine(card())
+    monkeypatch.setattr("runner.training.life.look_at", lambda cluster: here)
+    on_card = life.run(config_on(here, *STRATEGIES[strategy]), tmp_path / "card", overrides=())
+    monkeypatch.setattr("runner.training.life.look_at", lambda cluster: NO_DRIVER)
+    config = config_on(NO_DRIVER, *STRATEGIES["single"])
+    on_processor = life.run(config, tmp_path / "processor", overrides=())
+    assert on_card.status == "finished"
+    assert on_card.devices["/job:worker/task:0/device:gpu:0"].startswith("card 0: Big Card")
+    assert on_card.kernels["gpu"] == "cuda"
+    assert on_card.final["train/loss"] == pytest.approx(on_processor.final["train/loss"], rel=1e-4)
 
 
 def test_a_run_leaves_its_devices_in_its_summary(tmp_path: Path) -> None:

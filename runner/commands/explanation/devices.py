@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from runner.commands.text_table import mean_number, number, text_table
 from runner.config.devices import device_texts, reason
 from runner.engine.device import GPU
-from runner.engine.kernel_table import load_kernels
+from runner.engine.kernel_table import kernels_for
 from runner.engine.plan import DevicePlan
 from runner.engine.program_plans import ProgramPlans
 from runner.kernels.gpu.discovery import Found
@@ -19,7 +19,7 @@ from runner.training.placement import placement_text
 
 def plans_of(experiment: Experiment) -> ProgramPlans:
     """The plans of its program, none made yet."""
-    return ProgramPlans(experiment.program, experiment.cluster, load_kernels())
+    return ProgramPlans(experiment.program, experiment.cluster, kernels_for(experiment.cluster.devices))
 
 
 def training_plans(experiment: Experiment) -> dict[str, list[DevicePlan]]:

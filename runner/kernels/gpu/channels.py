@@ -19,25 +19,34 @@ _LINE_BYTES = 128
 _LEAST_VALUES = 4
 """That a thread is given before another block is started."""
 
+_WARP = 32
+_READ_AHEAD = 8
+"""Values that a thread asks for at once; neighbouring threads have neighbours all the same."""
+
 _BLOCKS_OF_PIXELS = 8
 """For each processor, where a block has one channel: totals of a channel's splits cost little then."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """A tensor (outer, channels, inner) cut for blocks, in the words of ``source/channels.cu``."""
+    """A tensor (rows, channels, pixels), or (pixels, channels), cut for blocks as ``source/channels.cu`` tells."""
 
-    outer: int
+    rows: int
+    pixels: int
     channels: int
-    inner: int
     lanes: int
-    width: int
-    rows_of_split: int
+    channels_last: bool
+    run: int
+
+    @property
+    def width(self) -> int:
+        """Channels of a block."""
+        return self.lanes if self.channels_last else 1
 
     @property
     def splits(self) -> int:
-        """Runs of outer, one at least."""
-        return max(1, -(-self.outer // self.rows_of_split))
+        """Runs of pixels with the channels last, else of rows; one at least."""
+        return max(1, -(-(self.pixels if self.channels_last else self.rows) // self.run))
 
     @property
     def partials(self) -> int:
@@ -53,28 +62,32 @@ class Division:
     def arguments(self) -> list[Argument]:
         """What the sources call SHAPE."""
         return [
-            np.int64(self.outer),
-            np.int64(self.inner),
-            *(np.int32(each) for each in (self.channels, self.lanes, self.width)),
-            np.int64(self.rows_of_split),
+            np.int64(self.rows),
+            np.int64(self.pixels),
+            *(np.int32(each) for each in (self.channels, self.lanes, self.channels_last)),
+            np.int64(self.run),
             np.int32(self.splits),
         ]
 
 
 def division(processors: int, spec: Spec, channels_last: bool) -> Division:
-    """How a tensor (N, C) or (N, C, H, W) is cut; it depends on the card, so that results are one card's."""
-    channels, pixels = spec.shape[1], math.prod(spec.shape[2:])
-    outer, inner = (spec.shape[0] * pixels, 1) if channels_last else (spec.shape[0], pixels)
+    """How a tensor (N, C) or (N, C, H, W) is cut; it depends on the card, so that sums are rounded as one card does."""
+    rows, channels, pixels = spec.shape[0], spec.shape[1], math.prod(spec.shape[2:])
     if channels_last:
-        lanes = width = min(_power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)
-        blocks = processors
-    else:
-        lanes, width = min(_power_of_two(inner), THREADS), 1
-        blocks = _BLOCKS_OF_PIXELS * processors
-    splits = max(1, blocks // max(1, -(-channels // width)))
-    values_of_row = max(1, inner * width // lanes)
-    least = max(1, _LEAST_VALUES * (THREADS // lanes) // values_of_row)
-    return Division(outer, channels, inner, lanes, width, max(least, -(-outer // splits), 1))
+        lanes = min(_power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)
+        splits = max(1, processors // max(1, -(-channels // lanes)))
+        run = _run(rows * pixels, splits, _LEAST_VALUES * THREADS // lanes)
+        return Division(1, rows * pixels, channels, lanes, True, run)
+    wide = _power_of_two(pixels)
+    lanes = min(wide, max(_WARP, wide // _READ_AHEAD), THREADS)
+    splits = max(1, _BLOCKS_OF_PIXELS * processors // max(1, channels))
+    run = _run(rows, splits, _LEAST_VALUES * THREADS // max(1, pixels))
+    return Division(rows, pixels, channels, lanes, False, run)
+
+
+def _run(count: int, splits: int, least: int) -> int:
+    """The length of the runs that so many things are cut into."""
+    return max(1, least, -(-count // splits))
 
 
 def source(dtype: str, result: str | None = None) -> str:

@@ -106,13 +106,27 @@ class CudaRuntime:
         self._compare_plans = compare_plans
         self._codes: dict[str, bytes] = {}
         self._modules: dict[tuple[int, str], Any] = {}
+        self._used: set[int] = set()
         self._lock = threading.Lock()
 
     def use(self, card: int) -> None:
-        """From now on this thread uses the card of a number."""
+        """From now on this thread uses the card of a number; cards that are used copy from each other if they can."""
         if not 0 <= card < self._count:
             raise RuntimeError(f"card {card} was asked for; this process sees {self._count}, from 0")
+        with self._lock:
+            if card not in self._used:
+                for other in self._used:
+                    self._reach(card, other)
+                    self._reach(other, card)
+                self._used.add(card)
         self._cuda.setDevice(card)
+
+    def _reach(self, card: int, other: int) -> None:
+        """Let a card copy from and to the memory of another directly."""
+        if self._cuda.deviceCanAccessPeer(card, other):
+            self._cuda.setDevice(card)
+            # Unlike cudaDeviceEnablePeerAccess, no error where another runtime of the process did it before.
+            self._cuda._deviceEnsurePeerAccess(other)
 
     def function(self, source: str, name: str) -> CudaFunction:
         """A kernel for the card that the thread uses; the first time a source is asked for it is compiled."""

@@ -36,12 +36,14 @@ BFLOAT16_CAPABILITY = 80
 class Library:
     """A library that kernels of a card use.
 
-    version: of its distribution, "" where it is not installed. lacking: what a run does without it.
+    version: of its distribution, "" where it is not installed. lacking: what a run does without it. fast: whether its
+    kernels are the fast ones of some ops.
     """
 
     name: str
     version: str
     lacking: str
+    fast: bool = False
 
     def __str__(self) -> str:
         return self.version or f"not installed, {self.lacking}: {INSTALL}"
@@ -74,12 +76,12 @@ def discover(
     return Found(driver, _libraries(present), _obstacle(driver, present))
 
 
+_SLOWER = "convolutions take slower kernels"
 _DISTRIBUTIONS = {
     "cuBLAS": (("nvidia-cublas", "nvidia-cublas-cu12"), "that of the system is looked for"),
     "NVRTC": (("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), "that of the system is looked for"),
-    "cuDNN": (("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), "convolutions take slower kernels"),
-    "cuDNN frontend": (("nvidia-cudnn-frontend",), "convolutions take slower kernels"),
-    "NCCL": (("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "processes exchange tensors through the host"),
+    "cuDNN": (("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), _SLOWER),
+    "cuDNN frontend": (("nvidia-cudnn-frontend",), _SLOWER),
 }
 """Library -> the distributions that bring it, and what a run does without."""
 
@@ -98,7 +100,7 @@ def _installed() -> dict[str, str]:
 def _libraries(present: Mapping[str, str]) -> tuple[Library, ...]:
     cupy = next((f"{present[name]} ({name})" for name in (*CUPY, "cupy") if name in present), "")
     others = (
-        Library(library, next((present[name] for name in names if name in present), ""), lacking)
+        Library(library, next((present[name] for name in names if name in present), ""), lacking, lacking == _SLOWER)
         for library, (names, lacking) in _DISTRIBUTIONS.items()
     )
     return (Library("CuPy", cupy, "no card can be used"), *others)

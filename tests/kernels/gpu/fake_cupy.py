@@ -80,6 +80,12 @@ class FakeCudaRuntime:
     def getDevice(self) -> int:  # noqa: N802
         return self.cupy.device
 
+    def deviceCanAccessPeer(self, card: int, other: int) -> int:  # noqa: N802
+        return int({card, other} != {0, 2})
+
+    def _deviceEnsurePeerAccess(self, other: int) -> None:  # noqa: N802
+        self.cupy.log.append(("reach", self.cupy.device, other))
+
     def memcpyAsync(self, *told: int) -> None:  # noqa: N802
         self.cupy.log.append(("copy", *told))
 

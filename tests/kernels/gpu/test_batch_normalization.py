@@ -61,13 +61,13 @@ def test_the_table(runtime: EmulatedRuntime) -> None:
 @pytest.mark.parametrize(
     ("shape", "layouts", "dtype"),
     [
-        ((33, 5, 8, 9), None, "float32"),  # rows of 128 threads, splits of examples
+        ((65, 3, 8, 9), None, "float32"),  # lines of 32 threads, splits of examples
         ((3, 2, 40, 31), None, "float32"),  # more pixels than threads
         ((17, 5, 13, 11), CHANNELS_LAST, "float32"),  # 8 channels a block, three of them beyond the last
         ((2, 70, 9, 8), CHANNELS_LAST, "float32"),  # blocks of channels
         ((17, 5, 13, 11), CHANNELS_LAST, "float64"),
         ((17, 5, 13, 11), CHANNELS_LAST, "bfloat16"),
-        ((33, 2, 8, 9), None, "bfloat16"),
+        ((60, 2, 8, 9), None, "bfloat16"),
         ((300, 70), None, "float64"),
     ],
 )
@@ -77,7 +77,7 @@ def test_parts_of_channels(runtime: EmulatedRuntime, shape: tuple[int, ...], lay
 
 
 def test_more_than_one_part_is_tested() -> None:
-    for shape, last in [((33, 5, 8, 9), False), ((17, 5, 13, 11), True)]:
+    for shape, last in [((65, 3, 8, 9), False), ((17, 5, 13, 11), True)]:
         assert division(EmulatedRuntime.processors, Shaped(shape, "float32"), last).splits > 1
 
 

@@ -56,6 +56,15 @@ def test_a_card_that_is_not_there_cannot_be_used(runtime: CudaRuntime) -> None:
             runtime.use(card)
 
 
+def test_cards_that_are_used_reach_each_other_if_they_can() -> None:
+    cupy = FakeCupy(4)
+    runtime = CudaRuntime(cupy, 4, tf32=False)
+    for card in (0, 1, 2, 1):
+        runtime.use(card)
+        assert cupy.device == card
+    assert sorted(cupy.log) == [("reach", 0, 1), ("reach", 1, 0), ("reach", 1, 2), ("reach", 2, 1)]
+
+
 def test_a_source_is_compiled_once_and_loaded_once_on_each_card(
     runtime: CudaRuntime, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +74,7 @@ def test_a_source_is_compiled_once_and_loaded_once_on_each_card(
         runtime.use(card)
         runtime.function(SOURCE, "nothing")
     assert asked == [(SOURCE, 90)]
-    assert cupy.log == [("load", 0, b"code"), ("load", 1, b"code")]
+    assert [each for each in cupy.log if each[0] == "load"] == [("load", 0, b"code"), ("load", 1, b"code")]
 
 
 def test_a_launch_says_grid_block_arguments_and_stream(

@@ -1,5 +1,6 @@
 """Convolutions of cuDNN, through its graph API: described, planned once for a card, executed by address.
 
-``description`` says what is computed, ``graphs`` says it to cuDNN, ``library`` has the plans of one card, and
-``convolution`` has the kernels. Only ``graphs`` and ``library`` know cuDNN.
+``description`` says what is computed, ``graphs`` says it to cuDNN, ``library`` has the plans of each card,
+``comparison`` takes the fastest of several where that is wanted, and ``convolution`` has the kernels. Only ``graphs``
+and ``library`` know cuDNN.
 """

@@ -161,7 +161,12 @@ class _Scratch:
         return self._ends[-1] + ALIGNMENT if self._ends[-1] else 0
 
     def within(self, buffers: Buffers) -> list[int]:
-        """Addresses of the parts."""
+        """Addresses of the parts; raises ValueError where there is less memory than was to be asked for."""
+        if buffers.scratch.nbytes < self.nbytes:
+            raise ValueError(
+                f"{buffers.scratch.nbytes} bytes of scratch memory for a plan of cuDNN that wants {self.nbytes}: "
+                "cards of one process are expected to be alike"
+            )
         start = -(-address_of(buffers.scratch) // ALIGNMENT) * ALIGNMENT
         return [start + end for end in (0, *self._ends[:-1])]
 

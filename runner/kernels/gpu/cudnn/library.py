@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -82,6 +82,7 @@ class CudnnLibrary:
         self._bench = bench
         self._targets: dict[int, Target] = {}
         self._plans: dict[tuple[int, Convolution], BuiltPlan | None] = {}
+        self._numbers: dict[Convolution, int] = {}
         # Plans that are compared are executed while they are made.
         self._lock = threading.RLock()
 
@@ -122,15 +123,19 @@ class CudnnLibrary:
         except self._cudnn.cudnnGraphNotSupportedError:
             return None
         graph.deselect_numeric_notes(self._forbidden(convolution))
-        plans = self._allowed(graph, target)
-        if self._bench is None:
-            return next(plans, None)
-        return fastest(self._bench, convolution, islice(plans, COMPARED))
+        offered = range(graph.get_execution_plan_count())
+        known = self._numbers.get(convolution)
+        # As on the cards before: they are alike, and scratch memory is arranged for one plan.
+        plans = self._allowed(graph, target, offered if known is None else (known,))
+        found = next(plans, None) if self._bench is None else fastest(self._bench, convolution, islice(plans, COMPARED))
+        if found is not None:
+            self._numbers[convolution] = found.number
+        return found
 
-    def _allowed(self, graph: Any, target: Target) -> Iterator[BuiltPlan]:
-        """Plans in the order of the heuristics, each built when it is asked for."""
+    def _allowed(self, graph: Any, target: Target, numbers: Iterable[int]) -> Iterator[BuiltPlan]:
+        """Plans of these numbers, each built when it is asked for."""
         compiled = 0
-        for number in range(graph.get_execution_plan_count()):
+        for number in numbers:
             notes = graph.get_behavior_notes_for_plan_at_index(number)
             is_compiled = self._cudnn.behavior_note.RUNTIME_COMPILATION in notes
             if is_compiled and compiled == COMPILED:

@@ -1,41 +1,48 @@
-// What is added up and mapped channel by channel: batch normalisation, and sums. A tensor is (outer, channels, inner):
-// with the channels last inner is 1, in C order outer are the examples and inner the pixels.
+// What is added up and mapped channel by channel: batch normalisation, and sums. A tensor in C order is
+// (rows, channels, pixels), where rows are the examples; with the channels last it is one row (pixels, channels).
 // T: of tensors. C: computed in, and of what there is one of for each channel. R: of sums that are a result.
 //
-// A block works on `width` neighbouring channels and a run of outer, a split. Its threads are rows of `lanes`, which are
-// neighbours in memory: channels (width = lanes), or pixels of one channel (width = 1). A sum over a channel is made in
-// two launches: a partial one of each split, and their total, which every block of the second makes for its channels.
+// A block works on a run of rows or of pixels, a split, of one channel or of a few. In C order its threads are lines of
+// `lanes` pixels, a line for each of some rows; with the channels last they are lines of `lanes` channels, a line for
+// each of some pixels. A sum over a channel is made in two launches: a partial one of each split, and their total,
+// which every block of the second makes for its channels.
 
 #define THREADS 1024
-#define SHAPE int64 outer, int64 inner, int channels, int lanes, int width, int64 rows_of_split, int splits
+#define SHAPE int64 rows, int64 pixels, int channels, int lanes, int last, int64 run, int splits
+#define GIVEN rows, pixels, channels, lanes, last, run
 
-// The elements of one thread, one after the other.
+// The elements of one thread, `AHEAD` at a time, so that all of them are asked for before one is waited for.
+template <int AHEAD>
 struct Walk {
-    int channel, first, step, rows;
-    int64 row, last, pixel, inner, row_distance, start;
+    int channel, step, rows_apart;
+    int64 row, last_row, pixel, first_pixel, last_pixel, pixel_distance, row_distance, start, apart;
 
-    __device__ __forceinline__ Walk(int64 outer, int64 inner, int channels, int lanes, int width, int64 rows_of_split)
-        : inner(inner) {
-        int lane = threadIdx.x % lanes;
-        channel = blockIdx.x * width + lane % width;
-        first = lane / width;
-        step = lanes / width;
-        rows = THREADS / lanes;
-        last = min((blockIdx.y + 1) * rows_of_split, outer);
-        row = channel < channels && first < inner ? blockIdx.y * rows_of_split + threadIdx.x / lanes : last;
-        pixel = first;
-        row_distance = channels * inner;
-        start = channel * inner;
+    __device__ __forceinline__ Walk(int64 rows, int64 pixels, int channels, int lanes, int last, int64 run) {
+        int lane = threadIdx.x % lanes, line = threadIdx.x / lanes, lines = THREADS / lanes;
+        int64 begin = blockIdx.y * run, end = min(begin + run, last ? pixels : rows);
+        channel = last ? blockIdx.x * lanes + lane : blockIdx.x;
+        row = last ? 0 : begin + line;
+        last_row = last ? 1 : end;
+        rows_apart = lines;
+        first_pixel = pixel = last ? begin + line : lane;
+        last_pixel = last ? end : pixels;
+        step = last ? lines : lanes;
+        pixel_distance = last ? channels : 1;
+        row_distance = channels * pixels;
+        apart = step * pixel_distance;
+        start = last ? channel : channel * pixels;
+        if (channel >= channels || pixel >= last_pixel) row = last_row;
     }
 
-    __device__ __forceinline__ bool more() const { return row < last; }
-    __device__ __forceinline__ int64 here() const { return row * row_distance + start + pixel; }
+    __device__ __forceinline__ bool more() const { return row < last_row; }
+    // How far the next ones can be from the first of them, in pixels.
+    __device__ __forceinline__ int room() const { return (int)min(last_pixel - pixel, (int64)AHEAD * THREADS); }
+    __device__ __forceinline__ int64 here() const { return row * row_distance + start + pixel * pixel_distance; }
     __device__ __forceinline__ void next() {
-        pixel += step;
-        if (pixel >= inner) {
-            pixel = first;
-            row += rows;
-        }
+        pixel += AHEAD * step;
+        if (pixel < last_pixel) return;
+        pixel = first_pixel;
+        row += rows_apart;
     }
 };
 
@@ -73,60 +80,70 @@ __device__ Found of_block(Found mine, int width) {
 }
 
 template <typename Found>
-__device__ void write_partial(Found *partials, Found mine, const Walk &at, int channels, int width) {
+__device__ void write_partial(Found *partials, Found mine, int channel, int channels, int width) {
     Found whole = of_block(mine, width);
-    if (threadIdx.x < width && at.channel < channels) partials[(int64)blockIdx.y * channels + at.channel] = whole;
+    if (threadIdx.x < width && channel < channels) partials[(int64)blockIdx.y * channels + channel] = whole;
 }
 
 template <typename Found>
-__device__ Found of_splits(const Found *partials, const Walk &at, int channels, int width, int splits) {
+__device__ Found of_splits(const Found *partials, int channel, int channels, int width, int splits) {
     Found total = {};
-    if (at.channel < channels)
+    if (channel < channels)
         for (int split = threadIdx.x / width; split < splits; split += THREADS / width)
-            total = merged(total, partials[(int64)split * channels + at.channel]);
+            total = merged(total, partials[(int64)split * channels + channel]);
     return of_block(total, width);
 }
 
 // Whether this thread is the one that writes what there is one of for its channel.
-__device__ __forceinline__ bool speaks(const Walk &at, int channels, int width) {
-    return blockIdx.y == 0 && threadIdx.x < width && at.channel < channels;
+__device__ __forceinline__ bool speaks(int channel, int channels, int width) {
+    return blockIdx.y == 0 && threadIdx.x < width && channel < channels;
+}
+
+// How many channels a block has.
+__device__ __forceinline__ int width_of(int lanes, int last) { return last ? lanes : 1; }
+
+// The next values of a thread, zeros where there are no more of them; returns how many there are. The first is read
+// again in the place of one that is not there, so that no branch keeps the others waiting.
+template <int AHEAD>
+__device__ __forceinline__ int read(C *values, const T *x, const Walk<AHEAD> &at) {
+    int count = 0, room = at.room();
+    const T *first = x + at.here(), *next = first;
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) {
+        bool is_there = k * at.step < room;
+        C value = (C)*(is_there ? next : first);
+        values[k] = is_there ? value : (C)0;
+        count += is_there;
+        next += at.apart;
+    }
+    return count;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) channel_sums(const T *x, Sum *partials, SHAPE) {
-    Walk at(outer, inner, channels, lanes, width, rows_of_split), begin = at;
+    Walk<8> at(GIVEN);
     Sum total = {0};
-    while (at.more()) {
+    for (; at.more(); at.next()) {
         C values[8];
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-            values[k] = at.more() ? (C)x[at.here()] : (C)0;
-            at.next();
-        }
+        read(values, x, at);
 #pragma unroll
         for (int k = 0; k < 8; ++k) total.value += values[k];
     }
-    write_partial(partials, total, begin, channels, width);
+    write_partial(partials, total, at.channel, channels, width_of(lanes, last));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) channel_totals(const Sum *partials, R *sums, SHAPE) {
-    Walk at(outer, inner, channels, lanes, width, rows_of_split);
-    Sum total = of_splits(partials, at, channels, width, splits);
-    if (speaks(at, channels, width)) sums[at.channel] = (R)total.value;
+    Walk<1> at(GIVEN);
+    Sum total = of_splits(partials, at.channel, channels, width_of(lanes, last), splits);
+    if (speaks(at.channel, channels, width_of(lanes, last))) sums[at.channel] = (R)total.value;
 }
 
-// Eight values at a time are read ahead; their mean is known before their distances from it are squared.
+// The mean of values that are read together is known before their distances from it are squared.
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments(const T *x, Moments *partials, SHAPE) {
-    Walk at(outer, inner, channels, lanes, width, rows_of_split), begin = at;
+    Walk<8> at(GIVEN);
     Moments total = {0, 0, 0};
-    while (at.more()) {
+    for (; at.more(); at.next()) {
         C values[8], sum = 0, squares = 0;
-        int count = 0;
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-            values[k] = at.more() ? (C)x[at.here()] : (C)0;
-            count += at.more();
-            at.next();
-        }
+        int count = read(values, x, at);
 #pragma unroll
         for (int k = 0; k < 8; ++k) sum += values[k];
         C mean = sum / (C)count;
@@ -137,36 +154,33 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments(const T
         }
         total = merged(total, {(C)count, mean, squares});
     }
-    write_partial(partials, total, begin, channels, width);
+    write_partial(partials, total, at.channel, channels, width_of(lanes, last));
 }
 
 // y may be where x is. mask: where y is positive, and nothing less is let through; 0 where all of it is.
-__device__ __forceinline__ void normalise(const T *x, T *y, bool *mask, Walk from, C mean, C factor, C shift) {
-    Walk to = from;
-    while (from.more()) {
+__device__ __forceinline__ void normalise(const T *x, T *y, bool *mask, Walk<8> at, C mean, C factor, C shift) {
+    for (; at.more(); at.next()) {
         C values[8];
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-            values[k] = from.more() ? (C)x[from.here()] : (C)0;
-            from.next();
-        }
+        int count = read(values, x, at);
+        int64 place = at.here();
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
             C value = (values[k] - mean) * factor + shift;
-            if (to.more() && mask) mask[to.here()] = value > 0;
+            if (mask && k < count) mask[place] = value > 0;
+            // Asked like this NaN stays NaN.
             if (mask && value <= 0) value = 0;
-            if (to.more()) y[to.here()] = (T)value;
-            to.next();
+            if (k < count) y[place] = (T)value;
+            place += at.apart;
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const T *x, const C *gamma, const C *beta, const Moments *partials, T *y, C *mean, C *variance,
-                  bool *mask, C epsilon, SHAPE) {
-    Walk at(outer, inner, channels, lanes, width, rows_of_split);
-    Moments moments = of_splits(partials, at, channels, width, splits);
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const T *x, const C *gamma, const C *beta,
+            const Moments *partials, T *y, C *mean, C *variance, bool *mask, C epsilon, SHAPE) {
+    Walk<8> at(GIVEN);
+    Moments moments = of_splits(partials, at.channel, channels, width_of(lanes, last), splits);
     C found = moments.squares / moments.count;
-    if (speaks(at, channels, width)) {
+    if (speaks(at.channel, channels, width_of(lanes, last))) {
         mean[at.channel] = moments.mean;
         variance[at.channel] = found;
     }
@@ -175,70 +189,73 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const T *x, con
     normalise(x, y, mask, at, moments.mean, gamma[at.channel] / deviation, beta[at.channel]);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_inference(const T *x, const C *gamma, const C *beta, const C *mean, const C *variance, T *y,
-                            C epsilon, SHAPE) {
-    Walk at(outer, inner, channels, lanes, width, rows_of_split);
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_inference(const T *x, const C *gamma, const C *beta,
+            const C *mean, const C *variance, T *y, C epsilon, SHAPE) {
+    Walk<8> at(GIVEN);
     if (!at.more()) return;
     C deviation = sqrt(variance[at.channel] + epsilon);
     normalise(x, y, 0, at, mean[at.channel], gamma[at.channel] / deviation, beta[at.channel]);
 }
 
-// Four values of x and of the gradient that arrives, where the mask lets it through. All are asked for before one is
-// waited for.
-__device__ __forceinline__ void read_ahead(C *values, C *gradients, const T *x, const T *dy, const bool *mask,
-                                           Walk &at) {
-    bool passed[4];
+// Values of x and of the gradient that arrives, where the mask lets it through.
+__device__ __forceinline__ int read_both(C *values, C *gradients, const T *x, const T *dy, const bool *mask,
+            const Walk<4> &at) {
+    int count = read(values, x, at);
+    read(gradients, dy, at);
+    if (!mask) return count;
+    bool passes[4];
+    const bool *first = mask + at.here(), *next = first;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-        values[k] = at.more() ? (C)x[at.here()] : (C)0;
-        gradients[k] = at.more() ? (C)dy[at.here()] : (C)0;
-        passed[k] = true;
-        if (mask) passed[k] = at.more() ? mask[at.here()] : false;
-        at.next();
+        passes[k] = *(k < count ? next : first);
+        next += at.apart;
     }
 #pragma unroll
-    for (int k = 0; k < 4; ++k) gradients[k] = passed[k] ? gradients[k] : (C)0;
+    for (int k = 0; k < 4; ++k) gradients[k] = passes[k] ? gradients[k] : (C)0;
+    return count;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_gradient_sums(const T *x, const C *mean, const C *variance, const bool *mask, const T *dy,
-                                Sums *partials, C epsilon, SHAPE) {
-    Walk at(outer, inner, channels, lanes, width, rows_of_split), begin = at;
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_gradient_sums(const T *x, const C *mean,
+            const C *variance, const bool *mask, const T *dy, Sums *partials, C epsilon, SHAPE) {
+    Walk<4> at(GIVEN);
     Sums total = {0, 0};
     C deviation = at.more() ? sqrt(variance[at.channel] + epsilon) : 1, centre = at.more() ? mean[at.channel] : 0;
     C inverse = 1 / deviation;
-    while (at.more()) {
+    for (; at.more(); at.next()) {
         C values[4], gradients[4];
-        read_ahead(values, gradients, x, dy, mask, at);
+        read_both(values, gradients, x, dy, mask, at);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             total.dy += gradients[k];
             total.dy_z += gradients[k] * ((values[k] - centre) * inverse);
         }
     }
-    write_partial(partials, total, begin, channels, width);
+    write_partial(partials, total, at.channel, channels, width_of(lanes, last));
 }
 
 // dx may be where dy is.
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_gradient(const T *x, const C *gamma, const C *mean, const C *variance, const bool *mask, const T *dy,
-                           const Sums *partials, T *dx, C *dgamma, C *dbeta, C epsilon, SHAPE) {
-    Walk at(outer, inner, channels, lanes, width, rows_of_split), to = at;
-    Sums sums = of_splits(partials, at, channels, width, splits);
-    if (speaks(at, channels, width)) {
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_gradient(const T *x, const C *gamma, const C *mean,
+            const C *variance, const bool *mask, const T *dy, const Sums *partials, T *dx, C *dgamma, C *dbeta,
+            C epsilon, SHAPE) {
+    Walk<4> at(GIVEN);
+    Sums sums = of_splits(partials, at.channel, channels, width_of(lanes, last), splits);
+    if (speaks(at.channel, channels, width_of(lanes, last))) {
         dgamma[at.channel] = sums.dy_z;
         dbeta[at.channel] = sums.dy;
     }
     if (!at.more()) return;
-    C count = (C)(outer * inner), mean_dy = sums.dy / count, mean_dy_z = sums.dy_z / count;
+    C count = (C)(rows * pixels), mean_dy = sums.dy / count, mean_dy_z = sums.dy_z / count;
     C deviation = sqrt(variance[at.channel] + epsilon), inverse = 1 / deviation, centre = mean[at.channel];
     C factor = gamma[at.channel] * inverse;
-    while (at.more()) {
+    for (; at.more(); at.next()) {
         C values[4], gradients[4];
-        read_ahead(values, gradients, x, dy, mask, at);
+        int there = read_both(values, gradients, x, dy, mask, at);
+        int64 place = at.here();
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             C z = (values[k] - centre) * inverse;
-            if (to.more()) dx[to.here()] = (T)((gradients[k] - mean_dy - z * mean_dy_z) * factor);
-            to.next();
+            if (k < there) dx[place] = (T)((gradients[k] - mean_dy - z * mean_dy_z) * factor);
+            place += at.apart;
         }
     }
 }

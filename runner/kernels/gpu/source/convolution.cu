@@ -74,8 +74,8 @@ struct Group {
     }
 };
 
-// What an index of one axis of a matrix says of a place in a tensor: its offset, and its row and column in a grid `step`
-// times as fine as that of the tensor. What is outside of the tensor or between its lines is zero.
+// What an index of one axis of a matrix says of a place in a tensor: its offset, and its row and column in a grid
+// `step` times as fine as that of the tensor. What is outside of the tensor or between its lines is zero.
 struct alignas(16) Spot {
     int64 offset;
     int row, column;
@@ -102,8 +102,8 @@ struct View {
 // Of a tensor in which offsets say everything.
 __device__ __forceinline__ View flat(const T *data) { return {data, 1, 1, 1, 1, 0, 0}; }
 
-// The values of a tile that a thread brings, and where each belongs. by_depth: neighbouring threads bring neighbours along
-// K, else along the other axis.
+// The values of a tile that a thread brings, and where each belongs. by_depth: neighbouring threads bring neighbours
+// along K, else along the other axis.
 #define HELD (TILE * DEPTH / THREADS)
 
 __device__ __forceinline__ int across_of(int value, bool by_depth) {
@@ -130,7 +130,8 @@ __device__ __forceinline__ void keep(C (*tile)[PITCH], const C *values, bool by_
 }
 
 // Multiplies one tile. The problem says what the matrices are: a and b, what each index of m, k and n says of places in
-// them, and what is done with a result. across: neighbouring threads have neighbours along N of the result, else along M.
+// them, and what is done with a result. across: neighbouring threads have neighbours along N of the result, else
+// along M.
 template <typename Problem>
 __device__ void multiply(const Problem &problem, int64 k_begin, int64 k_end, bool a_by_depth, bool b_by_depth,
                          bool across) {

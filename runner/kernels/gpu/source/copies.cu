@@ -1,10 +1,5 @@
 // Copies between blocks of any strides. T is a unit of memory: its size is all that counts.
 
-// The card divides 32 bits much faster than 64.
-__device__ __forceinline__ int64 quotient(int64 a, int64 b) {
-    return (uint64)(a | b) >> 32 ? a / b : (int64)((uint32)a / (uint32)b);
-}
-
 // Up to six axes: eN are the extents (the first is what is left), sN and tN the distances in x and in y.
 extern "C" __global__ void copy_block(const T *x, T *y, int64 count, int64 e1, int64 e2, int64 e3, int64 e4, int64 e5,
                                       int64 s0, int64 s1, int64 s2, int64 s3, int64 s4, int64 s5,

@@ -25,7 +25,7 @@ extern "C" __global__ void report(const I *indices, int64 count, int64 rows, con
 extern "C" __global__ void gather(const T *table, const I *indices, T *y, int64 count, int64 columns, int64 rows,
                                   int *failure) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) {
-        int64 place = i / columns, column = i - place * columns, index = indices[place];
+        int64 place = quotient(i, columns), column = i - place * columns, index = indices[place];
         if (is_row(index, rows)) y[i] = table[index * columns + column];
         else *failure = 1;
     }
@@ -57,7 +57,7 @@ extern "C" __global__ void scatter_add(const I *indices, const T *updates, T *y,
 
 extern "C" __global__ void one_hot(const I *indices, T *y, int64 count, int64 depth, int *failure) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) {
-        int64 place = i / depth, column = i - place * depth, index = indices[place];
+        int64 place = quotient(i, depth), column = i - place * depth, index = indices[place];
         y[i] = T(A(column == index));
         if (column == 0 && !is_row(index, depth)) *failure = 1;
     }

@@ -1,6 +1,6 @@
-// Local response normalisation. A tensor is (outer, channels, inner): with the channels last inner is 1, in C order outer
-// are the examples and inner the pixels. Neighbouring threads have neighbouring elements; windows add up from the lowest
-// channel to the highest. T: of tensors. C: computed in.
+// Local response normalisation. A tensor is (outer, channels, inner): with the channels last inner is 1, in C order
+// outer are the examples and inner the pixels. Neighbouring threads have neighbouring elements; windows add up from the
+// lowest channel to the highest. T: of tensors. C: computed in.
 
 #define SHAPE int64 count, int64 inner, int64 channels, int64 reach
 

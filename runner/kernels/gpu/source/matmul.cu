@@ -58,5 +58,5 @@ extern "C" __global__ void product(const T *a, const T *b, const T *bias, R *y, 
 extern "C" __global__ void finish(const A *sums, const T *bias, R *y, int64 count, int64 columns, int has_bias,
                                   int relu) {
     for (int64 i = first_element(); i < count; i += stride_of_grid())
-        y[i] = finished(sums[i], bias, i % columns, has_bias, relu);
+        y[i] = finished(sums[i], bias, i - quotient(i, columns) * columns, has_bias, relu);
 }

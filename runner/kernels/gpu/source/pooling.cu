@@ -1,5 +1,6 @@
-// Pooling of images (images, height, width, channels) whose channels are innermost; in C order every channel is an image
-// of one. PACK neighbouring channels, 1 or 16 bytes of them, are read and written at once, and counted as one here.
+// Pooling of images (images, height, width, channels) whose channels are innermost; in C order every channel is an
+// image of one. PACK neighbouring channels, one or 16 bytes of them, are read and written at once, and counted as one
+// here.
 // T: of the images. C: computed in.
 
 struct alignas(PACK * sizeof(T)) Values {

@@ -19,11 +19,6 @@ struct Largest {
     static __device__ __forceinline__ A combined(A a, A b) { return a > b || a != a ? a : b; }
 };
 
-// The card divides 32 bits much faster than 64.
-__device__ __forceinline__ int64 quotient(int64 a, int64 b) {
-    return (uint64)(a | b) >> 32 ? a / b : (int64)((uint32)a / (uint32)b);
-}
-
 // Where number i of up to four axes lies: eN are extents, sN distances. Extents of 1 cost nothing.
 __device__ __forceinline__ int64 offset(int64 i, int64 e1, int64 e2, int64 e3, int64 s0, int64 s1, int64 s2, int64 s3) {
     const int64 extents[4] = {0, e1, e2, e3};

@@ -100,7 +100,7 @@ extern "C" __global__ void cross_entropy(const T *x, const I *labels, T *losses,
 extern "C" __global__ void cross_entropy_gradient(const T *probabilities, const I *labels, const T *dlosses,
                                                   T *dlogits, int64 count, int64 columns, int *failure) {
     for (int64 i = first_element(); i < count; i += stride_of_grid()) {
-        int64 row = i / columns, column = i - row * columns, label = labels[row];
+        int64 row = quotient(i, columns), column = i - row * columns, label = labels[row];
         if (column == 0 && (label < 0 || label >= columns)) *failure = 1;
         A truth = A(column == label);
         dlogits[i] = T(((A)probabilities[i] - truth) * (A)dlosses[row]);

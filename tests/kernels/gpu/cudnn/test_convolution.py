@@ -22,6 +22,7 @@ from tests.kernels.gpu.running import (
     reference,
     registry_of,
     require_close,
+    run_choice,
     run_op,
 )
 from tests.kernels.harness import Shaped
@@ -109,6 +110,18 @@ def test_a_plan_without_workspace_asks_for_no_scratch_memory(
     node = node_of("conv2d", inputs, ONE)
     assert chosen(registry, node, specs, offers_for(specs, None), None).arrangement.scratch_bytes == 0
     require_close(run_op(runtime, "conv2d", inputs, ONE, registry=registry), reference("conv2d", inputs, ONE), 2e-5)
+
+
+def test_a_plan_that_wants_more_than_was_arranged_is_refused(
+    runtime: RuntimeWithCudnn, registry: Registry, planner: ReferencePlanner
+) -> None:
+    inputs = [normal(2, 3, 5, 5), normal(4, 3, 3, 3)]
+    specs = [Shaped.of(each) for each in inputs]
+    node = node_of("conv2d", inputs, ONE)
+    choice = chosen(registry, node, specs, offers_for(specs, None), None)
+    planner.workspace_bytes = 1000
+    with pytest.raises(ValueError, match="512 bytes of scratch memory for a plan of cuDNN that wants 1280"):
+        run_choice(runtime, node, choice, inputs)
 
 
 def test_images_without_elements_are_left_to_others(

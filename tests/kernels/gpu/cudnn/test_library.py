@@ -116,3 +116,11 @@ def test_what_needs_no_comparison_is_not_executed(engines: tuple[Engine, ...]) -
     plan = library(cudnn, bench=bench).plan(CONVOLUTION)
     assert (plan is None) == (not engines)
     assert (cudnn.executed, bench.allocated) == ([], [])
+
+
+def test_all_cards_take_the_plan_that_was_the_fastest_on_the_first() -> None:
+    cudnn, cards = FakeCudnn([Engine("2"), Engine("1")]), iter((0, 1))
+    planner = library(cudnn, bench=FakeBench(cudnn), card=lambda: next(cards))
+    plans = [planner.plan(CONVOLUTION) for _ in range(2)]
+    assert [plan and plan.number for plan in plans] == [1, 1]
+    assert len(cudnn.executed) == 2
