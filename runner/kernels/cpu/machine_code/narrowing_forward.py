@@ -23,7 +23,7 @@ DEPTH = 32
 STEPS = DEPTH // 2
 """Pairs of terms to which a block of W contributes."""
 
-PANEL = 16
+PANEL = 32
 """Vectors of a row of a block."""
 
 GRAIN = PANEL * WIDTH
@@ -117,19 +117,27 @@ class _Writer:
         """
         builder, height, width = self._builder, *TILE
         blocks = groups(self._forward.rows, height)
-        lines = list(product((0, 1), range(width)))
+        at_once = -(-2 * width // len(blocks))
+        first = builder.mul(builder.udiv(vector, INDEX(width)), INDEX(len(blocks)))
         for number, rows in enumerate(blocks):
             places = [self._place(vector, across, one) for one, across in product(rows, range(width))]
+            begun = builder.mul(self._plus(first, number), INDEX(STEPS))
 
-            def term(step: Value, sums: Sequence[Value], rows: range = rows, number: int = number) -> Sequence[Value]:
-                ahead = builder.add(builder.add(row, INDEX(DEPTH)), builder.mul(step, INDEX(2)))
-                for line, across in lines[number :: len(blocks)]:
-                    fetch_for_reading(builder, self._weight(ahead, line, column, self._plus(vector, across)))
+            def term(step: Value, sums: Sequence[Value], rows: range = rows, begun: Value = begun) -> Sequence[Value]:
+                asked = builder.mul(builder.add(begun, step), INDEX(at_once))
+                for one in range(at_once):
+                    fetch_for_reading(builder, self._line_ahead(row, column, self._plus(asked, one)))
                 return self._products(rows, vector, step, sums)
 
             sums = fold(builder, INDEX(0), INDEX(STEPS), 1, [self._sums.load(place) for place in places], term)
             for place, total in zip(places, sums, strict=True):
                 self._sums.store(total, place)
+
+    def _line_ahead(self, row: Value, column: Value, number: Value) -> Value:
+        """Place of a line of the next block. Lines are numbered along its rows, as memory answers fastest."""
+        builder = self._builder
+        line, vector = builder.udiv(number, INDEX(PANEL)), builder.urem(number, INDEX(PANEL))
+        return self._weight(builder.add(self._plus(row, DEPTH), line), 0, column, vector)
 
     def _products(self, rows: range, vector: Value, step: Value, sums: Sequence[Value]) -> list[Value]:
         """Sums of a tile, with one more pair of terms."""
