@@ -77,7 +77,7 @@ def test_every_replay_is_one_launch_and_nothing_is_captured_twice(card: Card) ->
 
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
 def test_a_step_waits_for_the_card_once_to_fetch(card: Card, strategy: Any) -> None:
-    """Each device is waited for once, for all that is fetched; beside that, only stages of inputs that are still full."""
+    """Each device is waited for once, for all that is fetched; beside that, for stages of inputs still on their way."""
     runtime, registry = card.counted()
     with begun(strategy, registry) as trainer:
         trainer.train(range(3))

@@ -75,6 +75,7 @@ class EmulatedEvent:
 
     stream: EmulatedStream | None = None
     position: int = 0
+    capture: Capture | None = None
 
 
 @dataclass
@@ -177,14 +178,18 @@ class EmulatedRuntime:
     def record(self, event: EmulatedEvent, stream: EmulatedStream) -> None:
         event.stream = stream
         event.position = len(stream.queue)
+        event.capture = stream.capturing
 
     def wait(self, stream: EmulatedStream, event: EmulatedEvent) -> None:
         source, position = event.stream, event.position
         if source is None or source is stream:
             return
-        if source.capturing is not None and stream.capturing is None:
-            # The stream joins the capture: one list keeps an order in which all of it may be done.
-            source.capturing.join(stream)
+        if event.capture is not None:
+            assert source.capturing is event.capture, "an event of a capture is waited for when that is over"
+        if event.capture is not None and stream.capturing is None:
+            # The stream joins the capture: one list keeps an order in which all of it may be done. What was recorded
+            # before the capture of its stream began is none of it: another device may wait for that meanwhile.
+            event.capture.join(stream)
         if stream.capturing is None:
             stream.put(lambda: source.drain(position))
 
