@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -178,6 +178,11 @@ def _fused_product(transpose_a: bool, transpose_b: bool, bias: bool, relu: bool)
     return Case((a, b, normal(5)) if bias else (a, b), attributes, 0)
 
 
+def _narrowed_product(*choice: bool) -> Case:
+    fused = _fused_product(*choice)
+    return replace(fused, attributes={**fused.attributes, "narrow": PRECISION})
+
+
 _TURNS = (
     # a, b, and which of them is stored transposed
     ((3, 4), (4, 5), False, False),
@@ -325,6 +330,7 @@ CASES: dict[str, list[Case]] = {
         for tb in (False, True)
     ],
     "matmul_fused": [_fused_product(*choice) for choice in itertools.product((False, True), repeat=4)],
+    "matmul_narrowed": [_narrowed_product(*choice) for choice in itertools.product((False, True), repeat=4)],
     "matmul_bias_gradient": [
         Case((normal(7, 3), normal(7, 5)), {"dtype": PRECISION}, 0),
         Case((normal(1, 2), normal(1, 4)), {"dtype": PRECISION}, 0),

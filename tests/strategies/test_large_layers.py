@@ -13,6 +13,7 @@ from runner.engine.op import OPS
 from runner.engine.passes.fusion_update import SMALLEST_BYTES
 from runner.engine.plan import DevicePlan, Instruction
 from runner.kernels.cpu.machine_code import classification, dispatch, elementwise, sums
+from runner.kernels.cpu.machine_code.pairs import pay
 from runner.kernels.cpu.onednn import loading as onednn
 from runner.kernels.registry import REGISTRY, Registry
 from runner.optimizers.momentum import Momentum
@@ -87,6 +88,41 @@ def test_no_instruction_writes_the_gradient(registry: Registry, dtype: str) -> N
     assert INNER * COLUMNS * 4 >= SMALLEST_BYTES
     update = writers[-1]
     assert (update.op, update.library) == ("matmul_elementwise", "llvm")
+
+
+def even(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Two layers: the extents of a large one are multiples of 32."""
+    h = nn.relu(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 1056, name="fc1"), name="relu1")
+    h = nn.relu(net, nn.dense(net, h, 1024, name="fc2"), name="relu2")
+    return nn.classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
+
+
+def even_task(microbatches: int = 1) -> Task:
+    return task_of(even, Momentum(), batch_size=24, microbatches=microbatches, dtype="bfloat16")
+
+
+@pytest.mark.skipif(not pay(), reason="the processor does not multiply pairs of bfloat16, or blocks too")
+def test_no_instruction_rounds_large_weights_for_others(registry: Registry) -> None:
+    with opened(Single(), even_task(), registry) as trainer:
+        plans = [plan for client in ("train", "eval") for plan in trainer.session.plans(client).values()]
+    readers = [[each.op for each in plan.instructions if _reads(plan, each, (1056, 1024))] for plan in plans]
+    assert readers == [["matmul_narrowed", "matmul_narrowed", "matmul_elementwise"], ["matmul_narrowed"]]
+
+
+def _reads(plan: DevicePlan, instruction: Instruction, shape: tuple[int, ...]) -> bool:
+    return any(plan.slots[slot].spec.shape == shape for slot in instruction.inputs)
+
+
+def test_weights_that_are_rounded_in_use_train_as_others(registry: Registry, in_pieces: Registry) -> None:
+    (fused, _), (apart, _) = (trained(Single(), even_task(), each, STEPS) for each in (registry, in_pieces))
+    for name, weights in apart.items():
+        assert np.abs(fused[name] - weights).max() <= TOLERANCE["bfloat16"] * np.abs(weights).max(), name
+
+
+def test_workers_and_microbatches_round_weights_alike(registry: Registry) -> None:
+    connected, _ = trained(SyncData(workers=2), even_task(), registry, STEPS)
+    in_turn, _ = trained(Single(), even_task(microbatches=2), registry, STEPS)
+    expect_same_bits(connected, in_turn)
 
 
 def test_weights_and_velocity_are_updated_where_they_live(registry: Registry) -> None:

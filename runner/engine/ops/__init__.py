@@ -39,6 +39,7 @@ from runner.engine.ops.local_response_normalization import (
 )
 from runner.engine.ops.loss import sigmoid_cross_entropy, softmax_cross_entropy, softmax_cross_entropy_gradient
 from runner.engine.ops.matmul_elementwise import matmul_elementwise
+from runner.engine.ops.narrowed_linear import matmul_narrowed
 from runner.engine.ops.pooling import (
     avg_pool,
     avg_pool_gradient,
@@ -113,6 +114,7 @@ __all__ = [
     "matmul_bias_gradient",
     "matmul_elementwise",
     "matmul_fused",
+    "matmul_narrowed",
     "max_pool",
     "max_pool_gather",
     "max_pool_gradient",

@@ -20,6 +20,7 @@ from runner.engine.passes.fusion_bias_gradient import fuse_bias_gradients
 from runner.engine.passes.fusion_bias_relu import fuse_bias_and_relu
 from runner.engine.passes.fusion_elementwise import fuse_elementwise
 from runner.engine.passes.fusion_gradient_precision import fuse_gradient_precision
+from runner.engine.passes.fusion_narrowing import fuse_narrowing
 from runner.engine.passes.fusion_normalization import fuse_normalization_and_relu
 from runner.engine.passes.fusion_update import fuse_updates
 from runner.engine.passes.hoist_relu_gradients import hoist_relu_gradients
@@ -67,6 +68,7 @@ def default_passes(registry: Registry) -> tuple[Pass, ...]:
         Pass("common subexpressions", merge_common_subexpressions),
         Pass("dead code", remove_dead_code),
         *FUSIONS,
+        Pass("narrowing", partial(fuse_narrowing, registry=registry)),
         Pass("updates", partial(fuse_updates, registry=registry)),
         Pass("dead code after fusion", remove_dead_code),
     )

@@ -45,6 +45,11 @@ def test_what_outlives_a_step_is_float32_beside_bfloat16_only():
     assert [state_dtype(dtype) for dtype in ("bfloat16", "float32", "float64")] == ["float32", "float32", "float64"]
 
 
+NARROWED = {
+    **dict.fromkeys(("transpose_a", "transpose_b", "bias", "relu"), False),
+    **dict.fromkeys(("narrow", "dtype"), NARROW),
+}
+
 REFUSALS: dict[str, tuple[Callable[[Sketch], object], str]] = {
     "a scale in bfloat16": (
         lambda s: ops.batch_norm(s.graph, s.x(4, 3), *s.vectors(2, dtype=NARROW), **EPSILON),
@@ -67,6 +72,18 @@ REFUSALS: dict[str, tuple[Callable[[Sketch], object], str]] = {
     "a product in double precision": (
         lambda s: ops.matmul_fused(s.graph, s.x(4, 3), s.x(3, 2), dtype="float64"),
         r"op 'matmul_fused': expected a result of dtype bfloat16 or float32 for bfloat16\[4,2\], came float64",
+    ),
+    "weights that are narrow already": (
+        lambda s: ops.matmul_narrowed(s.graph, s.x(4, 3), s.x(3, 2)),
+        r"op 'matmul_narrowed': expected b of dtype float32, came bfloat16\[3,2\]",
+    ),
+    "rows that are not": (
+        lambda s: s.graph.add("matmul_narrowed", [s.x(4, 3, dtype="float32"), s.x(3, 2, dtype="float32")], NARROWED),
+        r"op 'matmul_narrowed': expected a of dtype bfloat16, came float32\[4,3\]",
+    ),
+    "a product of one": (
+        lambda s: s.graph.add("matmul_narrowed", [s.x(4, 3)], NARROWED),
+        r"op 'matmul_narrowed': expected at least 2 inputs, came 1",
     ),
     "filters in double precision": (
         lambda s: ops.conv2d_weight_gradient(
@@ -112,6 +129,9 @@ FUSED: dict[str, Callable[[Sketch], Sequence[Tensor]]] = {
         transpose_a=True,
         dtype="float32",
     ),
+    "matmul_narrowed": lambda s: [
+        ops.matmul_narrowed(s.graph, s.x(4, 7), s.x(7, 5, dtype="float32"), s.x(5), relu=True),
+    ],
     "matmul_fused": lambda s: [
         ops.matmul_fused(s.graph, s.x(4, 7), s.x(7, 5), s.x(5), relu=True, dtype="float32"),
     ],

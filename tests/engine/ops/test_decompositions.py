@@ -20,6 +20,7 @@ EXACT = {
     "matmul_bias_gradient",
     "matmul_elementwise",
     "matmul_fused",
+    "matmul_narrowed",
 }
 """Ops that take the place of others in a graph, and therefore may not change a bit."""
 

@@ -161,6 +161,7 @@ def test_passes_are_observed_in_their_order() -> None:
         "gradient precision",
         "relu gradients",
         "elementwise",
+        "narrowing",
         "updates",
         "dead code after fusion",
     ]

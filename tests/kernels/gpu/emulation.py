@@ -25,7 +25,8 @@ from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
 
 HEADER = Path(__file__).with_name("emulation.hpp")
 GUARD = 256
-UNSET, FENCE = 0xFF, 0xA5
+UNSET, FENCE = 0xFF, 0xFE
+"""Bytes of memory that nobody has written, NaN, and around it: numbers so large that a sum shows them."""
 # -fno-gnu-unique: two sources of one process must not share the memory of a block because their kernels have one name.
 COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC")
 WORKING = threading.RLock()

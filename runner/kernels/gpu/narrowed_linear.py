@@ -1,0 +1,89 @@
+"""A product whose weights are rounded where they are used: on a card, in scratch memory right before it.
+
+There it saves nothing, so that the passes leave the cast alone; the op is here because every op is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.kernels.gpu import fused_linear, structural
+from runner.kernels.gpu.calls import StreamCall, in_order
+from runner.kernels.gpu.linear import aligned
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime
+from runner.kernels.registry import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Operand,
+    Spec,
+    address_of,
+    numpy_dtype,
+    plain,
+)
+
+LIBRARY = "cuda"
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """The weights after rounding."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape[0] * self.shape[1] * numpy_dtype(self.dtype).itemsize
+
+
+def kernels(runtime: Runtime) -> list[Kernel]:
+    """The op by our own cast and our own product."""
+    (cast,) = (kernel for kernel in structural.kernels(runtime) if kernel.op == "cast")
+    (product,) = (
+        kernel for kernel in fused_linear.kernels(runtime) if (kernel.op, kernel.library) == ("matmul_fused", LIBRARY)
+    )
+
+    def arrange(
+        attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
+    ) -> Arrangement | None:
+        narrowed = Narrowed(inputs[1].shape, attributes["narrow"])
+        following = _product(product, attributes, inputs, narrowed, outputs)
+        if following is None:
+            return None
+        scratch = aligned(narrowed.nbytes) + following.scratch_bytes
+        return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch)
+
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        return _bind(cast, product, attributes, buffers)
+
+    return [Kernel("matmul_narrowed", "gpu", LIBRARY, 0, FLOATS, arrange, bind)]
+
+
+def _bind(cast: Kernel, product: Kernel, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    a, b, *bias = buffers.inputs
+    narrowed = Narrowed(b.spec.shape, attributes["narrow"])
+    start = address_of(buffers.scratch)
+    rounded = Operand(narrowed, plain(narrowed), DeviceMemory(start, narrowed.nbytes))
+    told = {"dtype": narrowed.dtype}
+    casting = cast.arrange(told, [b.spec], [narrowed], [plain(b.spec)])
+    specs, results = [each.spec for each in buffers.inputs], [each.spec for each in buffers.outputs]
+    following = _product(product, attributes, specs, narrowed, results)
+    assert casting is not None, "a cast of plain floats is always taken"
+    assert following is not None, "the arrangement of the node has been made from it"
+    behind = DeviceMemory(start + aligned(narrowed.nbytes), following.scratch_bytes)
+    first = cast.bind(told, casting, Buffers((b,), (rounded,), DeviceMemory(start, 0)))
+    second = product.bind(attributes, following, Buffers((a, rounded, *bias), buffers.outputs, behind))
+    return in_order([call for call in (first, second) if isinstance(call, StreamCall)])
+
+
+def _product(
+    product: Kernel, attributes: Attributes, inputs: Sequence[Spec], narrowed: Narrowed, outputs: Sequence[Spec]
+) -> Arrangement | None:
+    """What the product behind the cast asks of memory, everything in C order."""
+    specs = [inputs[0], narrowed, *inputs[2:]]
+    return product.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])
