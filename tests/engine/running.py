@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.engine.device import Cluster, Device, local_cluster
+from runner.engine.device import GPU, Cluster, Device, DeviceName, local_cluster
 from runner.engine.executor import DeviceExecutor
 from runner.engine.graph import Graph
 from runner.engine.local_session import LocalSession
@@ -43,7 +43,8 @@ GPU_0 = "/job:worker/task:0/device:gpu:0"
 
 def cluster_of(*names: str, **rates: float) -> Cluster:
     """A cluster of devices of one speed."""
-    return Cluster(tuple(Device(name, **rates) for name in names))
+    cards = {name: 0 if DeviceName.parse(name).type == GPU else None for name in names}
+    return Cluster(tuple(Device(name, card=card, **rates) for name, card in cards.items()))
 
 
 def client(

@@ -1,4 +1,4 @@
-"""Values on their way to a card: copied over while it computes, put in place when it comes to them."""
+"""Values on their way to a card: through pinned memory, and ahead of their step where somebody knows them by then."""
 
 from __future__ import annotations
 
@@ -13,12 +13,31 @@ from runner.kernels.gpu.runtime import DeviceMemory, Event, Runtime, Stream
 Array = NDArray[Any]
 
 
-@dataclass
-class _Stage:
-    """One value on its way. pinned: on the host. landed: on the card. arrived, taken: when each may be written anew."""
+class PinnedStage:
+    """Pinned memory for one value after the other, as large as the largest so far."""
 
-    pinned: NDArray[np.uint8]
-    landed: DeviceMemory
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._pinned = runtime.pinned(0)
+        self._left = runtime.event()
+
+    def bring(self, value: Array, target: int, stream: Stream) -> None:
+        """Put a copy of the value to an address on a stream; it may change afterwards."""
+        runtime = self._runtime
+        runtime.wait_on_host(self._left)
+        if self._pinned.nbytes < value.nbytes:
+            self._pinned = runtime.pinned(value.nbytes)
+        np.copyto(self._pinned[: value.nbytes].view(value.dtype).reshape(value.shape), value)
+        runtime.copy(target, self._pinned.ctypes.data, value.nbytes, stream)
+        runtime.record(self._left, stream)
+
+
+@dataclass
+class _Landing:
+    """Where a value waits on the card for its step. arrived, taken: when it is there, and when it may be replaced."""
+
+    stage: PinnedStage
+    memory: DeviceMemory
     arrived: Event
     taken: Event
     value: Array | None = None
@@ -27,41 +46,42 @@ class _Stage:
 class CardWriter:
     """See :class:`~runner.kernels.platform.Writer`.
 
-    Two stages take turns: while the value of one is put in place, that of the next step comes over in the other.
-    copies: the stream of transfers from the host. main: the stream of the device's work.
+    stage: for values that nobody brought ahead, shared by all writers of a device. copies: the stream of transfers from
+    the host. main: the stream of the device's work. Memory to bring values ahead is made when the first one is: two
+    places that take turns, so that the next step's value comes over while this one's is put in place.
     """
 
-    def __init__(self, runtime: Runtime, target: DeviceMemory, copies: Stream, main: Stream) -> None:
+    def __init__(
+        self, runtime: Runtime, target: DeviceMemory, stage: PinnedStage, copies: Stream, main: Stream
+    ) -> None:
         self._runtime = runtime
         self._target = target
+        self._stage = stage
         self._copies = copies
         self._main = main
-        self._stages = [self._stage(), self._stage()]
-        self._turn = 0
+        self._landings: list[_Landing] = []
 
     def __call__(self, value: Array) -> None:
         """Have a value in place for what is called next."""
-        self.ahead(value)
-        stage = self._stages[self._turn]
-        stage.value = None
-        self._runtime.wait(self._main, stage.arrived)
-        self._runtime.copy(self._target.address, stage.landed.address, value.nbytes, self._main)
-        self._runtime.record(stage.taken, self._main)
-        self._turn = 1 - self._turn
+        if not self._landings or self._landings[0].value is not value:
+            self._stage.bring(value, self._target.address, self._main)
+            return
+        landing = self._landings[0]
+        self._runtime.wait(self._main, landing.arrived)
+        self._runtime.copy(self._target.address, landing.memory.address, value.nbytes, self._main)
+        self._runtime.record(landing.taken, self._main)
+        landing.value = None
+        self._landings.reverse()
 
     def ahead(self, value: Array) -> None:
         """Begin to bring over the value that is put in place next; what was brought for another is left."""
-        stage = self._stages[self._turn]
-        if stage.value is value:
-            return
-        runtime = self._runtime
-        runtime.wait_on_host(stage.arrived)
-        np.copyto(stage.pinned[: value.nbytes].view(value.dtype).reshape(value.shape), value)
-        runtime.wait(self._copies, stage.taken)
-        runtime.copy(stage.landed.address, stage.pinned.ctypes.data, value.nbytes, self._copies)
-        runtime.record(stage.arrived, self._copies)
-        stage.value = value
+        self._landings = self._landings or [self._landing(), self._landing()]
+        landing = self._landings[0]
+        self._runtime.wait(self._copies, landing.taken)
+        landing.stage.bring(value, landing.memory.address, self._copies)
+        self._runtime.record(landing.arrived, self._copies)
+        landing.value = value
 
-    def _stage(self) -> _Stage:
-        runtime, nbytes = self._runtime, self._target.nbytes
-        return _Stage(runtime.pinned(nbytes), runtime.allocate(nbytes), runtime.event(), runtime.event())
+    def _landing(self) -> _Landing:
+        runtime = self._runtime
+        return _Landing(PinnedStage(runtime), runtime.allocate(self._target.nbytes), runtime.event(), runtime.event())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from runner.kernels.gpu.batched import groups, together
 from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.element_kernels import FlatCall
-from runner.kernels.gpu.feeding import CardWriter
+from runner.kernels.gpu.feeding import CardWriter, PinnedStage
 from runner.kernels.gpu.runtime import DeviceMemory, Event, Graph, Runtime, Stream
 from runner.kernels.gpu.streams import Touched, Turn, assign_streams
 from runner.kernels.platform import Bytes, Joined, Work, Writer
@@ -38,6 +38,7 @@ class CardPlatform:
         self.enter()
         self._streams = tuple(runtime.stream() for _ in range(BRANCHES))
         self._copies = runtime.stream()
+        self._stage = PinnedStage(runtime)
         self.allocated_bytes = 0
 
     @property
@@ -62,7 +63,7 @@ class CardPlatform:
 
     def writer(self, target: Operand) -> Writer:
         """Through pinned memory and a stream of its own, so that the copy of the next value hides behind a step."""
-        return CardWriter(self._runtime, self._card_memory(target.data), self._copies, self._main)
+        return CardWriter(self._runtime, self._card_memory(target.data), self._stage, self._copies, self._main)
 
     def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
         """Copies into pinned memory, one wait for all of them."""
