@@ -132,7 +132,7 @@ def compute_heavy(where_inputs_are: str) -> Graph:
     return graph
 
 
-SLOW, FAST = Device(CPU_0, flops_per_s=1e9), Device(GPU_0, flops_per_s=1e11)
+SLOW, FAST = Device(CPU_0, flops_per_s=1e9), Device(GPU_0, flops_per_s=1e11, card=0)
 
 
 def test_free_work_goes_to_the_faster_device() -> None:
