@@ -108,6 +108,17 @@ def test_a_faster_device_gets_everything_where_there_is_nothing_to_share() -> No
     assert set(layers.values()) == {worker_device(1)}
 
 
+def test_of_devices_with_equal_rates_one_is_tried_for_all() -> None:
+    def tried(cluster: Cluster) -> set[str]:
+        ways = place_program(ModelParallel(workers=2).build(task()), cluster, load_kernels()).tried
+        return {way for way in ways if way.startswith("one_device")}
+
+    assert tried(local_cluster(2)) == {"one_device_0"}
+    first, second = local_cluster(2).devices
+    slower = replace(second, flops_per_s=second.flops_per_s / 2)
+    assert tried(Cluster((first, slower))) == {"one_device_0", "one_device_1"}
+
+
 def test_a_pipeline_of_equal_layers_is_cut_in_the_middle() -> None:
     def tower(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = nn.flatten(net, batch["x"], name="flat")
