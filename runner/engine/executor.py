@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, TypeVar
@@ -16,8 +17,8 @@ from runner.engine.recording import COMPUTE, RECEIVE, SEND, WAIT, Recorder, RunO
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.engine.wires import Wires
-from runner.errors import NumericError, RunnerError
-from runner.kernels.platform import Platform, Work, Writer
+from runner.errors import NumericError, ResourceError, RunnerError
+from runner.kernels.platform import PartError, Platform, Work, Writer
 from runner.kernels.registry import Registry, as_array
 
 Array = NDArray[Any]
@@ -78,13 +79,32 @@ class DeviceExecutor:
         """Execute one step and return copies of the fetched values.
 
         meanwhile: called when the device has been given its work, before it is waited for. Raises RunnerError naming
-        the feed, the variable or the node at fault. A device that works by itself and is asked for no value tells of
-        a fault in the next step that is waited for.
+        the feed, the variable or the node at fault. A device that works by itself tells of its own faults where it is
+        next asked for something, or waited for.
         """
-        self._platform.enter()
         self._step = step
         self._run = self._next(step)
         self._runs += 1
+        try:
+            return self._run_step(feeds, meanwhile)
+        except BaseException as error:
+            self._come_to_rest()
+            if self.is_asynchronous and isinstance(error, MemoryError):
+                raise ResourceError(f"step {step} on {self.plan.device}: no memory left: {error}") from error
+            if self.is_asynchronous and isinstance(error, RuntimeError):
+                raise RunnerError(f"step {step} on {self.plan.device}: the device failed: {error}") from error
+            raise
+
+    def _come_to_rest(self) -> None:
+        """After a failure: nothing of the step goes on in other devices' memory, or is told of in a later one."""
+        with suppress(RuntimeError):  # The failure that is on its way says it.
+            self._platform.settle()
+        for stretch in self._told_late:
+            if stretch.late is not None:
+                stretch.late()
+
+    def _run_step(self, feeds: Mapping[Tensor, Array], meanwhile: Callable[[], None] | None) -> dict[Tensor, Array]:
+        self._platform.enter()
         if self._generation != self._arena.generation:
             self._bind()
         self._take_feeds(feeds)
@@ -143,23 +163,31 @@ class DeviceExecutor:
                     failed = stretch.call()
                 except RunnerError:
                     raise
+                except PartError as error:
+                    raise self._failure(stretch.instructions[error.part], _named(error.__cause__)) from error.__cause__
                 except Exception as error:
-                    raise self._failure(stretch.instructions[0], f"{type(error).__name__}: {error}") from error
+                    raise self._failure_of(stretch, error) from error
                 if failed:
                     raise self._failed(stretch, failed)
 
     def _fetch(self) -> dict[Tensor, Array]:
         """Wait for the device where something of it is wanted, and return what is."""
-        if not self.plan.fetches and not self._meets_others:
+        if not (self.plan.fetches or self._meets_others or self._told_late):
             return {}
-        try:
-            values = self._read()
-        except RuntimeError as error:
-            raise RunnerError(f"step {self._step} on {self.plan.device}: the device failed: {error}") from error
+        values = self._read()
         for stretch in self._told_late:
             if stretch.late is not None and (failed := stretch.late()):
                 raise self._failed(stretch, failed)
         return dict(zip(self.plan.fetches, values, strict=True))
+
+    def _failure_of(self, stretch: _Stretch, error: Exception) -> RunnerError:
+        """Of one instruction, or of several that are one for their device."""
+        if len(stretch.instructions) == 1:
+            return self._failure(stretch.instructions[0], _named(error))
+        return RunnerError(
+            f"{len(stretch.instructions)} nodes that are one call on {self.plan.device} failed in step {self._step}: "
+            f"{_named(error)}"
+        )
 
     def _failed(self, stretch: _Stretch, code: int) -> RunnerError:
         number, status = divmod(code, 1 << 16)
@@ -169,6 +197,7 @@ class DeviceExecutor:
     def _bind(self) -> None:
         """Fix the memory of every slot and the arguments of every call."""
         plan = self.plan
+        self._platform.enter()
         self._platform.settle()
         data = self._arena.at_least(plan.arena_bytes, self)
         self._generation = self._arena.generation
@@ -277,3 +306,7 @@ class DeviceExecutor:
             recorder.timed(run, position, RECEIVE, lambda: bring(value))
 
         return receive
+
+
+def _named(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -157,9 +157,15 @@ class LocalSession:
         return {device_type: sorted(names) for device_type, names in found.items()}
 
     def close(self) -> None:
-        """Stop the device threads."""
+        """Stop the device threads. Raises RunnerError where a device has failed since it was last waited for."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+        for device, store in self._stores.items():
+            store.platform.enter()
+            try:
+                store.platform.settle()
+            except RuntimeError as error:
+                raise RunnerError(f"{device}: the device failed: {error}") from error
 
     def _fed(
         self, ready: _Ready, client: Client, device: str, step: int, fed: Mapping[Tensor, Array]

@@ -49,7 +49,10 @@ class Lookahead:
         return self._executor.run(step, feeds, lambda: self._look(step + 1))
 
     def _look(self, step: int) -> None:
-        values = self._from_source(step)
+        try:
+            values = self._from_source(step)
+        except Exception:  # noqa: BLE001 - it belongs to the step that reads this, which will meet it again
+            return
         self._executor.ahead(values)
         self._next = (step, values)
 

@@ -29,6 +29,14 @@ class Bytes(Protocol):
     def __getitem__(self, part: slice, /) -> Any: ...
 
 
+class PartError(Exception):
+    """A part of joined calls could not be given to its device. part: its number; ``__cause__`` says why."""
+
+    def __init__(self, part: int) -> None:
+        super().__init__(f"part {part}")
+        self.part = part
+
+
 class DeviceCall:
     """A bound call that only the platform of its device knows how to run."""
 
@@ -62,7 +70,8 @@ class Joined:
 
     call: returns 0 or None, or (1 + number of the part that failed) << 16 | its status. owners: for each part the work
     it belongs to. reason: (part, status) -> why it failed, asked right afterwards. late: the same code for what failed
-    on a device without the host waiting for it; asked after :meth:`Platform.finish`, None where that cannot be.
+    on a device without the host waiting for it; asked after :meth:`Platform.finish`, None where that cannot be. It
+    forgets what it tells. ``call`` raises PartError where one of several parts could not be begun.
     """
 
     call: Callable[[], int | None]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runner.engine.assignment import peer_of
+from runner.engine.deferred import received_bytes
 from runner.engine.kernel_table import kernels_for
 from runner.engine.program_plans import ProgramPlans
 from runner.errors import ResourceError
@@ -46,7 +47,9 @@ def planned_card_memory(experiment: Experiment, planned: ProgramPlans) -> list[C
             continue
         plans = plans_of_device(device.name, experiment.program, planned)
         variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
-        fed = sum(feed.spec.nbytes for plan in plans for feed in plan.feeds)
+        # What a step reads waits in two places beside its own.
+        fed = sum(2 * feed.spec.nbytes for plan in plans for feed in plan.feeds)
+        received = sum(sum(received_bytes(plan).values()) for plan in plans)
         before = found.get(device.card, CardMemory(device.card))
         devices = (*before.devices, device.name)
         found[device.card] = replace(
@@ -55,7 +58,7 @@ def planned_card_memory(experiment: Experiment, planned: ProgramPlans) -> list[C
             processes=1 if experiment.program.one_process is not None else len(set(map(peer_of, devices))),
             variables=before.variables + sum(variables.values()),
             step=before.step + max((plan.arena_bytes for plan in plans), default=0),
-            moved=before.moved + fed + sum(plan.sent_bytes for plan in plans),
+            moved=before.moved + fed + received + sum(plan.sent_bytes for plan in plans),
         )
     return [found[card] for card in sorted(found)]
 

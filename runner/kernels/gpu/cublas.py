@@ -93,9 +93,11 @@ class Products(Protocol):
 class Functions:
     """What is called in the library itself; each returns a status, 0 for success.
 
-    set_workspace: ``cublasSetWorkspace_v2``. gemm: ``cublasGemmEx``.
+    CuPy's own bindings of these refuse a stream that is captured, or go to a stream of CuPy's. set_stream:
+    ``cublasSetStream_v2``. set_workspace: ``cublasSetWorkspace_v2``. gemm: ``cublasGemmEx``.
     """
 
+    set_stream: Callable[[int, int], int]
     set_workspace: Callable[[int, int, int], int]
     gemm: Callable[..., int]
 
@@ -134,8 +136,9 @@ class CublasLibrary:
         """
         with self._lock:
             handle = self._handle()
+            if status := self._functions.set_stream(handle, stream.handle):
+                raise RuntimeError(f"cublasSetStream of {stream.handle:#x}: status {status}")
             # The workspace after the stream: a new stream goes back to memory that cuBLAS shares between streams.
-            self._cublas.setStream(handle, stream.handle)
             if status := self._functions.set_workspace(handle, workspace, WORKSPACE_BYTES):
                 raise RuntimeError(f"cublasSetWorkspace of {WORKSPACE_BYTES} bytes at {workspace:#x}: status {status}")
             if status := self._functions.gemm(*self._arguments(handle, product, a, b, c)):
@@ -183,7 +186,8 @@ def open_library(current_card: Callable[[], int], cuda: int, *, tf32: bool) -> C
 def _functions(library: ctypes.CDLL) -> Functions:
     pointer, number = ctypes.c_void_p, ctypes.c_int
     matrix: list[Any] = [pointer, number, number]
+    library.cublasSetStream_v2.argtypes = [pointer, pointer]
     library.cublasSetWorkspace_v2.argtypes = [pointer, pointer, ctypes.c_size_t]
     shape: list[Any] = [number] * 5
     library.cublasGemmEx.argtypes = [pointer, *shape, pointer, *matrix, *matrix, pointer, *matrix, number, number]
-    return Functions(library.cublasSetWorkspace_v2, library.cublasGemmEx)
+    return Functions(library.cublasSetStream_v2, library.cublasSetWorkspace_v2, library.cublasGemmEx)

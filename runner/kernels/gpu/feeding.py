@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from runner.kernels.gpu.runtime import DeviceMemory, Event, Runtime, Stream
 
 Array = NDArray[Any]
+
+_OFTEN = 3
+"""Initial values and those of a checkpoint come once; what comes this often comes in every step."""
 
 
 class PinnedStage:
@@ -46,25 +50,34 @@ class _Landing:
 class CardWriter:
     """See :class:`~runner.kernels.platform.Writer`.
 
-    stage: for values that nobody brought ahead, shared by all writers of a device. copies: the stream of transfers from
-    the host. main: the stream of the device's work. Memory to bring values ahead is made when the first one is: two
-    places that take turns, so that the next step's value comes over while this one's is put in place.
+    allocate: makes memory of the card. stage: for values that nobody brought ahead, shared by the writers of a device.
+    copies: the stream of transfers from the host. main: the stream of the device's work. Memory to bring values ahead
+    is made when the first one is: two places that take turns, so that the next step's value comes over while this
+    one's is put in place.
     """
 
     def __init__(
-        self, runtime: Runtime, target: DeviceMemory, stage: PinnedStage, copies: Stream, main: Stream
+        self,
+        runtime: Runtime,
+        allocate: Callable[[int], DeviceMemory],
+        target: DeviceMemory,
+        stage: PinnedStage,
+        copies: Stream,
+        main: Stream,
     ) -> None:
         self._runtime = runtime
+        self._allocate = allocate
         self._target = target
         self._stage = stage
         self._copies = copies
         self._main = main
+        self._brought = 0
         self._landings: list[_Landing] = []
 
     def __call__(self, value: Array) -> None:
         """Have a value in place for what is called next."""
         if not self._landings or self._landings[0].value is not value:
-            self._stage.bring(value, self._target.address, self._main)
+            self._bring(value)
             return
         landing = self._landings[0]
         self._runtime.wait(self._main, landing.arrived)
@@ -72,6 +85,13 @@ class CardWriter:
         self._runtime.record(landing.taken, self._main)
         landing.value = None
         self._landings.reverse()
+
+    def _bring(self, value: Array) -> None:
+        """Straight to its place. What comes again and again has a stage of its own, so that it waits for no other."""
+        self._brought += 1
+        if self._brought == _OFTEN:
+            self._stage = PinnedStage(self._runtime)
+        self._stage.bring(value, self._target.address, self._main)
 
     def ahead(self, value: Array) -> None:
         """Begin to bring over the value that is put in place next; what was brought for another is left."""
@@ -84,4 +104,4 @@ class CardWriter:
 
     def _landing(self) -> _Landing:
         runtime = self._runtime
-        return _Landing(PinnedStage(runtime), runtime.allocate(self._target.nbytes), runtime.event(), runtime.event())
+        return _Landing(PinnedStage(runtime), self._allocate(self._target.nbytes), runtime.event(), runtime.event())

@@ -15,7 +15,7 @@ from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.feeding import CardWriter, PinnedStage
 from runner.kernels.gpu.runtime import DeviceMemory, Event, Graph, Runtime, Stream
 from runner.kernels.gpu.streams import Touched, Turn, assign_streams
-from runner.kernels.platform import Bytes, Joined, Work, Writer
+from runner.kernels.platform import Bytes, Joined, PartError, Work, Writer
 from runner.kernels.registry import Bound, Operand, numpy_dtype
 
 Array = NDArray[Any]
@@ -49,8 +49,9 @@ class CardPlatform:
         """From now on this thread works with this card."""
         self._runtime.use(self._card)
 
-    def allocate(self, nbytes: int) -> Bytes:
+    def allocate(self, nbytes: int) -> DeviceMemory:
         """Memory of the card; raises MemoryError saying what it has."""
+        self.enter()
         try:
             found = self._runtime.allocate(nbytes)
         except MemoryError as error:
@@ -63,7 +64,9 @@ class CardPlatform:
 
     def writer(self, target: Operand) -> Writer:
         """Through pinned memory and a stream of its own, so that the copy of the next value hides behind a step."""
-        return CardWriter(self._runtime, self._card_memory(target.data), self._stage, self._copies, self._main)
+        return CardWriter(
+            self._runtime, self.allocate, self._card_memory(target.data), self._stage, self._copies, self._main
+        )
 
     def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
         """Copies into pinned memory, one wait for all of them."""
@@ -114,11 +117,10 @@ class CardPlatform:
             return failures.explain(status) if failures is not None else f"status {status}"
 
         def late() -> int:
-            for number, failures in failing:
-                if status := int(failures.word[0]):
-                    failures.word[0] = 0
-                    return (1 + number) << 16 | status
-            return 0
+            told = [(number, int(failures.word[0])) for number, failures in failing]
+            for _, failures in failing:
+                failures.word[0] = 0
+            return next(((1 + number) << 16 | status for number, status in told if status), 0)
 
         return Joined(replay, tuple(part[0] for part in parts), reason, late if failing else None)
 
@@ -194,7 +196,10 @@ class _Replay:
             stream = self.streams[turn.stream]
             for earlier in turn.after:
                 runtime.wait(stream, self._done[earlier])
-            call.enqueue(stream)
+            try:
+                call.enqueue(stream)
+            except Exception as error:
+                raise PartError(number) from error
             if number in self._done:
                 runtime.record(self._done[number], stream)
         for branch, end in self._ends.items():

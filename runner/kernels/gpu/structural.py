@@ -133,7 +133,8 @@ def _cast(attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec
         limit = f"({C_TYPES[computed_in(source)]})(1ull << {bits - 1})"
         result = f"(x0 >= -{limit} && x0 < {limit} ? ({C_TYPES[target]})x0 : {lowest})"
     elif source in FLOATS and target == "uint8":
-        result = "(unsigned char)(int)x0"
+        # The host's low byte of an int; what does not fit into one is the lowest int there, whose low byte is 0.
+        result = "(unsigned char)(x0 >= -2147483648.0 && x0 < 2147483648.0 ? (int)x0 : 0)"
     return Elements((source,), (target,), (), (result,))
 
 

@@ -41,12 +41,16 @@ class NumpyCublas:
         assert mode & 1 == 0, "tensor cores in float32 are for the compute type to say"
 
     def setStream(self, handle: int, stream: int) -> None:  # noqa: N802
+        raise NotImplementedError("CuPy's binding refuses a stream that is captured: the library itself is asked")
+
+    def set_stream(self, handle: int, stream: int) -> int:
         self._stream, self._workspace = self.streams[stream], None
+        return 0
 
     @property
     def functions(self) -> cublas.Functions:
         """Of the library."""
-        return cublas.Functions(self.set_workspace, self.gemm)
+        return cublas.Functions(self.set_stream, self.set_workspace, self.gemm)
 
     def set_workspace(self, handle: int, address: int, nbytes: int) -> int:
         assert address % ALIGNMENT == 0, f"a workspace at {address:#x}"

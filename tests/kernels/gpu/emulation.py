@@ -54,6 +54,7 @@ class EmulatedStream:
     """Work that has not been done yet."""
 
     handle: int
+    card: int = 0
     queue: list[Work] = field(default_factory=list)
     done: int = 0
     capturing: Capture | None = None
@@ -74,6 +75,7 @@ class EmulatedStream:
 class EmulatedEvent:
     """A place in a stream, or none before it is recorded; inside a capture, work that is done once."""
 
+    card: int = 0
     stream: EmulatedStream | None = None
     position: int = 0
     capture: Capture | None = None
@@ -99,8 +101,10 @@ class EmulatedFunction:
     entry: Any
     together: bool
     reversed: bool
+    card: int = 0
 
     def __call__(self, stream: EmulatedStream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:
+        assert self.card == stream.card, f"{self.name} of card {self.card} on a stream of card {stream.card}"
         for argument in arguments:
             assert isinstance(argument, np.generic), f"{self.name}: {argument!r} is no NumPy scalar"
         assert 1 <= block[0] * block[1] * block[2] <= 1024, f"{self.name}: block {block}"
@@ -127,32 +131,49 @@ class EmulatedRuntime:
     """The runtime of an emulated card; see :class:`~runner.kernels.gpu.runtime.Runtime`.
 
     folder: where compiled sources are kept. reversed: the last thread of a block goes first. nbytes: of its memory.
+    cards: how many there are. What was made on one fails on a stream of another.
     """
 
     name = "emulated card"
     capability = 90
     processors = 2
 
-    def __init__(self, folder: Path, *, reversed: bool = False, nbytes: int = 1 << 30) -> None:  # noqa: A002
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        reversed: bool = False,  # noqa: A002
+        nbytes: int = 1 << 30,
+        cards: int = 1,
+    ) -> None:
+        self._cards = cards
+        self._used = threading.local()
         self.folder = folder
         self._reversed = reversed
         self._free = self._total = nbytes
         self._allocated: list[tuple[NDArray[np.uint8], int]] = []
-        self._functions: dict[tuple[str, str], EmulatedFunction] = {}
+        self._functions: dict[tuple[int, str, str], EmulatedFunction] = {}
         self._streams = 0
 
+    @property
+    def card(self) -> int:
+        """The card that the thread uses."""
+        return getattr(self._used, "card", 0)
+
     def use(self, card: int) -> None:
-        if card:
-            raise RuntimeError(f"card {card}: there is one emulated card, number 0")
+        if card >= self._cards:
+            raise RuntimeError(f"card {card}: the emulated cards are numbered from 0 to {self._cards - 1}")
+        self._used.card = card
 
     def function(self, source: str, name: str) -> EmulatedFunction:
-        if (source, name) not in self._functions:
+        key = self.card, source, name
+        if key not in self._functions:
             library = compiled(source, self.folder)
             together = any(word in source for word in WAITING)
-            self._functions[source, name] = EmulatedFunction(
-                name, getattr(library, f"emulate_{name}"), together, self._reversed
+            self._functions[key] = EmulatedFunction(
+                name, getattr(library, f"emulate_{name}"), together, self._reversed, self.card
             )
-        return self._functions[source, name]
+        return self._functions[key]
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         if nbytes > self._free:
@@ -171,12 +192,13 @@ class EmulatedRuntime:
 
     def stream(self) -> EmulatedStream:
         self._streams += 1
-        return EmulatedStream(self._streams)
+        return EmulatedStream(self._streams, self.card)
 
     def event(self) -> EmulatedEvent:
-        return EmulatedEvent()
+        return EmulatedEvent(self.card)
 
     def record(self, event: EmulatedEvent, stream: EmulatedStream) -> None:
+        assert event.card == stream.card, f"an event of card {event.card} on a stream of card {stream.card}"
         event.stream = stream
         event.position = len(stream.queue)
         event.capture = stream.capturing

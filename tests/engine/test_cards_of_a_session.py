@@ -1,0 +1,134 @@
+"""What a session has to keep in mind when its devices are on several cards, and when they fail."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runner.engine.device import Cards, local_cluster
+from runner.engine.kernel_table import load_kernels
+from runner.engine.local_session import LocalSession
+from runner.errors import ResourceError, RunnerError
+from runner.kernels.gpu.loading import register_cards
+from runner.kernels.registry import Registry
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.strategies.networks import Examples
+from tests.strategies.test_sync_data import BATCH, task_for
+from tests.strategies.training import Trainer, difference, trained
+
+Array = NDArray[Any]
+
+
+@pytest.fixture
+def compiled_sources(request: pytest.FixtureRequest) -> Path:
+    """Shared with the tests of the kernels."""
+    if shutil.which("g++") is None:
+        pytest.skip("an emulated card needs g++")
+    assert request.config.cache is not None
+    return Path(request.config.cache.mkdir("emulated_card"))
+
+
+def kernels(runtime: EmulatedRuntime) -> Registry:
+    registry = load_kernels().copy()
+    register_cards(registry, runtime)
+    return registry
+
+
+def test_workers_on_two_cards_exchange_gradients(compiled_sources: Path) -> None:
+    runtime, task, strategy = EmulatedRuntime(compiled_sources, cards=2), task_for("dense"), SyncData(workers=2)
+    program = strategy.build(task)
+    cluster = local_cluster(program.workers, cards=Cards((0, 1)))
+    session = LocalSession(program, cluster, kernels(runtime), Examples(BATCH, task.example_shape, "float64"))
+    trainer = Trainer(program, session, "float64")
+    session.run("init")
+    trainer.train(range(3))
+    expected, _ = trained(Single(), task, load_kernels(), 3)
+    assert difference(expected, trainer.weights()) < 1e-12
+    session.close()
+
+
+class Poisoned(Examples):
+    """Labels that are out of range, or no examples at all, in some steps."""
+
+    def __init__(self, *arguments: Any, wrong: int, missing: int) -> None:
+        super().__init__(*arguments)
+        self._wrong = wrong
+        self._missing = missing
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, Array]:
+        if step == self._missing:
+            raise OSError("the disk is gone")
+        fields = super().read(split, step, lo, hi)
+        return {**fields, "y": np.full_like(fields["y"], 99)} if step == self._wrong else fields
+
+
+def opened(folder: Path, **poison: int) -> Trainer:
+    task = task_for("dense")
+    program = Single().build(task)
+    source = Poisoned(BATCH, task.example_shape, "float64", **poison)
+    cluster = local_cluster(1, cards=Cards((0,)))
+    trainer = Trainer(program, LocalSession(program, cluster, kernels(EmulatedRuntime(folder)), source), "float64")
+    trainer.session.run("init")
+    return trainer
+
+
+def test_a_label_that_was_refused_is_not_told_of_again(compiled_sources: Path) -> None:
+    trainer = opened(compiled_sources, wrong=1, missing=-1)
+    trainer.train([0])
+    with pytest.raises(RunnerError, match="failed in step 1: IndexError"):
+        trainer.train([1])
+    trainer.train([2, 3])
+
+
+def test_what_cannot_be_read_ahead_fails_in_its_own_step(compiled_sources: Path) -> None:
+    trainer = opened(compiled_sources, wrong=-1, missing=2)
+    trainer.train([0, 1])
+    with pytest.raises(OSError, match="the disk is gone"):
+        trainer.train([2])
+
+
+def test_a_card_that_is_full_is_said_with_the_step(compiled_sources: Path) -> None:
+    trainer = opened(compiled_sources, wrong=-1, missing=-1)
+    runtime = trainer.session._stores["/job:worker/task:0/device:gpu:0"].platform._runtime  # type: ignore[attr-defined]
+    runtime._free = 0
+    with pytest.raises(ResourceError, match="bytes free"):
+        trainer.train([0])
+
+
+class Broken:
+    """A runtime whose card fails in the midst of things."""
+
+    def __init__(self, runtime: EmulatedRuntime) -> None:
+        self._runtime = runtime
+        self.fails = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+    def synchronize(self, stream: Any) -> None:
+        if self.fails:
+            raise RuntimeError("cudaErrorIllegalAddress")
+        self._runtime.synchronize(stream)
+
+
+def test_a_fault_of_a_card_is_told_when_it_is_waited_for_and_at_the_end(compiled_sources: Path) -> None:
+    task = task_for("dense")
+    program, runtime = Single().build(task), Broken(EmulatedRuntime(compiled_sources))
+    cluster = local_cluster(1, cards=Cards((0,)))
+    source = Examples(BATCH, task.example_shape, "float64")
+    trainer = Trainer(program, LocalSession(program, cluster, kernels(runtime), source), "float64")  # type: ignore[arg-type]
+    trainer.session.run("init")
+    trainer.train([0])
+    runtime.fails = True
+    with pytest.raises(RunnerError, match=r"step 1 on .*gpu:0: the device failed: cudaErrorIllegalAddress"):
+        trainer.train([1])
+    with pytest.raises(RunnerError, match=r"gpu:0: the device failed: cudaErrorIllegalAddress"):
+        trainer.session.close()
