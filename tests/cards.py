@@ -30,8 +30,7 @@ def machine(*cards: CardFacts, obstacle: str = "") -> Found:
 
 
 @pytest.fixture
-def card_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def card_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of a card, made for the emulated one, wherever a process would open its cards."""
-    assert request.config.cache is not None, "pytest has its cache"
-    registry = registry_of(EmulatedRuntime(Path(request.config.cache.mkdir("emulated_card"))))
+    registry = registry_of(EmulatedRuntime(compiled_sources))
     monkeypatch.setattr(kernel_table, "load_card_kernels", lambda tf32: registry)

@@ -12,6 +12,7 @@ import runner.training
 from runner.engine.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from tests.fake_life import FakeLife
+from tests.kernels.gpu.emulation import sources_folder
 
 # The same examples on every machine and in every run; a slow machine is no failure; what fails can be replayed.
 settings.register_profile(
@@ -32,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def registry() -> Registry:
     """The kernels an engine process has."""
     return load_kernels()
+
+
+@pytest.fixture(scope="session")
+def compiled_sources(request: pytest.FixtureRequest) -> Path:
+    """Where sources that were compiled for the emulated card are kept."""
+    return sources_folder(request)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,6 @@ from tests.strategies.test_sync_data import BATCH, task_for
 from tests.strategies.training import Trainer, difference, trained
 
 Array = NDArray[Any]
-
-
-@pytest.fixture
-def compiled_sources(request: pytest.FixtureRequest) -> Path:
-    """Shared with the tests of the kernels."""
-    if shutil.which("g++") is None:
-        pytest.skip("an emulated card needs g++")
-    assert request.config.cache is not None
-    return Path(request.config.cache.mkdir("emulated_card"))
 
 
 def kernels(runtime: EmulatedRuntime) -> Registry:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from runner.kernels.gpu.cuda import CardsError, open_cards
 from runner.kernels.gpu.runtime import Runtime
 from tests.gpu.cards import Card
-from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.kernels.gpu.emulation import EmulatedRuntime, sources_folder
 
 SMALL, EMULATED, CARD = "small", "emulated", "card"
 
@@ -60,10 +59,7 @@ WANTED: dict[str, Callable[[pytest.Item], bool]] = {
 @pytest.fixture(scope="session")
 def _compiled(request: pytest.FixtureRequest) -> Path:
     """Where sources compiled for the emulated card are kept, also those of the kernels' own tests."""
-    if shutil.which("g++") is None:
-        pytest.skip("an emulated card needs g++")
-    assert request.config.cache is not None, "pytest has its cache"
-    return Path(request.config.cache.mkdir("emulated_card"))
+    return sources_folder(request)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 
 from runner.engine.compile import Compiled, Observer, compile_signature
 from runner.engine.cost import node_seconds
-from runner.engine.device import worker_device, worker_task
+from runner.engine.device import worker_device
 from runner.engine.graph import Graph
 from runner.engine.kernel_table import load_kernels
 from runner.engine.passes.layer_groups import home_layers
@@ -125,7 +125,7 @@ def test_variables_slots_updates_and_restored_values_are_together() -> None:
             assert node.device == program.graph.nodes[node.inputs[0].node].device
     for name in program.variables:
         worker = 0 if name.startswith("fc1") else 1
-        assert program.graph.nodes[name].device == worker_task(worker), name
+        assert program.graph.nodes[name].device == worker_device(worker), name
 
 
 def test_constraints_are_met_and_the_rest_is_free() -> None:

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.kernels.gpu.emulation import EmulatedRuntime
-
-
-@pytest.fixture(scope="session")
-def compiled_sources(request: pytest.FixtureRequest) -> Path:
-    """Where compiled sources are kept, by what they were made of; shared by the processes of one run."""
-    if shutil.which("g++") is None:
-        pytest.skip("an emulated card needs g++")
-    assert request.config.cache is not None, "pytest has its cache"
-    return Path(request.config.cache.mkdir("emulated_card"))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
@@ -252,6 +254,20 @@ class EmulatedRuntime:
             start = GUARD + (-(raw.ctypes.data + GUARD) % 256)
             intact = (raw[:start] == FENCE).all() and (raw[start + nbytes :] == FENCE).all()
             assert intact, f"a kernel wrote outside of its {nbytes} bytes"
+
+
+def sources_folder(request: pytest.FixtureRequest) -> Path:
+    """Where compiled sources are kept, by what they were made of: for all processes of a run, and for later runs.
+
+    Skips the test where there is nothing to compile them with.
+    """
+    if shutil.which("g++") is None:
+        pytest.skip("an emulated card needs g++")
+    cache = getattr(request.config, "cache", None)
+    if cache is None:  # pytest was started without it
+        factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+        return factory.mktemp("emulated_card")
+    return Path(cache.mkdir("emulated_card"))
 
 
 def compiled(source: str, folder: Path) -> ctypes.PyDLL:
