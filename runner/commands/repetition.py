@@ -81,7 +81,7 @@ def _by_endings(config: Config, run: StoredRun) -> Repetition:
     if not record.is_file():
         return Repetition(config, doubt=f"its replicas raced, and {record} is not there")
     # One process has no wire to wait for, and nobody in it is late: the record says in which order all came.
-    cluster = replace(config.cluster, emulate=False, stragglers=StragglersConfig())
+    cluster = replace(config.cluster, one_process=None, emulate=False, stragglers=StragglersConfig())
     return Repetition(
         replace(config, cluster=cluster, parallelism=replace(config.parallelism, replay=str(record))), record
     )

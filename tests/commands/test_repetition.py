@@ -11,7 +11,10 @@ from runner.commands.repetition import repetition_here, repetition_of
 from runner.config.check import check
 from runner.config.configuration import dump, fix_machine_values
 from runner.config.hydra_app import compose
+from runner.engine.graph import Graph
+from runner.engine.program import OneProcess, Program
 from runner.records.stored_run import StoredRun
+from runner.training.devices import in_one_process
 from tests.cards import NO_DRIVER, card, machine
 from tests.small_runs import SMALL, small_config
 
@@ -70,6 +73,14 @@ def test_where_workers_raced_the_record_is_replayed(
     assert found.config.parallelism.replay == str(tmp_path / record)
     check(found.config)
     assert found.config.cluster.emulate == (record == "contributors.jsonl")
+
+
+def test_replicas_that_had_processes_of_their_own_are_replayed_in_one(tmp_path: Path) -> None:
+    (tmp_path / "endings-1.jsonl").touch()
+    config = small_config("parallelism=async_data", "cluster.one_process=false")
+    again = repetition_of(config, stored(tmp_path)).config
+    together = Program(Graph(()), {}, {}, workers=2, one_process=OneProcess(replay=again.parallelism.replay))
+    assert in_one_process(again.cluster, together, "async_data") is together
 
 
 @pytest.mark.parametrize(
