@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.config.schema import AUTO, Config, LocalCluster, server_processes, worker_processes
 from runner.engine.device import CPU, GPU
-from runner.errors import ResourceError
+from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import BFLOAT16_CAPABILITY, NO_CARDS, Found, discover
 
 PROCESSOR = "processor"
@@ -19,14 +19,19 @@ Look = Callable[[], Found]
 def take_devices(config: Config, look: Look = discover) -> LocalCluster:
     """The cluster of a configuration with what it left to the machine: the type of devices, and the card of each.
 
-    look: finds cards, and is called only where one may be wanted. Raises ResourceError where a card is asked for and
-    none can be used.
+    look: finds cards, and is called only where one may be wanted. Who names cards asks for them, whatever the device.
+    Raises ResourceError where a card is asked for and none can be used, ConfigError where one is named for a run that
+    began on the processor.
     """
     cluster: LocalCluster = config.cluster
     taken = cluster.device_taken or (CPU if cluster.device == CPU else None)
     if taken == CPU:
+        _require_no_cards(cluster)
         return replace(cluster, device_taken=CPU)
     found = look()
+    if taken is None and cluster.cards is not None:
+        _require_usable(found, cluster)
+        cluster = replace(cluster, device=GPU)
     if taken is None:
         taken = CPU if cluster.device == AUTO and found.obstacle else GPU
     cluster = replace(cluster, device_taken=taken)
@@ -35,6 +40,22 @@ def take_devices(config: Config, look: Look = discover) -> LocalCluster:
         cluster = replace(cluster, cards=[found.cards[k % len(found.cards)].number for k in range(count)])
     require_devices(replace(config, cluster=cluster), found)
     return cluster
+
+
+def _require_no_cards(cluster: LocalCluster) -> None:
+    if cluster.cards is not None:
+        raise ConfigError(
+            f"cluster.cards={cluster.cards}: there is no card in a run on the processor, where this one began; use "
+            "cluster.device=gpu, or cluster.cards=null"
+        )
+
+
+def _require_usable(found: Found, cluster: LocalCluster) -> None:
+    if found.obstacle and cluster.device == AUTO:
+        raise ResourceError(
+            f"cluster.cards={cluster.cards}: expected a card that can be used, but {found.obstacle}. `runner doctor` "
+            "says what is there; cluster.cards=null leaves it to cluster.device=auto"
+        )
 
 
 def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:

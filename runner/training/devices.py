@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 
 from runner.config.devices import PROCESSOR, device_texts, reason
@@ -54,6 +55,8 @@ def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summar
     # A card that lies idle is no small matter.
     idle = found.cards and cluster.device == AUTO and cluster.device_taken != GPU
     log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
+    for key in _unheeded(cluster):
+        log.warning("%s changes nothing: no card was taken", key)
     libraries = found.libraries if cluster.device_taken == GPU else ()
     used = {library.name: library.version for library in libraries if library.version}
     missing = {library.name: str(library) for library in libraries if library.fast and not library.version}
@@ -62,6 +65,15 @@ def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summar
     return replace(
         draft, devices=texts, device_reason=why, versions={**draft.versions, **used}, kernels_missing=missing
     )
+
+
+def _unheeded(cluster: LocalCluster) -> Iterator[str]:
+    """What is asked of cards where none was taken."""
+    if cluster.device_taken != GPU:
+        if cluster.tf32:
+            yield "cluster.tf32=true"
+        if cluster.server_device == GPU:
+            yield "cluster.server_device=gpu"
 
 
 def cards_of(config: LocalCluster, workers: int, servers: int) -> Cards | None:

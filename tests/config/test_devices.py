@@ -75,6 +75,22 @@ def test_cards_may_be_shared_and_have_to_be_there() -> None:
         taken(here, "cluster.cards=[0,2]")
 
 
+def test_cards_that_are_named_are_asked_for() -> None:
+    cluster = taken(machine(card(0), card(1)), "cluster.cards=[1,1]")
+    assert (cluster.device, cluster.device_taken, cluster.cards) == ("gpu", "gpu", [1, 1])
+    with pytest.raises(ResourceError) as refusal:
+        taken(NO_DRIVER, "cluster.cards=[1,1]")
+    assert str(refusal.value) == (
+        "cluster.cards=[1, 1]: expected a card that can be used, but there is no NVIDIA driver: no libcuda. "
+        "`runner doctor` says what is there; cluster.cards=null leaves it to cluster.device=auto"
+    )
+    stored = taken(NO_DRIVER)
+    with pytest.raises(
+        ConfigError, match=r"cards=\[0, 0\]: .* on the processor, .*; use cluster\.device=gpu, or cluster\.cards=null"
+    ):
+        take_devices(replace(asked(), cluster=replace(stored, cards=[0, 0])), lambda: machine(card()))
+
+
 def test_servers_are_on_the_processor_unless_they_are_to_be_on_cards() -> None:
     here = machine(card(0), card(1), card(2))
     assert take_devices(compose([*SERVED]).config(), lambda: here).cards == [0, 1]

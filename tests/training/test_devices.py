@@ -216,6 +216,19 @@ def test_a_card_that_lies_idle_is_warned_of(
     assert caplog.records[-1].levelno == level
 
 
+def test_keys_that_only_cards_heed_are_warned_of_where_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    def warnings(*overrides: str) -> list[str]:
+        caplog.clear()
+        tell_devices(placed(NO_DRIVER, *STRATEGIES["servers"], *overrides), NO_DRIVER, DRAFT)
+        return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+    assert warnings() == warnings("cluster.device=cpu") == []
+    assert warnings("cluster.tf32=true", "cluster.server_device=gpu") == [
+        "cluster.tf32=true changes nothing: no card was taken",
+        "cluster.server_device=gpu changes nothing: no card was taken",
+    ]
+
+
 @pytest.mark.usefixtures("card_kernels")
 def test_a_library_of_fast_kernels_that_a_card_lacks_is_told(caplog: pytest.LogCaptureFixture) -> None:
     bare = replace(machine(card()), libraries=(Library("cuDNN", "", "convolutions crawl", fast=True),))
