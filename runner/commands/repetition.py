@@ -34,7 +34,12 @@ def repetition_here(config: Config, run: StoredRun, look: Look = discover) -> Re
     Raises ResourceError for a card that was asked for and is not there, and what :func:`repetition_of` raises.
     """
     here, other = retake_devices(config, look)
-    return Repetition(here, doubt=other) if other else repetition_of(config, run)
+    if other:
+        return Repetition(here, doubt=other)
+    # By what is stored, as the record is of that; which cards of this machine compute it is no part of the record.
+    repetition = repetition_of(config, run)
+    cluster = replace(repetition.config.cluster, cards=here.cluster.cards)
+    return replace(repetition, config=replace(repetition.config, cluster=cluster))
 
 
 def repetition_of(config: Config, run: StoredRun) -> Repetition:

@@ -61,19 +61,24 @@ def _require_usable(found: Found, cluster: LocalCluster) -> None:
 def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
     """A stored configuration as this machine can compute it, and what is other than it was, "" where nothing is.
 
-    Where ``auto`` had taken a card and there is none, the processor is taken, and the text says so. Raises
-    ResourceError for a card that was asked for.
+    Where ``auto`` had taken a card and there is none, the processor is taken, and the text says so; where there are
+    fewer cards than it had taken, they are dealt anew. Raises ResourceError for a card that was asked for.
     """
     found = look_at(config.cluster, look)
-    if config.cluster.device_taken != GPU or config.cluster.device != AUTO or not found.obstacle:
-        require_devices(config, found)
-        return config, ""
-    cluster = take_devices(_released(config), lambda: found)
-    return replace(config, cluster=cluster), f"it computed on a card, and here the processor does: {found.obstacle}"
+    by_auto = config.cluster.device_taken == GPU and config.cluster.device == AUTO
+    if by_auto and found.obstacle:
+        elsewhere = _with_devices(config, found, device_taken=None, cards=None)
+        return elsewhere, f"it computed on a card, and here the processor does: {found.obstacle}"
+    if by_auto and _absent_cards(config.cluster, found):
+        return _with_devices(config, found, cards=None), ""
+    require_devices(config, found)
+    return config, ""
 
 
-def _released(config: Config) -> Config:
-    return replace(config, cluster=replace(config.cluster, device_taken=None, cards=None))
+def _with_devices(config: Config, found: Found, **released: None) -> Config:
+    """The configuration with keys of its cluster released and filled in anew."""
+    config = replace(config, cluster=replace(config.cluster, **released))
+    return replace(config, cluster=take_devices(config, lambda: found))
 
 
 def look_at(cluster: LocalCluster, look: Look = discover) -> Found:
@@ -98,12 +103,11 @@ def require_devices(config: Config, found: Found) -> None:
             f"cluster.device={cluster.device}{begun}: expected a card that can be used, but {found.obstacle}. "
             "`runner doctor` says what is there; cluster.device=cpu computes without a card, to other bits"
         )
-    numbers = [card.number for card in found.cards]
-    absent = sorted(set(cluster.cards or ()) - set(numbers))
-    if absent:
+    if absent := _absent_cards(cluster, found):
         raise ResourceError(
             f"cluster.cards={cluster.cards}: there is no card {', '.join(map(str, absent))}; expected numbers of "
-            f"{', '.join(f'{card.number} ({card.name})' for card in found.cards)}. Several workers may have one card"
+            f"{', '.join(f'{card.number} ({card.name})' for card in found.cards)}. Several workers may have one card; "
+            "cluster.cards=null takes those that are there in turn"
         )
     slow = [card for card in found.cards if card.number in (cluster.cards or ()) and not _has_bfloat16(card.capability)]
     if config.precision == "bfloat16" and slow:
@@ -111,6 +115,10 @@ def require_devices(config: Config, found: Found) -> None:
             f"precision=bfloat16: {slow[0]} does not multiply bfloat16, which begins with compute capability "
             f"{BFLOAT16_CAPABILITY / 10:.1f}; use precision=float32, other cluster.cards, or cluster.device=cpu"
         )
+
+
+def _absent_cards(cluster: LocalCluster, found: Found) -> list[int]:
+    return sorted(set(cluster.cards or ()) - {card.number for card in found.cards})
 
 
 def _has_bfloat16(capability: int) -> bool:

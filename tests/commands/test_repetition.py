@@ -57,6 +57,16 @@ def test_where_the_cards_of_a_run_are_gone_the_processor_repeats_it_and_nothing_
     assert again == repetition_of(config, stored(tmp_path))
 
 
+def test_on_a_machine_with_fewer_cards_the_record_is_replayed_on_those(tmp_path: Path) -> None:
+    (tmp_path / "endings-1.jsonl").touch()
+    two = machine(card(0), card(1))
+    config = fix_machine_values(compose([*SMALL, "parallelism=async_data"]).config(), 1, lambda: two)
+    (tmp_path / "config-1.yaml").write_text(dump(config))
+    found = repetition_here(config, stored(tmp_path), lambda: machine(card()))
+    assert (config.cluster.cards, found.config.cluster.cards, found.doubt) == ([0, 1], [0, 0], "")
+    assert found.replayed == tmp_path / "endings-1.jsonl"
+
+
 @pytest.mark.parametrize(
     ("overrides", "record", "starts"),
     [

@@ -172,9 +172,18 @@ def test_a_rerun_elsewhere_takes_what_is_there_and_says_so() -> None:
     wanted = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(card()))
     with pytest.raises(ResourceError, match=r"cluster\.device=gpu: expected a card"):
         retake_devices(wanted, lambda: NO_DRIVER)
-    fewer = replace(stored, cluster=replace(stored.cluster, cards=[0, 1]))
-    with pytest.raises(ResourceError, match="there is no card 1"):
-        retake_devices(fewer, lambda: machine(card()))
+
+
+def test_cards_that_nobody_named_are_dealt_anew_where_there_are_fewer() -> None:
+    two, one = machine(card(0), card(1)), machine(card(0))
+    stored = fix_machine_values(asked(), 4, lambda: two)
+    here, other = retake_devices(stored, lambda: one)
+    assert (here.cluster.device_taken, here.cluster.cards, other) == ("gpu", [0, 0], "")
+    named = fix_machine_values(asked("cluster.cards=[0,1]"), 4, lambda: two)
+    told = r"there is no card 1; .* Several workers may have one card; cluster\.cards=null takes those that are there"
+    for config, action in ((named, retake_devices), (stored, take_devices)):
+        with pytest.raises(ResourceError, match=told):
+            action(config, lambda: one)
 
 
 def test_records_of_cards_and_of_the_processor_do_not_stand_for_each_other() -> None:
