@@ -108,12 +108,21 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
 
 
 def require_kernels(program: Program, cluster: Cluster, registry: Registry) -> None:
-    """Raise ConfigError for a node that would be on a card and has no kernel for one: a plugin's, as a rule."""
+    """Raise ConfigError for a node that no device fits, or that would be on a card and has no kernel for one.
+
+    Either is a plugin's, as a rule.
+    """
     types = {
         constraint: {d.type for d in cluster.devices if DeviceName.parse(d.name).matches(DeviceName.parse(constraint))}
         for constraint in {node.device for node in program.graph}
     }
     for node in program.graph:
+        if not types[node.device]:
+            raise ConfigError(
+                f"cluster.device=gpu: node {node.name!r} is to be on {node.device!r}, and the cluster has "
+                f"{', '.join(device.name for device in cluster.devices)}: a strategy names worker_task(k) or "
+                "server_task(k), of whichever type that is; cluster.device=cpu has processors alone"
+            )
         by_kernel = op_table.lookup(node.op).executed_by == "kernel"
         if by_kernel and types[node.device] == {GPU} and GPU not in registry.device_types(node.op):
             raise ConfigError(
