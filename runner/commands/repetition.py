@@ -9,6 +9,7 @@ from pathlib import Path
 from runner.config import safe_yaml
 from runner.config.configuration import to_plain
 from runner.config.devices import Look, retake_devices
+from runner.config.earlier import with_defaults
 from runner.config.outcome import differing_keys
 from runner.config.schema import Config, StragglersConfig
 from runner.kernels.gpu.discovery import discover
@@ -65,7 +66,7 @@ def _changes_on_the_way(config: Config, run: StoredRun) -> Iterator[str]:
     """What earlier starts of a run had otherwise, and whose values count: a text for each configuration they left."""
     last = to_plain(config)
     for path in run.earlier_configurations:
-        keys = differing_keys(safe_yaml.load(path), last)
+        keys = differing_keys(with_defaults(safe_yaml.load(path), config), last)
         if keys:
             yield f"{path.name} has other {', '.join(keys)}"
 
