@@ -9,6 +9,7 @@ from pathlib import Path
 from runner.config import safe_yaml
 from runner.config.configuration import to_plain
 from runner.config.devices import Look, retake_devices
+from runner.config.earlier import with_defaults
 from runner.config.outcome import differing_keys
 from runner.config.schema import Config, StragglersConfig
 from runner.kernels.gpu.discovery import discover
@@ -34,7 +35,12 @@ def repetition_here(config: Config, run: StoredRun, look: Look = discover) -> Re
     Raises ResourceError for a card that was asked for and is not there, and what :func:`repetition_of` raises.
     """
     here, other = retake_devices(config, look)
-    return Repetition(here, doubt=other) if other else repetition_of(config, run)
+    if other:
+        return Repetition(here, doubt=other)
+    # By what is stored, as the record is of that; which cards of this machine compute it is no part of the record.
+    repetition = repetition_of(config, run)
+    cluster = replace(repetition.config.cluster, cards=here.cluster.cards)
+    return replace(repetition, config=replace(repetition.config, cluster=cluster))
 
 
 def repetition_of(config: Config, run: StoredRun) -> Repetition:
@@ -60,7 +66,7 @@ def _changes_on_the_way(config: Config, run: StoredRun) -> Iterator[str]:
     """What earlier starts of a run had otherwise, and whose values count: a text for each configuration they left."""
     last = to_plain(config)
     for path in run.earlier_configurations:
-        keys = differing_keys(safe_yaml.load(path), last)
+        keys = differing_keys(with_defaults(safe_yaml.load(path), config), last)
         if keys:
             yield f"{path.name} has other {', '.join(keys)}"
 
@@ -81,7 +87,7 @@ def _by_endings(config: Config, run: StoredRun) -> Repetition:
     if not record.is_file():
         return Repetition(config, doubt=f"its replicas raced, and {record} is not there")
     # One process has no wire to wait for, and nobody in it is late: the record says in which order all came.
-    cluster = replace(config.cluster, emulate=False, stragglers=StragglersConfig())
+    cluster = replace(config.cluster, one_process=None, emulate=False, stragglers=StragglersConfig())
     return Repetition(
         replace(config, cluster=cluster, parallelism=replace(config.parallelism, replay=str(record))), record
     )

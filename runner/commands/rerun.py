@@ -16,6 +16,7 @@ from runner.commands.stored import named_run
 from runner.commands.text_table import text_table
 from runner.config.configuration import load_stored
 from runner.plugin import changed_plugins, plugin_notes
+from runner.records.run_plugins import read_plugins
 from runner.records.stored_run import StoredRun, read_run
 
 SAME, OTHER = 0, 1
@@ -69,9 +70,9 @@ def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
         yield f"the order in which workers came is that of {repetition.replayed}"
     if repetition.doubt:
         yield f"the same weights are not promised: {repetition.doubt}"
-    if first.summary is not None:
-        yield from map(str, changed_plugins(first.summary.plugins))
-        yield from plugin_notes(first.summary.plugins)
+    plugins = read_plugins(first.path)
+    yield from map(str, changed_plugins(plugins or {}))
+    yield from plugin_notes(plugins)
     started = None if first.summary is None else first.summary.provenance
     if started is not None and started.working_directory != str(Path.cwd()):
         yield f"it was started in {started.working_directory}; relative paths of its configuration are looked for here"

@@ -10,8 +10,9 @@ from typing import Any
 from runner.config.check import check
 from runner.config.configuration import LIMITS, fix_machine_values, from_plain, load_stored
 from runner.config.overriding import overridden
-from runner.config.schema import Config
+from runner.config.schema import AUTO, Config
 from runner.cores import usable_cores
+from runner.engine.device import CPU
 from runner.errors import ConfigError
 from runner.records.run_directory import CONFIG_FILE
 
@@ -54,7 +55,7 @@ def _continued(stored: Config, overrides: Sequence[str]) -> Config:
         f"a run continues with its stored configuration; beside {KEY}=DIR only {', '.join(first)} and {last} "
         "may be given"
     )
-    plain = overridden(stored, overrides, MOVABLE, otherwise)
+    plain = overridden(_on_its_device(stored), overrides, MOVABLE, otherwise)
     if plain["parallelism"] != dataclasses.asdict(stored.parallelism):
         _release(plain, _OF_THE_MACHINE, overrides)
     if any(override.startswith("cluster.device=") for override in overrides):
@@ -62,6 +63,14 @@ def _continued(stored: Config, overrides: Sequence[str]) -> Config:
     config = from_plain(plain)
     check(config)
     return fix_machine_values(config, usable_cores())
+
+
+def _on_its_device(stored: Config) -> Config:
+    """A stored configuration that says what was taken, as an earlier version's does not: it had the processor alone."""
+    cluster = stored.cluster
+    if cluster.device != AUTO or cluster.device_taken is not None:
+        return stored
+    return dataclasses.replace(stored, cluster=dataclasses.replace(cluster, device_taken=CPU))
 
 
 def _release(plain: dict[str, Any], keys: Sequence[str], overrides: Sequence[str]) -> None:

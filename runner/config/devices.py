@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.config.schema import AUTO, Config, LocalCluster, server_processes, worker_processes
 from runner.engine.device import CPU, GPU
-from runner.errors import ResourceError
+from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import BFLOAT16_CAPABILITY, NO_CARDS, Found, discover
 
 PROCESSOR = "processor"
@@ -19,14 +19,19 @@ Look = Callable[[], Found]
 def take_devices(config: Config, look: Look = discover) -> LocalCluster:
     """The cluster of a configuration with what it left to the machine: the type of devices, and the card of each.
 
-    look: finds cards, and is called only where one may be wanted. Raises ResourceError where a card is asked for and
-    none can be used.
+    look: finds cards, and is called only where one may be wanted. Who names cards asks for them, whatever the device.
+    Raises ResourceError where a card is asked for and none can be used, ConfigError where one is named for a run that
+    began on the processor.
     """
     cluster: LocalCluster = config.cluster
     taken = cluster.device_taken or (CPU if cluster.device == CPU else None)
     if taken == CPU:
+        _require_no_cards(cluster)
         return replace(cluster, device_taken=CPU)
     found = look()
+    if taken is None and cluster.cards is not None:
+        _require_usable(found, cluster)
+        cluster = replace(cluster, device=GPU)
     if taken is None:
         taken = CPU if cluster.device == AUTO and found.obstacle else GPU
     cluster = replace(cluster, device_taken=taken)
@@ -37,22 +42,43 @@ def take_devices(config: Config, look: Look = discover) -> LocalCluster:
     return cluster
 
 
+def _require_no_cards(cluster: LocalCluster) -> None:
+    if cluster.cards is not None:
+        raise ConfigError(
+            f"cluster.cards={cluster.cards}: there is no card in a run on the processor, where this one began; use "
+            "cluster.device=gpu, or cluster.cards=null"
+        )
+
+
+def _require_usable(found: Found, cluster: LocalCluster) -> None:
+    if found.obstacle and cluster.device == AUTO:
+        raise ResourceError(
+            f"cluster.cards={cluster.cards}: expected a card that can be used, but {found.obstacle}. `runner doctor` "
+            "says what is there; cluster.cards=null leaves it to cluster.device=auto"
+        )
+
+
 def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
     """A stored configuration as this machine can compute it, and what is other than it was, "" where nothing is.
 
-    Where ``auto`` had taken a card and there is none, the processor is taken, and the text says so. Raises
-    ResourceError for a card that was asked for.
+    Where ``auto`` had taken a card and there is none, the processor is taken, and the text says so; where there are
+    fewer cards than it had taken, they are dealt anew. Raises ResourceError for a card that was asked for.
     """
     found = look_at(config.cluster, look)
-    if config.cluster.device_taken != GPU or config.cluster.device != AUTO or not found.obstacle:
-        require_devices(config, found)
-        return config, ""
-    cluster = take_devices(_released(config), lambda: found)
-    return replace(config, cluster=cluster), f"it computed on a card, and here the processor does: {found.obstacle}"
+    by_auto = config.cluster.device_taken == GPU and config.cluster.device == AUTO
+    if by_auto and found.obstacle:
+        elsewhere = _with_devices(config, found, device_taken=None, cards=None)
+        return elsewhere, f"it computed on a card, and here the processor does: {found.obstacle}"
+    if by_auto and _absent_cards(config.cluster, found):
+        return _with_devices(config, found, cards=None), ""
+    require_devices(config, found)
+    return config, ""
 
 
-def _released(config: Config) -> Config:
-    return replace(config, cluster=replace(config.cluster, device_taken=None, cards=None))
+def _with_devices(config: Config, found: Found, **released: None) -> Config:
+    """The configuration with keys of its cluster released and filled in anew."""
+    config = replace(config, cluster=replace(config.cluster, **released))
+    return replace(config, cluster=take_devices(config, lambda: found))
 
 
 def look_at(cluster: LocalCluster, look: Look = discover) -> Found:
@@ -77,12 +103,11 @@ def require_devices(config: Config, found: Found) -> None:
             f"cluster.device={cluster.device}{begun}: expected a card that can be used, but {found.obstacle}. "
             "`runner doctor` says what is there; cluster.device=cpu computes without a card, to other bits"
         )
-    numbers = [card.number for card in found.cards]
-    absent = sorted(set(cluster.cards or ()) - set(numbers))
-    if absent:
+    if absent := _absent_cards(cluster, found):
         raise ResourceError(
             f"cluster.cards={cluster.cards}: there is no card {', '.join(map(str, absent))}; expected numbers of "
-            f"{', '.join(f'{card.number} ({card.name})' for card in found.cards)}. Several workers may have one card"
+            f"{', '.join(f'{card.number} ({card.name})' for card in found.cards)}. Several workers may have one card; "
+            "cluster.cards=null takes those that are there in turn"
         )
     slow = [card for card in found.cards if card.number in (cluster.cards or ()) and not _has_bfloat16(card.capability)]
     if config.precision == "bfloat16" and slow:
@@ -90,6 +115,10 @@ def require_devices(config: Config, found: Found) -> None:
             f"precision=bfloat16: {slow[0]} does not multiply bfloat16, which begins with compute capability "
             f"{BFLOAT16_CAPABILITY / 10:.1f}; use precision=float32, other cluster.cards, or cluster.device=cpu"
         )
+
+
+def _absent_cards(cluster: LocalCluster, found: Found) -> list[int]:
+    return sorted(set(cluster.cards or ()) - {card.number for card in found.cards})
 
 
 def _has_bfloat16(capability: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.config.schema import Config
@@ -21,8 +21,9 @@ _NOT_DECISIVE = {
     "train": ("log_every",),
     "data": ("cache_dir", "max_bytes"),
     "checkpoint": ("keep", "keep_best"),
+    "cluster": ("device",),
 }
-"""Keys that decide neither a value nor an order."""
+"""Keys that decide neither a value nor an order. On which device a run computes, device_taken says."""
 
 
 def outcome_hash(config: Config) -> str:
@@ -43,11 +44,14 @@ def outcome_hash(config: Config) -> str:
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Keys by which runs of two plain configurations may come to other values or go in another order, with dots.
 
-    Of a section with another ``name`` it is the section alone. All of the cluster counts: its speeds order what races.
+    Of a section with another ``name`` it is the section alone. All of the cluster counts, as its speeds order what
+    races, but for what cards would do where neither run has one.
     """
     keys: list[str] = []
+    on_cards = any((plain.get("cluster") or {}).get("device_taken") == GPU for plain in (first, second))
     for section in (*_SECTIONS, *_START, "cluster"):
-        one, other = (_decisive(section, plain.get(section)) for plain in (first, second))
+        left_out = _OF_CARDS if section == "cluster" and not on_cards else ()
+        one, other = (_decisive(section, plain.get(section), left_out) for plain in (first, second))
         if one == other:
             continue
         if isinstance(one, Mapping) and isinstance(other, Mapping) and one.get("name") == other.get("name"):
@@ -57,8 +61,9 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
     return keys
 
 
-def _decisive(section: str, value: Any) -> Any:
-    left_out = _NOT_DECISIVE.get(section, ())
+def _decisive(section: str, value: Any, more: Iterable[str] = ()) -> Any:
+    """What counts of a section. more: keys that do not, beside those that never do."""
+    left_out = {*_NOT_DECISIVE.get(section, ()), *more}
     if not isinstance(value, Mapping):
         return value
     return {key: each for key, each in value.items() if key not in left_out}

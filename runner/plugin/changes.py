@@ -38,8 +38,15 @@ def changed_plugins(recorded: Mapping[str, str]) -> Iterator[ChangedPlugin]:
             yield ChangedPlugin(reference, before, PLUGINS[given_as], given_as)
 
 
-def plugin_notes(recorded: Mapping[str, str]) -> Iterator[str]:
-    """What a user should know of the plugins of this process, which are not changed but others than ``recorded``."""
+def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
+    """What a user should know of the plugins of this process, which are not changed but others than ``recorded``.
+
+    recorded: None where it is not known which there were.
+    """
+    if recorded is None:
+        if PLUGINS:
+            yield f"the run did not keep which plugins it had: not compared with {', '.join(PLUGINS)}"
+        return
     known = {_given_as(reference, before, recorded): reference for reference, before in recorded.items()}
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)

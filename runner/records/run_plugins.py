@@ -16,22 +16,20 @@ _MAX_BYTES = 1 << 20
 
 
 def write_plugins(run_dir: Path, plugins: Mapping[str, str]) -> None:
-    """Keep reference -> SHA-256 of its source; no file where there are none. Raises OSError where it cannot."""
-    path = run_dir / PLUGINS_FILE
-    if plugins:
-        replace_durably(path, (json.dumps(dict(plugins), indent=1) + "\n").encode())
-    else:
-        path.unlink(missing_ok=True)
+    """Keep reference -> SHA-256 of its source, also that there are none. Raises OSError where it cannot."""
+    replace_durably(run_dir / PLUGINS_FILE, (json.dumps(dict(plugins), indent=1) + "\n").encode())
 
 
-def read_plugins(run_dir: Path) -> dict[str, str]:
-    """Return what :func:`write_plugins` kept, or else what the summary says; nothing where neither is there.
+def read_plugins(run_dir: Path) -> dict[str, str] | None:
+    """Return what :func:`write_plugins` kept, or else what the summary says; None where neither is there.
+
+    So an earlier version left a run that was killed, whatever plugins it had.
 
     Raises DataError for a damaged file.
     """
     path, summary_json = run_dir / PLUGINS_FILE, run_dir / SUMMARY_FILE
     if not path.exists():
-        return Summary.read(summary_json).plugins if summary_json.is_file() else {}
+        return Summary.read(summary_json).plugins if summary_json.is_file() else None
     try:
         found = json.loads(read_regular(path, _MAX_BYTES))
     except (ValueError, RecursionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 
 from runner.config.devices import PROCESSOR, device_texts, reason
@@ -54,6 +55,8 @@ def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summar
     # A card that lies idle is no small matter.
     idle = found.cards and cluster.device == AUTO and cluster.device_taken != GPU
     log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
+    for key in _unheeded(cluster):
+        log.warning("%s changes nothing: no card was taken", key)
     libraries = found.libraries if cluster.device_taken == GPU else ()
     used = {library.name: library.version for library in libraries if library.version}
     missing = {library.name: str(library) for library in libraries if library.fast and not library.version}
@@ -62,6 +65,15 @@ def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summar
     return replace(
         draft, devices=texts, device_reason=why, versions={**draft.versions, **used}, kernels_missing=missing
     )
+
+
+def _unheeded(cluster: LocalCluster) -> Iterator[str]:
+    """What is asked of cards where none was taken."""
+    if cluster.device_taken != GPU:
+        if cluster.tf32:
+            yield "cluster.tf32=true"
+        if cluster.server_device == GPU:
+            yield "cluster.server_device=gpu"
 
 
 def cards_of(config: LocalCluster, workers: int, servers: int) -> Cards | None:
@@ -96,12 +108,21 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
 
 
 def require_kernels(program: Program, cluster: Cluster, registry: Registry) -> None:
-    """Raise ConfigError for a node that would be on a card and has no kernel for one: a plugin's, as a rule."""
+    """Raise ConfigError for a node that no device fits, or that would be on a card and has no kernel for one.
+
+    Either is a plugin's, as a rule.
+    """
     types = {
         constraint: {d.type for d in cluster.devices if DeviceName.parse(d.name).matches(DeviceName.parse(constraint))}
         for constraint in {node.device for node in program.graph}
     }
     for node in program.graph:
+        if not types[node.device]:
+            raise ConfigError(
+                f"cluster.device=gpu: node {node.name!r} is to be on {node.device!r}, and the cluster has "
+                f"{', '.join(device.name for device in cluster.devices)}: a strategy names worker_task(k) or "
+                "server_task(k), of whichever type that is; cluster.device=cpu has processors alone"
+            )
         by_kernel = op_table.lookup(node.op).executed_by == "kernel"
         if by_kernel and types[node.device] == {GPU} and GPU not in registry.device_types(node.op):
             raise ConfigError(

@@ -70,7 +70,7 @@ def settle(strategy: ModelParallel, program: Program, cluster: Cluster, kept: Pa
     seconds = _seconds_of_nodes(strategy.costs if kept is None else None, program, cluster)
     stored = kept if kept is not None or strategy.placement is None else Path(strategy.placement)
     if stored is not None:
-        layers = {layer: task_of(device) for layer, device in read_layers(stored).items()}
+        layers = {layer: _task_named(device) for layer, device in read_layers(stored).items()}
         _expect_fit(stored, layers, program, cluster)
         program = replace(program, graph=colocate_layers(program.graph, layers))
     placed = place_program(program, cluster, kernels_for(cluster.devices), seconds)
@@ -127,6 +127,14 @@ def read_layers(path: Path) -> dict[str, str]:
             "from names of layers to devices"
         )
     return layers
+
+
+def _task_named(device: str) -> str:
+    """The task of a device, or the text as it is where it names none: no device of a cluster is called so."""
+    try:
+        return task_of(device)
+    except ValueError:
+        return device
 
 
 def _expect_fit(path: Path, stored: Mapping[str, str], program: Program, cluster: Cluster) -> None:

@@ -30,7 +30,7 @@ def require_same_plugins(run_dir: Path) -> list[str]:
     Returns what is to be told of plugins that are on one side only.
     """
     recorded = read_plugins(run_dir)
-    if changed := list(changed_plugins(recorded)):
+    if changed := list(changed_plugins(recorded or {})):
         raise ConfigError(
             f"resume={run_dir}: {'; '.join(map(str, changed))}. Start it anew, or go on with the plugin as it was"
         )

@@ -6,12 +6,16 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from runner.commands.repetition import repetition_here, repetition_of
 from runner.config.check import check
-from runner.config.configuration import dump, fix_machine_values
+from runner.config.configuration import dump, fix_machine_values, to_plain
 from runner.config.hydra_app import compose
+from runner.engine.graph import Graph
+from runner.engine.program import OneProcess, Program
 from runner.records.stored_run import StoredRun
+from runner.training.devices import in_one_process
 from tests.cards import NO_DRIVER, card, machine
 from tests.small_runs import SMALL, small_config
 
@@ -54,6 +58,16 @@ def test_where_the_cards_of_a_run_are_gone_the_processor_repeats_it_and_nothing_
     assert again == repetition_of(config, stored(tmp_path))
 
 
+def test_on_a_machine_with_fewer_cards_the_record_is_replayed_on_those(tmp_path: Path) -> None:
+    (tmp_path / "endings-1.jsonl").touch()
+    two = machine(card(0), card(1))
+    config = fix_machine_values(compose([*SMALL, "parallelism=async_data"]).config(), 1, lambda: two)
+    (tmp_path / "config-1.yaml").write_text(dump(config))
+    found = repetition_here(config, stored(tmp_path), lambda: machine(card()))
+    assert (config.cluster.cards, found.config.cluster.cards, found.doubt) == ([0, 1], [0, 0], "")
+    assert found.replayed == tmp_path / "endings-1.jsonl"
+
+
 @pytest.mark.parametrize(
     ("overrides", "record", "starts"),
     [
@@ -70,6 +84,14 @@ def test_where_workers_raced_the_record_is_replayed(
     assert found.config.parallelism.replay == str(tmp_path / record)
     check(found.config)
     assert found.config.cluster.emulate == (record == "contributors.jsonl")
+
+
+def test_replicas_that_had_processes_of_their_own_are_replayed_in_one(tmp_path: Path) -> None:
+    (tmp_path / "endings-1.jsonl").touch()
+    config = small_config("parallelism=async_data", "cluster.one_process=false")
+    again = repetition_of(config, stored(tmp_path)).config
+    together = Program(Graph(()), {}, {}, workers=2, one_process=OneProcess(replay=again.parallelism.replay))
+    assert in_one_process(again.cluster, together, "async_data") is together
 
 
 @pytest.mark.parametrize(
@@ -123,6 +145,24 @@ def test_what_decides_nothing_may_change_on_the_way(tmp_path: Path) -> None:
     (tmp_path / "config-1.yaml").write_text(dump(small_config(*BACKUPS, "checkpoint.keep=9", "trace=true")))
     found = repetition_of(small_config(*BACKUPS), stored(tmp_path, starts=2))
     assert (found.replayed, found.doubt) == (tmp_path / "contributors.jsonl", "")
+
+
+def test_keys_that_an_earlier_version_did_not_have_did_not_change_on_the_way(tmp_path: Path) -> None:
+    (tmp_path / "contributors.jsonl").touch()
+    config = small_config(*BACKUPS)
+    earlier = to_plain(config)
+    for key in ("device", "device_taken", "server_device", "cards", "one_process", "tf32"):
+        del earlier["cluster"][key]
+    del earlier["cluster"]["stragglers"]["sigma"], earlier["train"]["min_delta"], earlier["init_from"]
+    (tmp_path / "config-1.yaml").write_text(yaml.safe_dump(earlier))
+    assert repetition_of(config, stored(tmp_path, starts=2)).doubt == ""
+    rounded = fix_machine_values(small_config(*BACKUPS, "cluster.tf32=true"), 1, lambda: NO_DRIVER)
+    assert repetition_of(rounded, stored(tmp_path, starts=2)).doubt == "", "no card was there to round"
+    here = machine(card())
+    on_card = fix_machine_values(compose([*SMALL, *BACKUPS, "cluster.tf32=true"]).config(), 1, lambda: here)
+    (tmp_path / "config-1.yaml").write_text(yaml.safe_dump(earlier | {"model": to_plain(on_card)["model"]}))
+    doubt = repetition_of(on_card, stored(tmp_path, starts=2)).doubt
+    assert "config-1.yaml has other cluster.cards, cluster.tf32, cluster.device_taken. All" in doubt
 
 
 def test_every_configuration_of_the_way_is_named_in_order(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import pytest
 from runner.cli import main
 from runner.commands.rerun import verdict
 from runner.config.configuration import dump
+from runner.plugin.installing import PLUGINS
 from runner.records.run_directory import RunDirectory
+from runner.records.run_plugins import write_plugins
 from runner.records.stored_run import StoredRun, read_run
 from runner.records.summary import Summary
 from tests.small_runs import small_config
@@ -71,6 +73,16 @@ def test_a_run_without_weights_is_repeated_and_not_compared(run: StoredRun, caps
     out, err = capsys.readouterr()
     assert f"run {run.run_id} was interrupted: it has no weights_sha256 to compare with\n" in err
     assert out.endswith(f"not compared: run {run.run_id} has no weights_sha256\n")
+
+
+def test_plugins_of_a_run_that_was_killed_are_compared(
+    run: StoredRun, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (run.path / "summary.json").unlink()  # as a kill leaves it
+    write_plugins(run.path, {"pack.m": "a" * 64})
+    monkeypatch.setitem(PLUGINS, "pack.m", "b" * 64)
+    main(["rerun", str(run.path), "--output", "second"])
+    assert f"plugin pack.m was changed: its SHA-256 was {'a' * 64}, and is {'b' * 64}\n" in capsys.readouterr().err
 
 
 def test_a_run_that_was_started_elsewhere_is_said_to_be(

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import yaml
 
 import runner
 from runner.cli import main
@@ -101,6 +102,26 @@ def test_a_run_of_a_card_goes_on_without_one_only_if_told_to(
     assert main([f"resume={stored}", "cluster.device=cpu"]) == 0
     cluster = fake_life.only.config.cluster
     assert (cluster.device, cluster.device_taken, cluster.cards) == ("cpu", "cpu", None)
+
+
+def test_a_run_of_an_earlier_version_stays_on_the_processor_unless_it_is_told_otherwise(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+):
+    here = machine(card(0), card(1))
+    monkeypatch.setattr(resume, "fix_machine_values", lambda config, cores: fix_machine_values(config, 2, lambda: here))
+    plain = yaml.safe_load((stored / "config.yaml").read_text())
+    for key in ("device", "device_taken", "server_device", "cards", "one_process", "tf32"):
+        del plain["cluster"][key]  # which that version did not have
+    (stored / "config.yaml").write_text(yaml.safe_dump(plain))
+    earlier = load_stored(stored / "config.yaml")
+
+    def goes_on(*overrides: str) -> tuple[str | None, list[int] | None]:
+        cluster = resume._continued(earlier, overrides).cluster
+        return cluster.device_taken, cluster.cards
+
+    assert goes_on("train.steps=9") == goes_on("parallelism.workers=3") == ("cpu", None)
+    assert goes_on("cluster.device=auto") == goes_on("cluster=local") == ("gpu", [0, 1])
+    assert goes_on("cluster.device=gpu", "cluster.cards=[1,1]") == ("gpu", [1, 1])
 
 
 def test_another_strategy_shares_the_cards_out_anew(stored: Path, monkeypatch: pytest.MonkeyPatch):

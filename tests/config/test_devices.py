@@ -75,6 +75,22 @@ def test_cards_may_be_shared_and_have_to_be_there() -> None:
         taken(here, "cluster.cards=[0,2]")
 
 
+def test_cards_that_are_named_are_asked_for() -> None:
+    cluster = taken(machine(card(0), card(1)), "cluster.cards=[1,1]")
+    assert (cluster.device, cluster.device_taken, cluster.cards) == ("gpu", "gpu", [1, 1])
+    with pytest.raises(ResourceError) as refusal:
+        taken(NO_DRIVER, "cluster.cards=[1,1]")
+    assert str(refusal.value) == (
+        "cluster.cards=[1, 1]: expected a card that can be used, but there is no NVIDIA driver: no libcuda. "
+        "`runner doctor` says what is there; cluster.cards=null leaves it to cluster.device=auto"
+    )
+    stored = taken(NO_DRIVER)
+    with pytest.raises(
+        ConfigError, match=r"cards=\[0, 0\]: .* on the processor, .*; use cluster\.device=gpu, or cluster\.cards=null"
+    ):
+        take_devices(replace(asked(), cluster=replace(stored, cards=[0, 0])), lambda: machine(card()))
+
+
 def test_servers_are_on_the_processor_unless_they_are_to_be_on_cards() -> None:
     here = machine(card(0), card(1), card(2))
     assert take_devices(compose([*SERVED]).config(), lambda: here).cards == [0, 1]
@@ -156,9 +172,18 @@ def test_a_rerun_elsewhere_takes_what_is_there_and_says_so() -> None:
     wanted = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(card()))
     with pytest.raises(ResourceError, match=r"cluster\.device=gpu: expected a card"):
         retake_devices(wanted, lambda: NO_DRIVER)
-    fewer = replace(stored, cluster=replace(stored.cluster, cards=[0, 1]))
-    with pytest.raises(ResourceError, match="there is no card 1"):
-        retake_devices(fewer, lambda: machine(card()))
+
+
+def test_cards_that_nobody_named_are_dealt_anew_where_there_are_fewer() -> None:
+    two, one = machine(card(0), card(1)), machine(card(0))
+    stored = fix_machine_values(asked(), 4, lambda: two)
+    here, other = retake_devices(stored, lambda: one)
+    assert (here.cluster.device_taken, here.cluster.cards, other) == ("gpu", [0, 0], "")
+    named = fix_machine_values(asked("cluster.cards=[0,1]"), 4, lambda: two)
+    told = r"there is no card 1; .* Several workers may have one card; cluster\.cards=null takes those that are there"
+    for config, action in ((named, retake_devices), (stored, take_devices)):
+        with pytest.raises(ResourceError, match=told):
+            action(config, lambda: one)
 
 
 def test_records_of_cards_and_of_the_processor_do_not_stand_for_each_other() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.plugin.loading import locate
+from runner.records.run_plugins import read_plugins
 from tests.integration.command import Command, run_command, summary_of
 from tests.plugin_tables import EXAMPLES
 
@@ -87,4 +88,4 @@ def test_a_run_that_was_killed_knows_its_plugins(folder: Path) -> None:
     (folder / "run" / "summary.json").unlink()  # as a kill leaves it
     without = run_command(folder, "resume=run", "train.steps=3")
     assert f"plugin {folder / 'swish.py'}, which the run had, is not given" in without.errors
-    assert not (folder / "run" / "plugins.json").exists(), "the newest start had none"
+    assert read_plugins(folder / "run") == {}, "the newest start had none"

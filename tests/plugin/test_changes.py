@@ -13,6 +13,8 @@ A, B = "a" * 64, "b" * 64
 @pytest.mark.parametrize(
     ("recorded", "now", "changed", "notes"),
     [
+        (None, {}, [], []),
+        (None, {"pack.m": A}, [], ["the run did not keep which plugins it had: not compared with pack.m"]),
         ({"/x/m.py": A, "pack.m": B}, {"/x/m.py": A, "pack.m": B}, [], []),
         ({"pack.m": A}, {"pack.m": B}, [f"plugin pack.m was changed: its SHA-256 was {A}, and is {B}"], []),
         ({"/x/m.py": A}, {"/y/m.py": A}, [], ["plugin /x/m.py is now /y/m.py"]),
@@ -34,12 +36,12 @@ A, B = "a" * 64, "b" * 64
 )
 def test_what_became_of_plugins_is_told(
     monkeypatch: pytest.MonkeyPatch,
-    recorded: dict[str, str],
+    recorded: dict[str, str] | None,
     now: dict[str, str],
     changed: list[str],
     notes: list[str],
 ) -> None:
     for reference, sha256 in now.items():
         monkeypatch.setitem(PLUGINS, reference, sha256)
-    assert [str(each) for each in changed_plugins(recorded)] == changed
+    assert [str(each) for each in changed_plugins(recorded or {})] == changed
     assert list(plugin_notes(recorded)) == notes

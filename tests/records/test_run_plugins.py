@@ -7,15 +7,20 @@ from pathlib import Path
 import pytest
 
 from runner.errors import DataError
+from runner.records.run_directory import SUMMARY_FILE
 from runner.records.run_plugins import PLUGINS_FILE, read_plugins, write_plugins
+from runner.records.summary import Summary
 
 
-def test_what_is_written_is_read_and_nothing_leaves_no_file(tmp_path: Path) -> None:
-    assert read_plugins(tmp_path) == {}
+def test_what_is_written_is_read_and_no_plugins_are_not_the_same_as_none_kept(tmp_path: Path) -> None:
+    assert read_plugins(tmp_path) is None
     write_plugins(tmp_path, {"/x/m.py": "a" * 64})
     assert read_plugins(tmp_path) == {"/x/m.py": "a" * 64}
     write_plugins(tmp_path, {})
-    assert list(tmp_path.iterdir()) == []
+    assert read_plugins(tmp_path) == {}
+    (tmp_path / PLUGINS_FILE).unlink()
+    Summary("0123", "failed", "", "", "", 1, {}, "", "", plugins={"pack.m": "b" * 64}).write(tmp_path / SUMMARY_FILE)
+    assert read_plugins(tmp_path) == {"pack.m": "b" * 64}, "as an earlier version kept them"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"m": 3}'])

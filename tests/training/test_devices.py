@@ -14,6 +14,7 @@ from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from runner.engine.device import CARD_LATENCY_S, CARD_LINK_BYTES_PER_S, Cluster, local_cluster, task_of
+from runner.engine.graph import Graph
 from runner.engine.plan import DevicePlan
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import INSTALL, Found, Library
@@ -146,6 +147,18 @@ def test_an_op_without_a_kernel_for_cards_is_named() -> None:
     require_kernels(program, local_cluster(2, servers=2), Registry())
 
 
+def test_a_strategy_that_names_processors_is_told_how_to_leave_the_type_open() -> None:
+    program = placed(NO_DRIVER, *STRATEGIES["sync_data"]).program
+    fixed = Graph({node.name: replace(node, device=f"{task_of(node.device)}/device:cpu:0") for node in program.graph})
+    on_cards = cluster_of(config_on(machine(card()), *STRATEGIES["sync_data"]).cluster, program)
+    with pytest.raises(
+        ConfigError,
+        match=r"node '.*' is to be on '/job:worker/task:\d/device:cpu:0', .* has /job:worker/task:0/device:gpu:0, .*: "
+        r"a strategy names worker_task\(k\) or server_task\(k\), .*; cluster\.device=cpu has processors alone",
+    ):
+        require_kernels(replace(program, graph=fixed), on_cards, Registry())
+
+
 @pytest.mark.usefixtures("card_kernels")
 def test_steps_are_compared_on_the_same_devices() -> None:
     experiment = placed(machine(card(0), card(1)), *STRATEGIES["model"])
@@ -214,6 +227,19 @@ def test_a_card_that_lies_idle_is_warned_of(
     assert told.devices == {"/job:worker/task:0/device:cpu:0": "processor"}
     assert told.versions == DRAFT.versions
     assert caplog.records[-1].levelno == level
+
+
+def test_keys_that_only_cards_heed_are_warned_of_where_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    def warnings(*overrides: str) -> list[str]:
+        caplog.clear()
+        tell_devices(placed(NO_DRIVER, *STRATEGIES["servers"], *overrides), NO_DRIVER, DRAFT)
+        return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+    assert warnings() == warnings("cluster.device=cpu") == []
+    assert warnings("cluster.tf32=true", "cluster.server_device=gpu") == [
+        "cluster.tf32=true changes nothing: no card was taken",
+        "cluster.server_device=gpu changes nothing: no card was taken",
+    ]
 
 
 @pytest.mark.usefixtures("card_kernels")

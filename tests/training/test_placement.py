@@ -99,6 +99,10 @@ def elsewhere(document: dict[str, Any]) -> None:
     document["layers"]["fc1"] = worker_device(3)
 
 
+def misspelt(document: dict[str, Any]) -> None:
+    document["layers"]["fc1"] = "worker 0"
+
+
 def newer(document: dict[str, Any]) -> None:
     document["version"] = 2
 
@@ -113,6 +117,7 @@ def numbered(document: dict[str, Any]) -> None:
         (lacking, "does not fit: it lacks the layers fc2. The layers are flatten, fc1, relu1, fc2, loss; the devices"),
         (unknown, "does not fit: it places unknown layers fc9."),
         (elsewhere, f"does not fit: it names unknown devices {worker_task(3)}."),
+        (misspelt, "does not fit: it names unknown devices worker 0. The layers are flatten, fc1, relu1, fc2, loss"),
         (newer, "expected the placement.json of a run: version 1, and layers, a map from names of layers to devices"),
         (numbered, "expected the placement.json of a run: version 1"),
     ],
