@@ -201,6 +201,12 @@ def _sweep(arguments: Sequence[str]) -> int:
     return sweep_main(arguments)
 
 
+def _sync(arguments: Sequence[str]) -> int:
+    from runner.commands.sync import main as sync_main
+
+    return sync_main(arguments)
+
+
 def _worker(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="runner worker", description="One worker of a run (internal).")
     parser.add_argument("--address", required=True, help="where the master listens")
@@ -233,6 +239,9 @@ VERBS: dict[str, Verb] = {
     ),
     "data": Verb("list the datasets, or fetch one into the cache", _data),
     "ui": Verb("show the recorded runs in the browser (MLflow, on this machine only)", _ui, plugins=False),
+    "sync": Verb(
+        "bring records that runs left in their directories (DIR...) to the tracking store", _sync, plugins=False
+    ),
     "doctor": Verb("what this machine and installation offer, and what they lack", _doctor, plugins=False),
     "new": Verb(
         "write a starting point for a model, optimizer, dataset, strategy or op of your own", _new, plugins=False

@@ -62,6 +62,7 @@ MAY_IMPORT = {
     "records": "errors files engine tracking cores memory redaction",
     "records.decisions": "files",
     "records.data_facts": "data errors files",
+    "records.late_tracking": "records.run_directory tracking config.safe_yaml errors",
     # What a file of the user's adds to the tables.
     "plugin": "models optimizers strategies data engine kernels.registry errors",
     # The configuration is the dataclasses of the rooms it configures.
@@ -77,8 +78,8 @@ MAY_IMPORT = {
     " files signals cleanup processor memory redaction sweep.place kernels.gpu.discovery kernels.gpu.driver"
     " kernels.registry",
     # Commands.
-    "sweep": "config config.configuration config.hydra_app sweep.launcher sweep.place console records files errors"
-    " redaction",
+    "sweep": "config config.configuration config.hydra_app sweep.launcher sweep.place console records tracking files"
+    " errors redaction",
     "sweep.place": "",
     "sweep.launcher": "errors",
     "commands": "training sweep config config.configuration config.hydra_app config.hydra_frozen"

@@ -197,6 +197,19 @@ class RunDirectory:
         return self.path / "workers"
 
 
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep the run in a directory from being started, while something is done for it after its end.
+
+    Raises DirectoryInUseError when another process holds it, OSError.
+    """
+    lock = _take_lock(path)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 def run_and_starts(path: Path) -> tuple[str, int]:
     """Return the run_id of the run a directory holds, and how many times that was started.
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from runner.config.configuration import load_stored
 from runner.config.monitor import Monitor, monitor_of
 from runner.config.schema import Config
+from runner.records.late_tracking import bring_over, late_runs
 from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, Outcome, read_outcome
 from runner.sweep.plan import FROZEN_FILE, Plan
 from runner.sweep.repetition import repetition_table, repetitions
 from runner.sweep.table import SweepTable, sweep_table
+from runner.tracking.replay import Replay
 
 TABLE_FILE = "jobs.csv"
 SEEDS_FILE = "seeds.csv"
@@ -42,6 +44,7 @@ def frozen_config(plan: Plan, directory: Path) -> Config | None:
 def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool) -> int:
     """Print and store the tables, end the sweep's tracking record, return its exit code: 0 if all jobs finished.
 
+    Before the record ends, what jobs could not record in time is brought over, of those that are not running.
     config: of one of the jobs; None where none could be composed, so that nothing was recorded.
     """
     monitor = _monitor(config)
@@ -49,6 +52,7 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     files, description = _write(outcomes, monitor, directory)
     done = all(outcome.status == FINISHED for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
+    _bring_over(directory)
     if config is not None:
         config.tracking.finish_sweep(directory, status, files, description)
     if status != FINISHED:
@@ -56,6 +60,11 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
         what = f"sweep interrupted, {jobs}" if interrupted else jobs
         print(f"runner: {what}; see {directory}", file=sys.stderr)
     return 0 if done else FAILED_EXIT_CODE
+
+
+def _bring_over(directory: Path) -> None:
+    for line in bring_over(late_runs(directory), Replay()).lines([directory]):
+        print(f"runner: {line}", file=sys.stderr)
 
 
 def _monitor(config: Config | None) -> Monitor:

@@ -33,16 +33,16 @@ class MlflowStore:
     """The MLflow run of one experiment run, created on the first ``open`` and found again by every later one.
 
     Points are recognised by (key, step): what the store holds when it is opened is never written again, so
-    that a resumed run continues its curves without a repetition. Made when the run begins: that is the start
-    MLflow is told, however long it takes to reach the store.
+    that a resumed run continues its curves without a repetition. ``started_ms`` is the start MLflow is told, by
+    default that the store is made, however long it takes to reach it.
     """
 
-    def __init__(self, uri: str, experiment: str, run: RunInfo) -> None:
+    def __init__(self, uri: str, experiment: str, run: RunInfo, started_ms: int | None = None) -> None:
         self.run_id: str | None = None
         self._uri = uri
         self._experiment = experiment
         self._run = run
-        self._started_ms = round(time.time() * 1000)
+        self._started_ms = round(time.time() * 1000) if started_ms is None else started_ms
         self._client: Any = None
         self._params: dict[str, str] = {}
         self._known: dict[str, set[int]] = {}

@@ -1,5 +1,6 @@
 """The tracker that records in MLflow: its settings, and calls turned into records for the writer."""
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from runner.tracking.mlflow_client import resolve_uri
 from runner.tracking.mlflow_rules import flat_params, safe_tags
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.mlflow_sweep import finish_parent
+from runner.tracking.origin import Origin
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags
 from runner.tracking.spool import Spool
 from runner.tracking.system import SystemMonitor
@@ -28,7 +30,8 @@ class MlflowTracking:
     directory.
     system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
     queue_size: records held in memory before they go to the spool file.
-    finish_timeout_s: longest wait, at the end of a run, for the store to take what is pending.
+    finish_timeout_s: longest wait, at the end of a run, for the store to take what is pending; the rest is brought over
+    as the run's sweep ends, or by ``runner sync``.
     """
 
     name: str = "mlflow"
@@ -77,7 +80,10 @@ class MlflowTracker:
         """Begin or continue the record; MLflow is imported and the store reached on the writer's thread."""
         self._step = run.first_step
         self._spool.keep(lambda record: not _made_again(record, run.first_step))
-        store = MlflowStore(self._uri, self._settings.experiment, run)
+        origin = Origin.begun(self._uri, self._settings.experiment, run)
+        first = origin.run(run.run_dir)
+        run = dataclasses.replace(run, name=first.name, sweep_dir=first.sweep_dir, sweep_name=first.sweep_name)
+        store = MlflowStore(self._uri, self._settings.experiment, run, origin.started_ms)
         self._writer = BackgroundWriter(store, self._spool, queue_size=self._settings.queue_size)
         self.set_tags(run.tags)
         self._writer.start()

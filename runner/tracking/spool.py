@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from runner.tracking.records import Record, from_line, to_line
@@ -30,6 +32,16 @@ class Spool:
     def pending(self) -> bool:
         """Whether records wait."""
         return self._end > self._start
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the way from the spool to the store, after its present holder in whatever thread or process."""
+        with ExitStack() as stack:
+            # Where there can be no lock there can be no spool, for which another writer would come.
+            with suppress(OSError):
+                file = stack.enter_context(self.path.with_name(f".{self.path.name}.lock").open("a"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def append(self, records: Iterable[Record]) -> None:
         """Add records at the back; raises OSError, and then holds none of them."""

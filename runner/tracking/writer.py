@@ -21,7 +21,8 @@ from runner.tracking.spool import Spool
 
 _log = logging.getLogger(__name__)
 
-_BATCH_RECORDS = 500
+BATCH_RECORDS = 500
+"""Most records a store is given at once."""
 
 
 class StoreUnavailableError(Exception):
@@ -120,11 +121,11 @@ class BackgroundWriter:
 
     def _try_to_write(self) -> bool:
         try:
-            if not self._opened:
-                self._store.open()
-                self._opened = True
-            while self._write_next():
-                pass
+            # Once this writer is given up, another process, or a thread of this one, may write what it left.
+            with self._spool.lock():
+                self._open()
+                while self._write_next():
+                    pass
         except (StoreUnavailableError, OSError) as error:
             self._fall_back(error)
             return False
@@ -133,12 +134,17 @@ class BackgroundWriter:
         self._failures, self._error = 0, None
         return True
 
+    def _open(self) -> None:
+        if not self._opened and not self._abandoned:
+            self._store.open()
+            self._opened = True
+
     def _write_next(self) -> bool:
         """Write the oldest records; return whether there were any."""
         with self._lock:
             if self._abandoned:
                 return False
-            self._in_flight = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH_RECORDS))]
+            self._in_flight = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH_RECORDS))]
         if self._in_flight:
             self._store.write(self._in_flight)
             with self._lock:
@@ -146,7 +152,7 @@ class BackgroundWriter:
             return True
         if not self._spool.pending:
             return False
-        records, position = self._spool.head(_BATCH_RECORDS)
+        records, position = self._spool.head(BATCH_RECORDS)
         self._store.write(records)
         with self._lock:
             if not self._abandoned:
@@ -184,9 +190,10 @@ class BackgroundWriter:
             no_answer = "the store did not answer in time" if self._abandoned else "the writer failed"
             _log.warning(
                 "the tracking record of this run is incomplete (%s): the rest waits in %s "
-                "and is written when the run is resumed",
+                "and is written by `runner sync %s`, at the end of its sweep, or when the run is resumed",
                 self._error or no_answer,
                 self._spool.path,
+                self._spool.path.parent,
             )
         if self._lost:
             _log.error("%d tracking records were lost", self._lost)

@@ -11,6 +11,7 @@ from runner.cli import main
 from runner.errors import DirectoryInUseError, Interrupted, NumericError
 from runner.records.summary import Failure, Summary
 from runner.sweep.place import SweepPlace
+from runner.tracking.replay import Replay
 from tests.fake_life import Call, FakeLife, summary_of
 
 Capture = pytest.CaptureFixture[str]
@@ -141,6 +142,25 @@ def test_the_tracking_record_of_the_sweep_is_ended(fake_life: FakeLife, folder: 
     ]
     assert ended[0][3].splitlines()[-1] == "| none | 1 | 0.1000 |  | finished |"
     assert (folder / "sweep" / "jobs.md").read_text() == ended[0][3] + "\n"
+
+
+def test_what_jobs_could_not_record_in_time_is_brought_over_before_the_record_of_the_sweep_ends(
+    fake_life: FakeLife, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    def leave_records(call: Call) -> None:
+        call.run_dir.mkdir(exist_ok=True)
+        (call.run_dir / "config.yaml").write_text("{}")
+        (call.run_dir / "tracking-spool.jsonl").write_text("")
+
+    happened: list[str] = []
+    monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri: happened.append(run_dir.name) or 3)
+    monkeypatch.setattr("runner.tracking.NoTracking.finish_sweep", lambda self, *arguments: happened.append("end"))
+    fake_life.act = leave_records
+    assert main([*SWEEP, "seed=1,2"]) == 0
+    assert happened == ["0", "1", "end"]
+    assert "runner: brought over to the tracking store: 6 records of 2 runs\n" in capsys.readouterr().err
+    assert main(["sweep", "resume", "sweep"]) == 0
+    assert happened == ["0", "1", "end"] * 2, "also when nothing is left to do"
 
 
 def test_a_directory_that_holds_a_sweep_is_refused(fake_life: FakeLife, folder: Path, capsys: Capture):

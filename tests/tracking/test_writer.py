@@ -123,3 +123,15 @@ def test_a_disk_that_refuses_the_spool_costs_records_not_the_run(
     writer.finish(TIMEOUT_S)
     assert "tracking records are being lost" in caplog.text
     assert "5 tracking records were lost" in caplog.text
+
+
+def test_a_writer_that_was_given_up_does_not_reach_for_the_store_any_more(tmp_path: Path) -> None:
+    store = FakeStore()
+    writer, spool = _writer(store, tmp_path)
+    with Spool(spool).lock():
+        writer.start()
+        writer.put(Tags({"n": "1"}))
+        writer.finish(timeout_s=0.01)
+    writer._thread.join(TIMEOUT_S)
+    assert store.opens == 0
+    assert Spool(spool).head(None)[0] == [Tags({"n": "1"})]

@@ -1,0 +1,75 @@
+"""Tracking records that did not reach the store before their run ended, brought over from its directory."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runner.config import safe_yaml
+from runner.errors import DirectoryInUseError, RunnerError
+from runner.records.run_directory import CONFIG_FILE, held
+from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.replay import Replay
+from runner.tracking.writer import StoreUnavailableError
+
+
+@dataclass(frozen=True)
+class BroughtOver:
+    """What became of the records of some runs.
+
+    records: run directory -> how many of its records are in the store now. running: directories of runs that still
+    write their own. left: why records wait on -> in which directories.
+    """
+
+    records: dict[Path, int] = field(default_factory=dict)
+    running: list[Path] = field(default_factory=list)
+    left: dict[str, list[Path]] = field(default_factory=dict)
+
+    def lines(self, places: Iterable[Path]) -> Iterator[str]:
+        """For the terminal. places: arguments of ``runner sync`` that bring over the rest."""
+        if self.records:
+            records, runs = sum(self.records.values()), len(self.records)
+            yield f"brought over to the tracking store: {_counted(records, 'record')} of {_counted(runs, 'run')}"
+        if self.running:
+            yield f"left alone, still running: {_listed(self.running)}"
+        for why, directories in self.left.items():
+            runs_left = _counted(len(directories), "run")
+            yield f"warning: tracking records of {runs_left} wait on ({why}): {_listed(directories)}"
+        if self.left:
+            yield f"warning: bring them over with `runner sync {shlex.join(map(str, places))}`"
+
+
+def late_runs(directory: Path) -> list[Path]:
+    """Directories of the runs in and below ``directory`` that have records waiting."""
+    return sorted(spool.parent for spool in directory.rglob(SPOOL_FILE))
+
+
+def bring_over(runs: Iterable[Path], replay: Replay) -> BroughtOver:
+    """Write what waits in the directories of these runs to their stores; what fails for one run fails for it alone."""
+    outcome = BroughtOver()
+    for run_dir in runs:
+        try:
+            with held(run_dir):
+                outcome.records[run_dir] = replay.run(run_dir, _store_setting(run_dir))
+        except DirectoryInUseError:
+            outcome.running.append(run_dir)
+        except (StoreUnavailableError, OSError, ValueError, RunnerError) as error:
+            outcome.left.setdefault(str(error), []).append(run_dir)
+    return outcome
+
+
+def _store_setting(run_dir: Path) -> str | None:
+    """``tracking.uri`` of a run; nothing else of its configuration is needed, so no plugin of its is either."""
+    tracking = safe_yaml.load(run_dir / CONFIG_FILE).get("tracking")
+    uri = tracking.get("uri") if isinstance(tracking, dict) else None
+    return uri if isinstance(uri, str) else None
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
+def _listed(directories: Iterable[Path]) -> str:
+    return ", ".join(map(str, directories))

@@ -1,0 +1,115 @@
+"""How the record of a run began, in a file beside its spool: what another process needs to write the rest of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Self
+
+from runner.redaction import REDACTED, redact_text
+from runner.tracking.base import RunInfo
+from runner.tracking.mlflow_client import URI_VARIABLE, resolve_uri
+
+_log = logging.getLogger(__name__)
+
+ORIGIN_FILE = "tracking.json"
+_KINDS: dict[str, type | UnionType] = {"started_ms": int, "sweep_dir": str | None}
+"""Of the fields that are not text."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a run is recorded, and as what.
+
+    store: its address, without user and password. started_ms: when the run was first started, in milliseconds since
+    1970. The others are those of ``RunInfo``, likewise of the first start: a job of a sweep that goes on by itself
+    stays its job.
+    """
+
+    store: str
+    experiment: str
+    run_id: str
+    name: str
+    started_ms: int
+    sweep_dir: str | None = None
+    sweep_name: str = ""
+
+    @classmethod
+    def begun(cls, uri: str, experiment: str, run: RunInfo) -> Self:
+        """The origin of a run that starts now, or that of its first start; kept in its directory from then on.
+
+        A directory that cannot be written costs that other process its knowledge, not the run: it is said in the log.
+        """
+        path = run.run_dir / ORIGIN_FILE
+        origin = cls._earlier(path, run) or cls._of(run)
+        origin = dataclasses.replace(origin, store=redact_text(uri), experiment=experiment)
+        try:
+            origin._write(path)
+        except OSError as error:
+            _log.error("%s: %s; should records of this run be left over, only its resume writes them", path, error)
+        return origin
+
+    @classmethod
+    def read(cls, run_dir: Path) -> Self:
+        """The origin kept in a run's directory; raises ValueError where there is none or it is damaged."""
+        path = run_dir / ORIGIN_FILE
+        try:
+            origin = cls(**json.loads(path.read_text(encoding="utf-8")))
+            origin._require_kinds()
+            return origin
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(
+                f"{path} does not say how the run is recorded ({error}); `runner resume={run_dir}` writes its records"
+            ) from error
+
+    def run(self, run_dir: Path) -> RunInfo:
+        """The run it is the origin of, as a tracker is told of it."""
+        sweep_dir = None if self.sweep_dir is None else Path(self.sweep_dir)
+        return RunInfo(self.run_id, self.name, run_dir, sweep_dir=sweep_dir, sweep_name=self.sweep_name)
+
+    def address(self, uri: str | None, folder: Path) -> str:
+        """The address of the store, user and password included.
+
+        uri, folder: setting and directory by which ``resolve_uri`` is asked for them. Raises ValueError where the
+        address has such and they are not to be had.
+        """
+        if REDACTED not in self.store:
+            return resolve_uri(self.store, folder)
+        found = resolve_uri(uri, folder)
+        if redact_text(found) != self.store:
+            raise ValueError(
+                f"the run is recorded in {self.store}, expected that address with its user and password in the "
+                f"variable {URI_VARIABLE}"
+            )
+        return found
+
+    def _require_kinds(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, _KINDS.get(name, str)):
+                raise ValueError(f"{name} is {value!r}")
+
+    @classmethod
+    def _earlier(cls, path: Path, run: RunInfo) -> Self | None:
+        if not path.exists():
+            return None
+        try:
+            origin = cls.read(path.parent)
+        except ValueError as error:
+            _log.warning("%s", error)
+            return None
+        return origin if origin.run_id == run.run_id else None
+
+    @classmethod
+    def _of(cls, run: RunInfo) -> Self:
+        sweep_dir = None if run.sweep_dir is None else str(run.sweep_dir)
+        return cls("", "", run.run_id, run.name, round(time.time() * 1000), sweep_dir, run.sweep_name)
+
+    def _write(self, path: Path) -> None:
+        fresh = path.with_name(f"{path.name}.tmp")
+        fresh.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+        fresh.replace(path)

@@ -1,0 +1,59 @@
+"""Records that a run left in its spool when it ended, brought to the store by another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from runner.tracking.base import RunInfo
+from runner.tracking.mlflow_store import MlflowStore
+from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.origin import Origin
+from runner.tracking.spool import Spool
+from runner.tracking.writer import BATCH_RECORDS, Store, StoreUnavailableError
+
+
+class Replay:
+    """Brings over what runs left, one run after the other. A store that did not answer once is not asked again."""
+
+    def __init__(self, store: Callable[[str, str, RunInfo, int], Store] = MlflowStore) -> None:
+        """store: makes one of address, experiment, run and the time the run was started at."""
+        self._store = store
+        self._away: dict[str, str] = {}
+
+    def run(self, run_dir: Path, uri: str | None) -> int:
+        """Write what waits in the directory of a run, in order, and return how many records that was.
+
+        uri: the run's setting ``tracking.uri``. The caller sees to it that the run does not start meanwhile. Raises
+        StoreUnavailableError or OSError, and what was not written waits on; ValueError where it cannot be told how
+        the run is recorded.
+        """
+        origin = Origin.read(run_dir)
+        if origin.store in self._away:
+            raise StoreUnavailableError(self._away[origin.store])
+        store = self._store(origin.address(uri, Path.cwd()), origin.experiment, origin.run(run_dir), origin.started_ms)
+        spool = Spool(run_dir / SPOOL_FILE)
+        # To open a record takes its end from it, which only what waits would put back.
+        if not spool.pending:
+            return 0
+        # Where the run was in this process, the thread of its writer may still be at it.
+        with spool.lock():
+            self._open(store, origin.store)
+            return _write(store, spool)
+
+    def _open(self, store: Store, address: str) -> None:
+        try:
+            store.open()
+        except StoreUnavailableError as error:
+            self._away[address] = str(error)
+            raise
+
+
+def _write(store: Store, spool: Spool) -> int:
+    written = 0
+    while spool.pending:
+        records, position = spool.head(BATCH_RECORDS)
+        store.write(records)
+        spool.advance(position)
+        written += len(records)
+    return written

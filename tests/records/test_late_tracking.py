@@ -1,0 +1,95 @@
+"""Which runs have tracking records left, and what is said of those that are brought over and those that are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.records.late_tracking import BroughtOver, bring_over, late_runs
+from runner.records.run_directory import RunDirectory
+from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.replay import Replay
+from runner.tracking.writer import StoreUnavailableError
+
+
+class FakeReplay(Replay):
+    """Brings over three records of each run, but of those in ``failing``."""
+
+    def __init__(self, failing: dict[str, Exception] | None = None) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, str | None]] = []
+        self._failing = failing or {}
+
+    def run(self, run_dir: Path, uri: str | None) -> int:
+        self.asked.append((run_dir.name, uri))
+        if run_dir.name in self._failing:
+            raise self._failing[run_dir.name]
+        return 3
+
+
+def late_run(path: Path, configuration: str = "tracking: {uri: null}\n") -> Path:
+    path.mkdir(parents=True)
+    (path / SPOOL_FILE).write_text("")
+    (path / "config.yaml").write_text(configuration)
+    return path
+
+
+def test_runs_with_a_spool_are_found_wherever_they_lie(tmp_path: Path) -> None:
+    runs = [late_run(tmp_path / "a"), late_run(tmp_path / "b" / "0")]
+    (tmp_path / "c").mkdir()
+    assert late_runs(tmp_path) == runs
+    assert late_runs(runs[0]) == runs[:1]
+
+
+def test_what_fails_for_one_run_fails_for_it_alone(tmp_path: Path) -> None:
+    away, full = StoreUnavailableError("no answer"), OSError("disk full")
+    replay = FakeReplay({"0": away, "1": full, "3": away})
+    runs = [late_run(tmp_path / str(number)) for number in range(4)] + [late_run(tmp_path / "4", "[")]
+    outcome = bring_over(runs, replay)
+    assert outcome.records == {runs[2]: 3}
+    *reasons, damaged = outcome.left.items()
+    assert reasons == [("no answer", [runs[0], runs[3]]), ("disk full", [runs[1]])]
+    assert "not plain YAML" in damaged[0]
+
+
+def test_a_run_that_is_still_running_is_left_alone(tmp_path: Path) -> None:
+    replay = FakeReplay()
+    run = late_run(tmp_path / "run")
+    with RunDirectory.open(run, resume=False):
+        assert bring_over([run], replay) == BroughtOver(running=[run])
+    assert replay.asked == []
+    assert bring_over([run], replay) == BroughtOver({run: 3})
+
+
+def test_no_run_starts_while_its_records_are_brought_over(tmp_path: Path) -> None:
+    run = late_run(tmp_path / "run")
+
+    class Starting(FakeReplay):
+        def run(self, run_dir: Path, uri: str | None) -> int:
+            with RunDirectory.open(run_dir, resume=False):
+                return super().run(run_dir, uri)
+
+    assert bring_over([run], Starting()) == BroughtOver(running=[run])
+
+
+@pytest.mark.parametrize(
+    ("configuration", "uri"), [("tracking: {uri: 'http://a:b@c'}", "http://a:b@c"), ("tracking: 1", None), ("{}", None)]
+)
+def test_the_store_of_the_configuration_is_read_without_the_rest_of_it(
+    tmp_path: Path, configuration: str, uri: str | None
+) -> None:
+    replay = FakeReplay()
+    bring_over([late_run(tmp_path / "run", configuration)], replay)
+    assert replay.asked == [("run", uri)]
+
+
+def test_what_is_left_is_named_with_what_to_type() -> None:
+    outcome = BroughtOver({Path("/s/0"): 5, Path("/s/1"): 2}, [Path("/s/2")], {"no answer": [Path("/s/3")]})
+    assert list(outcome.lines([Path("/s"), Path("/a b")])) == [
+        "brought over to the tracking store: 7 records of 2 runs",
+        "left alone, still running: /s/2",
+        "warning: tracking records of 1 run wait on (no answer): /s/3",
+        "warning: bring them over with `runner sync /s '/a b'`",
+    ]
+    assert list(BroughtOver().lines([Path("/s")])) == []

@@ -1,0 +1,128 @@
+"""What a run left in its spool reaches its store from another process: in order, and told as what the run was."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from runner.tracking import RunInfo
+from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.origin import Origin
+from runner.tracking.records import End, Metrics, Record, Tags
+from runner.tracking.replay import Replay
+from runner.tracking.spool import Spool
+from runner.tracking.writer import StoreUnavailableError
+from tests.tracking.fakes import FakeStore
+from tests.tracking.recorded import a_run
+
+ADDRESS = "http://127.0.0.1:9"
+LEFT = [
+    Tags({"commit": "c0ffee"}),
+    *(Metrics(step, step, {"train/loss": 0.5}) for step in range(700)),
+    End("failed", 9),
+]
+
+
+def ended_run(directory: Path, uri: str = ADDRESS) -> RunInfo:
+    """A job of a sweep that ended before anything of it reached the store."""
+    directory.mkdir(parents=True)
+    run = a_run(directory, sweep_dir=directory.parent, sweep_name="sweep lr")
+    Origin.begun(uri, "mine", run)
+    Spool(directory / SPOOL_FILE).append(LEFT)
+    return run
+
+
+class Stores:
+    """Makes fake stores and keeps what they were made for."""
+
+    def __init__(self, *stores: FakeStore) -> None:
+        self._stores = iter(stores)
+        self.made_for: list[tuple[str, str, RunInfo, int]] = []
+
+    def __call__(self, *arguments: object) -> FakeStore:
+        self.made_for.append(arguments)  # type: ignore[arg-type]
+        return next(self._stores)
+
+
+def test_what_waits_is_written_once_and_in_order_into_the_record_of_the_run(tmp_path: Path) -> None:
+    run = ended_run(tmp_path / "0")
+    started_ms = Origin.read(run.run_dir).started_ms
+    store = FakeStore()
+    stores = Stores(store)
+    assert Replay(stores).run(run.run_dir, None) == len(LEFT)
+    assert store.written == LEFT
+    assert stores.made_for == [(ADDRESS, "mine", run, started_ms)]
+    assert not (run.run_dir / SPOOL_FILE).exists()
+
+
+def test_the_record_of_a_run_that_left_nothing_is_not_opened(tmp_path: Path) -> None:
+    run = ended_run(tmp_path / "0")
+    (run.run_dir / SPOOL_FILE).write_text("")
+    store = FakeStore()
+    assert Replay(Stores(store)).run(run.run_dir, None) == 0
+    assert store.opens == 0
+
+
+class _FillingStore(FakeStore):
+    """Takes the first records it is given and no more."""
+
+    def write(self, records: Sequence[Record]) -> None:
+        if self.written:
+            self._fail("disk full")
+        super().write(records)
+
+
+def test_what_a_store_does_not_take_waits_on(tmp_path: Path) -> None:
+    run = ended_run(tmp_path / "0")
+    store = FakeStore()
+    replay = Replay(Stores(_FillingStore(), store))
+    with pytest.raises(StoreUnavailableError, match="disk full"):
+        replay.run(run.run_dir, None)
+    assert replay.run(run.run_dir, None) == len(LEFT)
+    assert store.written == LEFT
+
+
+def test_a_store_that_did_not_answer_is_not_asked_again_and_another_is(tmp_path: Path) -> None:
+    first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
+    elsewhere = ended_run(tmp_path / "2", "http://127.0.0.1:10")
+    away = FakeStore(open_failures=1)
+    replay = Replay(Stores(away, away, FakeStore()))
+    for run in (first, second):
+        with pytest.raises(StoreUnavailableError, match="no route to store"):
+            replay.run(run.run_dir, None)
+    assert away.opens == 1
+    assert replay.run(elsewhere.run_dir, None) == len(LEFT)
+
+
+class _WatchfulStore(FakeStore):
+    """Notes whether another writer of the same spool would have to wait."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__()
+        self.alone: list[bool] = []
+        self._lock = run_dir / f".{SPOOL_FILE}.lock"
+
+    def open(self) -> None:
+        self._look()
+
+    def write(self, records: Sequence[Record]) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        with self._lock.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.alone.append(True)
+            else:
+                self.alone.append(False)
+
+
+def test_nobody_else_writes_meanwhile(tmp_path: Path) -> None:
+    run = ended_run(tmp_path / "0")
+    store = _WatchfulStore(run.run_dir)
+    Replay(Stores(store)).run(run.run_dir, None)
+    assert store.alone == [True] * 3
