@@ -34,18 +34,19 @@ def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debu
     The caller holds the sweep. Raises Interrupted, after the report, when a job in this process was; ResourceError
     when the launcher leaves jobs undone.
     """
-    try:
-        with contextlib.chdir(plan.folder):
+    # What is recorded of the sweep goes where its jobs are recorded.
+    with contextlib.chdir(plan.folder):
+        try:
             _run_all(plan, sweep_dir, jobs, debug)
-    except KeyboardInterrupt as stop:
-        report_plan(plan, sweep_dir, interrupted=True)
-        if isinstance(stop.__cause__, Interrupted):
-            raise stop.__cause__ from None
-        raise
-    except ResourceError:
-        report_plan(plan, sweep_dir, interrupted=True)
-        raise
-    return report_plan(plan, sweep_dir)
+        except KeyboardInterrupt as stop:
+            report_plan(plan, sweep_dir, interrupted=True)
+            if isinstance(stop.__cause__, Interrupted):
+                raise stop.__cause__ from None
+            raise
+        except ResourceError:
+            report_plan(plan, sweep_dir, interrupted=True)
+            raise
+        return report_plan(plan, sweep_dir)
 
 
 def train_frozen(work: Work, sweep_dir: Path) -> Summary:

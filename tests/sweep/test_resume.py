@@ -91,6 +91,16 @@ def test_a_finished_sweep_only_shows_its_table_again(fake_life: FakeLife, folder
     assert capsys.readouterr().out == table
 
 
+def test_a_sweep_taken_up_elsewhere_is_recorded_where_it_was_started(
+    interrupted: FakeLife, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+):
+    ended_in: list[Path] = []
+    monkeypatch.setattr("runner.tracking.NoTracking.finish_sweep", lambda *arguments: ended_in.append(Path.cwd()))
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert main(["sweep", "resume", str(folder / "sweep")]) == 0
+    assert ended_in == [folder]
+
+
 def test_a_job_that_died_without_a_word_goes_on(interrupted: FakeLife, folder: Path):
     (folder / "sweep" / "0" / "summary.json").unlink()
     (folder / "sweep" / "0" / "run.json").write_text("{}")
