@@ -30,12 +30,13 @@ class BroughtOver:
     def lines(self, places: Iterable[Path]) -> Iterator[str]:
         """For the terminal. places: arguments of ``runner sync`` that bring over the rest."""
         if self.records:
-            total = sum(self.records.values())
-            yield f"brought over to the tracking store: {_counted(total, 'record')} of {_counted(len(self.records), 'run')}"
+            records, runs = sum(self.records.values()), len(self.records)
+            yield f"brought over to the tracking store: {_counted(records, 'record')} of {_counted(runs, 'run')}"
         if self.running:
             yield f"left alone, still running: {_listed(self.running)}"
         for why, directories in self.left.items():
-            yield f"warning: tracking records of {_counted(len(directories), 'run')} wait on ({why}): {_listed(directories)}"
+            runs_left = _counted(len(directories), "run")
+            yield f"warning: tracking records of {runs_left} wait on ({why}): {_listed(directories)}"
         if self.left:
             yield f"warning: bring them over with `runner sync {shlex.join(map(str, places))}`"
 

@@ -8,6 +8,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Self
 
 from runner.redaction import REDACTED, redact_text
@@ -17,6 +18,8 @@ from runner.tracking.mlflow_client import URI_VARIABLE, resolve_uri
 _log = logging.getLogger(__name__)
 
 ORIGIN_FILE = "tracking.json"
+_KINDS: dict[str, type | UnionType] = {"started_ms": int, "sweep_dir": str | None}
+"""Of the fields that are not text."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,9 @@ class Origin:
         """The origin kept in a run's directory; raises ValueError where there is none or it is damaged."""
         path = run_dir / ORIGIN_FILE
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**fields)
+            origin = cls(**json.loads(path.read_text(encoding="utf-8")))
+            origin._require_kinds()
+            return origin
         except (OSError, ValueError, TypeError) as error:
             raise ValueError(
                 f"{path} does not say how the run is recorded ({error}); `runner resume={run_dir}` writes its records"
@@ -83,6 +87,11 @@ class Origin:
                 f"variable {URI_VARIABLE}"
             )
         return found
+
+    def _require_kinds(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, _KINDS.get(name, str)):
+                raise ValueError(f"{name} is {value!r}")
 
     @classmethod
     def _earlier(cls, path: Path, run: RunInfo) -> Self | None:

@@ -33,6 +33,9 @@ class Replay:
             raise StoreUnavailableError(self._away[origin.store])
         store = self._store(origin.address(uri, Path.cwd()), origin.experiment, origin.run(run_dir), origin.started_ms)
         spool = Spool(run_dir / SPOOL_FILE)
+        # To open a record takes its end from it, which only what waits would put back.
+        if not spool.pending:
+            return 0
         # Where the run was in this process, the thread of its writer may still be at it.
         with spool.lock():
             self._open(store, origin.store)

@@ -51,7 +51,10 @@ def test_an_address_of_no_store_is_refused(tmp_path: Path) -> None:
         origin.address(None, tmp_path)
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", '{"store": "http://here"}'])
+WRONG_KIND = '{"store": 1, "experiment": "", "run_id": "", "name": "", "started_ms": 1}'
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"store": "http://here"}', WRONG_KIND])
 def test_without_a_whole_origin_the_way_out_is_named(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / ORIGIN_FILE).write_text(text)

@@ -58,11 +58,28 @@ def test_what_waits_is_written_once_and_in_order_into_the_record_of_the_run(tmp_
     assert not (run.run_dir / SPOOL_FILE).exists()
 
 
+def test_the_record_of_a_run_that_left_nothing_is_not_opened(tmp_path: Path) -> None:
+    run = ended_run(tmp_path / "0")
+    (run.run_dir / SPOOL_FILE).write_text("")
+    store = FakeStore()
+    assert Replay(Stores(store)).run(run.run_dir, None) == 0
+    assert store.opens == 0
+
+
+class _FillingStore(FakeStore):
+    """Takes the first records it is given and no more."""
+
+    def write(self, records: Sequence[Record]) -> None:
+        if self.written:
+            self._fail("disk full")
+        super().write(records)
+
+
 def test_what_a_store_does_not_take_waits_on(tmp_path: Path) -> None:
     run = ended_run(tmp_path / "0")
     store = FakeStore()
-    replay = Replay(Stores(FakeStore(write_failures=1), store))
-    with pytest.raises(StoreUnavailableError, match="database is locked"):
+    replay = Replay(Stores(_FillingStore(), store))
+    with pytest.raises(StoreUnavailableError, match="disk full"):
         replay.run(run.run_dir, None)
     assert replay.run(run.run_dir, None) == len(LEFT)
     assert store.written == LEFT
