@@ -57,7 +57,7 @@ MAY_IMPORT = {
     # What feeds and what keeps.
     "data": "errors kernels.philox",
     "checkpoint": "errors files",
-    "tracking": "redaction",
+    "tracking": "files redaction",
     "tracing": "engine errors files",
     "records": "errors files engine tracking cores memory redaction",
     "records.decisions": "files",

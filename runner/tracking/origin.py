@@ -11,6 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Self
 
+from runner.files import replace_durably
 from runner.redaction import REDACTED, redact_text
 from runner.tracking.base import RunInfo
 from runner.tracking.mlflow_client import URI_VARIABLE, resolve_uri
@@ -110,6 +111,5 @@ class Origin:
         return cls("", "", run.run_id, run.name, round(time.time() * 1000), sweep_dir, run.sweep_name)
 
     def _write(self, path: Path) -> None:
-        fresh = path.with_name(f"{path.name}.tmp")
-        fresh.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        # An address may hold a secret in a way that nobody foresaw.
+        replace_durably(path, (json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode(), mode=0o600)

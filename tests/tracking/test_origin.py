@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import stat
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,16 @@ def test_user_and_password_are_not_kept_and_asked_for(tmp_path: Path, monkeypatc
     assert origin.address("http://me:hunter2@host", tmp_path) == "http://me:hunter2@host"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@host")
     assert origin.address(None, tmp_path) == "http://me:hunter2@host"
+
+
+def test_a_password_behind_an_address_is_not_kept_and_nobody_else_reads_the_file(tmp_path: Path) -> None:
+    (tmp_path / ORIGIN_FILE).touch(0o644)
+    address = "postgresql://host/db?sslmode=require&sslpassword=hunter2"
+    origin = Origin.begun(address, "runner", a_run(tmp_path))
+    assert origin.store == "postgresql://host/db?sslmode=require&sslpassword=[redacted]"
+    assert "hunter2" not in (tmp_path / ORIGIN_FILE).read_text()
+    assert stat.S_IMODE((tmp_path / ORIGIN_FILE).stat().st_mode) == 0o600
+    assert origin.address(address, tmp_path) == address
 
 
 def test_an_address_without_a_password_is_the_one_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
