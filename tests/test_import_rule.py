@@ -62,7 +62,7 @@ MAY_IMPORT = {
     "records": "errors files engine tracking cores memory redaction",
     "records.decisions": "files",
     "records.data_facts": "data errors files",
-    "records.late_tracking": "records.run_directory tracking config.safe_yaml errors",
+    "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
     # What a file of the user's adds to the tables.
     "plugin": "models optimizers strategies data engine kernels.registry errors",
     # The configuration is the dataclasses of the rooms it configures.

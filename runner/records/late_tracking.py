@@ -9,8 +9,10 @@ from pathlib import Path
 
 from runner.config import safe_yaml
 from runner.errors import DirectoryInUseError, RunnerError
-from runner.records.run_directory import CONFIG_FILE, held
+from runner.records.run_directory import CONFIG_FILE, SUMMARY_FILE, held
+from runner.records.summary import Summary
 from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.records import End
 from runner.tracking.replay import Replay
 from runner.tracking.writer import StoreUnavailableError
 
@@ -52,7 +54,7 @@ def bring_over(runs: Iterable[Path], replay: Replay) -> BroughtOver:
     for run_dir in runs:
         try:
             with held(run_dir):
-                outcome.records[run_dir] = replay.run(run_dir, _store_setting(run_dir))
+                outcome.records[run_dir] = replay.run(run_dir, _store_setting(run_dir), _end(run_dir))
         except DirectoryInUseError:
             outcome.running.append(run_dir)
         except (StoreUnavailableError, OSError, ValueError, RunnerError) as error:
@@ -65,6 +67,14 @@ def _store_setting(run_dir: Path) -> str | None:
     tracking = safe_yaml.load(run_dir / CONFIG_FILE).get("tracking")
     uri = tracking.get("uri") if isinstance(tracking, dict) else None
     return uri if isinstance(uri, str) else None
+
+
+def _end(run_dir: Path) -> End | None:
+    """The end of a run as its summary tells it; None where it was killed. Raises DataError for a damaged summary."""
+    summary = run_dir / SUMMARY_FILE
+    if not summary.exists():
+        return None
+    return End(Summary.read(summary).status, summary.stat().st_mtime_ns // 1_000_000)
 
 
 def _counted(count: int, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,12 @@ from runner.tracking.base import RunInfo
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import Origin
+from runner.tracking.records import End, Metrics
 from runner.tracking.spool import Spool
 from runner.tracking.writer import BATCH_RECORDS, Store, StoreUnavailableError
+
+KILLED_STATUS = "interrupted"
+"""Of a run that was killed: MLflow calls it KILLED."""
 
 
 class Replay:
@@ -21,10 +26,11 @@ class Replay:
         self._store = store
         self._away: dict[str, str] = {}
 
-    def run(self, run_dir: Path, uri: str | None) -> int:
+    def run(self, run_dir: Path, uri: str | None, end: End | None) -> int:
         """Write what waits in the directory of a run, in order, and return how many records that was.
 
-        uri: the run's setting ``tracking.uri``. The caller sees to it that the run does not start meanwhile. Raises
+        uri: the run's setting ``tracking.uri``. end: of a run that did not come to record its own; None where nothing
+        tells of one: it was killed, and is recorded as interrupted when it was last heard of. The caller sees to it that the run does not start meanwhile. Raises
         StoreUnavailableError or OSError, and what was not written waits on; ValueError where it cannot be told how
         the run is recorded.
         """
@@ -39,6 +45,7 @@ class Replay:
         # Where the run was in this process, the thread of its writer may still be at it.
         with spool.lock():
             self._open(store, origin.store)
+            _add_end(spool, end)
             return _write(store, spool)
 
     def _open(self, store: Store, address: str) -> None:
@@ -49,6 +56,14 @@ class Replay:
             raise
 
 
+def _add_end(spool: Spool, end: End | None) -> None:
+    """Have what waits end in the end of the run: were it written apart, a failure in between would lose it."""
+    records, _ = spool.head(limit=None)
+    if not any(isinstance(record, End) for record in records):
+        heard_ms = max((record.time_ms for record in records if isinstance(record, Metrics)), default=_now_ms())
+        spool.append([end or End(KILLED_STATUS, heard_ms)])
+
+
 def _write(store: Store, spool: Spool) -> int:
     written = 0
     while spool.pending:
@@ -57,3 +72,7 @@ def _write(store: Store, spool: Spool) -> int:
         spool.advance(position)
         written += len(records)
     return written
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
