@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.config.configuration import load_stored
 from runner.config.monitor import Monitor, monitor_of, monitor_of_stored
 from runner.config.schema import Config
-from runner.records.late_tracking import bring_over, late_runs
+from runner.records.late_tracking import BroughtOver, bring_over, late_runs
 from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, Outcome, read_outcome
 from runner.sweep.plan import FROZEN_FILE, Plan
 from runner.sweep.repetition import repetition_table, repetitions
@@ -50,15 +50,16 @@ def _frozen_file(plan: Plan, directory: Path) -> Path | None:
 def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool) -> int:
     """Print and store the tables, end the sweep's tracking record, return its exit code: 0 if all jobs finished.
 
-    Before the record ends, what jobs could not record in time is brought over, of those that are not running.
-    config: of one of the jobs; None where none could be composed, so that nothing was recorded.
+    Before the record ends, what jobs could not record in time is brought over, of those that are not running; after an
+    interruption, which is to end soon, it is only said. config: of one of the jobs; None where none could be composed,
+    so that nothing was recorded.
     """
     monitor = _monitor(config)
     _terminal_table(outcomes, monitor).print()
     files, description = _write(outcomes, monitor, directory)
     done = all(outcome.status == FINISHED for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
-    _bring_over(directory)
+    _bring_over(directory, interrupted)
     if config is not None:
         config.tracking.finish_sweep(directory, status, files, description)
     if status != FINISHED:
@@ -68,8 +69,12 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     return 0 if done else FAILED_EXIT_CODE
 
 
-def _bring_over(directory: Path) -> None:
-    for line in bring_over(late_runs(directory), Replay()).lines([directory]):
+def _bring_over(directory: Path, interrupted: bool) -> None:
+    late = late_runs(directory)
+    outcome = (
+        BroughtOver(left={"sweep interrupted": late} if late else {}) if interrupted else bring_over(late, Replay())
+    )
+    for line in outcome.lines([directory]):
         print(f"runner: {line}", file=sys.stderr)
 
 

@@ -122,6 +122,36 @@ def test_a_store_that_did_not_answer_is_not_asked_again_and_another_is(tmp_path:
     assert replay.run(elsewhere.run_dir, None, None) == len(LEFT)
 
 
+def test_a_store_that_is_slow_to_fail_is_not_asked_again(tmp_path: Path) -> None:
+    first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
+    other = FakeStore()
+    replay = Replay(Stores(FakeStore(write_failures=1), other), patience_s=0.0)
+    for run in (first, second):
+        with pytest.raises(StoreUnavailableError, match="database is locked"):
+            replay.run(run.run_dir, None, None)
+    assert other.opens == 0
+
+
+def test_a_store_that_refuses_one_run_at_once_is_asked_for_the_next(tmp_path: Path) -> None:
+    first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
+    replay = Replay(Stores(FakeStore(write_failures=1), FakeStore()))
+    with pytest.raises(StoreUnavailableError, match="database is locked"):
+        replay.run(first.run_dir, None, None)
+    assert replay.run(second.run_dir, None, None) == len(LEFT)
+
+
+def test_a_writer_that_does_not_come_back_is_not_waited_for(tmp_path: Path) -> None:
+    runs = [ended_run(tmp_path / name) for name in ("0", "1")]
+    stores = Stores(FakeStore())
+    replay = Replay(stores, patience_s=0.01)
+    with Spool(runs[0].run_dir / SPOOL_FILE).lock():
+        with pytest.raises(TimeoutError, match=r"another writer has been at tracking-spool\.jsonl for 0\.01 s"):
+            replay.run(runs[0].run_dir, None, None)
+        with pytest.raises(StoreUnavailableError, match="another writer"):
+            replay.run(runs[1].run_dir, None, None)
+    assert len(stores.made_for) == 1
+
+
 class _WatchfulStore(FakeStore):
     """Notes whether another writer of the same spool would have to wait."""
 
