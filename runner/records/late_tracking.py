@@ -54,7 +54,7 @@ def bring_over(runs: Iterable[Path], replay: Replay) -> BroughtOver:
     for run_dir in runs:
         try:
             with held(run_dir):
-                outcome.records[run_dir] = replay.run(run_dir, _store_setting(run_dir), _end(run_dir))
+                outcome.records[run_dir] = replay.run(run_dir, store_setting(run_dir), _end(run_dir))
         except DirectoryInUseError:
             outcome.running.append(run_dir)
         except (StoreUnavailableError, OSError, ValueError, RunnerError) as error:
@@ -62,7 +62,7 @@ def bring_over(runs: Iterable[Path], replay: Replay) -> BroughtOver:
     return outcome
 
 
-def _store_setting(run_dir: Path) -> str | None:
+def store_setting(run_dir: Path) -> str | None:
     """``tracking.uri`` of a run; nothing else of its configuration is needed, so no plugin of its is either."""
     tracking = safe_yaml.load(run_dir / CONFIG_FILE).get("tracking")
     uri = tracking.get("uri") if isinstance(tracking, dict) else None

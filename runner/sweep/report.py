@@ -32,8 +32,13 @@ def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False) -> in
 def show_plan(plan: Plan, directory: Path) -> None:
     """Print how the jobs of a planned sweep stand, and write nothing; no plugin is needed for it."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
+    _terminal_table(outcomes, planned_monitor(plan, directory)).print()
+
+
+def planned_monitor(plan: Plan, directory: Path) -> Monitor:
+    """By what the jobs of a planned sweep are compared; no plugin is needed for it."""
     frozen = _frozen_file(plan, directory)
-    _terminal_table(outcomes, _ANY_METRIC if frozen is None else monitor_of_stored(frozen)).print()
+    return _ANY_METRIC if frozen is None else monitor_of_stored(frozen)
 
 
 def frozen_config(plan: Plan, directory: Path) -> Config | None:
@@ -56,7 +61,7 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     """
     monitor = _monitor(config)
     _terminal_table(outcomes, monitor).print()
-    files, description = _write(outcomes, monitor, directory)
+    files, description = write_tables(outcomes, monitor, directory)
     done = all(outcome.status == FINISHED for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
     _bring_over(directory, interrupted)
@@ -87,7 +92,7 @@ def _terminal_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable
     return repetition_table(groups, monitor) if groups else sweep_table(outcomes, monitor)
 
 
-def _write(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path) -> tuple[list[Path], str]:
+def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path) -> tuple[list[Path], str]:
     """Write the files of the tables; return them and the Markdown."""
     jobs, groups = sweep_table(outcomes, monitor), repetitions(outcomes, monitor)
     contents = {TABLE_FILE: jobs.csv()}

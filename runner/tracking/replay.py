@@ -37,9 +37,9 @@ class Replay:
         """Write what waits in the directory of a run, in order, and return how many records that was.
 
         uri: the run's setting ``tracking.uri``. end: of a run that did not come to record its own; None where nothing
-        tells of one: it was killed, and is recorded as interrupted when it was last heard of. The caller sees to it that the run does not start meanwhile. Raises
-        StoreUnavailableError or OSError, and what was not written waits on; ValueError where it cannot be told how
-        the run is recorded.
+        tells of one: it was killed, and is recorded as interrupted when it was last heard of. The caller sees to it
+        that the run does not start meanwhile. Raises StoreUnavailableError or OSError, and what was not written waits
+        on; ValueError where it cannot be told how the run is recorded.
         """
         origin = Origin.read(run_dir)
         if origin.store in self._away:
