@@ -17,7 +17,9 @@ from typing import Any
 REDACTED = "[redacted]"
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_ANYWHERE = {"password", "passwords", "passwd", "passphrase", "secret", "secrets", "credential", "credentials"}
+_ANYWHERE = {"passwords", "passphrase", "secret", "secrets", "credential", "credentials"}
+_ENDINGS = ("password", "passwd")
+"""Of a word: databases know ``sslpassword`` and ``PGPASSWORD``."""
 _AT_THE_END = {"token", "pwd", "apikey", "auth", "authorization"}
 """Not so ``token_count``."""
 _KINDS_OF_KEY = {"api", "access", "private", "secret", "signing", "encryption"}
@@ -95,7 +97,8 @@ def _is_secret_part(part: str) -> bool:
     if not words:
         return False
     keys = any(kind in _KINDS_OF_KEY and word == "key" for kind, word in itertools.pairwise(words))
-    return keys or words[-1] in _AT_THE_END or not _ANYWHERE.isdisjoint(words)
+    named = not _ANYWHERE.isdisjoint(words) or any(word.endswith(_ENDINGS) for word in words)
+    return keys or named or words[-1] in _AT_THE_END
 
 
 def _redact_override(override: str) -> str:

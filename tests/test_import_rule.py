@@ -57,12 +57,12 @@ MAY_IMPORT = {
     # What feeds and what keeps.
     "data": "errors kernels.philox",
     "checkpoint": "errors files",
-    "tracking": "redaction",
+    "tracking": "files redaction",
     "tracing": "engine errors files",
     "records": "errors files engine tracking cores memory redaction",
     "records.decisions": "files",
     "records.data_facts": "data errors files",
-    "records.late_tracking": "records.run_directory tracking config.safe_yaml errors",
+    "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
     # What a file of the user's adds to the tables.
     "plugin": "models optimizers strategies data engine kernels.registry errors",
     # The configuration is the dataclasses of the rooms it configures.

@@ -17,6 +17,7 @@ SECRET = "hunter2"
     "key",
     [
         *("password", "db.password", "db_passwd", "PASSWORD", "passphrase", "credential", "credentials.user"),
+        *("sslpassword", "PGPASSWORD", "dbpasswd"),
         *("token", "hub_token", "hub-token", "authToken", "auth", "secret", "client_secret_value", "plugin.secrets.0"),
         *("api_key", "apikey", "apiKey", "API_KEY", "--api-key", "aws_secret_access_key", "accessKeyId", "private_key"),
     ],

@@ -62,6 +62,10 @@ class Arrays(OwnFiles):
         names = self._class_names(headers, [self._labels(key, headers) for key in ("y_train", "y_test")])
         return Facts(train, names, headers["x_train"].shape[0], headers["x_test"].shape[0])
 
+    def scale(self) -> float:
+        """Return that of bytes or of floats, from the header of the train images."""
+        return _scale(self._headers())
+
     def load(self) -> Dataset:
         """Read the file. Raises DataError for impossible contents."""
         facts, headers = self.facts(), self._headers()
@@ -70,8 +74,8 @@ class Arrays(OwnFiles):
             Split(self._images(f"x_{split}", layout), self._labels(f"y_{split}", headers))
             for split in ("train", "test")
         )
-        scale = 255.0 if train.images.dtype == np.uint8 else 1.0
-        return Dataset(self.name, train, test, facts.class_names, self.normalisation_of(train.images, scale))
+        normalisation = self.normalisation_of(train.images, _scale(headers))
+        return Dataset(self.name, train, test, facts.class_names, normalisation)
 
     def _headers(self) -> dict[str, ArrayHeader]:
         """The headers of all arrays, of which those of the images are as they must be."""
@@ -154,6 +158,10 @@ class Arrays(OwnFiles):
 
     def _wrong(self, key: str, came: str, expected: str) -> DataError:
         return DataError(f"{self.path}: {key} {came}; expected {expected}")
+
+
+def _scale(headers: dict[str, ArrayHeader]) -> float:
+    return 255.0 if headers["x_train"].dtype == np.uint8 else 1.0
 
 
 def _image_shape(shape: tuple[int, ...], layout: str) -> tuple[int, int, int]:

@@ -50,11 +50,15 @@ class ImageFolder(OwnFiles):
         self.require_room(sum(counts) * int(np.prod(shape)), f"{sum(counts):,} images of {'x'.join(map(str, shape))}")
         return Facts(shape, tuple(train), counts[0], counts[1])
 
+    def scale(self) -> float:
+        """Return that of bytes, which is what images are decoded to."""
+        return 255.0
+
     def load(self) -> Dataset:
         """Decode all images. Raises DataError, naming the file, for one that cannot be decoded."""
         facts, listed = self.facts(), self._listed()
         train, test = (self._split(split, facts.class_names) for split in listed)
-        return Dataset(self.name, train, test, facts.class_names, self.normalisation_of(train.images, 255.0))
+        return Dataset(self.name, train, test, facts.class_names, self.normalisation_of(train.images, self.scale()))
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
         """The files of each class of the train and of the test split."""

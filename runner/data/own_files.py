@@ -62,6 +62,16 @@ class OwnFiles(DatasetSettings):
     def facts_of_files(self) -> Facts:
         """Return shape, classes and counts without reading any image. Raises DataError for impossible files."""
 
+    def normalisation(self) -> Normalisation:
+        """Return the one that is set, for which no image is read, or else that of the train images."""
+        if self.path and self.mean is not None and self.std is not None:
+            return Normalisation(self.scale(), tuple(self.mean), tuple(self.std))
+        return super().normalisation()
+
+    @abstractmethod
+    def scale(self) -> float:
+        """The largest that a stored pixel can be, 1 for floats; no image is read. Raises DataError as the facts do."""
+
     def require_room(self, nbytes: int, what: str) -> None:
         """Raise DataError if ``what`` takes more bytes than one process may."""
         if nbytes > self.max_bytes:

@@ -31,8 +31,25 @@ class DataRecord:
 
 
 def record_of(data: DatasetSettings) -> DataRecord:
-    """What data are now. Reads a user's own files whole, for their mean and deviation; raises DataError as they do."""
-    return DataRecord(data.facts(), data.normalisation())
+    """What data are now, in plain numbers: a plugin's may be those of an array.
+
+    Reads a user's own files whole, for their mean and deviation, unless these are set; raises DataError as they do, and
+    for what no data can be.
+    """
+    facts, found = facts_of(data), data.normalisation()
+    try:
+        mean, std = (tuple(map(float, values)) for values in (found.mean, found.std))
+        return DataRecord(facts, _possible(Normalisation(float(found.scale), mean, std), facts.shape[0]))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"data={data.name}: {error}; came scale={found.scale}, {found.mean}, {found.std}") from error
+
+
+def facts_of(data: DatasetSettings) -> Facts:
+    """The facts of data now, in plain numbers and text; raises DataError as they do."""
+    facts = data.facts()
+    channels, height, width = map(int, facts.shape)
+    counts = {f"{split}_examples": int(getattr(facts, f"{split}_examples")) for split in ("train", "test", "val")}
+    return Facts((channels, height, width), tuple(map(str, facts.class_names)), **counts)
 
 
 def write_record(run_dir: Path, record: DataRecord) -> None:
@@ -68,9 +85,17 @@ def read_record(run_dir: Path) -> DataRecord | None:
 def _normalisation(document: dict[str, Any], channels: int) -> Normalisation:
     """Raises ValueError, TypeError or KeyError for what is none."""
     mean, std = (tuple(map(float, document.pop(key))) for key in ("mean", "std"))
-    found = Normalisation(float(document.pop("scale")), mean, std)
+    scale = float(document.pop("scale"))
+    if document:
+        raise ValueError(f"normalisation has {', '.join(document)} too")
+    return _possible(Normalisation(scale, mean, std), channels)
+
+
+def _possible(found: Normalisation, channels: int) -> Normalisation:
+    """Raises ValueError for what pixels of so many channels cannot be normalised by."""
+    mean, std = found.mean, found.std
     # One number serves all channels.
-    fits = len(mean) == len(std) in (1, channels) and not document
+    fits = all(len(values) in (1, channels) for values in (mean, std))
     if not fits or not all(map(math.isfinite, (found.scale, *mean, *std))) or min(found.scale, *std) <= 0:
         raise ValueError("normalisation is not a scale, and a mean and a deviation of each channel")
     return found

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from runner.config import safe_yaml
 from runner.errors import DirectoryInUseError, RunnerError
-from runner.records.run_directory import CONFIG_FILE, held
+from runner.records.run_directory import CONFIG_FILE, SUMMARY_FILE, held
+from runner.records.summary import Summary
 from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.records import End
 from runner.tracking.replay import Replay
 from runner.tracking.writer import StoreUnavailableError
 
@@ -30,14 +32,13 @@ class BroughtOver:
     def lines(self, places: Iterable[Path]) -> Iterator[str]:
         """For the terminal. places: arguments of ``runner sync`` that bring over the rest."""
         if self.records:
-            total = sum(self.records.values())
-            written, runs = _counted(total, "record"), _counted(len(self.records), "run")
-            yield f"brought over to the tracking store: {written} of {runs}"
+            records, runs = sum(self.records.values()), len(self.records)
+            yield f"brought over to the tracking store: {_counted(records, 'record')} of {_counted(runs, 'run')}"
         if self.running:
             yield f"left alone, still running: {_listed(self.running)}"
         for why, directories in self.left.items():
-            runs = _counted(len(directories), "run")
-            yield f"warning: tracking records of {runs} wait on ({why}): {_listed(directories)}"
+            runs_left = _counted(len(directories), "run")
+            yield f"warning: tracking records of {runs_left} wait on ({why}): {_listed(directories)}"
         if self.left:
             yield f"warning: bring them over with `runner sync {shlex.join(map(str, places))}`"
 
@@ -53,7 +54,7 @@ def bring_over(runs: Iterable[Path], replay: Replay) -> BroughtOver:
     for run_dir in runs:
         try:
             with held(run_dir):
-                outcome.records[run_dir] = replay.run(run_dir, _store_setting(run_dir))
+                outcome.records[run_dir] = replay.run(run_dir, store_setting(run_dir), _end(run_dir))
         except DirectoryInUseError:
             outcome.running.append(run_dir)
         except (StoreUnavailableError, OSError, ValueError, RunnerError) as error:
@@ -61,11 +62,19 @@ def bring_over(runs: Iterable[Path], replay: Replay) -> BroughtOver:
     return outcome
 
 
-def _store_setting(run_dir: Path) -> str | None:
+def store_setting(run_dir: Path) -> str | None:
     """``tracking.uri`` of a run; nothing else of its configuration is needed, so no plugin of its is either."""
     tracking = safe_yaml.load(run_dir / CONFIG_FILE).get("tracking")
     uri = tracking.get("uri") if isinstance(tracking, dict) else None
     return uri if isinstance(uri, str) else None
+
+
+def _end(run_dir: Path) -> End | None:
+    """The end of a run as its summary tells it; None where it was killed. Raises DataError for a damaged summary."""
+    summary = run_dir / SUMMARY_FILE
+    if not summary.exists():
+        return None
+    return End(Summary.read(summary).status, summary.stat().st_mtime_ns // 1_000_000)
 
 
 def _counted(count: int, what: str) -> str:

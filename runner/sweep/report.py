@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.config.configuration import load_stored
 from runner.config.monitor import Monitor, monitor_of, monitor_of_stored
 from runner.config.schema import Config
-from runner.records.late_tracking import bring_over, late_runs
+from runner.records.late_tracking import BroughtOver, bring_over, late_runs
 from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, Outcome, read_outcome
 from runner.sweep.plan import FROZEN_FILE, Plan
 from runner.sweep.repetition import repetition_table, repetitions
@@ -32,8 +32,13 @@ def report_plan(plan: Plan, directory: Path, *, interrupted: bool = False) -> in
 def show_plan(plan: Plan, directory: Path) -> None:
     """Print how the jobs of a planned sweep stand, and write nothing; no plugin is needed for it."""
     outcomes = [read_outcome(job, directory) for job in plan.grid]
+    _terminal_table(outcomes, planned_monitor(plan, directory)).print()
+
+
+def planned_monitor(plan: Plan, directory: Path) -> Monitor:
+    """By what the jobs of a planned sweep are compared; no plugin is needed for it."""
     frozen = _frozen_file(plan, directory)
-    _terminal_table(outcomes, _ANY_METRIC if frozen is None else monitor_of_stored(frozen)).print()
+    return _ANY_METRIC if frozen is None else monitor_of_stored(frozen)
 
 
 def frozen_config(plan: Plan, directory: Path) -> Config | None:
@@ -50,15 +55,16 @@ def _frozen_file(plan: Plan, directory: Path) -> Path | None:
 def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, *, interrupted: bool) -> int:
     """Print and store the tables, end the sweep's tracking record, return its exit code: 0 if all jobs finished.
 
-    Before the record ends, what jobs could not record in time is brought over, of those that are not running.
-    config: of one of the jobs; None where none could be composed, so that nothing was recorded.
+    Before the record ends, what jobs could not record in time is brought over, of those that are not running; after an
+    interruption, which is to end soon, it is only said. config: of one of the jobs; None where none could be composed,
+    so that nothing was recorded.
     """
     monitor = _monitor(config)
     _terminal_table(outcomes, monitor).print()
-    files, description = _write(outcomes, monitor, directory)
+    files, description = write_tables(outcomes, monitor, directory)
     done = all(outcome.status == FINISHED for outcome in outcomes)
     status = INTERRUPTED if interrupted else FINISHED if done else FAILED
-    _bring_over(directory)
+    _bring_over(directory, interrupted)
     if config is not None:
         config.tracking.finish_sweep(directory, status, files, description)
     if status != FINISHED:
@@ -68,8 +74,12 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     return 0 if done else FAILED_EXIT_CODE
 
 
-def _bring_over(directory: Path) -> None:
-    for line in bring_over(late_runs(directory), Replay()).lines([directory]):
+def _bring_over(directory: Path, interrupted: bool) -> None:
+    late = late_runs(directory)
+    outcome = (
+        BroughtOver(left={"sweep interrupted": late} if late else {}) if interrupted else bring_over(late, Replay())
+    )
+    for line in outcome.lines([directory]):
         print(f"runner: {line}", file=sys.stderr)
 
 
@@ -82,7 +92,7 @@ def _terminal_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable
     return repetition_table(groups, monitor) if groups else sweep_table(outcomes, monitor)
 
 
-def _write(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path) -> tuple[list[Path], str]:
+def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path) -> tuple[list[Path], str]:
     """Write the files of the tables; return them and the Markdown."""
     jobs, groups = sweep_table(outcomes, monitor), repetitions(outcomes, monitor)
     contents = {TABLE_FILE: jobs.csv()}

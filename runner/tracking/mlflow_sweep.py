@@ -14,6 +14,7 @@ from runner.redaction import redact_text
 from runner.tracking.file_lock import file_lock
 from runner.tracking.mlflow_client import connect, source_tags, store_errors
 from runner.tracking.mlflow_rules import RUN_STATUS, TAG_LENGTH
+from runner.tracking.records import End
 from runner.tracking.writer import StoreUnavailableError
 
 _log = logging.getLogger(__name__)
@@ -66,17 +67,25 @@ def parent_run_id(client: Any, place: SweepRecord, name: str, started_ms: int) -
 def finish_parent(
     uri: str, experiment: str, sweep_dir: Path, status: str, artifacts: Sequence[Path], description: str
 ) -> None:
-    """End the parent run, describe it and add files to it; a store that fails is said in the log only."""
+    """Do as :func:`end_parent`, now; a store that fails is said in the log only."""
+    end = End(status, round(time.time() * 1000))
     try:
-        client, experiment_id = connect(uri, experiment)
-        run_id = SweepRecord(uri, experiment_id, sweep_dir).stored_run_id()
-        if run_id is None:
-            raise StoreUnavailableError(f"no job of it reached the tracking store {redact_text(uri)}")
-        with store_errors(f"tracking store {redact_text(uri)}"):
-            for path in artifacts:
-                client.log_artifact(run_id, str(path))
-            if description:
-                client.set_tag(run_id, _DESCRIPTION_TAG, description[:TAG_LENGTH])
-            client.set_terminated(run_id, status=RUN_STATUS[status], end_time=round(time.time() * 1000))
+        end_parent(uri, experiment, sweep_dir, end, artifacts, description)
     except StoreUnavailableError as error:
         _log.warning("the record of the sweep in %s is incomplete: %s", sweep_dir, error)
+
+
+def end_parent(
+    uri: str, experiment: str, sweep_dir: Path, end: End, artifacts: Sequence[Path], description: str
+) -> None:
+    """End the parent run, describe it and add files to it. Raises StoreUnavailableError."""
+    client, experiment_id = connect(uri, experiment)
+    run_id = SweepRecord(uri, experiment_id, sweep_dir).stored_run_id()
+    if run_id is None:
+        raise StoreUnavailableError(f"no job of it reached the tracking store {redact_text(uri)}")
+    with store_errors(f"tracking store {redact_text(uri)}"):
+        for path in artifacts:
+            client.log_artifact(run_id, str(path))
+        if description:
+            client.set_tag(run_id, _DESCRIPTION_TAG, description[:TAG_LENGTH])
+        client.set_terminated(run_id, status=RUN_STATUS[end.status], end_time=end.time_ms)

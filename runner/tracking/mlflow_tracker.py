@@ -30,7 +30,8 @@ class MlflowTracking:
     directory.
     system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
     queue_size: records held in memory before they go to the spool file.
-    finish_timeout_s: longest wait, at the end of a run, for the store to take what is pending.
+    finish_timeout_s: longest wait, at the end of a run, for the store to take what is pending; the rest is brought over
+    as the run's sweep ends, or by ``runner sync``.
     """
 
     name: str = "mlflow"

@@ -8,8 +8,10 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Self
 
+from runner.files import replace_durably
 from runner.redaction import REDACTED, redact_text
 from runner.tracking.base import RunInfo
 from runner.tracking.mlflow_client import URI_VARIABLE, resolve_uri
@@ -17,6 +19,8 @@ from runner.tracking.mlflow_client import URI_VARIABLE, resolve_uri
 _log = logging.getLogger(__name__)
 
 ORIGIN_FILE = "tracking.json"
+_KINDS: dict[str, type | UnionType] = {"started_ms": int, "sweep_dir": str | None}
+"""Of the fields that are not text."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,9 @@ class Origin:
         """The origin kept in a run's directory; raises ValueError where there is none or it is damaged."""
         path = run_dir / ORIGIN_FILE
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**fields)
+            origin = cls(**json.loads(path.read_text(encoding="utf-8")))
+            origin._require_kinds()
+            return origin
         except (OSError, ValueError, TypeError) as error:
             raise ValueError(
                 f"{path} does not say how the run is recorded ({error}); `runner resume={run_dir}` writes its records"
@@ -84,6 +89,11 @@ class Origin:
             )
         return found
 
+    def _require_kinds(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, _KINDS.get(name, str)):
+                raise ValueError(f"{name} is {value!r}")
+
     @classmethod
     def _earlier(cls, path: Path, run: RunInfo) -> Self | None:
         if not path.exists():
@@ -101,6 +111,5 @@ class Origin:
         return cls("", "", run.run_id, run.name, round(time.time() * 1000), sweep_dir, run.sweep_name)
 
     def _write(self, path: Path) -> None:
-        fresh = path.with_name(f"{path.name}.tmp")
-        fresh.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        # An address may hold a secret in a way that nobody foresaw.
+        replace_durably(path, (json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode(), mode=0o600)

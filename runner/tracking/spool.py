@@ -5,13 +5,16 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from runner.tracking.records import Record, from_line, to_line
 
 _log = logging.getLogger(__name__)
+_LOCK_LOOK_S = 0.05
 
 
 class Spool:
@@ -34,13 +37,19 @@ class Spool:
         return self._end > self._start
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the way from the spool to the store, after its present holder in whatever thread or process."""
+    def lock(self, wait_s: float | None = None) -> Iterator[None]:
+        """Hold the way from the spool to the store, after its present holder in whatever thread or process.
+
+        wait_s: longest wait for that holder, without end by default; then TimeoutError is raised.
+        """
         with ExitStack() as stack:
+            held = True
             # Where there can be no lock there can be no spool, for which another writer would come.
             with suppress(OSError):
                 file = stack.enter_context(self.path.with_name(f".{self.path.name}.lock").open("a"))
-                fcntl.flock(file, fcntl.LOCK_EX)
+                held = _held(file, wait_s)
+            if not held:
+                raise TimeoutError(f"another writer has been at {self.path.name} for {wait_s:g} s")
             yield
 
     def append(self, records: Iterable[Record]) -> None:
@@ -99,6 +108,23 @@ class Spool:
         self._start, self._end = 0, len(data)
         if not data:
             self.path.unlink()
+
+
+def _held(file: IO[str], wait_s: float | None) -> bool:
+    """Lock an open file; return whether that was done in time."""
+    if wait_s is None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return True
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                return False
+        # The system has no lock that waits for a while.
+        time.sleep(_LOCK_LOOK_S)
 
 
 def _drop_incomplete_line(path: Path) -> int:

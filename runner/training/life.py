@@ -44,6 +44,7 @@ from runner.training.preconditions import (
     kept_placement,
     require_resumable,
     require_same_data,
+    require_same_normalisation,
     require_same_plugins,
     require_whole_record,
 )
@@ -79,6 +80,8 @@ def run(
     experiment.config.data.require_present()
     require_memory(experiment)
     require_card_memory(experiment, found.cards)
+    if resume:
+        require_same_normalisation(config, run_dir)
     start = None if resume else fresh_start(experiment)
     data = None if resume else record_of(config.data)
     with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):

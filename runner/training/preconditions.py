@@ -9,7 +9,7 @@ from runner.config.configuration import load_stored
 from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
 from runner.plugin import changed_plugins, plugin_notes
-from runner.records.data_facts import FACTS_FILE, changes, read_record, record_of
+from runner.records.data_facts import FACTS_FILE, DataRecord, changes, facts_of, read_record, record_of
 from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE
 from runner.records.run_plugins import read_plugins
 from runner.training.experiment import Experiment
@@ -38,7 +38,7 @@ def require_same_plugins(run_dir: Path) -> list[str]:
 
 
 def require_same_data(config: Config, run_dir: Path) -> list[str]:
-    """Raise DataError where the data are others than those that the run in a directory began with.
+    """Raise DataError where the facts of the data are others than those that the run in a directory began with.
 
     Returns what is to be told of what an earlier version did not keep, so that it is not compared.
     """
@@ -46,15 +46,29 @@ def require_same_data(config: Config, run_dir: Path) -> list[str]:
     if kept is None:
         return [f"the run did not keep what its data were ({FACTS_FILE}): not compared"]
     config.data.require_present()
-    changed = changes(record_of(config.data), kept)
+    _require_none(changes(DataRecord(facts_of(config.data), None), kept), config, run_dir)
+    if kept.normalisation is None:
+        return [f"the run did not keep the mean and deviation of its data ({FACTS_FILE}): not compared"]
+    return []
+
+
+def require_same_normalisation(config: Config, run_dir: Path) -> None:
+    """Raise DataError where mean and deviation of the data are others than those that the run began with.
+
+    Own files may be read whole for it, so it is asked when the memory for them is known to be there; and not where the
+    run did not keep them.
+    """
+    kept = read_record(run_dir)
+    if kept is not None and kept.normalisation is not None:
+        _require_none(changes(record_of(config.data), kept), config, run_dir)
+
+
+def _require_none(changed: str, config: Config, run_dir: Path) -> None:
     if changed:
         raise DataError(
             f"resume={run_dir}: data={config.data.name} changed since the run began ({FACTS_FILE}): {changed}. Bring "
             "the data back that it had, or start it anew"
         )
-    if kept.normalisation is None:
-        return [f"the run did not keep the mean and deviation of its data ({FACTS_FILE}): not compared"]
-    return []
 
 
 def require_whole_record(experiment: Experiment) -> None:

@@ -29,7 +29,7 @@ def left(folder: Path) -> Path:
 
 def test_each_run_is_brought_over_once(left: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     asked: list[Path] = []
-    monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri: asked.append(run_dir) or 1)
+    monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri, end: asked.append(run_dir) or 1)
     assert main(["sync", "outputs", "outputs/run"]) == 0
     assert asked == [left]
     assert capsys.readouterr().out == "brought over to the tracking store: 1 record of 1 run\n"

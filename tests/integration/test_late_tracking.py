@@ -56,18 +56,19 @@ def test_a_store_that_is_away_as_a_sweep_ends_has_the_records_when_it_is_resumed
 
     (tmp_path / "store").unlink()
     (tmp_path / "store").mkdir()
+    store = tmp_path / "store"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     one = run_command(elsewhere, "sync", os.path.relpath(tmp_path / "sweep" / "1", elsewhere))
     assert one.finish() == 0, one.errors
     assert "of 1 run\n" in one.output
+    assert stored(store, "SELECT status FROM runs WHERE name = 'sweep lr'") == ["FINISHED"]
     rest = run_command(elsewhere, "sweep", "resume", str(tmp_path / "sweep"))
     assert rest.finish() == 0, rest.errors
     assert "of 1 run\n" in rest.errors
     assert list(elsewhere.iterdir()) == []
 
     assert spools(tmp_path) == []
-    store = tmp_path / "store"
     found = stored(store, "SELECT name, status, run_uuid FROM runs ORDER BY name")
     names = ["lr=0.1", "lr=0.2", "sweep lr"]
     assert [run[:2] for run in found] == [(name, "FINISHED") for name in names]

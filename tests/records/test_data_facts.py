@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from runner.data.dataset import Facts, Normalisation
+from runner.data.synthetic import Synthetic
 from runner.errors import DataError
-from runner.records.data_facts import FACTS_FILE, DataRecord, changes, difference, read_record, write_record
+from runner.records.data_facts import (
+    FACTS_FILE,
+    DataRecord,
+    changes,
+    difference,
+    read_record,
+    record_of,
+    write_record,
+)
 
 FACTS = Facts((1, 2, 3), ("cat", "dög"), 8, 4, 2)
 KNOWN = Normalisation(255.0, (0.1,), (0.3,))
@@ -21,6 +32,38 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_record(tmp_path) is None
     write_record(tmp_path, RECORD)
     assert read_record(tmp_path) == RECORD
+
+
+@dataclass
+class PluginData(Synthetic):
+    """A dataset whose facts and normalisation are those of arrays, as a plugin's may be."""
+
+    mean: Any = (0.25,)
+
+    def facts(self) -> Facts:
+        facts = super().facts()
+        count: Any = np.int64(facts.train_examples)
+        shape: Any = np.array([3, 8, 8])
+        return replace(facts, shape=shape, train_examples=count)
+
+    def normalisation(self) -> Normalisation:
+        scale: Any = np.float32(1.0)
+        std: Any = np.array([0.5, 0.25, 0.125], np.float32)
+        return Normalisation(scale, self.mean, std)
+
+
+def test_numbers_of_arrays_are_kept_as_plain_ones(tmp_path: Path) -> None:
+    """One mean serves the channels, each of which has a deviation of its own."""
+    record = record_of(PluginData())
+    assert record.normalisation == Normalisation(1.0, (0.25,), (0.5, 0.25, 0.125))
+    write_record(tmp_path, record)
+    assert read_record(tmp_path) == record
+
+
+@pytest.mark.parametrize("mean", [None, "x", (0.1, 0.2), (float("nan"),), np.zeros((3, 2))])
+def test_what_no_data_can_be_is_refused_before_it_is_kept(mean: Any) -> None:
+    with pytest.raises(DataError, match=r"data=synthetic: .*; came scale=1\.0"):
+        record_of(PluginData(mean=mean))
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from runner.errors import NumericError
 from runner.records.late_tracking import BroughtOver, bring_over, late_runs
-from runner.records.run_directory import RunDirectory
+from runner.records.run_directory import SUMMARY_FILE, RunDirectory
+from runner.sweep.outcome import failure_summary
 from runner.tracking.mlflow_tracker import SPOOL_FILE
+from runner.tracking.records import End
 from runner.tracking.replay import Replay
 from runner.tracking.writer import StoreUnavailableError
 
@@ -19,10 +23,12 @@ class FakeReplay(Replay):
     def __init__(self, failing: dict[str, Exception] | None = None) -> None:
         super().__init__()
         self.asked: list[tuple[str, str | None]] = []
+        self.ends: list[End | None] = []
         self._failing = failing or {}
 
-    def run(self, run_dir: Path, uri: str | None) -> int:
+    def run(self, run_dir: Path, uri: str | None, end: End | None) -> int:
         self.asked.append((run_dir.name, uri))
+        self.ends.append(end)
         if run_dir.name in self._failing:
             raise self._failing[run_dir.name]
         return 3
@@ -66,9 +72,9 @@ def test_no_run_starts_while_its_records_are_brought_over(tmp_path: Path) -> Non
     run = late_run(tmp_path / "run")
 
     class Starting(FakeReplay):
-        def run(self, run_dir: Path, uri: str | None) -> int:
+        def run(self, run_dir: Path, uri: str | None, end: End | None) -> int:
             with RunDirectory.open(run_dir, resume=False):
-                return super().run(run_dir, uri)
+                return super().run(run_dir, uri, end)
 
     assert bring_over([run], Starting()) == BroughtOver(running=[run])
 
@@ -82,6 +88,19 @@ def test_the_store_of_the_configuration_is_read_without_the_rest_of_it(
     replay = FakeReplay()
     bring_over([late_run(tmp_path / "run", configuration)], replay)
     assert replay.asked == [("run", uri)]
+
+
+def test_how_a_run_ended_is_what_its_summary_says(tmp_path: Path) -> None:
+    runs = [late_run(tmp_path / name) for name in ("damaged", "failed", "killed")]
+    (runs[0] / SUMMARY_FILE).write_text("{")
+    failure_summary(NumericError("the loss is nan"), runs[1], []).write(runs[1] / SUMMARY_FILE)
+    os.utime(runs[1] / SUMMARY_FILE, (1, 12.5))
+    replay = FakeReplay()
+    outcome = bring_over(runs, replay)
+    assert replay.ends == [End("failed", 12_500), None]
+    ((why, left),) = outcome.left.items()
+    assert left == runs[:1]
+    assert "summary.json: cannot be read as JSON" in why
 
 
 def test_what_is_left_is_named_with_what_to_type() -> None:

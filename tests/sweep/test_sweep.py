@@ -153,7 +153,7 @@ def test_what_jobs_could_not_record_in_time_is_brought_over_before_the_record_of
         (call.run_dir / "tracking-spool.jsonl").write_text("")
 
     happened: list[str] = []
-    monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri: happened.append(run_dir.name) or 3)
+    monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri, end: happened.append(run_dir.name) or 3)
     monkeypatch.setattr("runner.tracking.NoTracking.finish_sweep", lambda self, *arguments: happened.append("end"))
     fake_life.act = leave_records
     assert main([*SWEEP, "seed=1,2"]) == 0
@@ -161,6 +161,24 @@ def test_what_jobs_could_not_record_in_time_is_brought_over_before_the_record_of
     assert "runner: brought over to the tracking store: 6 records of 2 runs\n" in capsys.readouterr().err
     assert main(["sweep", "resume", "sweep"]) == 0
     assert happened == ["0", "1", "end"] * 2, "also when nothing is left to do"
+
+
+def test_after_an_interruption_nothing_is_brought_over_and_it_is_said_how(
+    fake_life: FakeLife, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    def leave_records_and_stop(call: Call) -> None:
+        call.run_dir.mkdir(exist_ok=True)
+        (call.run_dir / "tracking-spool.jsonl").write_text("")
+        raise Interrupted(2)
+
+    asked: list[Path] = []
+    monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri, end: asked.append(run_dir) or 3)
+    fake_life.act = leave_records_and_stop
+    assert main([*SWEEP, "seed=1,2"]) == 130
+    assert asked == []
+    err = capsys.readouterr().err
+    assert f"warning: tracking records of 1 run wait on (sweep interrupted): {folder / 'sweep' / '0'}\n" in err
+    assert f"warning: bring them over with `runner sync {folder / 'sweep'}`\n" in err
 
 
 def test_a_directory_that_holds_a_sweep_is_refused(fake_life: FakeLife, folder: Path, capsys: Capture):

@@ -58,3 +58,17 @@ def test_the_run_of_a_sweep_began_with_its_first_job_and_has_its_user(uri: str, 
     parent = client.get_run(job.data.tags["mlflow.parentRunId"])
     assert parent.info.start_time == job.info.start_time
     assert parent.data.tags["mlflow.user"] == job.data.tags["mlflow.user"]
+
+
+def test_a_job_that_goes_on_by_itself_is_recorded_as_the_job_it_is(
+    settings: MlflowTracking, client: Any, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the store's folder should be")
+    job = a_run(tmp_path / "0", sweep_dir=tmp_path, sweep_name="sweep lr")
+    job.run_dir.mkdir()
+    record(MlflowTracking(uri=f"sqlite:///{blocked}/mlflow.db", system_metrics=False), job, range(3))
+    record(settings, RunInfo(job.run_id, "mlp digits single", job.run_dir, first_step=3), range(3, 3))
+    stored = stored_run(client, job)
+    assert stored.info.run_name == "a run"
+    assert client.get_run(stored.data.tags["mlflow.parentRunId"]).info.run_name == "sweep lr"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import stat
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_user_and_password_are_not_kept_and_asked_for(tmp_path: Path, monkeypatc
     assert origin.address(None, tmp_path) == "http://me:hunter2@host"
 
 
+def test_a_password_behind_an_address_is_not_kept_and_nobody_else_reads_the_file(tmp_path: Path) -> None:
+    (tmp_path / ORIGIN_FILE).touch(0o644)
+    address = "postgresql://host/db?sslmode=require&sslpassword=hunter2"
+    origin = Origin.begun(address, "runner", a_run(tmp_path))
+    assert origin.store == "postgresql://host/db?sslmode=require&sslpassword=[redacted]"
+    assert "hunter2" not in (tmp_path / ORIGIN_FILE).read_text()
+    assert stat.S_IMODE((tmp_path / ORIGIN_FILE).stat().st_mode) == 0o600
+    assert origin.address(address, tmp_path) == address
+
+
 def test_an_address_without_a_password_is_the_one_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere")
     origin = Origin.begun("sqlite:////data/mlflow.db", "runner", a_run(tmp_path))
@@ -51,7 +62,10 @@ def test_an_address_of_no_store_is_refused(tmp_path: Path) -> None:
         origin.address(None, tmp_path)
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", '{"store": "http://here"}'])
+WRONG_KIND = '{"store": 1, "experiment": "", "run_id": "", "name": "", "started_ms": 1}'
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"store": "http://here"}', WRONG_KIND])
 def test_without_a_whole_origin_the_way_out_is_named(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / ORIGIN_FILE).write_text(text)

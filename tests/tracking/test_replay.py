@@ -19,19 +19,19 @@ from tests.tracking.fakes import FakeStore
 from tests.tracking.recorded import a_run
 
 ADDRESS = "http://127.0.0.1:9"
-LEFT = [
+LEFT: list[Record] = [
     Tags({"commit": "c0ffee"}),
     *(Metrics(step, step, {"train/loss": 0.5}) for step in range(700)),
     End("failed", 9),
 ]
 
 
-def ended_run(directory: Path, uri: str = ADDRESS) -> RunInfo:
+def ended_run(directory: Path, uri: str = ADDRESS, left: Sequence[Record] = LEFT) -> RunInfo:
     """A job of a sweep that ended before anything of it reached the store."""
     directory.mkdir(parents=True)
     run = a_run(directory, sweep_dir=directory.parent, sweep_name="sweep lr")
     Origin.begun(uri, "mine", run)
-    Spool(directory / SPOOL_FILE).append(LEFT)
+    Spool(directory / SPOOL_FILE).append(left)
     return run
 
 
@@ -52,19 +52,61 @@ def test_what_waits_is_written_once_and_in_order_into_the_record_of_the_run(tmp_
     started_ms = Origin.read(run.run_dir).started_ms
     store = FakeStore()
     stores = Stores(store)
-    assert Replay(stores).run(run.run_dir, None) == len(LEFT)
+    assert Replay(stores).run(run.run_dir, None, None) == len(LEFT)
     assert store.written == LEFT
     assert stores.made_for == [(ADDRESS, "mine", run, started_ms)]
     assert not (run.run_dir / SPOOL_FILE).exists()
 
 
+def test_the_record_of_a_run_that_left_nothing_is_not_opened(tmp_path: Path) -> None:
+    run = ended_run(tmp_path / "0")
+    (run.run_dir / SPOOL_FILE).write_text("")
+    store = FakeStore()
+    assert Replay(Stores(store)).run(run.run_dir, None, None) == 0
+    assert store.opens == 0
+
+
+@pytest.mark.parametrize(
+    ("by_summary", "told"),
+    [
+        (End("finished", 700_000), End("finished", 700_000)),
+        # Killed: the last that was heard of it was its last step.
+        (None, End("interrupted", 699)),
+    ],
+)
+def test_the_record_of_a_run_that_could_not_end_it_ends(tmp_path: Path, by_summary: End | None, told: End) -> None:
+    run = ended_run(tmp_path / "0", left=LEFT[:-1])
+    store = FakeStore()
+    assert Replay(Stores(store)).run(run.run_dir, None, by_summary) == len(LEFT)
+    assert store.written == [*LEFT[:-1], told]
+
+
+def test_an_end_that_the_store_did_not_take_waits_on_like_the_rest(tmp_path: Path) -> None:
+    run = ended_run(tmp_path / "0", left=LEFT[:-1])
+    store = FakeStore()
+    replay = Replay(Stores(_FillingStore(), store))
+    with pytest.raises(StoreUnavailableError, match="disk full"):
+        replay.run(run.run_dir, None, None)
+    replay.run(run.run_dir, None, End("finished", 1))
+    assert [record for record in store.written if isinstance(record, End)] == [End("interrupted", 699)]
+
+
+class _FillingStore(FakeStore):
+    """Takes the first records it is given and no more."""
+
+    def write(self, records: Sequence[Record]) -> None:
+        if self.written:
+            self._fail("disk full")
+        super().write(records)
+
+
 def test_what_a_store_does_not_take_waits_on(tmp_path: Path) -> None:
     run = ended_run(tmp_path / "0")
     store = FakeStore()
-    replay = Replay(Stores(FakeStore(write_failures=1), store))
-    with pytest.raises(StoreUnavailableError, match="database is locked"):
-        replay.run(run.run_dir, None)
-    assert replay.run(run.run_dir, None) == len(LEFT)
+    replay = Replay(Stores(_FillingStore(), store))
+    with pytest.raises(StoreUnavailableError, match="disk full"):
+        replay.run(run.run_dir, None, None)
+    assert replay.run(run.run_dir, None, None) == len(LEFT)
     assert store.written == LEFT
 
 
@@ -75,9 +117,39 @@ def test_a_store_that_did_not_answer_is_not_asked_again_and_another_is(tmp_path:
     replay = Replay(Stores(away, away, FakeStore()))
     for run in (first, second):
         with pytest.raises(StoreUnavailableError, match="no route to store"):
-            replay.run(run.run_dir, None)
+            replay.run(run.run_dir, None, None)
     assert away.opens == 1
-    assert replay.run(elsewhere.run_dir, None) == len(LEFT)
+    assert replay.run(elsewhere.run_dir, None, None) == len(LEFT)
+
+
+def test_a_store_that_is_slow_to_fail_is_not_asked_again(tmp_path: Path) -> None:
+    first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
+    other = FakeStore()
+    replay = Replay(Stores(FakeStore(write_failures=1), other), patience_s=0.0)
+    for run in (first, second):
+        with pytest.raises(StoreUnavailableError, match="database is locked"):
+            replay.run(run.run_dir, None, None)
+    assert other.opens == 0
+
+
+def test_a_store_that_refuses_one_run_at_once_is_asked_for_the_next(tmp_path: Path) -> None:
+    first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
+    replay = Replay(Stores(FakeStore(write_failures=1), FakeStore()))
+    with pytest.raises(StoreUnavailableError, match="database is locked"):
+        replay.run(first.run_dir, None, None)
+    assert replay.run(second.run_dir, None, None) == len(LEFT)
+
+
+def test_a_writer_that_does_not_come_back_is_not_waited_for(tmp_path: Path) -> None:
+    runs = [ended_run(tmp_path / name) for name in ("0", "1")]
+    stores = Stores(FakeStore())
+    replay = Replay(stores, patience_s=0.01)
+    with Spool(runs[0].run_dir / SPOOL_FILE).lock():
+        with pytest.raises(TimeoutError, match=r"another writer has been at tracking-spool\.jsonl for 0\.01 s"):
+            replay.run(runs[0].run_dir, None, None)
+        with pytest.raises(StoreUnavailableError, match="another writer"):
+            replay.run(runs[1].run_dir, None, None)
+    assert len(stores.made_for) == 1
 
 
 class _WatchfulStore(FakeStore):
@@ -107,5 +179,5 @@ class _WatchfulStore(FakeStore):
 def test_nobody_else_writes_meanwhile(tmp_path: Path) -> None:
     run = ended_run(tmp_path / "0")
     store = _WatchfulStore(run.run_dir)
-    Replay(Stores(store)).run(run.run_dir, None)
+    Replay(Stores(store)).run(run.run_dir, None, None)
     assert store.alone == [True] * 3

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 from runner.config.configuration import load_stored
+from runner.data.arrays import Arrays
+from runner.data.dataset import Dataset
 from runner.errors import DataError
 from runner.records.summary import Summary
 from runner.training.build import build
 from runner.training.life import _Life, run
+from runner.training.preconditions import require_same_data, require_same_normalisation
 from tests.data.own_data import small_arrays, write_arrays
 from tests.small_runs import small_config
 
@@ -112,6 +115,30 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path, changed: dict[str,
     assert Summary.read(tmp_path / "run" / "summary.json") == before
     write_arrays(tmp_path / "mine.npz")
     assert train(tmp_path / "run", *data, "train.steps=4", resume=True).steps == 4
+
+
+def refuse_to_load(self: Arrays) -> Dataset:
+    raise AssertionError("the images were read")
+
+
+def test_own_files_are_read_once_more_only_for_a_mean_that_the_run_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor before it is known that they fit into memory."""
+    data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'mine.npz')}", "train.batch_size=4")
+    train(tmp_path / "run", *data, "train.steps=2")
+    config = small_config(*data)
+    monkeypatch.setattr(Arrays, "load", refuse_to_load)
+    assert require_same_data(config, tmp_path / "run") == []
+    with pytest.raises(AssertionError, match="the images were read"):
+        require_same_normalisation(config, tmp_path / "run")
+    path = tmp_path / "run" / "data.json"
+    kept = json.loads(path.read_text())
+    del kept["normalisation"]
+    path.write_text(json.dumps(kept))
+    (note,) = require_same_data(config, tmp_path / "run")
+    assert "did not keep the mean and deviation of its data" in note
+    require_same_normalisation(config, tmp_path / "run")
 
 
 def test_a_built_in_set_that_changed_is_refused_too(tmp_path: Path) -> None:
