@@ -109,6 +109,19 @@ def bind_dense(multiplier: Multiplier, dense: Dense, buffers: Buffers) -> Stream
     return multiplier.call(dense, a, b, bias[0] if bias else 0, y.address, address_of(buffers.scratch))
 
 
+@dataclass(frozen=True)
+class ScratchMatrix:
+    """A matrix that one launch of a node leaves in scratch memory for the next."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Without gaps."""
+        return self.shape[0] * self.shape[1] * numpy_dtype(self.dtype).itemsize
+
+
 def aligned(nbytes: int) -> int:
     """The next multiple of what libraries want of an address."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from runner.kernels.gpu import elementwise
 from runner.kernels.gpu.calls import StreamCall, in_order
-from runner.kernels.gpu.linear import Dense, Multiplier, aligned, multipliers, product_of
+from runner.kernels.gpu.linear import Dense, Multiplier, ScratchMatrix, aligned, multipliers, product_of
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime
 from runner.kernels.registry import (
     FLOATS,
@@ -19,23 +18,10 @@ from runner.kernels.registry import (
     Operand,
     Spec,
     address_of,
-    numpy_dtype,
     plain,
 )
 
 OP = "matmul_elementwise"
-
-
-@dataclass(frozen=True)
-class Between:
-    """What the program reads as its input: the product."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape[0] * self.shape[1] * numpy_dtype(self.dtype).itemsize
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
@@ -95,8 +81,8 @@ def _bind(multiplier: Multiplier, program: Kernel, attributes: Attributes, buffe
     return in_order([multiplier.call(dense, a.address, b.address, 0, start, behind), call])
 
 
-def _between(dense: Dense) -> Between:
-    return Between((dense.product.m, dense.product.n), dense.product.result)
+def _between(dense: Dense) -> ScratchMatrix:
+    return ScratchMatrix((dense.product.m, dense.product.n), dense.product.result)
 
 
 def _arranged(

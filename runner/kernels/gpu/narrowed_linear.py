@@ -6,11 +6,10 @@ There it saves nothing, so that the passes leave the cast alone; the op is here 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from runner.kernels.gpu import fused_linear, structural
 from runner.kernels.gpu.calls import StreamCall, in_order
-from runner.kernels.gpu.linear import aligned
+from runner.kernels.gpu.linear import ScratchMatrix, aligned
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime
 from runner.kernels.registry import (
     FLOATS,
@@ -22,23 +21,10 @@ from runner.kernels.registry import (
     Operand,
     Spec,
     address_of,
-    numpy_dtype,
     plain,
 )
 
 LIBRARY = "cuda"
-
-
-@dataclass(frozen=True)
-class Narrowed:
-    """The weights after rounding."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape[0] * self.shape[1] * numpy_dtype(self.dtype).itemsize
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
@@ -51,7 +37,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
     def arrange(
         attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
     ) -> Arrangement | None:
-        narrowed = Narrowed(inputs[1].shape, attributes["narrow"])
+        narrowed = ScratchMatrix(inputs[1].shape, attributes["narrow"])
         following = _product(product, attributes, inputs, narrowed, outputs)
         if following is None:
             return None
@@ -66,7 +52,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 def _bind(cast: Kernel, product: Kernel, attributes: Attributes, buffers: Buffers) -> StreamCall:
     a, b, *bias = buffers.inputs
-    narrowed = Narrowed(b.spec.shape, attributes["narrow"])
+    narrowed = ScratchMatrix(b.spec.shape, attributes["narrow"])
     start = address_of(buffers.scratch)
     rounded = Operand(narrowed, plain(narrowed), DeviceMemory(start, narrowed.nbytes))
     told = {"dtype": narrowed.dtype}
@@ -82,7 +68,7 @@ def _bind(cast: Kernel, product: Kernel, attributes: Attributes, buffers: Buffer
 
 
 def _product(
-    product: Kernel, attributes: Attributes, inputs: Sequence[Spec], narrowed: Narrowed, outputs: Sequence[Spec]
+    product: Kernel, attributes: Attributes, inputs: Sequence[Spec], narrowed: ScratchMatrix, outputs: Sequence[Spec]
 ) -> Arrangement | None:
     """What the product behind the cast asks of memory, everything in C order."""
     specs = [inputs[0], narrowed, *inputs[2:]]
