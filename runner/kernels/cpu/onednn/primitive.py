@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from runner.kernels.cpu.dispatch import join_in_python
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn import memory
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.registry import Array, Layout, NativeCall, Operand, PythonCall, Spec
+
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest float32."""
 
 
 class Description:
@@ -42,7 +47,8 @@ class Description:
 def attributes(library: Library, *, relu: bool = False, added: Any = None) -> Any:
     """Attributes of every primitive: scratch memory comes from the caller.
 
-    added: descriptor of a tensor of the result's shape that is added to the result. relu: then max(result, 0).
+    added: descriptor of a tensor of the result's shape that is added to the result. relu: then max(result, 0), where
+    NaN stays NaN, minus infinity becomes NaN, and a zero may be -0.
     """
     made = library.owned(library.create("primitive_attr_create"), "primitive_attr")
     library.check("scratchpad", library.c.dnnl_primitive_attr_set_scratchpad_mode(made, dnnl.SCRATCHPAD_BY_USER))
@@ -51,7 +57,10 @@ def attributes(library: Library, *, relu: bool = False, added: Any = None) -> An
         if added is not None:
             library.check("add", library.c.dnnl_post_ops_append_binary(post_ops, dnnl.BINARY_ADD, added))
         if relu:
-            library.check("relu", library.c.dnnl_post_ops_append_eltwise(post_ops, dnnl.ELTWISE_RELU, 0.0, 0.0))
+            # The library's own ReLU makes 0 of NaN. This is x * max(0, min(1, LARGEST * x)): 0 for what is negative,
+            # and x itself from 3e-39 on, below which a float32 has no whole precision.
+            kind = dnnl.ELTWISE_HARDSWISH
+            library.check("relu", library.c.dnnl_post_ops_append_eltwise(post_ops, kind, LARGEST, 0.0))
         library.check("post_ops", library.c.dnnl_primitive_attr_set_post_ops(made, post_ops))
     return made
 

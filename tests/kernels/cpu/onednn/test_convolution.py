@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from runner.kernels.registry import Array
-from tests.kernels.cpu.onednn.checking import check, floats, normal
-from tests.kernels.harness import Ran
+from tests.kernels.cpu.onednn.checking import assert_broken_alike, check, expected, floats, kernel, kernels, normal
+from tests.kernels.harness import Ran, Shaped, run
 
 Ints = tuple[int, ...]
 
@@ -104,6 +105,16 @@ def test_with_bias_residual_and_relu(layer: _Layer, bias: bool, residual: bool, 
     arrays = _operands(layer, bias=bias, residual=residual)
     attributes = layer.attributes(bias=bias, residual=residual, relu=relu)
     check("conv2d_fused", attributes, arrays, [floats(*layer.y)])
+
+
+@pytest.mark.parametrize("layer", [each for each in LAYERS if each.id in FUSED])
+def test_relu_lets_nan_through(layer: _Layer) -> None:
+    arrays = _operands(layer, bias=True, residual=True)
+    arrays[0][0, 0, 0, 0] = np.nan
+    attributes, outputs = layer.attributes(bias=True, residual=True, relu=True), [floats(*layer.y)]
+    inputs = [Shaped.of(array) for array in arrays]
+    ran = run(kernel("conv2d_fused"), attributes, inputs, outputs, arrays, registry=kernels())
+    assert_broken_alike(ran.outputs[0], expected("conv2d_fused", attributes, arrays, outputs)[0])
 
 
 @pytest.mark.parametrize("layer", LAYERS)

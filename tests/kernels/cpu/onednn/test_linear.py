@@ -9,7 +9,16 @@ import pytest
 
 from runner.kernels.cpu.onednn.linear import FEW_ROWS, LARGE, TURNED_ROWS
 from runner.kernels.registry import plain
-from tests.kernels.cpu.onednn.checking import check, floats, kernel, kernels, normal, refused
+from tests.kernels.cpu.onednn.checking import (
+    assert_broken_alike,
+    check,
+    expected,
+    floats,
+    kernel,
+    kernels,
+    normal,
+    refused,
+)
 from tests.kernels.harness import Shaped, run
 
 SMALL = [(1, 1, 1), (7, 33, 17), (1, 17, 33), (33, 1, 7), (17, 7, 1), (3, 1000, 10)]
@@ -49,6 +58,18 @@ def test_bias_and_relu(size: tuple[int, int, int], fused: tuple[bool, bool]) -> 
     attributes = {**_transposes(False, False), "bias": fused[0], "relu": fused[1], "dtype": "float32"}
     arrays = [normal(1, m, k), normal(2, k, n), *[normal(3, n)] * fused[0]]
     check("matmul_fused", attributes, arrays, [floats(m, n)])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("size", [(7, 33, 17), (4, 131, 1001), (300, 131, 1001)])
+def test_relu_lets_nan_through(size: tuple[int, int, int], bias: bool) -> None:
+    m, k, n = size
+    arrays = [normal(1, m, k), normal(2, k, n), *[normal(3, n)] * bias]
+    arrays[1][0, -1] = np.nan
+    attributes = {**_transposes(False, False), "bias": bias, "relu": True, "dtype": "float32"}
+    inputs, outputs = [Shaped.of(array) for array in arrays], [floats(m, n)]
+    ran = run(kernel("matmul_fused"), attributes, inputs, outputs, arrays, registry=kernels())
+    assert_broken_alike(ran.outputs[0], expected("matmul_fused", attributes, arrays, outputs)[0])
 
 
 @pytest.mark.parametrize("turned", [(True, False), (False, True), (True, True)])
