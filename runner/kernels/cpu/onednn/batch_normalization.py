@@ -8,20 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import BITS, formatted, in_c_order, layout_of, nbytes
 from runner.kernels.cpu.onednn.primitive import Description, attributes
 from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
-from runner.kernels.registry import Layout, Registry, Spec
+from runner.kernels.registry import Buffers, Layout, PythonCall, Registry, Spec
 
 _SCALED = dnnl.USE_SCALE | dnnl.USE_SHIFT
+_NAN_BYTE = 0xFF  # float32 and bfloat16 of such bytes are NaN
 
 
 def register(registry: Registry, library: Library) -> None:
     """Add the kernels of this family."""
     add_kernel(registry, library, "batch_norm", _training, as_offered)
-    add_kernel(registry, library, "batch_norm_relu", _training_with_relu, as_offered)
+    add_kernel(registry, library, "batch_norm_relu", _training_with_relu, as_offered, finish=_let_nan_through)
     add_kernel(registry, library, "batch_norm_inference", _inference, as_offered)
     add_kernel(registry, library, "batch_norm_gradient", _gradient, as_offered)
     add_kernel(registry, library, "batch_norm_relu_gradient", _gradient_with_relu, as_offered)
@@ -72,6 +75,23 @@ def _training_with_relu(library: Library, node: Node, inputs: Layouts, outputs: 
     name = format_of(inputs[0])
     made = _forward(library, node, name, dnnl.FORWARD_TRAINING, _SCALED | dnnl.FUSE_NORM_RELU)
     return _training_recipe(library, node, made, _mask(library, made, node.outputs[3], name))
+
+
+def _let_nan_through(buffers: Buffers) -> PythonCall:
+    """Make all of y NaN where a mean, a variance, gamma or beta is, which oneDNN's ReLU may make 0. The mask stays.
+
+    A NaN in x is one in the mean of its channel, so that looking at these few numbers will do.
+    """
+    (_, gamma, beta), (y, mean, variance, _) = buffers.inputs, buffers.outputs
+    vectors = [each.array for each in (gamma, beta, mean, variance)]
+    zeros = np.zeros(mean.spec.shape, mean.spec.dtype)
+
+    def run() -> None:
+        # Zero times what is finite is zero: one product each asks whether a vector is, and most of the time all are.
+        if sum(vector.dot(zeros) for vector in vectors) != 0 and any(np.isnan(vector).any() for vector in vectors):
+            y.host.fill(_NAN_BYTE)
+
+    return run
 
 
 def _mask(library: Library, normalisation: Description, spec: Spec, name: str) -> Port:

@@ -14,8 +14,19 @@ from typing import Any
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import BITS, BYTES, layout_of, split_tag
-from runner.kernels.cpu.onednn.primitive import Description, bound
-from runner.kernels.registry import Arrange, Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Registry, Spec
+from runner.kernels.cpu.onednn.primitive import Description, bound, in_turn
+from runner.kernels.registry import (
+    Arrange,
+    Arrangement,
+    Attributes,
+    Bound,
+    Buffers,
+    Kernel,
+    Layout,
+    PythonCall,
+    Registry,
+    Spec,
+)
 
 PRIORITY = 20
 FLOATS = frozenset({"float32", "bfloat16"})
@@ -64,6 +75,9 @@ Describe = Callable[[Library, Node, Layouts, Layouts], Recipe]
 Wish = Callable[[Node, Layouts], tuple[Layouts, Layouts] | None]
 """(node, offered layouts) -> what to fix before the library is asked, or None for a node it cannot do."""
 
+Finish = Callable[[Buffers], PythonCall]
+"""(memory of a node) -> what is called when the primitive has run."""
+
 
 def add_kernel(
     registry: Registry,
@@ -72,8 +86,9 @@ def add_kernel(
     describe: Describe,
     wish: Wish,
     dtypes: frozenset[str] = FLOATS,
+    finish: Finish | None = None,
 ) -> None:
-    """Register a oneDNN kernel made of one primitive."""
+    """Register a oneDNN kernel made of one primitive. finish: what is done behind it, if anything."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         wished = wish(node, offered)
@@ -88,9 +103,18 @@ def add_kernel(
                 (*recipe.inputs, *recipe.outputs), (*buffers.inputs, *buffers.outputs), strict=True
             )
         }
-        return bound(recipe.description, arguments, buffers.host_scratch)
+        primitive = bound(recipe.description, arguments, buffers.host_scratch)
+        return primitive if finish is None else _followed(in_turn(library, [primitive]), finish(buffers))
 
     registry.add(Kernel(op, "cpu", "onednn", PRIORITY, dtypes, answering(library, arrange), bind))
+
+
+def _followed(first: PythonCall, second: PythonCall) -> PythonCall:
+    def run() -> None:
+        first()
+        second()
+
+    return run
 
 
 def answering(library: Library, arrange: Callable[[Node, Layouts], Arrangement | None]) -> Arrange:

@@ -79,10 +79,10 @@ def test_the_gradient_brings_dy_to_where_x_is(tag: str, dy_tag: str) -> None:
     _check_gradient((4, 20, 5, 6), tag, dy_tag, in_place=False)
 
 
-def _with_relu(shape: tuple[int, ...], tag: str) -> Ran:
+def _with_relu(shape: tuple[int, ...], tag: str, arrays: list[Array] | None = None) -> Ran:
     vector = floats(shape[1])
     outputs = [floats(*shape), vector, vector, Shaped(shape, "bool")]
-    arrays = _inputs(shape)
+    arrays = arrays or _inputs(shape)
     offered = [layout(Shaped.of(array), each) for array, each in zip(arrays, [tag, "", ""], strict=True)]
     inputs = [Shaped.of(array) for array in arrays]
     return run(kernel("batch_norm_relu"), EPSILON, inputs, outputs, arrays, offered, registry=kernels())
@@ -98,6 +98,26 @@ def test_with_relu(shape: tuple[int, ...], tag: str) -> None:
     np.testing.assert_array_equal(ran.outputs[3], ran.outputs[0] > 0)
     assert 0 < ran.outputs[3].sum() < y.size, "ReLU lets some values through"
     assert_padding_is_zero(ran.outputs_in_memory[0])
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2], ids=["x", "gamma", "beta"])
+@pytest.mark.parametrize(("shape", "tag"), CASES)
+def test_relu_lets_nan_through(shape: tuple[int, ...], tag: str, broken: int) -> None:
+    arrays = _inputs(shape)
+    arrays[broken].flat[-1] = np.nan
+    ran = _with_relu(shape, tag, arrays)
+    assert np.isnan(ran.outputs[0]).all()
+    wanted = expected("batch_norm_relu", EPSILON, arrays, [operand.spec for operand in ran.outputs_in_memory])
+    assert np.isnan(wanted[0])[:, -1].all()
+
+
+def test_relu_of_what_is_infinite_is_not_nan() -> None:
+    arrays = _inputs((4, 20, 5, 6))
+    arrays[2][3] = np.inf
+    with np.errstate(all="ignore"):  # as in every step
+        y = _with_relu((4, 20, 5, 6), "", arrays).outputs[0]
+    assert np.isposinf(y[:, 3]).all()
+    assert np.isfinite(y[:, :3]).all()
 
 
 @pytest.mark.parametrize("in_place", [False, True])
