@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.binding import Binding
+from runner.engine.finite import FiniteCheck
 from runner.engine.plan import DevicePlan, Feed
 from runner.engine.recording import COMPUTE, RECEIVE, SEND, WAIT, Recorder, RunOf
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.engine.wires import Wires
-from runner.errors import NumericError, ResourceError, RunnerError
+from runner.errors import ResourceError, RunnerError
 from runner.kernels.platform import PartError, Platform, Work, Writer
 from runner.kernels.registry import Registry, as_array
 
@@ -215,7 +216,10 @@ class DeviceExecutor:
         stretches = [self._stretch([each], once=True) for each in enumerate(works)]
         if self._recorder is not None:
             stretches = [self._timed(stretch, self._recorder, bound) for stretch in stretches]
-        return [self._checked(stretch, bound) for stretch in stretches] if self._check_finite else stretches
+        if not self._check_finite:
+            return stretches
+        check = FiniteCheck(self.plan, bound, self._platform, lambda: self._step)
+        return [replace(each, call=check.checked(each.instructions[0], each.call)) for each in stretches]
 
     def _joined(self, works: Sequence[Work]) -> list[_Stretch]:
         """Run neighbouring calls that the platform can put together as one."""
@@ -235,17 +239,6 @@ class DeviceExecutor:
         joined = self._platform.join([each for _, each in works], once=once)
         positions = tuple(works[owner][0] for owner in joined.owners)
         return _Stretch(joined.call, positions, joined.reason, joined.late)
-
-    def _checked(self, stretch: _Stretch, bound: Binding) -> _Stretch:
-        """Look at what the call of one instruction left."""
-
-        def run() -> int | None:
-            status = stretch.call()
-            if not status:
-                self._refuse_non_finite(stretch.instructions[0], bound)
-            return status
-
-        return replace(stretch, call=run)
 
     def _timed(self, stretch: _Stretch, recorder: Recorder, bound: Binding) -> _Stretch:
         """Note how long the call of one instruction takes; a receive itself tells waiting from the rest."""
@@ -270,21 +263,6 @@ class DeviceExecutor:
                 write(as_array(feeds[feed.tensor], feed.spec))
             except ValueError as error:
                 raise RunnerError(f"feed {feed.tensor}: {error}") from None
-
-    def _refuse_non_finite(self, position: int, bound: Binding) -> None:
-        instruction = self.plan.instructions[position]
-        for port, slot in enumerate(instruction.outputs):
-            spec, data = self.plan.slots[slot].spec, self._platform.snapshot(bound.operands[slot].data)
-            if not spec.is_float or data.nbytes % np.dtype(spec.dtype).itemsize:
-                continue
-            value = data.view(spec.dtype)
-            if not np.isfinite(value).all():
-                bad = int(value.size - np.isfinite(value).sum())
-                raise NumericError(
-                    f"node {instruction.node!r} (op {instruction.op!r}), output {port}: {bad} of "
-                    f"{spec.size} values are not finite in step {self._step}; it is the first node that "
-                    "produced any"
-                )
 
     def _failure(self, position: int, reason: str) -> RunnerError:
         failed = self.plan.instructions[position]

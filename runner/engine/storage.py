@@ -32,7 +32,7 @@ class VariableStore:
     def memory(self, name: str, slot: Slot) -> Bytes:
         """The bytes of a variable, made the first time; raises RunnerError when they are there in another layout."""
         if name not in self._variables:
-            self._variables[name] = _Variable(slot, _allocate(self.platform, slot.layout.nbytes, f"variable {name!r}"))
+            self._variables[name] = _Variable(slot, allocate(self.platform, slot.layout.nbytes, f"variable {name!r}"))
         found = self._variables[name]
         if found.slot != slot:
             raise RunnerError(f"variable {name!r} is stored as {found.slot}, but a plan takes it as {slot}")
@@ -79,7 +79,7 @@ class Arena:
             for each in self._tenants:
                 each.let_go()
             self._data = self._platform.allocate(0)
-            self._data = _allocate(self._platform, nbytes, "the arena of a step")
+            self._data = allocate(self._platform, nbytes, "the arena of a step")
             self.generation += 1
         self._tenants.add(tenant)
         return self._data
@@ -90,7 +90,8 @@ class Arena:
         return int(self._data.nbytes)
 
 
-def _allocate(platform: Platform, nbytes: int, what: str) -> Bytes:
+def allocate(platform: Platform, nbytes: int, what: str) -> Bytes:
+    """Memory of a device. Raises ResourceError naming ``what`` it was for when there is none."""
     try:
         return platform.allocate(nbytes)
     except MemoryError as error:

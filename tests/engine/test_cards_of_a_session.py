@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from runner.engine import ops
 from runner.engine.device import Cards, local_cluster
+from runner.engine.graph import Graph
 from runner.engine.kernel_table import load_kernels
 from runner.engine.local_session import LocalSession
-from runner.errors import ResourceError, RunnerError
+from runner.errors import NumericError, ResourceError, RunnerError
 from runner.kernels.gpu.loading import register_cards
 from runner.kernels.registry import Registry
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
+from tests.engine import running
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.strategies.networks import Examples
 from tests.strategies.test_sync_data import BATCH, task_for
@@ -43,6 +46,25 @@ def test_workers_on_two_cards_exchange_gradients(compiled_sources: Path) -> None
     expected, _ = trained(Single(), task, load_kernels(), 3)
     assert difference(expected, trainer.weights()) < 1e-12
     session.close()
+
+
+def test_a_variable_on_a_card_keeps_what_it_had_when_its_next_value_is_refused(compiled_sources: Path) -> None:
+    graph = Graph()
+    x = ops.placeholder(graph, (3,), "float32", name="x")
+    w = ops.variable(graph, (3,), "float32", name="w")
+    ops.assign(graph, w, ops.fill(graph, 1.0, (3,), "float32"), name="first")
+    ops.assign(graph, w, ops.mul(graph, w, x, name="product"), name="update")
+    clients = [
+        running.client("init", targets=["first"]),
+        running.client("read", [w]),
+        running.client("run", targets=["update"], feeds=[x]),
+    ]
+    cards, registry = local_cluster(1, cards=Cards((0,))), kernels(EmulatedRuntime(compiled_sources))
+    with running.session(graph, registry, *clients, cluster=cards, check_finite=True) as opened:
+        opened.run("init")
+        with pytest.raises(NumericError, match="node 'product'"):
+            opened.run("run", feeds={"x:0": np.array([2.0, np.inf, 2.0], np.float32)})
+        assert opened.run("read")["w:0"].tolist() == [1.0, 1.0, 1.0]
 
 
 class Poisoned(Examples):

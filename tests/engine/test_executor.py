@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -115,6 +116,26 @@ def test_checked_mode_looks_at_every_output_and_at_floats_only(registry: Registr
         Bench(graph, registry, check_finite=True).run(feeds)
     finite = {**feeds, X: np.arange(3.0)}
     Bench(graph, registry, check_finite=True).run(finite)
+
+
+def test_a_variable_keeps_what_it_had_when_its_next_value_is_refused(registry: Registry) -> None:
+    graph = Graph()
+    x = ops.placeholder(graph, (2,), "float64", name="x")
+    w, v = (ops.variable(graph, (2,), "float64", name=name) for name in "wv")
+    ops.assign(graph, w, ops.add(graph, w, x, name="sum"))
+    ops.assign(graph, v, ops.mul(graph, v, x, name="product"))
+    for checked, left in ((True, [1.0, 1.0]), (False, [np.inf, 2.0])):
+        bench = Bench(graph, registry, check_finite=checked)
+        assert {place.variable for place in bench.plan.places} > {"w", "v"}, "both are computed where they are"
+        bench.put("w", ONES)
+        bench.put("v", 3 * ONES)
+        with pytest.raises(NumericError, match="node 'sum'") if checked else nullcontext():
+            bench.run({X: np.array([np.inf, 1.0])})
+        assert bench.value("w").tolist() == left
+        bench.put("w", ONES)
+        bench.put("v", 3 * ONES)
+        bench.run({X: ONES})
+        assert [bench.value(name).tolist() for name in "wv"] == [[2.0, 2.0], [3.0, 3.0]]
 
 
 def test_fetched_arrays_are_copies_that_nobody_else_has(graph: Graph, registry: Registry) -> None:
