@@ -68,6 +68,7 @@ MAY_IMPORT = {
     # The configuration is the dataclasses of the rooms it configures.
     "config": "errors files engine.device",
     "config.configuration": "config errors models optimizers strategies data tracking kernels.gpu.discovery",
+    "config.earlier": "config config.configuration",
     "config.devices": "config.schema errors engine.device kernels.gpu.discovery",
     "config.hydra_app": "config config.configuration config.hydra_planning sweep.place sweep.launcher errors",
     "config.hydra_planning": "sweep.launcher errors redaction",

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.config import safe_yaml
-from runner.config.configuration import to_plain
 from runner.config.devices import Look, retake_devices
-from runner.config.earlier import with_defaults
-from runner.config.outcome import differing_keys
+from runner.config.earlier import changes_on_the_way
 from runner.config.schema import Config, StragglersConfig
 from runner.kernels.gpu.discovery import discover
 from runner.records.stored_run import StoredRun
@@ -48,7 +44,7 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
 
     Raises ConfigError and SecurityError where a configuration by which earlier starts went cannot be read.
     """
-    changes = list(_changes_on_the_way(config, run))
+    changes = list(changes_on_the_way(run.earlier_configurations, config))
     if changes:
         said = f"it was started {run.starts} times and changed on the way: {'; '.join(changes)}"
         return Repetition(config, doubt=f"{said}. All its steps are made as the last ones were to be")
@@ -60,15 +56,6 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
     if parallelism.name == "async_data" and not parallelism.virtual_time:
         return _by_endings(config, run)
     return Repetition(config)
-
-
-def _changes_on_the_way(config: Config, run: StoredRun) -> Iterator[str]:
-    """What earlier starts of a run had otherwise, and whose values count: a text for each configuration they left."""
-    last = to_plain(config)
-    for path in run.earlier_configurations:
-        keys = differing_keys(with_defaults(safe_yaml.load(path), config), last)
-        if keys:
-            yield f"{path.name} has other {', '.join(keys)}"
 
 
 def _by_contributors(config: Config, run: StoredRun) -> Repetition:

@@ -1,13 +1,17 @@
-"""Configurations that an earlier version stored: they lack the keys that came later."""
+"""Configurations that were stored earlier: by other versions, which lack keys that came later, or on a run's way."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from runner.config import safe_yaml
+from runner.config.configuration import to_plain
+from runner.config.outcome import differing_keys
 from runner.config.schema import Config
 
 _MISSING = "???"
@@ -24,6 +28,18 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
         if isinstance(own, Mapping) and own.get("name") == getattr(section, "name", None):
             filled[name] = _filled(own, _defaults(type(section))) if dataclasses.is_dataclass(section) else own
     return filled
+
+
+def changes_on_the_way(earlier: Iterable[Path], config: Config) -> Iterator[str]:
+    """What earlier starts of a run had otherwise than its last one, and whose values count: a text for each of them.
+
+    earlier: the configurations that they left. Raises ConfigError and SecurityError where one cannot be read.
+    """
+    last = to_plain(config)
+    for path in earlier:
+        keys = differing_keys(with_defaults(safe_yaml.load(path), config), last)
+        if keys:
+            yield f"{path.name} has other {', '.join(keys)}"
 
 
 def _filled(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,8 +39,13 @@ class StoredRun:
     @property
     def earlier_configurations(self) -> list[Path]:
         """Those by which earlier starts went, ``config-N.yaml`` being that of start N and maybe some before; by N."""
-        found = {int(match[1]): path for path in self.path.iterdir() if (match := _EARLIER.fullmatch(path.name))}
-        return [found[start] for start in sorted(found)]
+        return earlier_configurations(self.path)
+
+
+def earlier_configurations(path: Path) -> list[Path]:
+    """Those of the run in a directory, as of :attr:`StoredRun.earlier_configurations`."""
+    found = {int(match[1]): file for file in path.iterdir() if (match := _EARLIER.fullmatch(file.name))}
+    return [found[start] for start in sorted(found)]
 
 
 def read_run(path: Path) -> StoredRun:

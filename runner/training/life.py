@@ -42,6 +42,7 @@ from runner.training.non_finite import name_the_node
 from runner.training.placement import placement_text
 from runner.training.preconditions import (
     kept_placement,
+    require_record_of_one_configuration,
     require_resumable,
     require_same_data,
     require_same_normalisation,
@@ -77,6 +78,7 @@ def run(
     experiment = build(config, placement)
     require_resumable(experiment, resume)
     require_whole_record(experiment)
+    require_record_of_one_configuration(config)
     experiment.config.data.require_present()
     require_memory(experiment)
     require_card_memory(experiment, found.cards)

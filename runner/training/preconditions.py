@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.configuration import load_stored
+from runner.config.earlier import changes_on_the_way
 from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
 from runner.plugin import changed_plugins, plugin_notes
 from runner.records.data_facts import FACTS_FILE, DataRecord, changes, facts_of, read_record, record_of
 from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE
 from runner.records.run_plugins import read_plugins
+from runner.records.stored_run import earlier_configurations
 from runner.training.experiment import Experiment
 
 
@@ -82,6 +84,27 @@ def require_whole_record(experiment: Experiment) -> None:
         raise ConfigError(
             f"parallelism.replay={config.parallelism.replay}: it has {recorded} updates, but {total} are to be made: "
             "that run did not come to its end, and only what is recorded as a whole can be repeated"
+        )
+
+
+def require_record_of_one_configuration(config: Config) -> None:
+    """Raise ConfigError where whose shares counted is to be repeated from a run whose starts were not all alike.
+
+    Its record goes on through them, and no configuration makes all of its steps again. Raises ConfigError and
+    SecurityError where a configuration by which it went cannot be read.
+    """
+    parallelism: Any = config.parallelism
+    if not getattr(parallelism, "backup_workers", 0) or parallelism.replay is None:
+        return
+    folder = Path(parallelism.replay).parent
+    earlier = earlier_configurations(folder)
+    # The last one is what the record says that it is of, but for the order, in which it may be repeated here.
+    last = folder / CONFIG_FILE
+    changed = list(changes_on_the_way(earlier, load_stored(last))) if earlier and last.exists() else []
+    if changed:
+        raise ConfigError(
+            f"parallelism.replay={parallelism.replay}: its run changed on the way: {'; '.join(changed)}. Its record is "
+            "of steps that no single configuration makes; repeat a run that was started once, or always alike"
         )
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from runner.config.configuration import dump
 from runner.config.outcome import outcome_hash
 from runner.config.schema import Config
 from runner.errors import ConfigError
 from runner.training.build import build
 from runner.training.life import run
-from runner.training.preconditions import require_whole_record
+from runner.training.preconditions import require_record_of_one_configuration, require_whole_record
 from tests.small_runs import small_config
 
 BACKED = (
@@ -65,3 +66,30 @@ def test_a_record_that_patience_ended_is_as_long_as_it_can_be(tmp_path: Path) ->
     patient = ("train.patience=1", "train.eval_every=2")
     path = record(tmp_path, outcome_hash(small_config(*BACKED, *patient)), SHARES[:2])
     require_whole_record(build(replaying(path, *patient)))
+
+
+def left_by(config: Config, folder: Path, *earlier: Config) -> Path:
+    """The record of a run in ``folder`` whose last start went by a configuration, and earlier ones by others."""
+    for start, each in enumerate(earlier, 1):
+        (folder / f"config-{start}.yaml").write_text(dump(each))
+    (folder / "config.yaml").write_text(dump(config))
+    return record(folder, outcome_hash(config), SHARES)
+
+
+def test_the_record_of_a_run_that_changed_on_the_way_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    path = left_by(small_config(*BACKED), tmp_path, small_config(*BACKED, "train.steps=2"))
+    expected = r"contributors\.jsonl: its run changed on the way: config-1\.yaml has other train\.steps\. Its"
+    with pytest.raises(ConfigError, match=expected):
+        run(replaying(path), tmp_path / "run", overrides=[])
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_record_of_a_run_that_went_on_as_it_was_is_taken(tmp_path: Path) -> None:
+    alike = small_config(*BACKED, "checkpoint.keep=9")
+    require_record_of_one_configuration(replaying(left_by(small_config(*BACKED), tmp_path, alike)))
+
+
+def test_a_record_that_was_brought_elsewhere_says_what_it_can(tmp_path: Path) -> None:
+    path = record(tmp_path, outcome_hash(small_config(*BACKED)), SHARES)
+    (tmp_path / "config-1.yaml").write_text("of something else")
+    require_record_of_one_configuration(replaying(path))
