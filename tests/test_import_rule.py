@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "memory": "",
     "cleanup": "",
     "redaction": "",
+    "text_table": "",
     "processor": "errors",
     "console": "errors redaction",
     "files": "errors",
@@ -80,12 +81,12 @@ MAY_IMPORT = {
     " kernels.registry",
     # Commands.
     "sweep": "config config.configuration config.hydra_app sweep.launcher sweep.place console records tracking files"
-    " errors redaction",
+    " errors redaction text_table",
     "sweep.place": "",
     "sweep.launcher": "errors",
     "commands": "training sweep config config.configuration config.hydra_app config.hydra_frozen"
     " config.overriding records checkpoint optimizers engine data tracking plugin console cores memory processor files"
-    " errors redaction kernels.gpu.discovery kernels.gpu.driver",
+    " errors redaction text_table kernels.gpu.discovery kernels.gpu.driver",
     "cli": "commands config records console data errors engine.worker_process",
     "__main__": "cli",
     "": "commands records.summary",

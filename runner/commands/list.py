@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from runner.commands.text_table import text_table
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import GROUPS
+from runner.text_table import text_table
 
 KINDS = {
     "models": "model",

@@ -12,7 +12,7 @@ from runner.config.schema import Config
 from runner.records.late_tracking import BroughtOver, bring_over, late_runs
 from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, Outcome, read_outcome
 from runner.sweep.plan import FROZEN_FILE, Plan
-from runner.sweep.repetition import repetition_table, repetitions
+from runner.sweep.seeds import over_seeds, seeds_table
 from runner.sweep.table import SweepTable, sweep_table
 from runner.tracking.replay import Replay
 
@@ -88,18 +88,18 @@ def _monitor(config: Config | None) -> Monitor:
 
 
 def _terminal_table(outcomes: Sequence[Outcome], monitor: Monitor) -> SweepTable:
-    groups = repetitions(outcomes, monitor)
-    return repetition_table(groups, monitor) if groups else sweep_table(outcomes, monitor)
+    groups = over_seeds(outcomes, monitor)
+    return seeds_table(groups, monitor) if groups else sweep_table(outcomes, monitor)
 
 
 def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path) -> tuple[list[Path], str]:
     """Write the files of the tables; return them and the Markdown."""
-    jobs, groups = sweep_table(outcomes, monitor), repetitions(outcomes, monitor)
+    jobs, groups = sweep_table(outcomes, monitor), over_seeds(outcomes, monitor)
     contents = {TABLE_FILE: jobs.csv()}
     markdown = jobs.markdown()
     if groups:
-        contents[SEEDS_FILE] = repetition_table(groups, monitor, columns_apart=True).csv()
-        markdown = f"{repetition_table(groups, monitor).markdown()}\n\nEvery seed:\n\n{markdown}"
+        contents[SEEDS_FILE] = seeds_table(groups, monitor, columns_apart=True).csv()
+        markdown = f"{seeds_table(groups, monitor).markdown()}\n\nEvery seed:\n\n{markdown}"
     contents[MARKDOWN_FILE] = f"{markdown}\n"
     for name, text in contents.items():
         (directory / name).write_text(text, encoding="utf-8")

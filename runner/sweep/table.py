@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from runner.config.monitor import Monitor
 from runner.redaction import redact_overrides
 from runner.sweep.outcome import FINISHED, Outcome
+from runner.text_table import text_table
 
 _METRICS = ("test/accuracy", "test/loss", "train/loss")
 _ERROR_LENGTH = 60
@@ -25,11 +26,7 @@ class SweepTable:
 
     def text(self) -> str:
         """Columns aligned with spaces."""
-        widths = [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
-        lines = [self.headers, tuple("-" * width for width in widths), *self.rows]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-        )
+        return text_table(self.headers, self.rows, ruled=True)
 
     def markdown(self) -> str:
         """A table of GitHub-flavoured Markdown."""

@@ -12,11 +12,12 @@ from runner.engine.compile import compile_signature
 from runner.engine.device import local_cluster
 from runner.engine.graph import Graph, Node
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.engine.verify import VerificationError, verify, verify_partition
+from runner.engine.verify import VerificationError, verify
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.running import CPU_0, CPU_1
+from tests.engine.verified_parts import verify_partition
 from tests.strategies.networks import NETWORKS, task_of
 
 

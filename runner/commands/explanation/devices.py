@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from runner.commands.text_table import mean_number, number, text_table
 from runner.config.devices import device_texts, reason
 from runner.engine.device import GPU
 from runner.engine.kernel_table import kernels_for
 from runner.engine.plan import DevicePlan
 from runner.engine.program_plans import ProgramPlans
 from runner.kernels.gpu.discovery import Found
+from runner.text_table import mean_number, number, text_table
 from runner.training.comparison import predicted_step_s, verdict
 from runner.training.experiment import Experiment
 from runner.training.placement import placement_text

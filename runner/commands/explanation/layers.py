@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.commands.text_table import number, text_table
 from runner.engine import ops
 from runner.engine.cost import node_cost
 from runner.engine.graph import Graph, Node
 from runner.engine.network import NetworkBuilder
 from runner.engine.tensor import Tensor
 from runner.engine.variables import Variables
+from runner.text_table import number, text_table
 from runner.training.experiment import Experiment
 from runner.training.placement import place_text
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.commands.text_table import number, text_table
 from runner.kernels.gpu.driver import CardFacts
 from runner.memory import available_memory, usable_memory
+from runner.text_table import number, text_table
 from runner.training.card_memory import CONTEXT_BYTES, CardMemory, card_fit_text
 from runner.training.memory import PROGRAM_BYTES, ProcessMemory, fit_text
 

@@ -6,11 +6,11 @@ from runner.commands.explanation.devices import device_lines, device_table, plac
 from runner.commands.explanation.layers import layer_rows, layer_table, totals
 from runner.commands.explanation.memory import card_memory_lines, memory_text
 from runner.commands.explanation.wires import sent_of, sent_text
-from runner.commands.text_table import number
 from runner.config.devices import look_at
 from runner.config.schema import Config
 from runner.kernels.gpu.discovery import Found
 from runner.optimizers.lbfgs import Lbfgs
+from runner.text_table import number
 from runner.training.build import build
 from runner.training.card_memory import CardMemory, planned_card_memory
 from runner.training.experiment import Experiment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, TypedDict, Unpack
 
 from runner.engine.graph import Graph
 from runner.engine.op import Attributes, OpDef, expect, register
@@ -16,30 +17,43 @@ from runner.engine.ops.structural import as_dtype
 from runner.engine.tensor import Tensor, TensorSpec
 
 
-def matmul_fused(
-    graph: Graph,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None = None,
-    *,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    relu: bool = False,
-    dtype: str | None = None,
-    name: str | None = None,
-) -> Tensor:
-    """Add y = A B + bias, then max(y, 0) if ``relu``; A (m, k) and B (k, n) as for matmul, bias (n,).
+class Followed(TypedDict, total=False):
+    """How a product is made and what follows it; each is False by default, and dtype, of y, that of a.
 
-    dtype: of y, that of a by default; float32 is possible for bfloat16 inputs.
+    A float32 y is possible for bfloat16 inputs. relu: y is then max(y, 0).
     """
+
+    transpose_a: bool
+    transpose_b: bool
+    relu: bool
+    dtype: str
+
+
+def matmul_fused(
+    graph: Graph, a: Tensor, b: Tensor, bias: Tensor | None = None, *, name: str | None = None, **how: Unpack[Followed]
+) -> Tensor:
+    """Add y = A B + bias, and what follows; A (m, k) and B (k, n) as for matmul, bias (n,)."""
+    return add_followed(graph, "matmul_fused", (a, b, bias), name, how)
+
+
+def add_followed(
+    graph: Graph,
+    op: str,
+    operands: tuple[Tensor, Tensor, Tensor | None],
+    name: str | None,
+    how: Followed,
+    **more: Any,
+) -> Tensor:
+    """Add a product of a and b, with a bias where there is one. more: attributes that the op alone has."""
+    a, b, bias = operands
     attributes = {
-        "transpose_a": transpose_a,
-        "transpose_b": transpose_b,
+        **dict.fromkeys((*TRANSPOSES, "relu"), False),
+        "dtype": graph.spec(a).dtype,
+        **how,
         "bias": bias is not None,
-        "relu": relu,
-        "dtype": dtype or graph.spec(a).dtype,
+        **more,
     }
-    return graph.add("matmul_fused", [a, b] if bias is None else [a, b, bias], attributes, name=name)[0]
+    return graph.add(op, [a, b] if bias is None else [a, b, bias], attributes, name=name)[0]
 
 
 def matmul_bias_gradient(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from runner.engine.graph import Graph
 from runner.engine.op import Attributes, OpDef, expect, lookup, register
 from runner.engine.ops.common import MADE_BY_PASSES
-from runner.engine.ops.fused_linear import matmul_fused
+from runner.engine.ops.fused_linear import Followed, add_followed, matmul_fused
 from runner.engine.ops.linear import TRANSPOSES
 from runner.engine.ops.structural import as_dtype
 from runner.engine.tensor import Tensor, TensorSpec, state_dtype
@@ -18,31 +19,13 @@ FUSED = "matmul_fused"
 
 
 def matmul_narrowed(
-    graph: Graph,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None = None,
-    *,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    relu: bool = False,
-    dtype: str | None = None,
-    name: str | None = None,
+    graph: Graph, a: Tensor, b: Tensor, bias: Tensor | None = None, *, name: str | None = None, **how: Unpack[Followed]
 ) -> Tensor:
     """Add what ``matmul_fused`` gives for a, for b rounded to the dtype of a, and for bias.
 
     b: of the dtype that variables have beside a, which is float32 for bfloat16.
     """
-    narrow = graph.spec(a).dtype
-    attributes = {
-        "transpose_a": transpose_a,
-        "transpose_b": transpose_b,
-        "bias": bias is not None,
-        "relu": relu,
-        "narrow": narrow,
-        "dtype": dtype or narrow,
-    }
-    return graph.add(OP, [a, b] if bias is None else [a, b, bias], attributes, name=name)[0]
+    return add_followed(graph, OP, (a, b, bias), name, how, narrow=graph.spec(a).dtype)
 
 
 def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:

@@ -3,59 +3,38 @@
 from __future__ import annotations
 
 from functools import partial
-from types import ModuleType
+from importlib import import_module
 
-from runner.kernels.gpu import (
-    activation,
-    arithmetic,
-    batch_normalization,
-    comparison,
-    convolution,
-    elementwise,
-    fused_convolution,
-    fused_linear,
-    fused_normalization,
-    indexing,
-    linear,
-    local_response_normalization,
-    loss,
-    matmul_elementwise,
-    narrowed_linear,
-    pooling,
-    random,
-    reduction,
-    shape,
-    softmax,
-    structural,
-)
-from runner.kernels.gpu.cudnn import convolution as cudnn_convolution
 from runner.kernels.gpu.platform import CardPlatform
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.registry import Registry
 
-MODULES: tuple[ModuleType, ...] = (
-    activation,
-    arithmetic,
-    batch_normalization,
-    comparison,
-    convolution,
-    cudnn_convolution,
-    elementwise,
-    fused_convolution,
-    fused_linear,
-    fused_normalization,
-    indexing,
-    linear,
-    local_response_normalization,
-    loss,
-    matmul_elementwise,
-    narrowed_linear,
-    pooling,
-    random,
-    reduction,
-    shape,
-    softmax,
-    structural,
+MODULES = tuple(
+    import_module(f"runner.kernels.gpu.{name}")
+    for name in (
+        "activation",
+        "arithmetic",
+        "batch_normalization",
+        "comparison",
+        "convolution",
+        "cudnn.convolution",
+        "elementwise",
+        "fused_convolution",
+        "fused_linear",
+        "fused_normalization",
+        "indexing",
+        "linear",
+        "local_response_normalization",
+        "loss",
+        "matmul_elementwise",
+        "narrowed_linear",
+        "pooling",
+        "random",
+        "reduction",
+        "shape",
+        "softmax",
+        "structural",
+    )
 )
 """Modules of kernels; each has ``kernels(runtime)``, the kernels that the runtime's libraries allow."""
 

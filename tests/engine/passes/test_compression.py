@@ -16,10 +16,11 @@ from runner.engine.passes.rewriting import Roots
 from runner.engine.passes.transfers import insert_transfers
 from runner.engine.program import Client
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.engine.verify import verify, verify_partition
+from runner.engine.verify import verify
 from runner.kernels.registry import Registry
 from tests.engine.random_graphs import TrainingSample, training_samples
 from tests.engine.running import session
+from tests.engine.verified_parts import verify_partition
 from tests.op_cases import Array
 
 HERE, THERE, ELSEWHERE = (worker_device(k) for k in range(3))

@@ -25,7 +25,7 @@ SEED = "seed"
 
 
 @dataclass(frozen=True)
-class Repetition:
+class OverSeeds:
     """The jobs of one combination of the other keys. Only those that finished count in means and spreads."""
 
     swept: Mapping[str, str]
@@ -63,7 +63,7 @@ def spread_of(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
-def repetitions(outcomes: Sequence[Outcome], monitor: Monitor) -> list[Repetition]:
+def over_seeds(outcomes: Sequence[Outcome], monitor: Monitor) -> list[OverSeeds]:
     """Combinations of the keys besides the seed, best mean first; empty unless several seeds were swept."""
     swept = swept_values(outcomes)
     if len({values[SEED] for values in swept if SEED in values}) < 2:
@@ -72,11 +72,11 @@ def repetitions(outcomes: Sequence[Outcome], monitor: Monitor) -> list[Repetitio
     for values, outcome in zip(swept, outcomes, strict=True):
         others = tuple((key, value) for key, value in values.items() if key != SEED)
         groups.setdefault(others, []).append(outcome)
-    found = [Repetition(dict(others), jobs) for others, jobs in groups.items()]
+    found = [OverSeeds(dict(others), jobs) for others, jobs in groups.items()]
     return sorted(found, key=lambda each: rank(bool(each.finished), _means(each, monitor), monitor))
 
 
-def repetition_table(groups: Sequence[Repetition], monitor: Monitor, *, columns_apart: bool = False) -> SweepTable:
+def seeds_table(groups: Sequence[OverSeeds], monitor: Monitor, *, columns_apart: bool = False) -> SweepTable:
     """One row a combination: its keys, n (seeds that finished), mean and spread of every metric, step time, status.
 
     columns_apart: mean and spread in a column each, as programs read them, instead of ``mean ± spread``.
@@ -97,7 +97,7 @@ def repetition_table(groups: Sequence[Repetition], monitor: Monitor, *, columns_
     return SweepTable((*keys, "n", *headers, "step time (ms)", "status"), rows)
 
 
-def _means(group: Repetition, monitor: Monitor) -> dict[str, float]:
+def _means(group: OverSeeds, monitor: Monitor) -> dict[str, float]:
     means = {name: mean_of(group.values(name)) for name in (monitor.metric, "test/loss")}
     return {name: mean for name, mean in means.items() if mean is not None}
 

@@ -6,16 +6,18 @@ import math
 from collections.abc import Iterable, Sequence
 
 
-def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Align columns with spaces: text to the left, columns of numbers to the right."""
-    cells = [tuple(headers), *map(tuple, rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    numeric = [all(c[:1].isdigit() for c in column[1:]) for column in zip(*cells, strict=True)]
+def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, ruled: bool = False) -> str:
+    """Align columns with spaces: text to the left, columns of numbers to the right. ruled: a line below the headers."""
+    body = [tuple(row) for row in rows]
+    columns = list(zip(headers, *body, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numeric = [all(cell[:1].isdigit() for cell in column[1:]) for column in columns]
+    rule = [tuple("-" * width for width in widths)] if ruled else []
     return "\n".join(
         "  ".join(
             cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(row, widths, numeric, strict=True)
         ).rstrip()
-        for row in cells
+        for row in (tuple(headers), *rule, *body)
     )
 
 
