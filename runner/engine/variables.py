@@ -36,8 +36,20 @@ class Part:
         return ops.slice(graph, whole, begin=begin, size=self.spec.shape)
 
 
+class _MaybePart:
+    """A variable, or a part of one."""
+
+    spec: TensorSpec
+    part: Part | None
+
+    @property
+    def whole(self) -> TensorSpec:
+        """Spec of the unsharded variable."""
+        return self.spec if self.part is None else self.part.whole
+
+
 @dataclass(frozen=True)
-class Variable:
+class Variable(_MaybePart):
     """State that lives on a device across steps.
 
     name: name in the unsharded network, e.g. "conv1/weights"; checkpoints speak it. tensor: the value at the start
@@ -55,14 +67,9 @@ class Variable:
     layer: LayerStamp | None
     part: Part | None = None
 
-    @property
-    def whole(self) -> TensorSpec:
-        """Spec of the unsharded variable."""
-        return self.spec if self.part is None else self.part.whole
-
 
 @dataclass(frozen=True)
-class Declaration:
+class Declaration(_MaybePart):
     """What a variable is asked for as; see :class:`Variable`."""
 
     name: str
@@ -72,11 +79,6 @@ class Declaration:
     decayed: bool
     layer: LayerStamp | None
     part: Part | None = None
-
-    @property
-    def whole(self) -> TensorSpec:
-        """Spec of the unsharded variable."""
-        return self.spec if self.part is None else self.part.whole
 
 
 class Variables:
