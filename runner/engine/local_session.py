@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
 from runner.engine.rendezvous import LocalRendezvous
 from runner.engine.session import peak_rss_bytes, require_no_trace, required_trace
+from runner.engine.shared_reading import SharedReading
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.engine.timeline import ClientRuns, RecordedPlan, Timeline
@@ -68,7 +70,7 @@ class LocalSession:
         self._stores = {device: VariableStore(platform) for device, platform in platforms.items()}
         self._arenas = {device: Arena(platform) for device, platform in platforms.items()}
         self._ready: dict[Signature, _Ready] = {}
-        self._readings: dict[tuple[str, str], Lookahead] = {}
+        self._readings: dict[str, dict[str, Lookahead]] = {}
         self._sent = dict.fromkeys(self._stores, 0)
         self._trace: LocalTrace | None = None
         self._interleaving = interleaving or VirtualTime(lambda client, device, step: 1.0, lambda nbytes: 0.0)
@@ -172,15 +174,20 @@ class LocalSession:
     ) -> dict[Tensor, Array]:
         """What one device is fed in a step: what the caller gave, and what the input source has."""
         given = {tensor: fed[tensor] for tensor in ready.feeds[device] if tensor in fed}
-        return {**given, **self._reading(ready, client, device).read(step)}
+        return {**given, **self._reading(ready, client)[device].read(step)}
 
-    def _reading(self, ready: _Ready, client: Client, device: str) -> Lookahead:
-        """What reads the inputs of a client for one device."""
-        key = client.name, device
-        if key not in self._readings:
-            wanted = ready.feeds[device] & {slot.tensor for slot in client.inputs}
-            self._readings[key] = Lookahead(ready.executors[device], self._source, client.inputs, wanted)
-        return self._readings[key]
+    def _reading(self, ready: _Ready, client: Client) -> Mapping[str, Lookahead]:
+        """What reads the inputs of a client for each device."""
+        if client.name not in self._readings:
+            slots = {
+                device: [slot for slot in client.inputs if slot.tensor in fed] for device, fed in ready.feeds.items()
+            }
+            shared = SharedReading(self._source, slots)
+            self._readings[client.name] = {
+                device: Lookahead(executor, partial(shared.read, device))
+                for device, executor in ready.executors.items()
+            }
+        return self._readings[client.name]
 
     def _run_part(self, run: _UnderWay, device: str) -> None:
         executor = run.ready.executors[device]
@@ -217,7 +224,7 @@ class LocalSession:
     def _execute(
         self, ready: _Ready, client: Client, step: int, jobs: Mapping[str, Mapping[Tensor, Array]]
     ) -> dict[str, dict[Tensor, Array]]:
-        readings = {device: self._reading(ready, client, device) for device in ready.executors}
+        readings = self._reading(ready, client)
         if self._pool is None or len(readings) == 1:
             return {device: each.run(step, jobs[device]) for device, each in readings.items()}
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
 from runner.engine.executor import DeviceExecutor
-from runner.engine.inputs import InputSlot, InputSource, read_inputs
 from runner.engine.recording import INPUT
 from runner.engine.tensor import Tensor
 
@@ -18,21 +17,13 @@ Array = NDArray[Any]
 class Lookahead:
     """What one device reads for the steps of one client, each once.
 
-    wanted: tensors that are read. A device that works by itself is brought the next step's while it does; a source is a
-    pure function, so that what is read for a step that does not come is only lost time.
+    from_source: what the device reads for a step. A device that works by itself is brought the next step's while it
+    does; a source is a pure function, so that what is read for a step that does not come is only lost time.
     """
 
-    def __init__(
-        self,
-        executor: DeviceExecutor,
-        source: InputSource | None,
-        slots: Sequence[InputSlot],
-        wanted: set[Tensor],
-    ) -> None:
+    def __init__(self, executor: DeviceExecutor, from_source: Callable[[int], Mapping[Tensor, Array]]) -> None:
         self._executor = executor
-        self._source = source
-        self._slots = slots
-        self._wanted = wanted
+        self._from_source = from_source
         self._next: tuple[int, Mapping[Tensor, Array]] | None = None
 
     def read(self, step: int) -> Mapping[Tensor, Array]:
@@ -44,7 +35,7 @@ class Lookahead:
 
     def run(self, step: int, feeds: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
         """Run a step of the device; read the next one's inputs while it works."""
-        if not (self._wanted and self._executor.is_asynchronous):
+        if not self._executor.is_asynchronous:
             return self._executor.run(step, feeds)
         return self._executor.run(step, feeds, lambda: self._look(step + 1))
 
@@ -55,6 +46,3 @@ class Lookahead:
             return
         self._executor.ahead(values)
         self._next = (step, values)
-
-    def _from_source(self, step: int) -> dict[Tensor, Array]:
-        return read_inputs(self._source, self._slots, self._wanted, step)

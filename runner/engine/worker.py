@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from runner.engine.assignment import Assignment, feed_key, fetch_key, peer_of, senders
 from runner.engine.executor import DeviceExecutor
-from runner.engine.inputs import InputSource
+from runner.engine.inputs import InputSource, read_inputs, share_of
 from runner.engine.kernel_table import load_card_kernels
 from runner.engine.launched_steps import LaunchedStep, LaunchedSteps
 from runner.engine.links import Links
@@ -188,8 +188,7 @@ class Worker:
             wires_of(self._variables.platform, rendezvous),
             check_finite=self._check_finite,
         )
-        slots = assignment.inputs
-        inputs = Lookahead(executor, self._source, slots, {slot.tensor for slot in slots})
+        inputs = Lookahead(executor, lambda step: self._read(assignment, step))
         received = senders(assignment.plan)
         self._mailbox.expect(plan, received)
         self._plans[plan] = _LoadedPlan(assignment, executor, inputs, writer, readers[MASTER], frozenset(received))
@@ -215,6 +214,10 @@ class Worker:
             loaded.writer.put(fetch_key(tensor), value)
         self._endpoint.send(MASTER, Done(plan, step, {}, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
         self._progress.enter(IDLE, step)
+
+    def _read(self, assignment: Assignment, step: int) -> dict[Tensor, Array]:
+        """What the worker's own source has for a step."""
+        return read_inputs(assignment.inputs, step, lambda place: share_of(self._source, step, place))
 
     def _feeds(self, loaded: _LoadedPlan, step: int) -> dict[Tensor, Array]:
         """Everything a step is fed: read by the worker's own source, or put into shared memory by the master."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.engine import ops
-from runner.engine.device import local_cluster, worker_device
+from runner.engine.device import Cards, local_cluster, worker_device
 from runner.engine.graph import Graph
 from runner.engine.inputs import InputSlot
 from runner.engine.program import Client, Program
@@ -47,9 +47,9 @@ def there_and_back() -> Program:
     return Program(graph, {client.name: client for client in clients}, {}, workers=2)
 
 
-def plans_of(program: Program, registry: Registry) -> ProgramPlans:
+def plans_of(program: Program, registry: Registry, cards: Cards | None = None) -> ProgramPlans:
     """The plans of a program on as many devices as it has workers and servers."""
-    return ProgramPlans(program, local_cluster(program.workers, program.servers), registry)
+    return ProgramPlans(program, local_cluster(program.workers, program.servers, cards=cards), registry)
 
 
 def remote_plan(planned: ProgramPlans, client: str, directory: Path, name: str = "plan") -> RemotePlan:

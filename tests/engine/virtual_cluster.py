@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.engine.device import Cards
 from runner.engine.feeds import expand_feeds
 from runner.engine.inputs import InputSource
 from runner.engine.links import Link
@@ -72,6 +73,7 @@ class VirtualCluster:
         make_source: Callable[[Mapping[str, Any]], InputSource],
         network: FakeNetwork,
         seed: int,
+        cards: Cards | None,
     ) -> None:
         self.program = program
         self.network = network
@@ -83,7 +85,8 @@ class VirtualCluster:
         self.endpoint = self._endpoint(MASTER)
         self._directory = directory
         self._registry = registry
-        self._planned = plans_of(program, registry)
+        self._cards = () if cards is None else cards.of_workers
+        self._planned = plans_of(program, registry, cards)
         self._make_source = make_source
         self._plans: dict[str, RemotePlan] = {}
         self.endpoints = {name: self._endpoint(name) for name in self.workers}
@@ -148,7 +151,8 @@ class VirtualCluster:
         """Join and set up every worker."""
         self.greet()
         described = None if link is None else link.to_document()
-        self.tell(Setup(), None, {**SETUP, "check_finite": check_finite, "link": described})
+        cards = dict(zip(self.workers, self._cards, strict=False))
+        self.tell(Setup(), None, {**SETUP, "check_finite": check_finite, "link": described, "cards": cards})
 
     def load(self, client: str) -> RemotePlan:
         """Have a client's parts loaded, once."""
@@ -203,9 +207,10 @@ def virtual_cluster(
     *,
     seed: int = 0,
     faults: Faults | None = None,
+    cards: Cards | None = None,
 ) -> Iterator[VirtualCluster]:
-    """Workers of a program, not greeted yet; leaving ends their threads. directory: for arenas."""
-    cluster = VirtualCluster(program, directory, registry, make_source, FakeNetwork(seed, faults), seed)
+    """Workers of a program, not greeted yet; leaving ends their threads. directory: for arenas. cards: of workers."""
+    cluster = VirtualCluster(program, directory, registry, make_source, FakeNetwork(seed, faults), seed, cards)
     try:
         yield cluster
     finally:

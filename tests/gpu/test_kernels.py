@@ -13,7 +13,7 @@ from runner.kernels.gpu.layouts import CHANNELS_LAST
 from runner.kernels.registry import Array, Kernel, Registry
 from tests.gpu.cards import Card
 from tests.kernels import harness
-from tests.kernels.gpu.running import DTYPES, drawn, node_of, offers_for, reference, require_close, run_op
+from tests.kernels.gpu.running import DTYPES, drawn_for, node_of, offers_for, reference, require_close, run_op
 from tests.op_cases import CASES, Case, all_cases
 
 TOLERANCES = {"float64": 1e-10, "bfloat16": 0.02}
@@ -37,14 +37,6 @@ def _parameters() -> Iterator[Any]:
 
 
 PARAMETERS = list(_parameters())
-
-
-def drawn_for(op: str, case: Case, dtype: str) -> tuple[list[Array], dict[str, Any]]:
-    """Inputs and attributes; what batch normalisation knows of a channel is float32 beside bfloat16 images."""
-    arrays, attributes = drawn(case, dtype)
-    if op.startswith("batch_norm") and dtype == "bfloat16":
-        arrays = [each.astype(np.float32) if each.ndim == 1 else each for each in arrays]
-    return arrays, attributes
 
 
 def able(registry: Registry, op: str, arrays: list[Array], attributes: dict[str, Any], layout: Any) -> list[Kernel]:
@@ -71,6 +63,14 @@ def check(card: Card, op: str, case: Case, dtype: str, layout: Any, *, tf32: boo
     for kernel in able(registry, op, arrays, attributes, layout):
         ran = run_op(runtime, op, arrays, attributes, layout, registry=registry, library=kernel.library)
         require_close(ran, expected, tolerance)
+
+
+@pytest.mark.small
+def test_every_case_is_a_node_that_a_kernel_takes(card: Card) -> None:
+    """Without running any, so that the suite knows before a card is there."""
+    registry = card.registry()
+    for op, case, dtype, layout in (each.values for each in PARAMETERS):
+        assert able(registry, op, *drawn_for(op, case, dtype), layout)
 
 
 @pytest.mark.parametrize(("op", "case", "dtype", "layout"), PARAMETERS)

@@ -38,8 +38,6 @@ def _kernel(multiplier: Multiplier, program: Kernel) -> Kernel:
         if not multiplier.takes(dense):
             return None
         following = _arranged(program, attributes, dense, inputs, outputs)
-        if following is None:
-            return None
         shared = tuple(
             (_input_of(taken, attributes["product"]), given)
             for taken, given in following.in_place
@@ -69,7 +67,6 @@ def _bind(multiplier: Multiplier, program: Kernel, attributes: Attributes, buffe
         [operand.spec for operand in buffers.inputs],
         [operand.spec for operand in buffers.outputs],
     )
-    assert following is not None, "the arrangement of the node has been made from it"
     place = attributes["product"]
     lent = Buffers(
         (*operands[:place], result, *operands[place:]),
@@ -87,11 +84,13 @@ def _between(dense: Dense) -> ScratchMatrix:
 
 def _arranged(
     program: Kernel, attributes: Attributes, dense: Dense, inputs: Sequence[Spec], outputs: Sequence[Spec]
-) -> Arrangement | None:
+) -> Arrangement:
     """What the program asks of memory, with everything in C order."""
     place, operands = attributes["product"], inputs[2:]
     specs = [*operands[:place], _between(dense), *operands[place:]]
-    return program.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])
+    found = program.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])
+    assert found is not None, "a program over two axes is always taken"
+    return found
 
 
 def _input_of(taken: int, place: int) -> int:

@@ -39,8 +39,6 @@ def kernels(runtime: Runtime) -> list[Kernel]:
     ) -> Arrangement | None:
         narrowed = ScratchMatrix(inputs[1].shape, attributes["narrow"])
         following = _product(product, attributes, inputs, narrowed, outputs)
-        if following is None:
-            return None
         scratch = aligned(narrowed.nbytes) + following.scratch_bytes
         return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch)
 
@@ -60,7 +58,6 @@ def _bind(cast: Kernel, product: Kernel, attributes: Attributes, buffers: Buffer
     specs, results = [each.spec for each in buffers.inputs], [each.spec for each in buffers.outputs]
     following = _product(product, attributes, specs, narrowed, results)
     assert casting is not None, "a cast of plain floats is always taken"
-    assert following is not None, "the arrangement of the node has been made from it"
     behind = DeviceMemory(start + aligned(narrowed.nbytes), following.scratch_bytes)
     first = cast.bind(told, casting, Buffers((b,), (rounded,), DeviceMemory(start, 0)))
     second = product.bind(attributes, following, Buffers((a, rounded, *bias), buffers.outputs, behind))
@@ -69,7 +66,9 @@ def _bind(cast: Kernel, product: Kernel, attributes: Attributes, buffers: Buffer
 
 def _product(
     product: Kernel, attributes: Attributes, inputs: Sequence[Spec], narrowed: ScratchMatrix, outputs: Sequence[Spec]
-) -> Arrangement | None:
+) -> Arrangement:
     """What the product behind the cast asks of memory, everything in C order."""
     specs = [inputs[0], narrowed, *inputs[2:]]
-    return product.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])
+    found = product.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])
+    assert found is not None, "our own product is never refused"
+    return found

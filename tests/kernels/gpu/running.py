@@ -174,6 +174,16 @@ def drawn(case: Case, dtype: str, seed: int = 4) -> tuple[list[Array], dict[str,
     return case.draw(seed, dtype), attributes
 
 
+def drawn_for(op: str, case: Case, dtype: str) -> tuple[list[Array], dict[str, Any]]:
+    """The same; what an op takes in float32 beside bfloat16 is: what is known of channels, weights to be rounded."""
+    arrays, attributes = drawn(case, dtype)
+    for number, array in enumerate(arrays):
+        of_channels = op.startswith("batch_norm") and array.ndim == 1
+        if dtype == "bfloat16" and (of_channels or (op == "matmul_narrowed" and number == 1)):
+            arrays[number] = array.astype(np.float32)
+    return arrays, attributes
+
+
 def require_close(found: Iterable[Array], expected: Iterable[Array], tolerance: float = 0.0) -> None:
     """Fail where shapes, dtypes or values differ; NaN equals NaN. tolerance: relative and absolute, 0 for the bits."""
     for one, other in zip(found, expected, strict=True):

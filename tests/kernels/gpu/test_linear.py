@@ -216,7 +216,24 @@ def test_without_the_library_there_is_only_our_own_kernel(runtime: EmulatedRunti
 
 
 def test_what_an_int_does_not_count_is_left_to_our_own_kernel(card: CardWithCublas) -> None:
-    a, b, y = Shaped((2**31, 1), "float32"), Shaped((1, 2), "float32"), Shaped((2**31, 2), "float32")
-    attributes = {"transpose_a": False, "transpose_b": False}
-    kernel = products(card).find("matmul", "gpu", "cublas")
-    assert kernel.arrange(attributes, [a, b], [y], [None, None]) is None
+    long, wide, narrow, y = ((2**31, 1), (1, 2), (2**31, 2), (2**31, 2))
+    plainly = {"transpose_a": False, "transpose_b": False}
+    for op, inputs, outputs, attributes in (
+        ("matmul", [long, wide], [y], plainly),
+        ("matmul_bias_gradient", [long, narrow], [wide, (2,)], {"dtype": "float32"}),
+    ):
+        specs, results = ([Shaped(shape, "float32") for shape in shapes] for shapes in (inputs, outputs))
+        arranged = {
+            library: products(card).find(op, "gpu", library).arrange(attributes, specs, results, [None, None])
+            for library in ("cublas", "cuda")
+        }
+        assert arranged["cublas"] is None, op
+        assert arranged["cuda"] is not None, op
+
+
+def test_a_stream_that_is_refused_is_an_error(card: CardWithCublas) -> None:
+    functions = replace(card.native.functions, set_stream=lambda handle, stream: 1)
+    library = cublas.CublasLibrary(card.native, functions, lambda: 0, tf32=False)
+    stream = card.stream()
+    with pytest.raises(RuntimeError, match=rf"cublasSetStream of {stream.handle:#x}: status 1"):
+        library.enqueue(stream, Product(1, 1, 1, "float32", "float32"), 0, 0, 0, 256)

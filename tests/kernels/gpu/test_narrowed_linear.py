@@ -8,7 +8,7 @@ import pytest
 
 from runner.kernels.gpu import narrowed_linear
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.kernels.gpu.running import drawn, reference, registry_of, require_close, run_op, table_of
+from tests.kernels.gpu.running import drawn_for, reference, registry_of, require_close, run_op, table_of
 from tests.op_cases import Case
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 2e-2}
@@ -16,13 +16,9 @@ TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 2e-2}
 
 @pytest.mark.parametrize(("op", "case", "dtype"), table_of(["matmul_narrowed"]))
 def test_the_cases_of_the_table(runtime: EmulatedRuntime, op: str, case: Case, dtype: str) -> None:
-    inputs, attributes = drawn(case, dtype)
-    if dtype == "bfloat16":
-        inputs[1] = inputs[1].astype(np.float32)
+    inputs, attributes = drawn_for(op, case, dtype)
     found = run_op(runtime, op, inputs, attributes, registry=registry_of(runtime, narrowed_linear))
-    require_close(
-        found, reference(op, inputs, attributes), {"float64": 1e-12, "float32": 2e-5, "bfloat16": 2e-2}[dtype]
-    )
+    require_close(found, reference(op, inputs, attributes), TOLERANCE[dtype])
 
 
 def test_weights_of_float32_are_rounded_before_they_are_used(runtime: EmulatedRuntime) -> None:

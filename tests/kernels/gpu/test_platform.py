@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.engine.tensor import TensorSpec
-from runner.kernels.gpu.calls import failures, launch
+from runner.kernels.gpu.calls import StreamCall, failures, launch
 from runner.kernels.gpu.platform import CardPlatform
 from runner.kernels.gpu.runtime import Runtime
-from runner.kernels.platform import Bytes, Work
+from runner.kernels.platform import Bytes, PartError, Work
 from runner.kernels.registry import Operand, address_of, plain
 from tests.kernels.gpu.emulation import EmulatedRuntime
 
@@ -149,6 +149,39 @@ def test_branches_are_captured_together(runtime: EmulatedRuntime, platform: Card
     joined.call()
     (found,) = platform.reader([end])()
     assert (found == 8 + 5 + 7).all()
+
+
+@pytest.mark.parametrize("failing_turn", [0, 1], ids=["eagerly", "captured"])
+def test_a_call_that_fails_is_named_and_the_next_step_is_as_if_it_had_not(
+    runtime: EmulatedRuntime, platform: CardPlatform, failing_turn: int
+) -> None:
+    x, y = operand(platform), operand(platform)
+    for place in (x, y):
+        put(platform, place, np.ones(COUNT, np.float32))
+    turns = iter(range(3))
+
+    def enqueue(stream: Any) -> None:
+        if next(turns) == failing_turn:
+            raise OSError("status 13")
+
+    joined = platform.join([axpy(runtime, x, y, 1.0), Work(StreamCall(enqueue), (y.data,), (x.data,))])
+    for turn in range(4):
+        if turn == failing_turn:
+            with pytest.raises(PartError) as caught:
+                joined.call()
+            assert caught.value.part == 1
+            assert str(caught.value.__cause__) == "status 13"
+        else:
+            assert joined.call() == 0
+    (found,) = platform.reader([y])()
+    # What comes before the call that fails has been put on the stream, unless it was captured for a graph.
+    assert (found == 1 + 4 - failing_turn).all()
+
+
+def test_what_is_no_work_on_a_stream_is_refused(platform: CardPlatform) -> None:
+    assert not platform.joinable(lambda: None)
+    with pytest.raises(TypeError, match="function is no work on a stream"):
+        platform.join([Work(lambda: None, (), ())])
 
 
 def test_a_copy_is_a_call_like_any_other(platform: CardPlatform) -> None:

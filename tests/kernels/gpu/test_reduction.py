@@ -137,3 +137,13 @@ def test_no_thread_adds_more_than_a_float_bears() -> None:
     found = reduction.reduced_shape((rows, 1024), (1024, 1), (0,))
     assert found.length * found.across / 256 <= reduction.MOST_PER_THREAD
     assert found.slices * found.length >= rows
+
+
+def test_more_than_four_axes_that_are_apart_are_refused(runtime: EmulatedRuntime) -> None:
+    """Neighbours that are reduced, or kept, count as one."""
+    kernel = registry_of(runtime, reduction).find("reduce_sum", "gpu", "cuda")
+    for axes, taken in (((0, 2, 4, 6), True), ((0, 1, 4, 6, 8), True), ((0, 2, 4, 6, 8), False)):
+        spec = Shaped((2,) * 9, "float32")
+        kept = Shaped((2,) * (9 - len(axes)), "float32")
+        found = kernel.arrange({"axes": axes, "keepdims": False}, [spec], [kept], [plain(spec)])
+        assert (found is not None) == taken, axes

@@ -101,3 +101,11 @@ def test_a_reshape_of_channels_last_moves_elements(runtime: EmulatedRuntime) -> 
     arrangement = kernel.arrange({"shape": (32,)}, [image], [flat], [channels_last(image)])
     assert arrangement is not None
     assert arrangement.in_place == ()
+
+
+def test_more_axes_than_six_are_refused(runtime: EmulatedRuntime) -> None:
+    registry = registry_of(runtime, shape)
+    for axes, taken in ((6, True), (7, False)):
+        spec = Shaped((1,) * axes, "float32")
+        kernel, attributes = registry.find("pad", "gpu", "cuda"), {"low": (0,) * axes, "high": (0,) * axes}
+        assert (kernel.arrange(attributes, [spec], [spec], [plain(spec)]) is not None) == taken

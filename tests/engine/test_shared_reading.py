@@ -1,0 +1,174 @@
+"""Devices of one process read each share once: counted, and equal to what each would have read by itself."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.engine.device import local_cluster
+from runner.engine.inputs import Fields, InputSlot, Place
+from runner.engine.kernel_table import load_kernels
+from runner.engine.shared_reading import SharedReading
+from runner.engine.tensor import Tensor
+from runner.errors import RunnerError
+from runner.strategies.model import ModelParallel
+from runner.strategies.single import Single
+from tests.gpu.cards import registry_of
+from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.strategies.networks import TEST_BATCH, Examples
+from tests.strategies.placing import Placed
+from tests.strategies.test_sync_data import BATCH, task_for
+from tests.strategies.training import first_card, opened, trained
+
+PATIENCE_S = 20.0
+
+X, Y, PART = Tensor("x"), Tensor("y"), Tensor("part")
+SLOTS = {
+    "first": [InputSlot(X, "train", "x", 0, 4)],
+    "second": [InputSlot(Y, "train", "y", 0, 4), InputSlot(PART, "train", "x", 1, 2)],
+    "idle": [],
+}
+
+
+class Counting:
+    """A source that notes what it is asked for, and fails the first time that it is asked for one step."""
+
+    def __init__(self, failing_step: int = -1) -> None:
+        self.asked: list[Place] = []
+        self._failing_step = failing_step
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
+        self.asked.append((split, step, lo, hi))
+        if step == self._failing_step:
+            self._failing_step = -1
+            raise OSError("the disk is gone")
+        return {"x": np.arange(lo, hi) + 10.0 * step, "y": np.full(hi - lo, step)}
+
+
+def test_what_two_devices_want_of_a_share_is_read_once() -> None:
+    source = Counting()
+    shared = SharedReading(source, SLOTS)
+    first, second, idle = (shared.read(device, 3) for device in ("first", "second", "idle"))
+    assert source.asked == [("train", 3, 0, 4), ("train", 3, 1, 2)]
+    assert idle == {}
+    assert first.keys() == {X}
+    np.testing.assert_array_equal(first[X], [30.0, 31.0, 32.0, 33.0])
+    assert second.keys() == {Y, PART}
+    np.testing.assert_array_equal(second[Y], [3, 3, 3, 3])
+    np.testing.assert_array_equal(second[PART], [31.0])
+
+
+def test_nothing_is_kept_when_all_have_come() -> None:
+    shared = SharedReading(Counting(), SLOTS)
+    for device in SLOTS:
+        shared.read(device, 3)
+    assert not shared._kept
+
+
+def test_a_device_that_asks_again_is_read_to_again() -> None:
+    """As when the only batch of a split is scored after every epoch."""
+    source = Counting()
+    shared = SharedReading(source, SLOTS)
+    for _ in range(2):
+        shared.read("first", 0)
+        shared.read("first", 0)
+        shared.read("second", 0)
+    assert source.asked.count(("train", 0, 0, 4)) == 4
+    assert not shared._kept
+
+
+def test_a_share_nobody_comes_for_goes_with_the_next_step() -> None:
+    source = Counting()
+    shared = SharedReading(source, SLOTS)
+    shared.read("first", 3)
+    assert len(shared._kept) == 1
+    shared.read("idle", 4)
+    shared.read("second", 4)
+    assert [place[1] for place in shared._kept] == [4]
+    np.testing.assert_array_equal(shared.read("first", 4)[X], [40.0, 41.0, 42.0, 43.0])
+
+
+def test_parts_of_a_batch_are_shares_of_their_own() -> None:
+    source = Counting()
+    slots = [InputSlot(X, "train", "x", 0, 2, parts=3)], [InputSlot(Y, "train", "y", 0, 2, parts=3)]
+    shared = SharedReading(source, dict(zip(("first", "second"), slots, strict=True)))
+    for step in (4, 5):
+        for device in ("first", "second"):
+            shared.read(device, step)
+    assert source.asked == [("train", 1, 2, 4), ("train", 1, 4, 6)]
+
+
+def test_what_fails_fails_for_whoever_waits_and_is_tried_anew_by_the_next() -> None:
+    source = Counting(failing_step=2)
+    shared = SharedReading(source, SLOTS)
+    with pytest.raises(OSError, match="the disk is gone"):
+        shared.read("first", 2)
+    np.testing.assert_array_equal(shared.read("second", 2)[Y], [2, 2, 2, 2])
+    np.testing.assert_array_equal(shared.read("first", 2)[X], [20.0, 21.0, 22.0, 23.0])
+    assert source.asked.count(("train", 2, 0, 4)) == 2
+
+
+def test_without_a_source_a_share_is_refused_and_no_share_is_not() -> None:
+    shared = SharedReading(None, SLOTS)
+    assert shared.read("idle", 7) == {}
+    with pytest.raises(RunnerError, match=r"step 7 reads 'train' examples 0\.\.4, but the session has no input source"):
+        shared.read("first", 7)
+
+
+class Slow(Counting):
+    """A source that is in the midst of a read until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
+        self.begun.set()
+        assert self.go_on.wait(PATIENCE_S)
+        return super().read(split, step, lo, hi)
+
+
+def test_a_device_waits_for_the_one_that_reads() -> None:
+    source = Slow()
+    shared = SharedReading(source, {device: [InputSlot(X, "train", "x", 0, 4)] for device in ("first", "second")})
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(shared.read, "first", 2)
+        assert source.begun.wait(PATIENCE_S)
+        second = pool.submit(shared.read, "second", 2)
+        source.go_on.set()
+    assert source.asked == [("train", 2, 0, 4)]
+    assert first.result()[X] is second.result()[X]
+
+
+class Noted:
+    """Examples, and a note of what was read of them."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.asked: list[Place] = []
+        self._examples = examples
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
+        self.asked.append((split, step, lo, hi))
+        return self._examples.read(split, step, lo, hi)
+
+
+@pytest.mark.parametrize("cards", [False, True], ids=["processors", "cards"])
+def test_layers_on_three_devices_read_every_batch_once(cards: bool, compiled_sources: Path) -> None:
+    """The first layer wants images, the last one labels; a card reads the next step's while it works on this one."""
+    registry = registry_of(EmulatedRuntime(compiled_sources)) if cards else load_kernels()
+    near = local_cluster(3, latency_s=1e-9, bytes_per_s=1e15, cards=first_card(3, 0, cards))
+    layers, task = Placed(ModelParallel(workers=3), near, registry=registry), task_for("dense")
+    source = Noted(Examples(BATCH, task.example_shape))
+    with opened(layers, task, registry, cards=cards, source=source) as trainer:
+        trainer.session.run("init")
+        history = trainer.train(range(3))
+        trainer.evaluate()
+    np.testing.assert_allclose(history, trained(Single(), task, load_kernels(), 3)[1], rtol=1e-9)
+    ahead = [("test", 1, 0, TEST_BATCH), ("train", 3, 0, BATCH)] if cards else []
+    assert sorted(source.asked) == sorted(
+        [("test", 0, 0, TEST_BATCH), *(("train", step, 0, BATCH) for step in range(3)), *ahead]
+    )
