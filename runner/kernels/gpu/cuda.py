@@ -108,6 +108,8 @@ class CudaRuntime:
         self._modules: dict[tuple[int, str], Any] = {}
         self._used: set[int] = set()
         self._lock = threading.Lock()
+        # Libraries have streams of their own behind a handle, which a capture takes in until it ends.
+        self._handles = threading.RLock()
 
     def use(self, card: int) -> None:
         """From now on this thread uses the card of a number; cards that are used copy from each other if they can."""
@@ -192,16 +194,20 @@ class CudaRuntime:
         event.synchronize()
 
     def capture(self, stream: OwnStream, work: Callable[[], None]) -> CudaGraph:
-        """Capture; where the work raises, the stream is left as it was before."""
-        stream.native.begin_capture()
-        try:
-            work()
-        except BaseException:
-            # It ends with an error of its own where the work was left half done; the first one says why.
-            with suppress(self._cuda.CUDARuntimeError):
-                stream.native.end_capture()
-            raise
-        return CudaGraph(stream.native.end_capture())
+        """Capture; where the work raises, the stream is left as it was before.
+
+        One thread at a time, and no other tells a library anything meanwhile.
+        """
+        with self._handles:
+            stream.native.begin_capture()
+            try:
+                work()
+            except BaseException:
+                # It ends with an error of its own where the work was left half done; the first one says why.
+                with suppress(self._cuda.CUDARuntimeError):
+                    stream.native.end_capture()
+                raise
+            return CudaGraph(stream.native.end_capture())
 
     def seconds(self, work: Callable[[OwnStream], None]) -> float:
         """How long the card takes for what ``work`` puts on a stream: the mean of some, after one that gets ready."""
@@ -227,9 +233,9 @@ class CudaRuntime:
     @cached_property
     def _cublas(self) -> cublas.CublasLibrary | None:
         cuda = self._cuda.runtimeGetVersion() // 1000
-        return cublas.open_library(self._cuda.getDevice, cuda, tf32=self._tf32)
+        return cublas.open_library(self._cuda.getDevice, cuda, tf32=self._tf32, lock=self._handles)
 
     @cached_property
     def _cudnn(self) -> cudnn.CudnnLibrary | None:
         bench = self if self._compare_plans else None
-        return cudnn.open_library(self._cuda.getDevice, tf32=self._tf32, bench=bench)
+        return cudnn.open_library(self._cuda.getDevice, tf32=self._tf32, bench=bench, lock=self._handles)

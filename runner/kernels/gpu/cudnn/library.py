@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -63,7 +64,8 @@ class CudnnLibrary:
 
     cudnn: the module of its front end. open_target: what graphs are made for, on the card that the thread uses; called
     once for each. current_card: the number of that card. tf32: whether factors of float32 products may be rounded to
-    10 bits of mantissa. bench: to compare plans with; None for the one that cuDNN's heuristics put first.
+    10 bits of mantissa. bench: to compare plans with; None for the one that cuDNN's heuristics put first. lock: held
+    while a handle is told anything; the same thread may take it again.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class CudnnLibrary:
         *,
         tf32: bool,
         bench: Bench | None = None,
+        lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self._cudnn = cudnn
         self._open_target = open_target
@@ -84,7 +87,7 @@ class CudnnLibrary:
         self._plans: dict[tuple[int, Convolution], BuiltPlan | None] = {}
         self._numbers: dict[Convolution, int] = {}
         # Plans that are compared are executed while they are made.
-        self._lock = threading.RLock()
+        self._lock = lock or threading.RLock()
 
     @property
     def version(self) -> str:
@@ -116,9 +119,9 @@ class CudnnLibrary:
     def _planned(self, convolution: Convolution, target: Target) -> BuiltPlan | None:
         graph = build(self._cudnn, convolution, target)
         modes = self._cudnn.heur_mode
-        graph.validate()
-        graph.build_operation_graph()
         try:
+            graph.validate()
+            graph.build_operation_graph()
             graph.create_execution_plans([modes.A, modes.FALLBACK])
         except self._cudnn.cudnnGraphNotSupportedError:
             return None
@@ -156,7 +159,13 @@ class CudnnLibrary:
         return [*always, notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS] if exact else always
 
 
-def open_library(current_card: Callable[[], int], *, tf32: bool, bench: Bench | None = None) -> CudnnLibrary | None:
+def open_library(
+    current_card: Callable[[], int],
+    *,
+    tf32: bool,
+    bench: Bench | None = None,
+    lock: AbstractContextManager[object] | None = None,
+) -> CudnnLibrary | None:
     """cuDNN for the cards of this process, or None where it or its front end is not installed."""
     try:
         import cudnn
@@ -165,4 +174,8 @@ def open_library(current_card: Callable[[], int], *, tf32: bool, bench: Bench | 
     except (ImportError, RuntimeError):
         # The front end is imported without cuDNN too; then it knows no function of it.
         return None
-    return CudnnLibrary(cudnn, lambda: {"handle": cudnn.create_handle()}, current_card, tf32=tf32, bench=bench)
+
+    def target() -> Target:
+        return {"handle": cudnn.create_handle()}
+
+    return CudnnLibrary(cudnn, target, current_card, tf32=tf32, bench=bench, lock=lock)

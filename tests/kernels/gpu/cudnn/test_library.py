@@ -66,6 +66,12 @@ def test_there_may_be_no_plan(engines: tuple[Engine, ...]) -> None:
     assert library(FakeCudnn(engines)).plan(CONVOLUTION) is None
 
 
+@pytest.mark.parametrize("call", ["validate", "build_operation_graph", "create_execution_plans"])
+def test_a_graph_may_be_refused_in_every_call_that_makes_it(call: str) -> None:
+    """The front end lowers a graph as soon as it is validated, and refuses it then."""
+    assert library(FakeCudnn([Engine("any")], call)).plan(CONVOLUTION) is None
+
+
 def test_a_plan_is_made_once_for_each_card() -> None:
     cudnn, cards = FakeCudnn([Engine("any")]), iter((0, 1, 0, 1))
     planner = library(cudnn, card=lambda: next(cards))
