@@ -124,6 +124,14 @@ def test_what_needs_no_comparison_is_not_executed(engines: tuple[Engine, ...]) -
     assert (cudnn.executed, bench.allocated) == ([], [])
 
 
+def test_the_fastest_is_looked_for_among_those_that_fit() -> None:
+    """As in a process that did not arrange the memory: what was the fastest there is not always the fastest here."""
+    cudnn = FakeCudnn([Engine("2", workspace=10), Engine("1", workspace=20), Engine("3")])
+    plan = library(cudnn, bench=FakeBench(cudnn)).plan(CONVOLUTION, room=19)
+    assert plan is not None
+    assert plan.name == "2"
+
+
 def test_all_cards_take_the_plan_that_was_the_fastest_on_the_first() -> None:
     cudnn, cards = FakeCudnn([Engine("2"), Engine("1")]), iter((0, 1))
     planner = library(cudnn, bench=FakeBench(cudnn), card=lambda: next(cards))
