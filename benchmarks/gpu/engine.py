@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 from benchmarks.protocol import peak_memory_mib
+from runner.cache_folder import card_code_folder
 from runner.engine.card_use import CardUse
 from runner.engine.device import Cards, Cluster, local_cluster
 from runner.engine.kernel_table import kernels_for
@@ -59,7 +60,8 @@ def engine_on(device: str, precision: str, *, compare_plans: bool = False) -> En
 
     compare_plans: see :class:`~runner.engine.card_use.CardUse`. Raises ResourceError where there is no card.
     """
-    cards = Cards((0,), use=CardUse(precision == "tf32", compare_plans)) if device == "cuda" else None
+    use = CardUse(precision == "tf32", compare_plans, str(card_code_folder()))
+    cards = Cards((0,), use=use) if device == "cuda" else None
     cluster = local_cluster(1, cards=cards)
     return Engine(cluster, kernels_for(cluster.devices), _versions())
 

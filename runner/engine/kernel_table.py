@@ -41,7 +41,7 @@ def load_card_kernels(use: CardUse) -> Registry:
     """The kernels of the host and of the cards of this process."""
     registry = load_kernels().copy()
     try:
-        runtime = open_cards(use.tf32, compare_plans=use.compare_plans)
+        runtime = open_cards(use.tf32, compare_plans=use.compare_plans, code_folder=use.code_folder)
     except CardsError as error:
         raise ResourceError(str(error)) from error
     register_cards(registry, runtime)

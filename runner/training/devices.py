@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
+from runner.cache_folder import card_code_folder
 from runner.config.devices import PROCESSOR, device_texts, reason
 from runner.config.schema import AUTO, LocalCluster
 from runner.engine import op as op_table
@@ -91,7 +92,7 @@ def cards_of(config: LocalCluster, workers: int, servers: int) -> Cards | None:
         return None
     assert config.cards is not None, "where a card is taken, each device has one"
     on_cards = servers if config.server_device == GPU else 0
-    use = CardUse(config.tf32, config.compare_plans)
+    use = CardUse(config.tf32, config.compare_plans, str(card_code_folder()))
     return Cards(tuple(config.cards[:workers]), tuple(config.cards[workers : workers + on_cards]), use)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from runner.kernels.gpu import cuda, nvrtc
 from runner.kernels.gpu.cuda import CardsError, CudaRuntime, open_cards
+from runner.kernels.gpu.kept_code import KeptCode
 from tests.kernels.gpu.fake_cupy import CUDARuntimeError, FakeCupy
 
 SOURCE = 'extern "C" __global__ void nothing() {}'
@@ -25,7 +26,7 @@ def cupy() -> FakeCupy:
 @pytest.fixture
 def runtime(cupy: FakeCupy) -> CudaRuntime:
     """The runtime on it."""
-    return CudaRuntime(cupy, 2, tf32=False)
+    return CudaRuntime(cupy, 2, KeptCode(None), tf32=False)
 
 
 def test_without_cupy_it_is_said_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +60,7 @@ def test_a_card_that_is_not_there_cannot_be_used(runtime: CudaRuntime) -> None:
 
 def test_cards_that_are_used_reach_each_other_if_they_can() -> None:
     cupy = FakeCupy(4)
-    runtime = CudaRuntime(cupy, 4, tf32=False)
+    runtime = CudaRuntime(cupy, 4, KeptCode(None), tf32=False)
     for card in (0, 1, 2, 1):
         runtime.use(card)
         assert cupy.device == card
@@ -192,7 +193,7 @@ def test_a_library_is_opened_once(runtime: CudaRuntime, monkeypatch: pytest.Monk
 def test_plans_are_compared_on_the_card_where_that_is_wanted(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
     monkeypatch.setattr(cuda.cudnn, "open_library", lambda card, lock, **told: opened.append(told))
-    runtime = CudaRuntime(cupy, 1, tf32=True, compare_plans=True)
+    runtime = CudaRuntime(cupy, 1, KeptCode(None), tf32=True, compare_plans=True)
     runtime.library("cudnn")
     assert opened == [{"tf32": True, "bench": runtime}]
 
