@@ -18,6 +18,7 @@ MAY_IMPORT = {
     # Leaves.
     "errors": "",
     "cores": "",
+    "cache_folder": "",
     "memory": "",
     "cleanup": "",
     "redaction": "",
@@ -56,7 +57,7 @@ MAY_IMPORT = {
     "optimizers": "engine errors",
     "strategies": "optimizers engine errors records.decisions",
     # What feeds and what keeps.
-    "data": "errors kernels.philox",
+    "data": "cache_folder errors kernels.philox",
     "checkpoint": "errors files",
     "tracking": "files redaction",
     "tracing": "engine errors files",
@@ -76,9 +77,9 @@ MAY_IMPORT = {
     "config.hydra_frozen": "config.hydra_command_line sweep.launcher",
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
-    "training": "config config.configuration records strategies data checkpoint tracking tracing plugin engine errors"
-    " files signals cleanup processor memory redaction sweep.place kernels.gpu.discovery kernels.gpu.driver"
-    " kernels.registry",
+    "training": "cache_folder config config.configuration records strategies data checkpoint tracking tracing plugin"
+    " engine errors files signals cleanup processor memory redaction sweep.place"
+    " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
     "sweep": "config config.configuration config.hydra_app sweep.launcher sweep.place console records tracking files"
     " errors redaction text_table",

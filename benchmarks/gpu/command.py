@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.environments import ROOT
 from benchmarks.gpu.deadline import Deadline
-from benchmarks.gpu.measure import COMPILED, MODES, QUICK, UNKNOWN, Settings, measure, measure_rates
+from benchmarks.gpu.measure import COMPARE_PLANS, COMPILED, MODES, QUICK, UNKNOWN, Settings, measure, measure_rates
 from benchmarks.gpu.networks import GPU_CASES, PRECISIONS
 from benchmarks.gpu.problems import prepare
 from benchmarks.gpu.store import Measured, read_store
@@ -87,6 +87,7 @@ def parse(arguments: Sequence[str]) -> Options:
     add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries all of this on processors")
     add("--rounds", type=int, default=Settings.rounds, help="turns that every subject has in a phase")
     add("--steps", type=int, default=Settings.turn, help="runs in a turn")
+    add(COMPARE_PLANS, action="store_true", help="have ours take the fastest of cuDNN's plans, as PyTorch does")
     add("--seconds", type=float, default=500.0, help="when to be done; what is begun later is not")
     add("--output", type=Path, metavar="FOLDER", default=RESULTS, help="where the files of results are")
     given = parser.parse_args(arguments)
@@ -95,7 +96,7 @@ def parse(arguments: Sequence[str]) -> Options:
         _members(parser, "CASE", given.cases or default, tuple(GPU_CASES)),
         _members(parser, "--precision", given.precision.split(","), PRECISIONS),
         modes,
-        Settings(given.device, given.rounds, given.steps),
+        Settings(given.device, given.rounds, given.steps, given.compare_plans),
         given.seconds,
         given.output,
     )

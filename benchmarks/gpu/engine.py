@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 from benchmarks.protocol import peak_memory_mib
+from runner.cache_folder import card_code_folder
+from runner.engine.card_use import CardUse
 from runner.engine.device import Cards, Cluster, local_cluster
 from runner.engine.kernel_table import kernels_for
 from runner.engine.local_session import LocalSession
@@ -53,12 +55,13 @@ class Engine:
         return (variables + plan.arena_bytes + STAGES * fed) / 2**20
 
 
-def engine_on(device: str, precision: str) -> Engine:
+def engine_on(device: str, precision: str, *, compare_plans: bool = False) -> Engine:
     """The engine on "cuda" or on "cpu", for a precision of :data:`~benchmarks.gpu.networks.PRECISIONS`.
 
-    Raises ResourceError where there is no card.
+    compare_plans: see :class:`~runner.engine.card_use.CardUse`. Raises ResourceError where there is no card.
     """
-    cards = Cards((0,), tf32=precision == "tf32") if device == "cuda" else None
+    use = CardUse(precision == "tf32", compare_plans, str(card_code_folder()))
+    cards = Cards((0,), use=use) if device == "cuda" else None
     cluster = local_cluster(1, cards=cards)
     return Engine(cluster, kernels_for(cluster.devices), _versions())
 

@@ -35,6 +35,9 @@ MODES = (*QUICK, *COMPILED)
 UNKNOWN = Rates({}, 0.0)
 """Of a card whose rates nobody measured."""
 
+COMPARE_PLANS = "--compare-plans"
+"""What ours is told, and this command, to have cuDNN's plans timed."""
+
 WARM_UP = 5
 TURNS_S = 20.0
 """Of the time there is, kept for the turns while compilers are waited for."""
@@ -42,18 +45,20 @@ TURNS_S = 20.0
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure. device: "cuda", or "cpu" to try it. turn: runs in a turn."""
+    """How to measure. device: "cuda", or "cpu" to try it. turn: runs in a turn. compare_plans: of ours, see CardUse."""
 
     device: str = "cuda"
     rounds: int = 8
     turn: int = 10
+    compare_plans: bool = False
 
 
 def measure(
     case: Case, precision: str, modes: Sequence[str], folder: Path, settings: Settings, rates: Rates, deadline: Deadline
 ) -> CaseResult:
     """Measure a case whose problem is in a folder, ours first; who does not answer in time is out."""
-    ours = SubjectSpec("runner", "", "benchmarks.gpu.ours", (settings.device, precision, case.name))
+    options = (COMPARE_PLANS,) if settings.compare_plans else ()
+    ours = SubjectSpec("runner", "", "benchmarks.gpu.ours", (settings.device, precision, case.name, *options))
     specs = [ours, *(_peer(settings.device, precision, mode) for mode in modes)]
     with ExitStack() as stack:
         with deadline.keeping(TURNS_S):

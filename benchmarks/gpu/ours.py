@@ -1,4 +1,4 @@
-"""runner on a card as a subject: ``python -m benchmarks.gpu.ours DEVICE PRECISION CASE FOLDER``.
+"""runner on a card as a subject: ``python -m benchmarks.gpu.ours DEVICE PRECISION CASE [--compare-plans] FOLDER``.
 
 DEVICE is "cuda", or "cpu" to try it on processors; CASE is one of :data:`~benchmarks.gpu.networks.GPU_CASES`.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu.engine import Engine, engine_on
+from benchmarks.gpu.measure import COMPARE_PLANS
 from benchmarks.gpu.networks import GPU_CASES, task_of
 from benchmarks.gpu.resident import LOAD, resident_single
 from benchmarks.problem import Problem, load_problem
@@ -67,8 +68,8 @@ class OursOnCard:
 
 
 if __name__ == "__main__":
-    device, precision, name, folder = sys.argv[1:]
+    device, precision, name, *options, folder = sys.argv[1:]
     with ExitStack() as exit_stack:
-        made = engine_on(device, precision)
+        made = engine_on(device, precision, compare_plans=COMPARE_PLANS in options)
         subject = OursOnCard(made, task_of(GPU_CASES[name], precision), load_problem(Path(folder)), exit_stack)
         serve(subject, subject.memory_mib)

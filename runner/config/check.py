@@ -221,6 +221,7 @@ def _devices(config: Config) -> Iterator[str]:
     for key, value, nothing in (
         ("cards", cluster.cards, "null"),
         ("tf32", cluster.tf32, "false"),
+        ("compare_plans", cluster.compare_plans, "false"),
         ("server_device", cluster.server_device == GPU and GPU, CPU),
     ):
         if value and cluster.device == CPU:

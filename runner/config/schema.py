@@ -101,6 +101,9 @@ class LocalCluster:
         None, "all devices in this process; null: where workers have cards and no two clients overlap"
     )
     tf32: bool = key(False, "let cards round factors of float32 products and convolutions to TF32: 10 bits, faster")
+    compare_plans: bool = key(
+        False, "time cuDNN's plans of each convolution, take the fastest; another run may take others, to other bits"
+    )
     device_taken: str | None = key(None, "what device=auto came to, filled in when a run starts; null: not known yet")
     threads_per_worker: int | None = key(None, "kernel threads of a worker or parameter server; null: cores // workers")
     cores_per_worker: float | None = key(None, "cores that a worker has, for estimates; null: cores / workers")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from runner.cache_folder import user_cache_folder
 from runner.data import idx
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.errors import DataError
@@ -57,11 +57,8 @@ class PublishedDataset:
 
 
 def default_cache_dir() -> Path:
-    """Return ``runner/data`` under the user's cache folder (XDG base directory specification)."""
-    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The specification wants a relative path there treated as if it were unset.
-    base = configured if configured.is_absolute() else Path.home() / ".cache"
-    return base / "runner" / "data"
+    """Return ``runner/data`` under the user's cache folder."""
+    return user_cache_folder() / "data"
 
 
 def cache_root(cache_dir: str | Path | None) -> Path:

@@ -14,6 +14,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from runner.engine.assignment import peer_of
+from runner.engine.card_use import AS_USUAL
 from runner.engine.compile import Signature
 from runner.engine.conductor import Finished
 from runner.engine.deferred import require_launchable, require_settled
@@ -77,7 +78,7 @@ class ClusterSession:
             check_finite,
             None if emulation is None else emulation.link,
             {peer_of(device.name): device.card for device in cluster.devices if device.card is not None},
-            any(device.tf32 for device in cluster.devices),
+            next((device.use for device in cluster.devices if device.card is not None), AS_USUAL),
         )
         self._emulation = emulation or Emulation()
         self._identity = Identity(run_id, epoch, MASTER_ROLE, 0, new_token())

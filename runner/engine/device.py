@@ -10,6 +10,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from runner.engine.card_use import AS_USUAL, CardUse
+
 _PATTERN = re.compile(
     r"(?:/job:(?P<job>[a-z_]+))?(?:/task:(?P<task>\d+))?(?:/device:(?P<type>[a-z]+)(?::(?P<index>\d+))?)?"
 )
@@ -74,7 +76,7 @@ class Device:
 
     flops_per_s: floating-point operations a second; bytes_per_s: memory traffic a second. The defaults are those of one
     core that nobody shares. card: number of the card that it computes on, of those its process sees; None for a
-    processor. tf32: whether that card may round float32 factors of products and convolutions to 10 bits of mantissa.
+    processor. use: how that card is used.
 
     Raises ValueError for a card of a device of another type, and for a GPU without one.
     """
@@ -83,13 +85,13 @@ class Device:
     flops_per_s: float = 2e11
     bytes_per_s: float = 1e10
     card: int | None = None
-    tf32: bool = False
+    use: CardUse = AS_USUAL
 
     def __post_init__(self) -> None:
         has_card = self.card is not None and self.card >= 0
-        if has_card != (self.type == GPU) or (self.tf32 and not has_card):
+        if has_card != (self.type == GPU) or (self.use != AS_USUAL and not has_card):
             raise ValueError(
-                f"device {self.name!r} with card={self.card} and tf32={self.tf32}: expected a number of a card, from "
+                f"device {self.name!r} with card={self.card} and {self.use}: expected a number of a card, from "
                 "0, for type gpu, and neither for others"
             )
 
@@ -187,12 +189,12 @@ class Cards:
     """On which cards the devices of a local cluster are.
 
     of_workers: card of each worker. of_servers: card of each parameter server; () where they are on the processor.
-    tf32: see :class:`Device`.
+    use: of all of them.
     """
 
     of_workers: tuple[int, ...]
     of_servers: tuple[int, ...] = ()
-    tf32: bool = False
+    use: CardUse = AS_USUAL
 
     def by_device(self, workers: int, servers: int) -> list[int | None]:
         """The card of each device of a cluster, workers first; raises ValueError for another number of them."""
@@ -229,5 +231,5 @@ def local_cluster(
             devices.append(Device(f"{task}/device:{CPU}:0", flops, traffic))
         else:
             flops, traffic = CARD_FLOPS_PER_S / sharing[number], CARD_BYTES_PER_S / sharing[number]
-            devices.append(Device(f"{task}/device:{GPU}:0", flops, traffic, number, cards.tf32))
+            devices.append(Device(f"{task}/device:{GPU}:0", flops, traffic, number, cards.use))
     return Cluster(tuple(devices), latency_s, bytes_per_s, compression)

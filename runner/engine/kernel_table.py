@@ -7,6 +7,7 @@ from functools import cache
 
 import runner.engine.ops
 import runner.kernels.reference  # noqa: F401 - registers the kernels
+from runner.engine.card_use import CardUse
 from runner.engine.device import Device
 from runner.engine.op import OPS
 from runner.errors import ResourceError
@@ -31,16 +32,16 @@ def kernels_for(devices: Iterable[Device]) -> Registry:
 
     Raises ResourceError saying what is missing where there is no card, or no library for it.
     """
-    cards = [device for device in devices if device.card is not None]
-    return load_card_kernels(any(device.tf32 for device in cards)) if cards else load_kernels()
+    uses = [device.use for device in devices if device.card is not None]
+    return load_card_kernels(uses[0]) if uses else load_kernels()
 
 
 @cache
-def load_card_kernels(tf32: bool) -> Registry:
-    """The kernels of the host and of the cards of this process. tf32: whether float32 products may round factors."""
+def load_card_kernels(use: CardUse) -> Registry:
+    """The kernels of the host and of the cards of this process."""
     registry = load_kernels().copy()
     try:
-        runtime = open_cards(tf32)
+        runtime = open_cards(use.tf32, compare_plans=use.compare_plans, code_folder=use.code_folder)
     except CardsError as error:
         raise ResourceError(str(error)) from error
     register_cards(registry, runtime)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.engine.card_use import AS_USUAL, CardUse
 from runner.engine.links import Link
 from runner.errors import SecurityError
 
@@ -14,13 +15,13 @@ from runner.errors import SecurityError
 class WorkerSetup:
     """source: plain description of an input source, or None. check_finite: refuse values that are not finite. link: the
     emulated one to every other process, None where wires are real. cards: number of the card of each worker that
-    computes on one, by its name. tf32: whether they may round factors of float32 products."""
+    computes on one, by its name. use: how they are used."""
 
     source: Mapping[str, Any] | None
     check_finite: bool
     link: Link | None
     cards: Mapping[str, int] = field(default_factory=dict)
-    tf32: bool = False
+    use: CardUse = AS_USUAL
 
     def to_document(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -30,7 +31,7 @@ class WorkerSetup:
             "check_finite": self.check_finite,
             "link": link,
             "cards": dict(self.cards),
-            "tf32": self.tf32,
+            "use": self.use.to_document(),
         }
 
     @classmethod
@@ -38,21 +39,21 @@ class WorkerSetup:
         """Read what :meth:`to_document` made; raises SecurityError for anything else."""
         if (
             not isinstance(document, Mapping)
-            or set(document) != {"source", "check_finite", "link", "cards", "tf32"}
+            or set(document) != {"source", "check_finite", "link", "cards", "use"}
             or not isinstance(document["check_finite"], bool)
             or not isinstance(document["source"], Mapping | None)
-            or not isinstance(document["tf32"], bool)
             or not _are_cards(document["cards"])
         ):
             raise SecurityError(
-                "setup refused: expected a map of 'source', a map or None, 'check_finite' and 'tf32', booleans, "
-                "'cards', a map of workers to numbers from 0, and 'link'"
+                "setup refused: expected a map of 'source', a map or None, 'check_finite', a boolean, 'cards', a map "
+                "of workers to numbers from 0, 'use' of these, and 'link'"
             )
         try:
             link = None if document["link"] is None else Link.from_document(document["link"])
+            use = CardUse.from_document(document["use"])
         except ValueError as error:
             raise SecurityError(f"setup refused: {error}") from error
-        return cls(document["source"], document["check_finite"], link, document["cards"], document["tf32"])
+        return cls(document["source"], document["check_finite"], link, document["cards"], use)
 
 
 def _are_cards(value: object) -> bool:

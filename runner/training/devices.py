@@ -6,9 +6,11 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
+from runner.cache_folder import card_code_folder
 from runner.config.devices import PROCESSOR, device_texts, reason
 from runner.config.schema import AUTO, LocalCluster
 from runner.engine import op as op_table
+from runner.engine.card_use import CardUse
 from runner.engine.device import (
     CARD_LATENCY_S,
     CARD_LINK_BYTES_PER_S,
@@ -51,7 +53,7 @@ def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summar
     texts = device_texts({device.name: device.card for device in experiment.cluster.devices}, found)
     why = reason(cluster, found)
     for device, what in texts.items():
-        log.info("%s: %s%s", device, what, ", float32 products in TF32" if cluster.tf32 and what != PROCESSOR else "")
+        log.info("%s: %s%s", device, what, "" if what == PROCESSOR else _use_text(cluster))
     # A card that lies idle is no small matter.
     idle = found.cards and cluster.device == AUTO and cluster.device_taken != GPU
     log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
@@ -67,11 +69,19 @@ def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summar
     )
 
 
+def _use_text(cluster: LocalCluster) -> str:
+    """What is other than usual on cards."""
+    tf32 = ", float32 products in TF32" if cluster.tf32 else ""
+    return tf32 + (", the fastest plan of each convolution" if cluster.compare_plans else "")
+
+
 def _unheeded(cluster: LocalCluster) -> Iterator[str]:
     """What is asked of cards where none was taken."""
     if cluster.device_taken != GPU:
         if cluster.tf32:
             yield "cluster.tf32=true"
+        if cluster.compare_plans:
+            yield "cluster.compare_plans=true"
         if cluster.server_device == GPU:
             yield "cluster.server_device=gpu"
 
@@ -82,7 +92,8 @@ def cards_of(config: LocalCluster, workers: int, servers: int) -> Cards | None:
         return None
     assert config.cards is not None, "where a card is taken, each device has one"
     on_cards = servers if config.server_device == GPU else 0
-    return Cards(tuple(config.cards[:workers]), tuple(config.cards[workers : workers + on_cards]), config.tf32)
+    use = CardUse(config.tf32, config.compare_plans, str(card_code_folder()))
+    return Cards(tuple(config.cards[:workers]), tuple(config.cards[workers : workers + on_cards]), use)
 
 
 def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Program:

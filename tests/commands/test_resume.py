@@ -110,7 +110,7 @@ def test_a_run_of_an_earlier_version_stays_on_the_processor_unless_it_is_told_ot
     here = machine(card(0), card(1))
     monkeypatch.setattr(resume, "fix_machine_values", lambda config, cores: fix_machine_values(config, 2, lambda: here))
     plain = yaml.safe_load((stored / "config.yaml").read_text())
-    for key in ("device", "device_taken", "server_device", "cards", "one_process", "tf32"):
+    for key in ("device", "device_taken", "server_device", "cards", "one_process", "tf32", "compare_plans"):
         del plain["cluster"][key]  # which that version did not have
     (stored / "config.yaml").write_text(yaml.safe_dump(plain))
     earlier = load_stored(stored / "config.yaml")

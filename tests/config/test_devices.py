@@ -125,6 +125,7 @@ def test_a_card_without_bfloat16_is_refused_for_it() -> None:
         ),
         (["cluster.device=cpu", "cluster.tf32=true"], r"cluster\.tf32=true with cluster\.device=cpu: there is no card"),
         (["cluster.device=cpu", "cluster.server_device=gpu"], r"cluster\.server_device=gpu with cluster\.device=cpu"),
+        (["cluster.device=cpu", "cluster.compare_plans=true"], r"cluster\.compare_plans=true with cluster\.device=cpu"),
         (["precision=float64", "cluster.tf32=true"], r"cluster\.tf32=true with precision=float64: only float32"),
     ],
 )
@@ -191,7 +192,9 @@ def test_records_of_cards_and_of_the_processor_do_not_stand_for_each_other() -> 
     gpu = fix_machine_values(asked(), 4, lambda: machine(card()))
     explicit = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(card()))
     rounded = fix_machine_values(asked("cluster.tf32=true"), 4, lambda: machine(card()))
+    compared = fix_machine_values(asked("cluster.compare_plans=true"), 4, lambda: machine(card()))
     assert outcome_hash(cpu) != outcome_hash(gpu) == outcome_hash(explicit) != outcome_hash(rounded)
+    assert outcome_hash(gpu) != outcome_hash(compared) != outcome_hash(rounded)
     assert outcome_hash(cpu) == outcome_hash(replace(cpu, cluster=replace(cpu.cluster, device_taken=None)))
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.engine.card_use import CardUse
 from runner.engine.device import (
     CARD_BYTES_PER_S,
     CARD_FLOPS_PER_S,
@@ -81,8 +82,8 @@ def test_parameter_servers_come_after_the_workers() -> None:
 
 
 def test_workers_on_cards_share_the_rates_of_a_card_and_servers_may_stay_on_the_processor() -> None:
-    cluster = local_cluster(3, servers=1, cards=Cards((0, 0, 1), tf32=True))
-    assert [(device.name, device.card, device.tf32) for device in cluster.devices] == [
+    cluster = local_cluster(3, servers=1, cards=Cards((0, 0, 1), use=CardUse(tf32=True)))
+    assert [(device.name, device.card, device.use.tf32) for device in cluster.devices] == [
         ("/job:worker/task:0/device:gpu:0", 0, True),
         ("/job:worker/task:1/device:gpu:0", 0, True),
         ("/job:worker/task:2/device:gpu:0", 1, True),
@@ -106,7 +107,7 @@ def test_every_device_on_a_card_has_one(cards: Cards) -> None:
 )
 def test_gpus_have_a_card_and_nothing_else_has(kind: str, card: int | None, tf32: bool) -> None:
     with pytest.raises(ValueError, match="expected a number of a card, from 0, for type gpu, and neither for others"):
-        Device(worker_device(0, kind), card=card, tf32=tf32)
+        Device(worker_device(0, kind), card=card, use=CardUse(tf32))
 
 
 def test_a_task_is_a_device_of_any_type() -> None:

@@ -321,7 +321,6 @@ def test_a_peer_that_cannot_be_reached_is_told(cluster: VirtualCluster) -> None:
         {**SETUP, "more": 1},
         {**SETUP, "check_finite": 1},
         {**SETUP, "source": "digits"},
-        {**SETUP, "tf32": None},
         {**SETUP, "cards": [0]},
         {**SETUP, "cards": {"worker-0": -1}},
         {**SETUP, "cards": {"worker-0": True}},
@@ -332,6 +331,13 @@ def test_a_setup_that_is_none_is_refused(start: Start, document: object) -> None
         cluster.greet()
         cluster.tell(Setup(), ["worker-0"], document)
         expect_failure(cluster, "worker-0", "SecurityError", 8, "setup refused: expected a map of 'source'")
+
+
+def test_a_setup_with_a_use_of_cards_that_is_none_is_refused(start: Start) -> None:
+    with start() as cluster:
+        cluster.greet()
+        cluster.tell(Setup(), ["worker-0"], {**SETUP, "use": {"tf32": None}})
+        expect_failure(cluster, "worker-0", "SecurityError", 8, "setup refused: use of cards {'tf32': None}: expected")
 
 
 def test_a_setup_with_a_link_that_is_none_is_refused(start: Start) -> None:

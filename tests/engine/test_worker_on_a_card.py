@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.engine import worker
+from runner.engine.card_use import AS_USUAL, CardUse
 from runner.engine.device import Cards
 from runner.engine.inputs import InputSource
 from runner.engine.kernel_table import load_kernels
@@ -37,12 +38,12 @@ STRATEGIES: Mapping[str, tuple[Strategy, Cards]] = {
 
 
 @pytest.fixture
-def opened(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, EmulatedRuntime]]:
-    """The cards as each process of a worker opens them, with memory of its own; tf32 or not."""
-    found: list[tuple[bool, EmulatedRuntime]] = []
+def opened(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[CardUse, EmulatedRuntime]]:
+    """The cards as each process of a worker opens them, with memory of its own, and how they are used."""
+    found: list[tuple[CardUse, EmulatedRuntime]] = []
 
-    def load(tf32: bool) -> Registry:
-        found.append((tf32, EmulatedRuntime(compiled_sources, cards=2)))
+    def load(use: CardUse) -> Registry:
+        found.append((use, EmulatedRuntime(compiled_sources, cards=2)))
         return registry_of(found[-1][1])
 
     monkeypatch.setattr(worker, "load_card_kernels", load)
@@ -70,7 +71,7 @@ def feeds(step: int) -> dict[str, NDArray[Any]]:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_workers_on_cards_equal_single(
-    name: str, opened: list[tuple[bool, EmulatedRuntime]], tmp_path: Path, compiled_sources: Path
+    name: str, opened: list[tuple[CardUse, EmulatedRuntime]], tmp_path: Path, compiled_sources: Path
 ) -> None:
     expected, history = trained(Single(), task_for("dense"), load_kernels(), STEPS)
     strategy, cards = STRATEGIES[name]
@@ -79,7 +80,7 @@ def test_workers_on_cards_equal_single(
         weights = cluster.run("save")
     assert difference({each: weights[each] for each in expected}, expected) < 1e-12
     np.testing.assert_allclose(losses, [loss for loss, _ in history], rtol=1e-12)
-    assert [tf32 for tf32, _ in opened] == [False, False]
+    assert [use for use, _ in opened] == [AS_USUAL, AS_USUAL]
     computed_on = [{card for card, _, _ in runtime._functions} for _, runtime in opened]
     assert sorted(map(sorted, computed_on)) == [[card] for card in cards.of_workers]
 
@@ -108,7 +109,7 @@ def test_what_a_card_refuses_reaches_the_master(tmp_path: Path, compiled_sources
 def test_a_worker_that_finds_no_card_says_what_is_missing(
     tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(tf32: bool) -> Registry:
+    def load(use: CardUse) -> Registry:
         raise ResourceError("a GPU was asked for, but CUDA finds none")
 
     monkeypatch.setattr(worker, "load_card_kernels", load)

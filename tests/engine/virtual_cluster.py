@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.engine.card_use import CardUse
 from runner.engine.device import Cards
 from runner.engine.feeds import expand_feeds
 from runner.engine.inputs import InputSource
@@ -50,7 +51,7 @@ PATIENCE_S = 10_000.0
 """Virtual seconds after which the master takes a message for lost: longer than any limit of a worker."""
 
 
-SETUP = {"source": {}, "check_finite": False, "link": None, "cards": {}, "tf32": False}
+SETUP = {"source": {}, "check_finite": False, "link": None, "cards": {}, "use": CardUse().to_document()}
 """What every worker is told first."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.engine.card_use import CardUse
 from runner.engine.device import Cards, Cluster, local_cluster
 from runner.engine.kernel_table import load_kernels
 from runner.engine.op import OPS
@@ -43,7 +44,7 @@ def registry_of(runtime: Runtime) -> Registry:
 
 def on_card(workers: int, servers: int = 0, *, tf32: bool = False, **more: Any) -> Cluster:
     """Logical devices that all are on the first card."""
-    return local_cluster(workers, servers, cards=Cards((0,) * workers, (0,) * servers, tf32), **more)
+    return local_cluster(workers, servers, cards=Cards((0,) * workers, (0,) * servers, CardUse(tf32)), **more)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from runner.commands.explanation.text import explain_with_memory
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
+from runner.engine.card_use import CardUse
 from runner.engine.device import CARD_LATENCY_S, CARD_LINK_BYTES_PER_S, Cluster, local_cluster, task_of
 from runner.engine.graph import Graph
 from runner.engine.plan import DevicePlan
@@ -132,9 +133,15 @@ def test_links_of_cards_are_those_of_a_process_unless_they_are_described() -> No
 
 
 @pytest.mark.usefixtures("card_kernels")
+def test_that_plans_are_compared_reaches_the_devices() -> None:
+    (device,) = placed(machine(card()), "parallelism=single", "cluster.compare_plans=true").cluster.devices
+    assert replace(device.use, code_folder="") == CardUse(compare_plans=True)
+
+
+@pytest.mark.usefixtures("card_kernels")
 def test_tf32_reaches_the_devices() -> None:
-    assert placed(machine(card()), "parallelism=single", "cluster.tf32=true").cluster.devices[0].tf32
-    assert not placed(machine(card()), "parallelism=single").cluster.devices[0].tf32
+    assert placed(machine(card()), "parallelism=single", "cluster.tf32=true").cluster.devices[0].use.tf32
+    assert not placed(machine(card()), "parallelism=single").cluster.devices[0].use.tf32
 
 
 def test_an_op_without_a_kernel_for_cards_is_named() -> None:
@@ -199,14 +206,15 @@ def test_a_placement_of_processors_holds_on_cards(tmp_path: Path) -> None:
 def test_log_and_summary_say_what_computes_and_why(caplog: pytest.LogCaptureFixture) -> None:
     here = machine(card())
     with caplog.at_level(logging.INFO, "runner"):
-        told = tell_devices(placed(here, "parallelism=single", "cluster.tf32=true"), here, DRAFT)
+        asked = ("parallelism=single", "cluster.tf32=true", "cluster.compare_plans=true")
+        told = tell_devices(placed(here, *asked), here, DRAFT)
     assert told.devices == {
         "/job:worker/task:0/device:gpu:0": "card 0: Big Card, compute capability 9.0, 80.0 GiB, driver 580.1 for "
         "CUDA up to 13.0"
     }
     assert told.device_reason == "cluster.device=auto takes a card where there is one, and there is Big Card"
     assert told.versions == {"python": "3", "CuPy": "14.2.0 (cupy-cuda13x)"}
-    assert "for CUDA up to 13.0, float32 products in TF32\n" in caplog.text
+    assert "for CUDA up to 13.0, float32 products in TF32, the fastest plan of each convolution\n" in caplog.text
     assert f"devices: {told.device_reason}" in caplog.text
 
 
@@ -236,8 +244,9 @@ def test_keys_that_only_cards_heed_are_warned_of_where_there_is_none(caplog: pyt
         return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
     assert warnings() == warnings("cluster.device=cpu") == []
-    assert warnings("cluster.tf32=true", "cluster.server_device=gpu") == [
+    assert warnings("cluster.tf32=true", "cluster.compare_plans=true", "cluster.server_device=gpu") == [
         "cluster.tf32=true changes nothing: no card was taken",
+        "cluster.compare_plans=true changes nothing: no card was taken",
         "cluster.server_device=gpu changes nothing: no card was taken",
     ]
 
@@ -293,7 +302,7 @@ def test_explain_shows_devices_and_cards() -> None:
         "\ndevices                 3 on card 0: Big Card, compute capability 9.0, 80.0 GiB, driver 580.1 for CUDA up "
         "to 13.0; in one process\nchosen because          cluster.device=auto takes a card" in text
     )
-    assert "\nfloat32 products        float32\n" in text
+    assert "\nfloat32 products        float32\nplans of convolutions   those that cuDNN puts first\n" in text
     assert "\n/job:worker/task:2/device:gpu:0 " in text
     assert "\ncard  devices  processes  variables  step  fed and sent  contexts  MiB in all\n   0        3 " in text
     assert "GiB of card 0 (Big Card, compute capability 9.0, 80.0 GiB)\n" in text

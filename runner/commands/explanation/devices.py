@@ -43,12 +43,13 @@ def device_lines(experiment: Experiment, found: Found) -> list[str]:
     texts = device_texts({device.name: device.card for device in experiment.cluster.devices}, found)
     counts = Counter(texts.values())
     own = experiment.program.one_process is not None
-    rounding = [f"float32 products        {'TF32' if cluster.tf32 else 'float32'}"]
+    plans = "the fastest, by trial" if cluster.compare_plans else "those that cuDNN puts first"
+    use = [f"float32 products        {'TF32' if cluster.tf32 else 'float32'}", f"plans of convolutions   {plans}"]
     return [
         f"devices                 {', '.join(f'{count} on {what}' for what, count in counts.items())}; "
         f"{'in one process' if own else 'a process each'}",
         f"chosen because          {reason(cluster, found)}",
-        *(rounding if cluster.device_taken == GPU else []),
+        *(use if cluster.device_taken == GPU else []),
     ]
 
 

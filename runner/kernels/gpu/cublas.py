@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -106,7 +107,7 @@ class CublasLibrary:
     """cuBLAS for the cards of a process.
 
     cublas: CuPy's module of it. current_card: the number of the card that the thread uses. tf32: whether factors of
-    float32 products may be rounded to 10 bits of mantissa.
+    float32 products may be rounded to 10 bits of mantissa. lock: held while a handle is told anything.
     """
 
     def __init__(
@@ -116,13 +117,14 @@ class CublasLibrary:
         current_card: Callable[[], int],
         *,
         tf32: bool,
+        lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self._cublas = cublas
         self._functions = functions
         self._current_card = current_card
         self._float32 = _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F
         self._handles: dict[int, int] = {}
-        self._lock = threading.Lock()
+        self._lock = lock or threading.Lock()
 
     def prepare(self) -> None:
         """Make the handle of the card that the thread uses."""
@@ -172,7 +174,9 @@ _FLOATS, _DOUBLES = np.array([1, 0], np.float32), np.array([1, 0], np.float64)
 """1 and 0: the product's factor, and that of what C held. cuBLAS reads them when it is called."""
 
 
-def open_library(current_card: Callable[[], int], cuda: int, *, tf32: bool) -> CublasLibrary | None:
+def open_library(
+    current_card: Callable[[], int], cuda: int, *, tf32: bool, lock: AbstractContextManager[object] | None = None
+) -> CublasLibrary | None:
     """cuBLAS for the cards of this process, or None where it is not installed. cuda: major version of CuPy's."""
     try:
         from cupy_backends.cuda.libs import cublas
@@ -180,7 +184,7 @@ def open_library(current_card: Callable[[], int], cuda: int, *, tf32: bool) -> C
         library = ctypes.CDLL(f"libcublas.so.{cuda}")
     except (ImportError, OSError):
         return None
-    return CublasLibrary(cublas, _functions(library), current_card, tf32=tf32)
+    return CublasLibrary(cublas, _functions(library), current_card, tf32=tf32, lock=lock)
 
 
 def _functions(library: ctypes.CDLL) -> Functions:

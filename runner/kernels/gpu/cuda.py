@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.gpu import cublas, nvrtc
+from runner.kernels.gpu import cublas
 from runner.kernels.gpu.cudnn import library as cudnn
+from runner.kernels.gpu.kept_code import KeptCode
 from runner.kernels.gpu.runtime import Argument, DeviceMemory, Runtime, Size
 
 _OUT_OF_MEMORY = 2
@@ -28,11 +30,12 @@ class CardsError(RuntimeError):
     """There is no card, or a library for it is missing; the text says what to do."""
 
 
-def open_cards(tf32: bool, *, compare_plans: bool = False) -> Runtime:
+def open_cards(tf32: bool, *, compare_plans: bool = False, code_folder: str = "") -> Runtime:
     """The cards of this process. tf32: whether float32 products may round factors. Raises CardsError without any.
 
     compare_plans: whether the plans of each convolution are timed and the fastest is taken, which takes a while and
-    may be another in every run, rather than that which cuDNN puts first.
+    may be another in every run, rather than that which cuDNN puts first. code_folder: where machine code of our sources
+    is kept from run to run, "" for nowhere.
     """
     try:
         import cupy
@@ -50,7 +53,8 @@ def open_cards(tf32: bool, *, compare_plans: bool = False) -> Runtime:
         ) from error
     if count == 0:
         raise CardsError("a GPU was asked for, but CUDA finds none; look at CUDA_VISIBLE_DEVICES and `runner doctor`")
-    return CudaRuntime(cupy, count, tf32=tf32, compare_plans=compare_plans)
+    code = KeptCode(Path(code_folder) if code_folder else None)
+    return CudaRuntime(cupy, count, code, tf32=tf32, compare_plans=compare_plans)
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,12 @@ class CudaGraph:
 
 
 class CudaRuntime:
-    """See :class:`~runner.kernels.gpu.runtime.Runtime`. cupy: the module. count: cards of this process."""
+    """See :class:`~runner.kernels.gpu.runtime.Runtime`.
 
-    def __init__(self, cupy: Any, count: int, *, tf32: bool, compare_plans: bool = False) -> None:
+    cupy: the module. count: cards of this process. code: compiles sources.
+    """
+
+    def __init__(self, cupy: Any, count: int, code: KeptCode, *, tf32: bool, compare_plans: bool = False) -> None:
         self._cupy = cupy
         self._cuda = cupy.cuda.runtime
         self._count = count
@@ -104,10 +111,13 @@ class CudaRuntime:
         self.processors = int(properties["multiProcessorCount"])
         self._tf32 = tf32
         self._compare_plans = compare_plans
+        self._code = code
         self._codes: dict[str, bytes] = {}
         self._modules: dict[tuple[int, str], Any] = {}
         self._used: set[int] = set()
         self._lock = threading.Lock()
+        # Libraries have streams of their own behind a handle, which a capture takes in until it ends.
+        self._handles = threading.RLock()
 
     def use(self, card: int) -> None:
         """From now on this thread uses the card of a number; cards that are used copy from each other if they can."""
@@ -133,7 +143,7 @@ class CudaRuntime:
         key = self._cuda.getDevice(), source
         with self._lock:
             if source not in self._codes:
-                self._codes[source] = nvrtc.compiled(source, self.capability)
+                self._codes[source] = self._code.compiled(source, self.capability)
             if key not in self._modules:
                 module = self._cupy.cuda.Module()
                 module.load(self._codes[source])
@@ -192,16 +202,20 @@ class CudaRuntime:
         event.synchronize()
 
     def capture(self, stream: OwnStream, work: Callable[[], None]) -> CudaGraph:
-        """Capture; where the work raises, the stream is left as it was before."""
-        stream.native.begin_capture()
-        try:
-            work()
-        except BaseException:
-            # It ends with an error of its own where the work was left half done; the first one says why.
-            with suppress(self._cuda.CUDARuntimeError):
-                stream.native.end_capture()
-            raise
-        return CudaGraph(stream.native.end_capture())
+        """Capture; where the work raises, the stream is left as it was before.
+
+        One thread at a time, and no other tells a library anything meanwhile.
+        """
+        with self._handles:
+            stream.native.begin_capture()
+            try:
+                work()
+            except BaseException:
+                # It ends with an error of its own where the work was left half done; the first one says why.
+                with suppress(self._cuda.CUDARuntimeError):
+                    stream.native.end_capture()
+                raise
+            return CudaGraph(stream.native.end_capture())
 
     def seconds(self, work: Callable[[OwnStream], None]) -> float:
         """How long the card takes for what ``work`` puts on a stream: the mean of some, after one that gets ready."""
@@ -227,9 +241,9 @@ class CudaRuntime:
     @cached_property
     def _cublas(self) -> cublas.CublasLibrary | None:
         cuda = self._cuda.runtimeGetVersion() // 1000
-        return cublas.open_library(self._cuda.getDevice, cuda, tf32=self._tf32)
+        return cublas.open_library(self._cuda.getDevice, cuda, tf32=self._tf32, lock=self._handles)
 
     @cached_property
     def _cudnn(self) -> cudnn.CudnnLibrary | None:
         bench = self if self._compare_plans else None
-        return cudnn.open_library(self._cuda.getDevice, tf32=self._tf32, bench=bench)
+        return cudnn.open_library(self._cuda.getDevice, tf32=self._tf32, bench=bench, lock=self._handles)

@@ -18,13 +18,21 @@ def compiled(source: str, capability: int) -> bytes:
 
     supported = nvrtc.getSupportedArchs()
     if capability not in supported:
-        version = ".".join(map(str, nvrtc.getVersion()))
-        raise CompileError(f"NVRTC {version} compiles for compute capabilities {supported}, the card has {capability}")
+        raise CompileError(
+            f"NVRTC {version()} compiles for compute capabilities {supported}, the card has {capability}"
+        )
     program = nvrtc.createProgram(source, "runner.cu", (), ())
     try:
         return _compile(nvrtc, program, options(source, capability))
     finally:
         nvrtc.destroyProgram(program)
+
+
+def version() -> str:
+    """Of the compiler, such as "13.5"."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    return ".".join(map(str, nvrtc.getVersion()))
 
 
 def options(source: str, capability: int) -> tuple[str, ...]:

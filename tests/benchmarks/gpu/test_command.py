@@ -46,6 +46,10 @@ def test_what_starts_at_once_comes_before_what_is_compiled() -> None:
     assert list(passes(parse(["alexnet", "--precision", "tf32", "--modes", "none"]))) == [("alexnet", "tf32", ())]
 
 
+def test_plans_are_compared_where_that_is_asked_for() -> None:
+    assert [parse(arguments).settings.compare_plans for arguments in ([], ["--compare-plans"])] == [False, True]
+
+
 def test_all_networks_are_measured_in_the_order_of_their_importance() -> None:
     assert parse([]).cases == ("alexnet", "vgg_a", "googlenet", "resnet110", "overfeat")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from runner.kernels.gpu import cuda, nvrtc
 from runner.kernels.gpu.cuda import CardsError, CudaRuntime, open_cards
+from runner.kernels.gpu.kept_code import KeptCode
 from tests.kernels.gpu.fake_cupy import CUDARuntimeError, FakeCupy
 
 SOURCE = 'extern "C" __global__ void nothing() {}'
@@ -24,7 +26,7 @@ def cupy() -> FakeCupy:
 @pytest.fixture
 def runtime(cupy: FakeCupy) -> CudaRuntime:
     """The runtime on it."""
-    return CudaRuntime(cupy, 2, tf32=False)
+    return CudaRuntime(cupy, 2, KeptCode(None), tf32=False)
 
 
 def test_without_cupy_it_is_said_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +60,7 @@ def test_a_card_that_is_not_there_cannot_be_used(runtime: CudaRuntime) -> None:
 
 def test_cards_that_are_used_reach_each_other_if_they_can() -> None:
     cupy = FakeCupy(4)
-    runtime = CudaRuntime(cupy, 4, tf32=False)
+    runtime = CudaRuntime(cupy, 4, KeptCode(None), tf32=False)
     for card in (0, 1, 2, 1):
         runtime.use(card)
         assert cupy.device == card
@@ -144,6 +146,24 @@ def test_a_capture_whose_work_fails_is_ended(runtime: CudaRuntime, cupy: FakeCup
     assert cupy.log[-1][0] == "end capture"
 
 
+def test_while_a_thread_captures_no_other_tells_a_library_anything(
+    runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handle of cuDNN has streams of its own: what another thread computed with it would be captured."""
+    locks: list[Any] = []
+    for library in (cuda.cudnn, cuda.cublas):
+        monkeypatch.setattr(library, "open_library", lambda *_, lock, **__: locks.append(lock))
+    runtime.library("cudnn"), runtime.library("cublas")
+
+    def free() -> list[bool]:
+        return [lock.acquire(blocking=False) and lock.release() is None for lock in locks]
+
+    with ThreadPoolExecutor(1) as other:
+        seen: list[list[bool]] = []
+        runtime.capture(runtime.stream(), lambda: seen.extend((free(), other.submit(free).result())))
+        assert [*seen, other.submit(free).result()] == [[True, True], [False, False], [True, True]]
+
+
 def test_bytes_that_are_free(runtime: CudaRuntime) -> None:
     assert runtime.free_bytes() == (1 << 20, 2 << 20)
 
@@ -165,15 +185,15 @@ def test_a_front_end_without_cudnn_is_no_cudnn(runtime: CudaRuntime, monkeypatch
 
 def test_a_library_is_opened_once(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
-    monkeypatch.setattr(cuda.cudnn, "open_library", lambda card, **told: opened.append(told) or object())
+    monkeypatch.setattr(cuda.cudnn, "open_library", lambda card, lock, **told: opened.append(told) or object())
     assert runtime.library("cudnn") is runtime.library("cudnn")
     assert opened == [{"tf32": False, "bench": None}]
 
 
 def test_plans_are_compared_on_the_card_where_that_is_wanted(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
-    monkeypatch.setattr(cuda.cudnn, "open_library", lambda card, **told: opened.append(told))
-    runtime = CudaRuntime(cupy, 1, tf32=True, compare_plans=True)
+    monkeypatch.setattr(cuda.cudnn, "open_library", lambda card, lock, **told: opened.append(told))
+    runtime = CudaRuntime(cupy, 1, KeptCode(None), tf32=True, compare_plans=True)
     runtime.library("cudnn")
     assert opened == [{"tf32": True, "bench": runtime}]
 

@@ -77,10 +77,18 @@ def _planned(planner: Planner, convolution: Convolution) -> Plan | None:
     return None if empty else planner.plan(convolution)
 
 
-def _needed(planner: Planner, convolution: Convolution) -> Plan:
-    """The plan of a convolution that was arranged, hence has one."""
-    plan = _planned(planner, convolution)
-    assert plan is not None, f"{convolution} was arranged without a plan"
+def _needed(planner: Planner, convolution: Convolution, room: int) -> Plan:
+    """The plan of a convolution that was arranged, in another process perhaps, with so much room for its workspace.
+
+    Where plans are compared, the fastest here may be another than the one that was there. Raises ValueError where none
+    has so little.
+    """
+    plan = planner.plan(convolution, room)
+    if plan is None:
+        raise ValueError(
+            f"cuDNN has no plan for {convolution} with {room} bytes of workspace, as they were arranged: cards of "
+            "one run are expected to be alike, and its processes to have the same cuDNN"
+        )
     return plan
 
 
@@ -106,7 +114,7 @@ def _one_call(planner: Planner, op: str, describe: Describe, first: tuple[Role, 
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
         convolution = describe(attributes, _specs(buffers.inputs), _specs(buffers.outputs))
-        plan = _needed(planner, convolution)
+        plan = _needed(planner, convolution, _Scratch.room(buffers))
         following = [role for role in (Role.BIAS, Role.RESIDUAL) if role in convolution.shapes]
         taken = dict(zip((*first, *following), (each.address for each in buffers.inputs), strict=True))
         (workspace,) = _Scratch(plan.workspace_bytes).within(buffers)
@@ -128,14 +136,15 @@ def _of_weights(runtime: Runtime, planner: Planner, op: str) -> Kernel:
         plan = _planned(planner, _weight_gradient(attributes, inputs, outputs))
         if plan is None:
             return None
-        scratch = _scratch_of_weights(plan, inputs, outputs)
+        scratch = _Scratch(plan.workspace_bytes, *_beside_workspace(inputs, outputs))
         return Arrangement(_layouts(inputs), _layouts(outputs), scratch.nbytes)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
         (dy, x), dw = buffers.inputs, buffers.outputs[0]
         specs = _specs(buffers.inputs), _specs(buffers.outputs)
-        plan = _needed(planner, _weight_gradient(attributes, *specs))
-        workspace, narrow, slices = _scratch_of_weights(plan, *specs).within(buffers)
+        beside = _beside_workspace(*specs)
+        plan = _needed(planner, _weight_gradient(attributes, *specs), _Scratch.room(buffers, *beside))
+        workspace, narrow, slices = _Scratch(plan.workspace_bytes, *beside).within(buffers)
         direct = dw.spec.dtype == x.spec.dtype
         roles = {Role.X: x.address, Role.Y: dy.address, Role.W: dw.address if direct else narrow}
         calls = [_execution(plan, roles, workspace)]
@@ -153,30 +162,34 @@ class _Scratch:
     """Parts of scratch memory, one after the other, each aligned."""
 
     def __init__(self, *sizes: int) -> None:
-        self._ends = list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
+        self._ends = list(accumulate(map(_aligned, sizes)))
 
     @property
     def nbytes(self) -> int:
         """To ask for: the memory itself may begin anywhere."""
         return self._ends[-1] + ALIGNMENT if self._ends[-1] else 0
 
+    @staticmethod
+    def room(buffers: Buffers, *others: int) -> int:
+        """Bytes that one part may have, beside others of these sizes."""
+        return max(0, buffers.scratch.nbytes - ALIGNMENT - sum(map(_aligned, others)))
+
     def within(self, buffers: Buffers) -> list[int]:
-        """Addresses of the parts; raises ValueError where there is less memory than was to be asked for."""
-        if buffers.scratch.nbytes < self.nbytes:
-            raise ValueError(
-                f"{buffers.scratch.nbytes} bytes of scratch memory for a plan of cuDNN that wants {self.nbytes}: "
-                "cards of one process are expected to be alike"
-            )
-        start = -(-address_of(buffers.scratch) // ALIGNMENT) * ALIGNMENT
+        """Addresses of the parts."""
+        start = _aligned(address_of(buffers.scratch))
         return [start + end for end in (0, *self._ends[:-1])]
 
 
-def _scratch_of_weights(plan: Plan, inputs: Specs, outputs: Specs) -> _Scratch:
-    """Workspace of the plan, filters that are yet to be widened, sums of the bias."""
+def _aligned(number: int) -> int:
+    return -(-number // ALIGNMENT) * ALIGNMENT
+
+
+def _beside_workspace(inputs: Specs, outputs: Specs) -> tuple[int, int]:
+    """Bytes of filters that are yet to be widened, and of sums of the bias."""
     (dy, x), (dw, *db) = inputs, outputs
     narrow = dw.nbytes * numpy_dtype(x.dtype).itemsize // numpy_dtype(dw.dtype).itemsize
     slices = scratch_bytes(_over_pixels(dy), dy.dtype) if db else 0
-    return _Scratch(plan.workspace_bytes, 0 if dw.dtype == x.dtype else narrow, slices)
+    return 0 if dw.dtype == x.dtype else narrow, slices
 
 
 def _over_pixels(dy: Spec) -> Reduction:

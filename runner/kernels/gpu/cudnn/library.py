@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -37,8 +38,11 @@ class Plan(Protocol):
 class Planner(Protocol):
     """What the kernels ask of cuDNN."""
 
-    def plan(self, convolution: Convolution) -> Plan | None:
-        """The plan of a convolution on the card that the thread uses, or None where cuDNN has none for it."""
+    def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> Plan | None:
+        """The plan of a convolution on the card that the thread uses, or None where cuDNN has none for it.
+
+        room: bytes of workspace that it may take at most.
+        """
         ...
 
 
@@ -63,7 +67,8 @@ class CudnnLibrary:
 
     cudnn: the module of its front end. open_target: what graphs are made for, on the card that the thread uses; called
     once for each. current_card: the number of that card. tf32: whether factors of float32 products may be rounded to
-    10 bits of mantissa. bench: to compare plans with; None for the one that cuDNN's heuristics put first.
+    10 bits of mantissa. bench: to compare plans with; None for the one that cuDNN's heuristics put first. lock: held
+    while a handle is told anything; the same thread may take it again.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class CudnnLibrary:
         *,
         tf32: bool,
         bench: Bench | None = None,
+        lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self._cudnn = cudnn
         self._open_target = open_target
@@ -84,26 +90,25 @@ class CudnnLibrary:
         self._plans: dict[tuple[int, Convolution], BuiltPlan | None] = {}
         self._numbers: dict[Convolution, int] = {}
         # Plans that are compared are executed while they are made.
-        self._lock = threading.RLock()
+        self._lock = lock or threading.RLock()
 
     @property
     def version(self) -> str:
         """Of cuDNN itself, such as "9.28.0"."""
         return str(self._cudnn.backend_version_string())
 
-    def plan(self, convolution: Convolution) -> BuiltPlan | None:
+    def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> BuiltPlan | None:
         """The first or the fastest plan of those that are allowed, or None where there is none.
 
-        Allowed are those that give the same bits every time, sum in at least float32, take at most
-        ``WORKSPACE_LIMIT`` and, for float32 without TF32, do not round factors. Where cuDNN has to compile one, this
-        takes about a second.
+        Allowed are those that give the same bits every time, sum in at least float32, take at most ``room`` bytes and,
+        for float32 without TF32, do not round factors. Where cuDNN has to compile one, this takes about a second.
         """
         card = self._current_card()
         with self._lock:
             if (card, convolution) not in self._plans:
                 if card not in self._targets:
                     self._targets[card] = self._open_target()
-                self._plans[card, convolution] = self._planned(convolution, self._targets[card])
+                self._plans[card, convolution] = self._planned(convolution, self._targets[card], room)
             return self._plans[card, convolution]
 
     def execute(self, plan: BuiltPlan, stream: Stream, addresses: Mapping[int, int], workspace: int) -> None:
@@ -113,12 +118,12 @@ class CudnnLibrary:
             self._cudnn.set_stream(handle=handle, stream=stream.handle)
             plan.graph.execute_plan_at_index(addresses, workspace, plan.number, handle)
 
-    def _planned(self, convolution: Convolution, target: Target) -> BuiltPlan | None:
+    def _planned(self, convolution: Convolution, target: Target, room: int) -> BuiltPlan | None:
         graph = build(self._cudnn, convolution, target)
         modes = self._cudnn.heur_mode
-        graph.validate()
-        graph.build_operation_graph()
         try:
+            graph.validate()
+            graph.build_operation_graph()
             graph.create_execution_plans([modes.A, modes.FALLBACK])
         except self._cudnn.cudnnGraphNotSupportedError:
             return None
@@ -126,13 +131,13 @@ class CudnnLibrary:
         offered = range(graph.get_execution_plan_count())
         known = self._numbers.get(convolution)
         # As on the cards before: they are alike, and scratch memory is arranged for one plan.
-        plans = self._allowed(graph, target, offered if known is None else (known,))
+        plans = self._allowed(graph, target, offered if known is None else (known,), room)
         found = next(plans, None) if self._bench is None else fastest(self._bench, convolution, islice(plans, COMPARED))
         if found is not None:
             self._numbers[convolution] = found.number
         return found
 
-    def _allowed(self, graph: Any, target: Target, numbers: Iterable[int]) -> Iterator[BuiltPlan]:
+    def _allowed(self, graph: Any, target: Target, numbers: Iterable[int], room: int) -> Iterator[BuiltPlan]:
         """Plans of these numbers, each built when it is asked for."""
         compiled = 0
         for number in numbers:
@@ -145,7 +150,7 @@ class CudnnLibrary:
             except self._cudnn.cudnnGraphNotSupportedError:
                 continue
             workspace = int(graph.get_workspace_size_plan_at_index(number))
-            if workspace <= WORKSPACE_LIMIT:
+            if workspace <= room:
                 compiled += is_compiled
                 yield BuiltPlan(graph.get_plan_name_at_index(number), workspace, number, graph, self, target)
 
@@ -156,7 +161,13 @@ class CudnnLibrary:
         return [*always, notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS] if exact else always
 
 
-def open_library(current_card: Callable[[], int], *, tf32: bool, bench: Bench | None = None) -> CudnnLibrary | None:
+def open_library(
+    current_card: Callable[[], int],
+    *,
+    tf32: bool,
+    bench: Bench | None = None,
+    lock: AbstractContextManager[object] | None = None,
+) -> CudnnLibrary | None:
     """cuDNN for the cards of this process, or None where it or its front end is not installed."""
     try:
         import cudnn
@@ -165,4 +176,8 @@ def open_library(current_card: Callable[[], int], *, tf32: bool, bench: Bench | 
     except (ImportError, RuntimeError):
         # The front end is imported without cuDNN too; then it knows no function of it.
         return None
-    return CudnnLibrary(cudnn, lambda: {"handle": cudnn.create_handle()}, current_card, tf32=tf32, bench=bench)
+
+    def target() -> Target:
+        return {"handle": cudnn.create_handle()}
+
+    return CudnnLibrary(cudnn, target, current_card, tf32=tf32, bench=bench, lock=lock)

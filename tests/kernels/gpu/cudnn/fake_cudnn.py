@@ -27,11 +27,12 @@ class Engine:
 
 @dataclass
 class FakeGraph:
-    """A graph whose plans are given."""
+    """A graph whose plans are given. refused_in: the call that says that there are none, "" for none."""
 
     offered: Sequence[Engine]
     target: dict[str, Any]
     executed: list[tuple[str, dict[int, int], int, Any]]
+    refused_in: str = ""
     forbidden: set[str] = field(default_factory=set)
     built: list[int] = field(default_factory=list)
     dtypes: tuple[str, ...] = ()
@@ -59,14 +60,21 @@ class FakeGraph:
         self.tensors.append(FakeTensor(told))
         return self.tensors[-1]
 
-    def validate(self) -> None: ...
+    def validate(self) -> None:
+        self._refuse_in("validate")
 
-    def build_operation_graph(self) -> None: ...
+    def build_operation_graph(self) -> None:
+        self._refuse_in("build_operation_graph")
 
     def create_execution_plans(self, modes: Sequence[str]) -> None:
         assert modes == ["A", "FALLBACK"]
+        self._refuse_in("create_execution_plans")
         if not self.offered:
             raise NotSupportedError("no engine")
+
+    def _refuse_in(self, call: str) -> None:
+        if call == self.refused_in:
+            raise NotSupportedError(call)
 
     def deselect_numeric_notes(self, notes: Sequence[str]) -> None:
         self.forbidden.update(notes)
@@ -113,9 +121,10 @@ class FakeTensor:
 
 @dataclass
 class FakeCudnn:
-    """The module. offered: the plans of every graph."""
+    """The module. offered: the plans of every graph. refused_in: see :class:`FakeGraph`."""
 
     offered: Sequence[Engine] = ()
+    refused_in: str = ""
     graphs: list[FakeGraph] = field(default_factory=list)
     streams: list[tuple[Any, int]] = field(default_factory=list)
     executed: list[tuple[str, dict[int, int], int, Any]] = field(default_factory=list)
@@ -127,7 +136,7 @@ class FakeCudnn:
     data_type = SimpleNamespace(FLOAT="FLOAT", DOUBLE="DOUBLE", BFLOAT16="BFLOAT16")
 
     def pygraph(self, *, io_data_type: str, intermediate_data_type: str, compute_data_type: str, **target: Any) -> Any:
-        graph = FakeGraph(self.offered, target, self.executed)
+        graph = FakeGraph(self.offered, target, self.executed, self.refused_in)
         graph.dtypes = (io_data_type, intermediate_data_type, compute_data_type)
         self.graphs.append(graph)
         return graph

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, Convolution, Role
+from runner.kernels.gpu.cudnn.library import WORKSPACE_LIMIT
 from runner.kernels.reference.convolution import conv2d_input_gradient, conv2d_weight_gradient
 from runner.kernels.reference.fused_convolution import conv2d_fused
 from tests.kernels.gpu.emulation import EmulatedRuntime, EmulatedStream
@@ -49,9 +50,13 @@ class ReferencePlanner:
     refuses: Callable[[Convolution], bool] = lambda _: False
     asked: list[Convolution] = field(default_factory=list)
 
-    def plan(self, convolution: Convolution) -> ReferencePlan | None:
+    def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> ReferencePlan | None:
         self.asked.append(convolution)
-        return None if self.refuses(convolution) else ReferencePlan(convolution, self.workspace_bytes)
+        return (
+            None
+            if self.refuses(convolution) or self.workspace_bytes > room
+            else ReferencePlan(convolution, self.workspace_bytes)
+        )
 
 
 class RuntimeWithCudnn(EmulatedRuntime):

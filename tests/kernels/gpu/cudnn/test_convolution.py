@@ -120,7 +120,7 @@ def test_a_plan_that_wants_more_than_was_arranged_is_refused(
     node = node_of("conv2d", inputs, ONE)
     choice = chosen(registry, node, specs, offers_for(specs, None), None)
     planner.workspace_bytes = 1000
-    with pytest.raises(ValueError, match="512 bytes of scratch memory for a plan of cuDNN that wants 1280"):
+    with pytest.raises(ValueError, match=r"cuDNN has no plan for .* with 256 bytes of workspace, as they"):
         run_choice(runtime, node, choice, inputs)
 
 

@@ -66,6 +66,12 @@ def test_there_may_be_no_plan(engines: tuple[Engine, ...]) -> None:
     assert library(FakeCudnn(engines)).plan(CONVOLUTION) is None
 
 
+@pytest.mark.parametrize("call", ["validate", "build_operation_graph", "create_execution_plans"])
+def test_a_graph_may_be_refused_in_every_call_that_makes_it(call: str) -> None:
+    """The front end lowers a graph as soon as it is validated, and refuses it then."""
+    assert library(FakeCudnn([Engine("any")], call)).plan(CONVOLUTION) is None
+
+
 def test_a_plan_is_made_once_for_each_card() -> None:
     cudnn, cards = FakeCudnn([Engine("any")]), iter((0, 1, 0, 1))
     planner = library(cudnn, card=lambda: next(cards))
@@ -116,6 +122,14 @@ def test_what_needs_no_comparison_is_not_executed(engines: tuple[Engine, ...]) -
     plan = library(cudnn, bench=bench).plan(CONVOLUTION)
     assert (plan is None) == (not engines)
     assert (cudnn.executed, bench.allocated) == ([], [])
+
+
+def test_the_fastest_is_looked_for_among_those_that_fit() -> None:
+    """As in a process that did not arrange the memory: what was the fastest there is not always the fastest here."""
+    cudnn = FakeCudnn([Engine("2", workspace=10), Engine("1", workspace=20), Engine("3")])
+    plan = library(cudnn, bench=FakeBench(cudnn)).plan(CONVOLUTION, room=19)
+    assert plan is not None
+    assert plan.name == "2"
 
 
 def test_all_cards_take_the_plan_that_was_the_fastest_on_the_first() -> None:

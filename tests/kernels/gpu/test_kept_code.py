@@ -1,0 +1,91 @@
+"""Machine code that is kept: what is compiled anew, and what becomes of files that are damaged or cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from pathlib import Path
+
+import pytest
+
+from runner.kernels.gpu import nvrtc
+from runner.kernels.gpu.kept_code import KeptCode
+
+Asked = list[tuple[str, int]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What the compiler was asked for; it gives different code for all that it can be told."""
+    asked: Asked = []
+
+    def compiled(source: str, capability: int) -> bytes:
+        asked.append((source, capability))
+        return f"{source} for {capability} by {nvrtc.version()}".encode()
+
+    monkeypatch.setattr(nvrtc, "compiled", compiled)
+    monkeypatch.setattr(nvrtc, "version", lambda: "13.5")
+    return asked
+
+
+def test_another_process_compiles_what_the_first_one_did_not(tmp_path: Path, asked: Asked) -> None:
+    folder = tmp_path / "not" / "there"
+    found = [KeptCode(folder).compiled(source, 90) for source in ("a", "b", "a")]
+    assert found == [b"a for 90 by 13.5", b"b for 90 by 13.5", b"a for 90 by 13.5"]
+    assert asked == [("a", 90), ("b", 90)]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".cubin", ".cubin"]
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_another_card_another_compiler_and_other_options_have_code_of_their_own(
+    tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = KeptCode(tmp_path)
+    assert code.compiled("a", 90) != code.compiled("a", 80)
+    monkeypatch.setattr(nvrtc, "version", lambda: "13.6")
+    assert code.compiled("a", 90) == b"a for 90 by 13.6"
+    monkeypatch.setattr(nvrtc, "options", lambda source, capability: ("-O0",))
+    code.compiled("a", 90)
+    assert len(asked) == 4
+
+
+def test_a_damaged_file_is_compiled_anew_with_a_warning(
+    tmp_path: Path, asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = KeptCode(tmp_path)
+    good = code.compiled("a", 90)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-1], whole[:10], bytes([whole[0] ^ 1]) + whole[1:], whole[:-1] + b"?"):
+        path.write_bytes(damaged)
+        caplog.clear()
+        assert code.compiled("a", 90) == good
+        assert f"{path} is damaged, and is compiled anew" in caplog.text
+        assert path.read_bytes() == whole
+    assert len(asked) == 6
+
+
+def test_where_none_can_be_written_none_is_kept_and_it_is_said_once(
+    tmp_path: Path, asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    code = KeptCode(tmp_path / "file" / "folder")
+    with caplog.at_level(logging.WARNING):
+        assert [code.compiled(source, 90) for source in "ab"] == [b"a for 90 by 13.5", b"b for 90 by 13.5"]
+    told = [record.getMessage() for record in caplog.records if "cannot be kept" in record.getMessage()]
+    assert len(told) == 1
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert KeptCode(tmp_path).compiled("a", 90) == b"a for 90 by 13.5"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_folder_the_compiler_is_asked_each_time(asked: Asked) -> None:
+    code = KeptCode(None)
+    assert code.compiled("a", 90) == code.compiled("a", 90)
+    assert len(asked) == 2
