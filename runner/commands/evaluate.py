@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.commands.asked_device import DEVICE_HELP, split_device, with_device
 from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network
 from runner.config.check import check
 from runner.config.configuration import from_plain, to_plain
@@ -22,17 +23,19 @@ from runner.redaction import redact
 
 if TYPE_CHECKING:
     from runner.training.evaluation import Scores
+    from runner.training.inference_device import OneDevice
 
 _MOVABLE = ("data", "train.eval_batch_size")
 _OTHERWISE = (
-    "the network is evaluated as its run stored it; only data=NAME, data.KEY and train.eval_batch_size may be given, "
-    "and --config-dir DIR for a NAME of your own"
+    "the network is evaluated as its run stored it; only data=NAME, data.KEY, train.eval_batch_size, cluster.device, "
+    "cluster.cards and cluster.tf32 may be given, and --config-dir DIR for a NAME of your own"
 )
 
 _EXAMPLE = """\
 examples:
   runner eval outputs/2026-01-31/12-00-00
   runner eval outputs/2026-01-31/12-00-00 data=fashion_mnist --which newest
+  runner eval outputs/2026-01-31/12-00-00 cluster.device=cpu
   runner eval outputs/2026-01-31/12-00-00 --config-dir my_configs data=mine"""
 
 
@@ -41,13 +44,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="runner eval",
         description="Score a trained network on the test split, and on the validation split if there is one, with one "
-        "device whatever trained it. Images are normalised as in training.",
+        f"device whatever trained it. Images are normalised as in training. {DEVICE_HELP}.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
     parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="data=NAME, data.KEY or train.eval_batch_size"
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="data=NAME, data.KEY, train.eval_batch_size, cluster.device, cluster.cards or cluster.tf32",
     )
     parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="YAML files of your own, for data=NAME")
     parser.add_argument(
@@ -58,12 +64,16 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_intermixed_args(arguments)
     network = stored_network(options.checkpoint, options.which)
-    config = _evaluated(network.config, options.overrides, options.config_dir)
+    asked, overrides = split_device(options.overrides)
+    config = _evaluated(network.config, overrides, options.config_dir)
+    asking = with_device(replace(network.config, train=config.train), asked)
     config.data.require_present()
     from runner.training.inference import score
+    from runner.training.inference_device import one_device
 
-    scored = score(network.config, network.checkpoint, config.data, network.normalisation(), usable_cores())
-    results = _results(network, config, scored)
+    device = one_device(asking, usable_cores())
+    scored = score(device, network.checkpoint, config.data, network.normalisation())
+    results = _results(network, config, device, scored)
     path = options.output or network.run_dir / _file_name(network, config, _words(options))
     _write(path, results)
     print(_table(results, path))
@@ -94,7 +104,7 @@ def _file_name(network: StoredNetwork, config: Config, words: Sequence[str]) -> 
     return f"eval-{network.checkpoint.name}-{config.data.name}{digest}.json"
 
 
-def _results(network: StoredNetwork, config: Config, scored: Mapping[str, Scores]) -> dict[str, Any]:
+def _results(network: StoredNetwork, config: Config, device: OneDevice, scored: Mapping[str, Scores]) -> dict[str, Any]:
     values: dict[str, float] = {}
     for split, scores in scored.items():
         values |= {f"{split}/loss": scores.loss, f"{split}/accuracy": scores.accuracy}
@@ -103,6 +113,8 @@ def _results(network: StoredNetwork, config: Config, scored: Mapping[str, Scores
         "model": config.model.name,
         "data": config.data.name,
         "data_settings": redact(to_plain(config)["data"]),
+        "device": device.what,
+        "device_reason": device.reason,
         "results": values,
         "examples": {split: scores.examples for split, scores in scored.items()},
         "confusion": {split: scores.confusion.tolist() for split, scores in scored.items()},
@@ -123,6 +135,7 @@ def _table(results: Mapping[str, Any], path: Path) -> str:
     facts = [
         ("checkpoint", results["checkpoint"]),
         ("network", f"{results['model']} on {results['data']}"),
+        ("computed on", results["device"]),
         *((f"{split} examples", f"{count:,}") for split, count in results["examples"].items()),
         *((name, f"{value:.4f}") for name, value in results["results"].items()),
         ("written to", str(path)),

@@ -6,25 +6,32 @@ import argparse
 import csv
 import io
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.commands.asked_device import DEVICE_HELP, split_device, with_device
 from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network
 from runner.cores import usable_cores
 from runner.data.pictures import read_pictures
 from runner.errors import ConfigError, ResourceError
 from runner.files import replace_durably
 
+if TYPE_CHECKING:
+    from runner.training.inference_device import OneDevice
+
 _SUFFIXES = (".csv", ".json")
 
 _EXAMPLE = """\
 examples:
   runner predict outputs/2026-01-31/12-00-00 seven.png digits.npy --top 3
-  runner predict outputs/2026-01-31/12-00-00 *.png --resize --output predictions.csv"""
+  runner predict outputs/2026-01-31/12-00-00 *.png --resize --output predictions.csv
+  runner predict outputs/2026-01-31/12-00-00 seven.png cluster.device=cpu"""
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="runner predict",
         description="Say which classes a trained network sees in images: PNG, JPEG, or NumPy arrays (.npy) of one or "
-        "several, with pixels as the dataset has them.",
+        f"several, with pixels as the dataset has them. {DEVICE_HELP}; such a file is ./cluster.device=cpu.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="an image, or an array of images")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="an image, or an array of images; or KEY=VALUE for the device"
+    )
     parser.add_argument("--top", type=int, default=3, metavar="K", help="likeliest classes to show (default: 3)")
     parser.add_argument(
         "--resize",
@@ -53,24 +62,35 @@ def main(arguments: Sequence[str]) -> int:
         help="cut and resize images to what the network takes (of data=image_folder: always, as in training)",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the predictions: .csv or .json")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     if options.top < 1:
         raise ConfigError(f"--top {options.top}: expected 1 or more")
     if options.output is not None and options.output.suffix not in _SUFFIXES:
         raise ConfigError(f"--output {options.output}: expected a file that ends in {' or '.join(_SUFFIXES)}")
+    asked, files = split_device(options.files)
+    if not files:
+        parser.error(f"expected a FILE beside {' '.join(asked)}")
     network = stored_network(options.checkpoint, options.which)
-    predictions = predict(network, options.files, top=options.top, resize=options.resize)
+    asking = with_device(network.config, asked)
+    from runner.training.inference_device import one_device
+
+    device = one_device(asking, usable_cores())
+    predictions = predict(network, device, list(map(Path, files)), top=options.top, resize=options.resize)
     print(_table(predictions))
     if options.output is not None:
         _write(options.output, predictions)
+    print(f"computed on {device.what}", file=sys.stderr)
     return 0
 
 
-def predict(network: StoredNetwork, files: Sequence[Path], *, top: int, resize: bool) -> list[Prediction]:
+def predict(
+    network: StoredNetwork, device: OneDevice, files: Sequence[Path], *, top: int, resize: bool
+) -> list[Prediction]:
     """Return what a network says of the images in ``files``; see :func:`~runner.data.pictures.read_pictures`.
 
-    resize: fit them; those of a network that was trained on an image folder always are, as they were in training.
-    Raises DataError for a file that does not fit, CheckpointError for a checkpoint that does not.
+    device: on which it computes. resize: fit them; those of a network that was trained on an image folder always are,
+    as they were in training. Raises DataError for a file that does not fit, CheckpointError for a checkpoint that does
+    not.
     """
     from runner.training.inference import probabilities
 
@@ -79,7 +99,7 @@ def predict(network: StoredNetwork, files: Sequence[Path], *, top: int, resize: 
     pictures = read_pictures(files, facts.shape, normalisation, fit=resize or data.fits_images)
     pixels = np.stack([picture.pixels for picture in pictures])
     inputs = normalisation.apply(pixels, np.dtype(np.float64))
-    found = probabilities(network.config, network.checkpoint, inputs, usable_cores())
+    found = probabilities(device, network.checkpoint, inputs)
     return [
         Prediction(picture.label, _ranked(row, facts.class_names, top))
         for picture, row in zip(pictures, found, strict=True)

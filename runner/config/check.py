@@ -6,7 +6,7 @@ Each check yields one line per fault, with the keys, what came, what was expecte
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from runner.config.monitor import MONITORED, monitor_of
 from runner.config.schema import Config, server_processes, worker_processes
@@ -22,9 +22,17 @@ MOST_TRACED_STEPS = 100
 
 def check(config: Config) -> None:
     """Raise one ConfigError that lists every impossible value or combination of ``config``."""
-    faults = [fault for rule in _RULES for fault in rule(config)]
-    if faults:
-        raise ConfigError("\n".join(faults))
+    _require_none(fault for rule in _RULES for fault in rule(config))
+
+
+def check_devices(config: Config) -> None:
+    """The same for what is asked of the devices alone, however many of them there are to be."""
+    _require_none(_devices(config))
+
+
+def _require_none(faults: Iterable[str]) -> None:
+    if found := list(faults):
+        raise ConfigError("\n".join(found))
 
 
 def _single_values(config: Config) -> Iterator[str]:
@@ -231,6 +239,10 @@ def _devices(config: Config) -> Iterator[str]:
             "cluster.tf32=true with precision=float64: only float32 products are rounded, so none would be; "
             "use precision=float32, or cluster.tf32=false"
         )
+
+
+def _cards(config: Config) -> Iterator[str]:
+    cluster = config.cluster
     servers = server_processes(config) if cluster.server_device == GPU else 0
     expected = worker_processes(config) + servers
     if cluster.cards is not None and len(cluster.cards) != expected:
@@ -276,5 +288,6 @@ _RULES = (
     _compression,
     _emulation,
     _devices,
+    _cards,
     _tracking,
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from runner.cache_folder import card_code_folder
 from runner.config.devices import PROCESSOR, device_texts, reason
@@ -44,13 +44,35 @@ def cluster_of(config: LocalCluster, program: Program) -> Cluster:
     return local_cluster(program.workers, program.servers, compression=config.compression, cards=cards, **described)
 
 
+@dataclass(frozen=True)
+class Told:
+    """What computes and why, in words. devices: by name. versions, missing: of the libraries of a card that was taken:
+    versions of those that are there, and why fast kernels are not."""
+
+    devices: Mapping[str, str]
+    reason: str
+    versions: Mapping[str, str]
+    missing: Mapping[str, str]
+
+
 def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summary:
     """Say in the log what a run computes on and why; return the draft of its summary with the same.
 
     Where that is a card, with the versions of its libraries too, and with those of fast kernels that are missing.
     """
-    cluster = experiment.config.cluster
-    texts = device_texts({device.name: device.card for device in experiment.cluster.devices}, found)
+    told = say_devices(experiment.config.cluster, experiment.cluster, found)
+    return replace(
+        draft,
+        devices=dict(told.devices),
+        device_reason=told.reason,
+        versions={**draft.versions, **told.versions},
+        kernels_missing=dict(told.missing),
+    )
+
+
+def say_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> Told:
+    """Say in the log what the devices of a cluster are and why; return the same. placed: the devices themselves."""
+    texts = device_texts({device.name: device.card for device in placed.devices}, found)
     why = reason(cluster, found)
     for device, what in texts.items():
         log.info("%s: %s%s", device, what, "" if what == PROCESSOR else _use_text(cluster))
@@ -64,9 +86,7 @@ def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summar
     missing = {library.name: str(library) for library in libraries if library.fast and not library.version}
     for name, text in missing.items():
         log.warning("%s: %s", name, text)
-    return replace(
-        draft, devices=texts, device_reason=why, versions={**draft.versions, **used}, kernels_missing=missing
-    )
+    return Told(texts, why, used, missing)
 
 
 def _use_text(cluster: LocalCluster) -> str:

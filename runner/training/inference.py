@@ -18,10 +18,10 @@ from runner.data import limits
 from runner.data.dataset import Dataset, Normalisation
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings
-from runner.engine.device import local_cluster, worker_task
+from runner.engine.device import GPU, worker_task
 from runner.engine.graph import Graph
 from runner.engine.inputs import InputSource
-from runner.engine.kernel_table import load_kernels
+from runner.engine.kernel_table import kernels_for
 from runner.engine.local_session import LocalSession
 from runner.engine.program import Client, Program
 from runner.engine.tensor import TensorSpec, state_dtype
@@ -30,7 +30,11 @@ from runner.processor import require_precision
 from runner.strategies.base import Replica, Task
 from runner.strategies.clients import program_of
 from runner.training.build import task_of
+from runner.training.card_memory import require_card_memory
+from runner.training.devices import require_kernels
 from runner.training.evaluation import TEST, VALIDATION, Scores, evaluate, with_validation
+from runner.training.experiment import Experiment
+from runner.training.inference_device import OneDevice
 
 PREDICT = "predict"
 
@@ -55,15 +59,16 @@ def weights_of(config: Config) -> Mapping[str, TensorSpec]:
 
 
 def score(
-    config: Config, checkpoint: Path, settings: DatasetSettings, normalised_as: Normalisation, threads: int
+    device: OneDevice, checkpoint: Path, settings: DatasetSettings, normalised_as: Normalisation
 ) -> dict[str, Scores]:
-    """Score a checkpoint of ``config`` on the test split of a dataset, and on its validation split if it has one.
+    """Score a checkpoint of the device's network on the test split of a dataset, and on its validation split if any.
 
-    settings: of the dataset, with images and classes like those of ``config``. normalised_as: as the data that the
-    network was trained on: its inputs become what they were in training. threads: of kernels. Raises CheckpointError
-    where the checkpoint does not hold the network, ConfigError where stored pixels of the datasets are in different
-    units, DataError where data cannot be read.
+    settings: of the dataset, with images and classes like those that the network was trained on. normalised_as: as
+    these: its inputs become what they were in training. Raises CheckpointError where the checkpoint does not hold the
+    network, ConfigError where stored pixels of the datasets are in different units, DataError where data cannot be
+    read, ResourceError where a card cannot hold an evaluation batch.
     """
+    config: Any = device.config
     facts, size = limits.facts_of(settings), config.train.eval_batch_size
     pipeline = Pipeline(
         _normalised_as(settings, normalised_as, config.data.name),
@@ -73,7 +78,7 @@ def score(
         val_fraction=settings.val_fraction,
     )
     examples = {TEST: facts.test_examples, VALIDATION: facts.val_examples}
-    with _opened(config, checkpoint, pipeline, threads) as session:
+    with _opened(device, checkpoint, pipeline) as session:
         return {
             split: evaluate(session, batches=-(-count // size), classes=facts.classes, split=split)
             for split, count in examples.items()
@@ -81,16 +86,17 @@ def score(
         }
 
 
-def probabilities(config: Config, checkpoint: Path, inputs: NDArray[Any], threads: int) -> NDArray[np.float64]:
-    """Return (N, C) probabilities of the classes for inputs (N, C', H, W), normalised, of a checkpoint of ``config``.
+def probabilities(device: OneDevice, checkpoint: Path, inputs: NDArray[Any]) -> NDArray[np.float64]:
+    """Return (N, C) probabilities of the classes for inputs (N, C', H, W), normalised, of a checkpoint of the network.
 
-    Of a network with a softmax they add up to 1; with logistic units each stands for itself. threads: of kernels.
-    Raises CheckpointError where the checkpoint does not hold the network.
+    Of a network with a softmax they add up to 1; with logistic units each stands for itself. Raises CheckpointError
+    where the checkpoint does not hold the network, ResourceError where a card cannot hold a batch.
     """
+    config: Any = device.config
     size = min(len(inputs), config.train.eval_batch_size)
     config = replace(config, train=replace(config.train, eval_batch_size=size))
     source = _Given(inputs.astype(state_dtype(config.precision)))
-    with _opened(config, checkpoint, source, threads) as session:
+    with _opened(replace(device, config=config), checkpoint, source) as session:
         answers = [session.run(PREDICT, step=step)["logits"].copy() for step in range(-(-len(inputs) // size))]
     logits = np.concatenate(answers)[: len(inputs)].astype(np.float64)
     if config.model.loss == "logistic":
@@ -116,20 +122,39 @@ class _Given:
 
 
 @contextmanager
-def _opened(config: Config, checkpoint: Path, source: InputSource, threads: int) -> Iterator[LocalSession]:
+def _opened(device: OneDevice, checkpoint: Path, source: InputSource) -> Iterator[LocalSession]:
     """A session that holds the weights of a checkpoint."""
-    require_precision(config.precision)
-    program = forward_program(_task_of(config))
-    weights = _weights(checkpoint, program.variables)
+    experiment = _wired(device)
+    weights = _weights(checkpoint, experiment.program.variables)
     # Before the budget of threads is set: it holds for libraries that are loaded.
-    registry = load_kernels()
-    with threadpool_limits(threads):
-        session = LocalSession(program, local_cluster(1), registry, source)
+    registry = kernels_for(device.cluster.devices)
+    if device.config.cluster.device_taken == GPU:
+        require_kernels(experiment.program, device.cluster, registry)
+        require_card_memory(experiment, device.cards)
+    else:
+        require_precision(device.config.precision)
+    with threadpool_limits(experiment.threads_per_worker):
+        session = LocalSession(experiment.program, device.cluster, registry, source)
         try:
             session.run("restore", feeds=weights)
             yield session
         finally:
             session.close()
+
+
+def _wired(device: OneDevice) -> Experiment:
+    """The forward passes of a network as an experiment in which nothing is trained."""
+    config: Any = device.config
+    return Experiment(
+        config=config,
+        facts=config.data.facts(),
+        program=forward_program(_task_of(config)),
+        cluster=device.cluster,
+        total_steps=0,
+        steps_per_epoch=0.0,
+        threads_per_worker=config.cluster.threads_per_worker,
+        emulation=None,
+    )
 
 
 def _task_of(config: Config) -> Task:

@@ -16,6 +16,7 @@ from runner.checkpoint import find, load
 from runner.cli import main
 from runner.data.digits import Digits
 from runner.records.summary import Summary
+from runner.training.evaluation import Scores
 from runner.training.life import run
 from tests.data.own_data import small_arrays, write_arrays, write_images
 from tests.small_runs import small_config
@@ -97,6 +98,20 @@ def test_batches_of_another_size_change_nothing(stored: Path) -> None:
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
+def test_batches_are_as_large_as_asked(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(
+        "runner.training.inference.evaluate", lambda *_, batches, **more: asked.append(batches) or no_scores()
+    )
+    evaluated("run", "train.eval_batch_size=50")
+    assert asked == [8, 6]
+
+
+def no_scores() -> Scores:
+    """Of an evaluation that did not take place."""
+    return Scores(0.0, 0.0, 0, np.zeros((10, 10), np.int64))
+
+
 def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: Path) -> None:
     path = write_arrays(folder / "mine.npz", x_train=np.full((8, 6, 5), 7, np.uint8))
     trained_on = ["data=synthetic", "data.shape=[1,6,5]", "data.classes=3", "data.examples=8", "data.test_examples=4"]
@@ -160,7 +175,8 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
             ["data=synthetic"],
             "2 runner: error: data=synthetic has images of (3, 224, 224) and 1000 classes; the network was trained on",
         ),
-        (["model=lenet"], "model=lenet: the network is evaluated as its run stored it; only data=NAME, data.KEY and "),
+        (["model=lenet"], "model=lenet: the network is evaluated as its run stored it; only data=NAME, data.KEY, "),
+        (["cluster.workers=3"], "cluster.workers=3: the network is evaluated as its run stored it"),
         (["train.steps=3"], "train.steps=3: the network is evaluated as its run stored it"),
         (["data.colour=3"], "Key 'colour' not in 'Digits'"),
         (["data=mnist", "data.cache_dir=absent"], "data=mnist has images of (1, 28, 28)"),
