@@ -228,6 +228,9 @@ CASES: dict[str, list[Case]] = {
         Case((), {"value": np.asarray(0.25, "<f8").tobytes(), "shape": (), "dtype": "float64"}, 0),
     ],
     "add_n": [Case((normal(3, 2),)), Case((normal(3, 2),) * 4), Case((normal(), normal()))],
+    "all_reduce": [
+        Case((normal(3, 2),) * parts, {"group": "g", "rank": rank}) for parts, rank in ((1, 0), (2, 1), (4, 2))
+    ],
     "cast": [
         Case((normal(3, 2),), {"dtype": "float64"}),
         Case((normal(3, 2),), {"dtype": "float32"}, 0),

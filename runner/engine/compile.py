@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from runner.engine import op as op_table
 from runner.engine.cost import Seconds, node_seconds
 from runner.engine.device import Cluster
 from runner.engine.graph import Graph, Node
+from runner.engine.passes.lower_collectives import gathered, lower_collectives
 from runner.engine.passes.optimize import COMPRESSION, Pass, default_passes, optimize
 from runner.engine.passes.order_writes import order_writes
 from runner.engine.passes.placement import DeviceTypes, place
@@ -108,12 +110,13 @@ def compile_placed(
 
     pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
     roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
-    passes = (*default_passes(registry), *_compression(cluster, signature))
+    # Behind all that joins and drops nodes: a sum is on all devices or on none.
+    passes = (*default_passes(registry), *_collectives(cluster), *_compression(cluster, signature))
     optimized, gone_to = optimize(seen("prune", pruned), roots, passes, observe)
     cut = seen("transfers", insert_transfers(optimized))
     ordered = seen("writes", order_writes(cut))
     starts = start_times(ordered, cluster, seconds)
-    graphs = split(ordered, list(starts))
+    graphs = split(ordered, gathered(ordered, list(starts)))
     for device, part in graphs.items():
         seen(f"split {device}", part)
     location = {}
@@ -130,6 +133,10 @@ def compile_placed(
         for device, part in graphs.items()
     }
     return Compiled(parts, location, starts, end_of(ordered, starts, cluster, seconds))
+
+
+def _collectives(cluster: Cluster) -> tuple[Pass, ...]:
+    return (Pass("collectives", partial(lower_collectives, members=cluster.members)),) if cluster.members else ()
 
 
 def _compression(cluster: Cluster, signature: Signature) -> tuple[Pass, ...]:

@@ -103,6 +103,9 @@ class Device:
 COMPRESSIONS = ("none", "high16")
 """How tensors travel: as they are, or float32 as its upper 16 bits."""
 
+COLLECTIVES = ("none", "nccl")
+"""What sums over devices: nothing but the devices themselves, of parts that travel like all else, or NCCL."""
+
 DISTRIBUTIONS = ("none", "constant", "lognormal")
 """How the delays of slow workers are spread: there are none, all are the median, or their logarithms are normal."""
 
@@ -115,13 +118,15 @@ class Cluster:
     """The devices a graph may be placed on and the links between them.
 
     latency_s and bytes_per_s hold for every ordered pair of devices, each of which has a link of its own. compression:
-    one of :data:`COMPRESSIONS`, for all of them.
+    one of :data:`COMPRESSIONS`, for all of them. collectives: one of :data:`COLLECTIVES`; what is not "none" sums over
+    all devices that have a card, each of which has another card and is of another task.
     """
 
     devices: tuple[Device, ...]
     latency_s: float = 5e-4
     bytes_per_s: float = 2e9
     compression: str = "none"
+    collectives: str = "none"
 
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:
@@ -132,6 +137,18 @@ class Cluster:
         for name in names:
             if not DeviceName.parse(name).is_full:
                 raise ValueError(f"cluster device {name!r}: expected a full name")
+        self._check_collectives()
+
+    def _check_collectives(self) -> None:
+        if self.collectives not in COLLECTIVES:
+            raise ValueError(f"cluster collectives {self.collectives!r}: expected one of {', '.join(COLLECTIVES)}")
+        cards = [device.card for device in self.devices if device.name in self.members]
+        tasks = {task_of(name) for name in self.members}
+        if self.members and not 1 < len(cards) == len(set(cards)) == len(tasks):
+            raise ValueError(
+                f"cluster collectives {self.collectives!r} of cards {cards} of {len(tasks)} tasks: expected two or "
+                "more cards, none twice, each of a task of its own"
+            )
 
     def device(self, name: str) -> Device:
         """The device of this full name; raises ValueError listing the devices when there is none."""
@@ -139,6 +156,13 @@ class Cluster:
             if device.name == name:
                 return device
         raise ValueError(f"device {name!r} is not in the cluster: {', '.join(d.name for d in self.devices)}")
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the devices that ``collectives`` sums over, in the order of their ranks; () for "none"."""
+        if self.collectives == "none":
+            return ()
+        return tuple(device.name for device in self.devices if device.type == GPU)
 
     def transfer_s(self, nbytes: int) -> float:
         """Seconds the cost model allows for moving ``nbytes`` between two devices."""
@@ -211,6 +235,7 @@ def local_cluster(
     servers: int = 0,
     *,
     compression: str = "none",
+    collectives: str = "none",
     latency_s: float = Cluster.latency_s,
     bytes_per_s: float = Cluster.bytes_per_s,
     cores: float = 1.0,
@@ -232,4 +257,4 @@ def local_cluster(
         else:
             flops, traffic = CARD_FLOPS_PER_S / sharing[number], CARD_BYTES_PER_S / sharing[number]
             devices.append(Device(f"{task}/device:{GPU}:0", flops, traffic, number, cards.use))
-    return Cluster(tuple(devices), latency_s, bytes_per_s, compression)
+    return Cluster(tuple(devices), latency_s, bytes_per_s, compression, collectives)

@@ -69,7 +69,8 @@ class OpDef:
     flops: floating-point operations as a function of shapes.
     stateful: reads or writes something beside its inputs; never merged, never folded.
     decompose: the same mathematics in simpler ops: second gradients and an oracle for fused kernels.
-    executed_by: "kernel", or "executor" for the few ops that are the engine's own instructions.
+    executed_by: "kernel"; "executor" for the few ops that are the engine's own instructions; or "communicator" for what
+        a library between devices does, which has kernels only where that library is.
     """
 
     name: str

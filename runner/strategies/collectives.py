@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from runner.engine import ops
 from runner.engine.graph import Graph
+from runner.engine.passes.rewriting import fresh_name
 from runner.engine.tensor import Tensor
 from runner.strategies.base import Share, ordered_sum, shares
 
@@ -73,6 +74,27 @@ def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str
                 passed = ops.identity(graph, passed)
             sums[k].append(passed)
     return _joined(graph, sums, spec.shape, devices, name)
+
+
+def all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
+    """Sum one tensor per worker and leave the sum on every worker, each of which reads the parts of all.
+
+    parts: K tensors of one shape, the k-th on ``devices[k]``. Returns K tensors of the same shape, equal to the bit on
+    all workers and to ((p0 + p1) + p2) + ... Where the cluster has a library for sums between its cards, that makes
+    them instead: :func:`~runner.engine.passes.lower_collectives.lower_collectives`.
+
+    Bytes on the wire, n elements of b bytes: worker k sends (K - 1) n b, its part to every other; in total
+    (K - 1) K n b. With the library none: what it moves between cards, 2 (K - 1) n b in all around a ring, is its own.
+    """
+    workers = len(devices)
+    if workers == 1 or graph.spec(parts[0]).size == 0:
+        return list(parts)
+    group = fresh_name(graph.nodes, f"reduce/{name}/worker_0/all_reduce")
+    totals = []
+    for k in range(workers):
+        with _on_worker(graph, devices, name, k):
+            totals.append(ops.all_reduce(graph, parts, group=group, rank=k))
+    return totals
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from runner.engine.graph import Graph
 from runner.engine.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.strategies.base import shares
-from runner.strategies.collectives import SMALLEST, Combine, in_buckets, ring_all_reduce, sharded_reduce
+from runner.strategies.collectives import SMALLEST, Combine, all_reduce, in_buckets, ring_all_reduce, sharded_reduce
 from tests.engine.running import client, session
 
 Parts = list[NDArray[np.floating]]
@@ -31,7 +31,7 @@ def parts_of(shape: tuple[int, ...], workers: int, dtype: str = "float64") -> Pa
     return [np.asarray(rng.standard_normal(shape) * 10.0 ** rng.integers(-8, 8, shape), dtype) for _ in range(workers)]
 
 
-both = pytest.mark.parametrize("combine", [sharded_reduce, ring_all_reduce], ids=lambda each: each.__name__)
+both = pytest.mark.parametrize("combine", [sharded_reduce, ring_all_reduce, all_reduce], ids=lambda each: each.__name__)
 
 
 def reduce_graph(parts: Parts, combine: Combine = sharded_reduce) -> tuple[Graph, list[Tensor], list[Tensor]]:
@@ -93,6 +93,26 @@ def test_bytes_on_the_wire_are_those_of_the_formula(
         assert planned == [(size - n) * width + (workers - 1) * n * width for n in owned]
         assert sum(planned) == 2 * (workers - 1) * size * width
     assert counted == planned
+
+
+@settings(max_examples=30)
+@given(shape=shapes, workers=st.integers(1, 5), dtype=st.sampled_from(["float32", "float64"]))
+def test_of_all_parts_every_worker_makes_the_ordered_sum_itself(
+    shape: tuple[int, ...], workers: int, dtype: str, registry: Registry
+) -> None:
+    parts = parts_of(shape, workers, dtype)
+    totals, planned, counted = run(parts, registry, all_reduce)
+    assert len(totals) == workers
+    for total in totals:
+        np.testing.assert_array_equal(total, reduce(np.add, parts), strict=True)
+    assert counted == planned == [(workers - 1) * parts[0].nbytes] * workers
+
+
+def test_sums_of_one_name_are_groups_of_their_own() -> None:
+    graph, placed, _ = reduce_graph(parts_of((3,), 2), all_reduce)
+    all_reduce(graph, placed, [worker_device(0), worker_device(1)], "fc1/weights")
+    groups = [node.attributes["group"] for node in graph if node.op == "all_reduce"]
+    assert groups[0] == groups[1] != groups[2] == groups[3]
 
 
 @settings(max_examples=60)

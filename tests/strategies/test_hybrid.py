@@ -84,7 +84,7 @@ def test_bfloat16_gives_about_the_same_losses(registry: Registry) -> None:
     np.testing.assert_allclose([loss for loss, _ in history], [loss for loss, _ in reference], rtol=0.03)
 
 
-@pytest.mark.parametrize("combine", ["ring_all_reduce", "sharded_reduce"])
+@pytest.mark.parametrize("combine", ["all_reduce", "ring_all_reduce", "sharded_reduce"])
 @pytest.mark.parametrize("bucket_bytes", [0, 100])
 def test_gradients_below_meet_in_any_way(combine: str, bucket_bytes: int, registry: Registry) -> None:
     strategy = Hybrid(workers=3, combine=combine, bucket_bytes=bucket_bytes)
@@ -200,7 +200,10 @@ def test_it_scores_as_single_does(network: str, workers: int, registry: Registry
         ({"scheme": "d"}, r"parallelism\.scheme='d': expected one of a, b, c"),
         ({"fc_batch": 0}, r"parallelism\.fc_batch=0: expected 1 or more, or null"),
         ({"dense_lr_factor": 0.0}, r"parallelism\.dense_lr_factor=0\.0: expected a finite number above 0"),
-        ({"combine": "ring"}, r"parallelism\.combine='ring': expected one of ring_all_reduce, sharded_reduce"),
+        (
+            {"combine": "ring"},
+            r"parallelism\.combine='ring': expected one of all_reduce, ring_all_reduce, sharded_reduce",
+        ),
         ({"bucket_bytes": -1}, r"parallelism\.bucket_bytes=-1: expected a number of bytes, 0 or more"),
         ({"statistics": "none"}, r"parallelism\.statistics='none': expected one of first_worker, pooled, shares"),
     ],

@@ -82,6 +82,13 @@ def test_around_a_ring_of_two_sums_have_the_same_bits(network: str) -> None:
     assert history == reference
 
 
+@pytest.mark.parametrize("workers", [2, 4])
+def test_sums_that_every_worker_makes_itself_have_the_same_bits_too(workers: int) -> None:
+    (weights, history), (expected, reference) = sync("dense", workers, combine="all_reduce"), single("dense", workers)
+    expect_same_bits(weights, expected)
+    assert history == reference
+
+
 def test_single_precision_too_equals_microbatches_bit_for_bit() -> None:
     (weights, history), (expected, reference) = sync("dense", 3, "float32"), single("dense", 3, "float32")
     assert weights["fc1/weights"].dtype == np.float32
@@ -197,6 +204,7 @@ def test_lenet_too_equals_single(workers: int, registry: Registry) -> None:
 
 
 def test_an_unknown_combine_is_refused_with_those_there_are() -> None:
-    expected = "parallelism.combine='ring': expected one of parameter_server, ring_all_reduce, sharded_reduce"
+    expected = "parallelism.combine='ring': expected one of all_reduce, parameter_server, ring_all_reduce, "
+    expected += "sharded_reduce"
     with pytest.raises(ConfigError, match=expected):
         SyncData(combine="ring")

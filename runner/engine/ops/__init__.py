@@ -22,6 +22,7 @@ from runner.engine.ops.arithmetic import (
     sub,
 )
 from runner.engine.ops.batch_normalization import batch_norm, batch_norm_gradient, batch_norm_inference
+from runner.engine.ops.collective import all_reduce, collective_sum
 from runner.engine.ops.common import unbroadcast
 from runner.engine.ops.comparison import equal, greater, greater_equal, less, maximum, minimum, select
 from runner.engine.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
@@ -73,6 +74,7 @@ __all__ = [
     "abs",
     "add",
     "add_n",
+    "all_reduce",
     "argmax",
     "as_dtype",
     "assign",
@@ -86,6 +88,7 @@ __all__ = [
     "broadcast_to",
     "cast",
     "channel_window_sum",
+    "collective_sum",
     "concat",
     "constant",
     "conv2d",

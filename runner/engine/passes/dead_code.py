@@ -7,8 +7,8 @@ from dataclasses import replace
 from runner.engine.graph import Graph, Node
 from runner.engine.passes.rewriting import Rewrite, Roots, needed_by
 
-EFFECTS = frozenset({"assign", "send", "recv"})
-"""Ops that are run for what they do to the world."""
+EFFECTS = frozenset({"assign", "send", "recv", "collective_sum"})
+"""Ops that are run for what they do to the world, or that others wait for."""
 
 
 def remove_dead_code(graph: Graph, roots: Roots) -> Rewrite:

@@ -1,4 +1,4 @@
-"""Op ``elementwise``, every op that is one function of its language, and ``add_n``: programs as generated sources."""
+"""Op ``elementwise``, every op that is one function of its language, and sums: programs as generated sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
     programs: dict[str, ProgramOf] = {"elementwise": _written}
     programs |= {function: partial(_single, function) for function in FUNCTIONS}
     found = [element_kernel(runtime, op, partial(_elements, program_of)) for op, program_of in programs.items()]
-    return [*found, element_kernel(runtime, "add_n", _sum)]
+    return [*found, *(element_kernel(runtime, op, _sum) for op in ("add_n", "all_reduce"))]
 
 
 def _written(attributes: Attributes, inputs: int) -> Program:

@@ -10,9 +10,20 @@ from runner.engine.network import StateUpdate
 from runner.engine.tensor import Tensor
 from runner.engine.variables import Variable
 from runner.strategies.base import Gradients
-from runner.strategies.collectives import Combine, combine_bucket, in_buckets, ring_all_reduce, sharded_reduce
+from runner.strategies.collectives import (
+    Combine,
+    all_reduce,
+    combine_bucket,
+    in_buckets,
+    ring_all_reduce,
+    sharded_reduce,
+)
 
-COMBINES: dict[str, Combine] = {"sharded_reduce": sharded_reduce, "ring_all_reduce": ring_all_reduce}
+COMBINES: dict[str, Combine] = {
+    "sharded_reduce": sharded_reduce,
+    "ring_all_reduce": ring_all_reduce,
+    "all_reduce": all_reduce,
+}
 """Collectives by the name they have in a configuration."""
 
 
@@ -33,7 +44,8 @@ def exchange(
     in the order backpropagation yields them: from the last layer to the first. Statistics go with the last of them:
     they exist earlier, but a message of their own would cost more.
 
-    Bytes: those of the collective for each bucket; all workers together send 2 (K - 1) times what is summed.
+    Bytes: those of the collective for each bucket; all workers together send 2 (K - 1) times what is
+    summed, K (K - 1) times with ``all_reduce``.
     """
     backward = [list(reversed(each.gradients)) for each in computed]
     of = [*(variable for variable, _ in backward[0]), *(each.variable for each in computed[0].state_updates)]

@@ -85,7 +85,8 @@ def test_only_ops_that_touch_the_outside_are_stateful_or_the_executors() -> None
         "send",
         "recv",
     }
-    assert {op for op, d in OPS.items() if d.stateful} == {"variable", "assign", "send", "recv"}
+    assert {op for op, d in OPS.items() if d.executed_by == "communicator"} == {"collective_sum"}
+    assert {op for op, d in OPS.items() if d.stateful} == {"variable", "assign", "send", "recv", "collective_sum"}
 
 
 def test_a_fixed_factor_scales(graph: Graph) -> None:

@@ -82,6 +82,18 @@ REFUSALS: dict[str, tuple[Callable[[Sketch], object], str]] = {
         lambda s: ops.add_n(s.graph, []),
         r"op 'add_n': expected at least one input, came none",
     ),
+    "parts of two shapes": (
+        lambda s: ops.all_reduce(s.graph, [s.x(2), s.x(3)], group="g", rank=0),
+        r"op 'all_reduce': expected parts of one shape, came \[\(2,\), \(3,\)\]",
+    ),
+    "a worker that gives no part": (
+        lambda s: ops.all_reduce(s.graph, [s.x(2), s.x(2)], group="g", rank=2),
+        r"op 'all_reduce': expected a rank of 2 parts, from 0, came 2",
+    ),
+    "a device that is not in its group": (
+        lambda s: ops.collective_sum(s.graph, s.x(2), group="g", rank=-1, size=2),
+        r"op 'collective_sum': expected a rank of 2 parts, from 0, came -1",
+    ),
     "an axis too far": (
         lambda s: ops.reduce_sum(s.graph, s.x(2, 3), [2]),
         r"op 'reduce_sum': expected rising axes within 0..1, came \(2,\)",

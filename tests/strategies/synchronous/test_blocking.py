@@ -15,7 +15,7 @@ from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import expect_same_bits, opened, trained
 
 WORKERS = 3
-COMBINES = ["sharded_reduce", "ring_all_reduce", "parameter_server"]
+COMBINES = ["sharded_reduce", "ring_all_reduce", "all_reduce", "parameter_server"]
 STEPS = 3
 
 

@@ -23,8 +23,8 @@ ProgramOf = Callable[[Attributes, int], Program | None]
 
 
 def register(registry: Registry) -> None:
-    """Add the kernels of op ``elementwise``, of every op that is one function of its language, of add_n and fill."""
-    programs: dict[str, ProgramOf] = {"elementwise": _written, "add_n": _sum, "fill": _filled}
+    """Add the kernels of op ``elementwise``, of every op that is one function of its language, of sums and fill."""
+    programs: dict[str, ProgramOf] = {"elementwise": _written, "add_n": _sum, "all_reduce": _sum, "fill": _filled}
     programs |= {function: partial(_single, function) for function in FUNCTIONS}
     for op, program_of in programs.items():
         registry.add(
