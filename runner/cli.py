@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.commands.plugins import install_plugins, split_plugins
+from runner.config.command_line import misplaced_verb
 from runner.console import DEBUG_OPTION, print_error
 from runner.errors import ConfigError, RunnerError, SecurityError
 
@@ -82,6 +83,7 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
     if "--version" in arguments:
         return _version()
     _refuse_unknown_verb(first)
+    _refuse_late_verb(arguments)
     _refuse_pickles(arguments)
     install_plugins(references)
     return _train(arguments, debug=debug)
@@ -115,6 +117,12 @@ def _refuse_unknown_verb(first: str) -> None:
     if first.isidentifier():
         verbs = ", ".join(name for name, verb in VERBS.items() if verb.text)
         raise ConfigError(f"unknown verb {first!r}: expected one of {verbs}, or overrides such as seed=1")
+
+
+def _refuse_late_verb(arguments: Sequence[str]) -> None:
+    verb = misplaced_verb(arguments, VERBS)
+    if verb is not None:
+        raise ConfigError(f"verb {verb!r} stands behind {arguments[0]}: expected it first, as in `runner {verb} ...`")
 
 
 def _refuse_pickles(arguments: Sequence[str]) -> None:

@@ -190,8 +190,13 @@ def test_a_defect_keeps_its_traceback(fake_life: FakeLife):
 # --- what Hydra offers
 
 
-def test_the_composed_configuration_is_printed(fake_life: FakeLife, capsys: Capture):
-    assert main(["--cfg", "job", "optimizer=adam", "optimizer.lr=0.5"]) == 0
+@pytest.mark.parametrize(
+    "arguments",
+    [["--cfg", "job", "optimizer=adam", "optimizer.lr=0.5"], ["optimizer=adam", "--cfg", "job", "optimizer.lr=0.5"]],
+    ids=["options first", "options between"],
+)
+def test_the_composed_configuration_is_printed(fake_life: FakeLife, capsys: Capture, arguments: list[str]):
+    assert main(arguments) == 0
     text = capsys.readouterr().out
     assert "optimizer:\n  name: adam\n  lr: 0.5\n" in text
     assert "hydra:" not in text

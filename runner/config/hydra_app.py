@@ -21,6 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from runner.config.command_line import overrides_first
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import GROUPS, from_composed
 from runner.config.error_text import describe
@@ -88,7 +89,7 @@ def launch(arguments: Sequence[str], on_job: Callable[[Job], None]) -> None:
     decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
     application = decorate(task)
     try:
-        with application_arguments([*arguments, *HYDRA_SETTINGS, PLAN_IN_PROCESS]), errors_raised():
+        with application_arguments([*HYDRA_SETTINGS, PLAN_IN_PROCESS, *overrides_first(arguments)]), errors_raised():
             application()
     except Exception as error:
         # Whatever else Hydra meets is about what it was given.

@@ -36,9 +36,20 @@ class Model(ABC):
 
         def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
             logits = self.forward(net, batch["x"], classes)
+            self._require_logits(net, logits, classes)
             return nn.classify(net, logits, batch["y"], self.loss)
 
         return add_to
+
+    def _require_logits(self, net: NetworkBuilder, returned: object, classes: int) -> None:
+        """Raise ConfigError unless ``returned`` is (N, classes): an own model may return anything."""
+        spec = net.graph.spec(returned) if isinstance(returned, Tensor) else None
+        if spec is None or spec.shape[1:] != (classes,):
+            came = returned if spec is None else spec
+            raise ConfigError(
+                f"model.name={self.name}: forward returned {came}; expected logits (N, {classes}), a number for each "
+                "class; return the tensor of a last dense layer"
+            )
 
 
 def require(holds: bool, key: str, value: object, expected: str) -> None:

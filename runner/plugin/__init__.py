@@ -11,6 +11,16 @@ a run makes it once, at its start, before anything reads them.
 
 from runner.plugin.changes import ChangedPlugin, changed_plugins, plugin_notes
 from runner.plugin.contract import Plugin
+from runner.plugin.faults import faults_told
 from runner.plugin.installing import install, pinned_references, provenance
 
-__all__ = ["ChangedPlugin", "Plugin", "changed_plugins", "install", "pinned_references", "plugin_notes", "provenance"]
+__all__ = [
+    "ChangedPlugin",
+    "Plugin",
+    "changed_plugins",
+    "faults_told",
+    "install",
+    "pinned_references",
+    "plugin_notes",
+    "provenance",
+]

@@ -7,13 +7,13 @@ import importlib
 import importlib.util
 import re
 import sys
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from runner.errors import ConfigError, RunnerError
+from runner.errors import ConfigError
 from runner.plugin.contract import Plugin
+from runner.plugin.faults import place, reason
 
 OBJECT = "plugin"
 """What the object is called in every plugin."""
@@ -66,7 +66,7 @@ def execute(located: Located) -> Plugin:
         by_file = located.reference.endswith(".py")
         module = _execute_file(located) if by_file else importlib.import_module(located.reference)
     except Exception as error:  # whatever a module of the user's raises is about that module
-        raise ConfigError(f"{_place(located.path, error)}: {_reason(error)}") from error
+        raise ConfigError(f"{place(located.path, error)}: {reason(error)}") from error
     found = getattr(module, OBJECT, None)
     if not isinstance(found, Plugin):
         came = f"{OBJECT} is of class {type(found).__name__}" if hasattr(module, OBJECT) else f"it has no {OBJECT}"
@@ -82,7 +82,7 @@ def _path_of_module(name: str) -> Path:
     try:
         spec = importlib.util.find_spec(name)
     except Exception as error:  # the packages around it are imported, and are the user's
-        raise ConfigError(f"--plugin {name}: {_reason(error)}") from error
+        raise ConfigError(f"--plugin {name}: {reason(error)}") from error
     if spec is None or not spec.has_location or spec.origin is None:
         raise ConfigError(
             f"--plugin {name}: Python finds no module of that name; install it, put its folder on PYTHONPATH, or give "
@@ -104,18 +104,3 @@ def _execute_file(located: Located) -> ModuleType:
         del sys.modules[module.__name__]
         raise
     return module
-
-
-def _place(path: Path, error: Exception) -> str:
-    """``FILE:LINE`` where the error passed through the plugin last."""
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        return f"{path}:{error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    return f"{path}:{lines[-1]}" if lines else str(path)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, RunnerError):
-        return str(error)
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {text}; correct it (--debug prints the traceback)"

@@ -28,7 +28,7 @@ from runner.engine.session import Session
 from runner.engine.stragglers import Stragglers
 from runner.engine.tensor import state_dtype
 from runner.errors import ConfigError
-from runner.plugin import pinned_references
+from runner.plugin import faults_told, pinned_references, provenance
 from runner.processor import require_precision
 from runner.records.decisions import outcome_of
 from runner.records.endings import read_endings
@@ -45,8 +45,13 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     """Wire a checked configuration; nothing is written or started, and only files that parallelism names are read.
 
     kept_placement: where layers are in a run that goes on, so that they stay there. Raises ConfigError when model, data
-    and strategy do not fit each other.
+    and strategy do not fit each other, or when a plugin's part of them fails.
     """
+    with faults_told(provenance()):
+        return _build(config, kept_placement)
+
+
+def _build(config: Config, kept_placement: Path | None) -> Experiment:
     parts: Any = config
     facts = facts_of(parts.data)
     program = parts.parallelism.build(task_of(config, facts))

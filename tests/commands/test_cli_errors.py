@@ -43,6 +43,7 @@ from tests.refusal import Capture, refused
         (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
         (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
         (["--no-such-option"], ["unrecognized arguments: --no-such-option"]),
+        (["--config-dir", "conf", "list"], ["verb 'list' stands behind --config-dir: expected it first"]),
         (["-m", "--cfg", "job"], ["Only one of --run, --multirun, --cfg"]),
         (["-m", "seed=1,2", "optimizer.lr=fast,slow"], ["optimizer.lr: Value 'fast' of type 'str'"]),
     ],

@@ -1,0 +1,46 @@
+"""The shape of a command line of Hydra: which arguments are overrides, and which are options with their values.
+
+Free of Hydra, so that a mistake can be told before Hydra is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+_WITH_A_VALUE = ("--cfg", "--package", "--config-path", "--config-name", "--config-dir", "--info")
+_SHORT_WITH_A_VALUE = ("-c", "-p", "-cp", "-cn", "-cd", "-i")
+
+
+def overrides_first(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with all overrides before all options, each in its order.
+
+    Hydra's parser takes overrides in one row only: of ``model=mlp -m seed=1,2`` it would refuse what follows -m.
+    """
+    overrides, options = _split(arguments)
+    return [*overrides, *options]
+
+
+def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | None:
+    """Return the first verb that stands behind an option or an override, where it would be an override; else None."""
+    overrides, _ = _split(arguments)
+    return next((override for override in overrides if override in verbs), None)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Overrides, and options each with its value."""
+    overrides: list[str] = []
+    options: list[str] = []
+    value_expected = False
+    for argument in arguments:
+        if value_expected or argument.startswith("-"):
+            options.append(argument)
+        else:
+            overrides.append(argument)
+        value_expected = not value_expected and _takes_the_next(argument)
+    return overrides, options
+
+
+def _takes_the_next(argument: str) -> bool:
+    # argparse accepts abbreviations of long options.
+    abbreviated = len(argument) > len("--") and any(option.startswith(argument) for option in _WITH_A_VALUE)
+    return argument in _SHORT_WITH_A_VALUE or abbreviated

@@ -1,0 +1,29 @@
+"""Overrides and options of a command line, in whatever order they were typed."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.config.command_line import misplaced_verb, overrides_first
+
+
+@pytest.mark.parametrize(
+    ("typed", "understood"),
+    [
+        ([], []),
+        (["a=1", "-m", "b=1,2"], ["a=1", "b=1,2", "-m"]),
+        (["--cfg", "job", "a=1", "--package", "model"], ["a=1", "--cfg", "job", "--package", "model"]),
+        (["--pack", "model", "a=1"], ["a=1", "--pack", "model"]),
+        (["-cd", "lr=1/conf", "~b", "-cn", "mine", "+c=2"], ["~b", "+c=2", "-cd", "lr=1/conf", "-cn", "mine"]),
+        (["--config-dir=conf", "a=1"], ["a=1", "--config-dir=conf"]),
+        (["-sc", "install=bash"], ["install=bash", "-sc"]),
+    ],
+    ids=" ".join,
+)
+def test_overrides_come_first_and_options_keep_their_values(typed: list[str], understood: list[str]):
+    assert overrides_first(typed) == understood
+
+
+def test_a_verb_is_found_behind_options_but_not_as_the_value_of_one():
+    assert misplaced_verb(["--config-dir", "conf", "list", "models"], {"list"}) == "list"
+    assert misplaced_verb(["--config-name", "list", "a=1"], {"list"}) is None

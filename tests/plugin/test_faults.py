@@ -1,0 +1,88 @@
+"""Errors in the code of a plugin while it is used: which are told with file and line, and which pass as they are."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.errors import ConfigError, DataError
+from runner.plugin import faults_told, install, provenance
+from runner.training.build import build
+from tests.small_runs import small_config
+
+MODEL = """\
+from dataclasses import dataclass
+from runner import nn
+from runner.models.base import Model
+from runner.plugin import Plugin
+
+@dataclass
+class MyNet(Model):
+    name: str = "my_net"
+
+    def forward(self, net, x, classes):
+        h = nn.flatten(net, x, name="flat")
+        {body}
+
+plugin = Plugin(models={{"my_net": MyNet}})
+"""
+
+
+def written(folder: Path, body: str) -> str:
+    path = folder / "mine.py"
+    path.write_text(MODEL.format(body=body))
+    return str(path)
+
+
+def build_mine(folder: Path, body: str) -> None:
+    install([written(folder, body)])
+    (folder / "model").mkdir()
+    (folder / "model" / "my_net.yaml").write_text("name: my_net\n")
+    overrides = [f"hydra.searchpath=[file://{folder}]", "model=my_net", "train.steps=1", "tracking=none"]
+    build(small_config(*overrides))
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "complaint"),
+    [
+        ('raise ValueError("oops")', 12, "ValueError: oops; correct it (--debug prints the traceback)"),
+        ('return nn.dense(net, x, classes, name="fc")', 12, "expected an input (N, features); flatten images first"),
+        ('return nn.dense(net, h, classes, name="flat")', 12, "layer 'flat' is added twice"),
+    ],
+)
+def test_an_error_in_a_model_is_told_with_its_line(tmp_path: Path, body: str, line: int, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path / 'mine.py'}:{line}: ")) as refused:
+        build_mine(tmp_path, body)
+    assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "came"),
+    [("return None", "None"), ("return x", "float32[32,1,8,8]"), ("return h", "float32[32,64]"), ("return 3", "3")],
+)
+def test_what_is_no_logits_is_refused_before_anything_starts(tmp_path: Path, body: str, came: str) -> None:
+    message = f"model.name=my_net: forward returned {came}; expected logits (N, 10)"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        build_mine(tmp_path, body)
+
+
+def test_an_error_of_a_module_is_told_and_others_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "module_that_divides"
+    text = "from runner.plugin import Plugin\ndef divide():\n    return 1 / 0\nplugin = Plugin()\n"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    install([name])
+    module = sys.modules[name]
+    monkeypatch.setitem(sys.modules, name, module)
+    with (
+        pytest.raises(ConfigError, match=rf"{name}\.py:3: ZeroDivisionError: division by zero"),
+        faults_told(provenance()),
+    ):
+        module.divide()
+    with pytest.raises(ZeroDivisionError), faults_told(provenance()):
+        1 / 0  # noqa: B018
+    with pytest.raises(DataError, match="as it is"), faults_told(provenance()):
+        raise DataError("as it is")
