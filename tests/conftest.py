@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,11 @@ from runner.engine.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from tests.fake_life import FakeLife
 from tests.kernels.gpu.emulation import sources_folder
+
+# Hundreds of processes are started here. Where bytecode is switched off, as images of containers do, each of them would
+# compile the whole project anew: a third of a short run.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The same examples on every machine and in every run; a slow machine is no failure; what fails can be replayed.
 settings.register_profile(

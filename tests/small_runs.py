@@ -7,7 +7,7 @@ from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from tests.cards import NO_DRIVER
 
-SMALL = ("tracking=none", "parallelism=single", "train.steps=3")
+SMALL = ("tracking=none", "tracking.pictures=false", "parallelism=single", "train.steps=3")
 SMALL_MODEL = ("model=mlp", "model.hidden=[8]")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -130,11 +130,20 @@ def compose(
 
 def register_schemas() -> None:
     """Put the schemas of the tables where the YAML files name them: ``/schema/GROUP/NAME``."""
-    store = ConfigStore.instance()
-    store.store(group="schema", name="config", node=Config)
+    _register("schema", "config", Config)
     for group, options in GROUPS.items():
         for name, schema in options.items():
-            store.store(group=f"schema/{group}", name=name, node=schema)
+            _register(f"schema/{group}", name, schema)
+
+
+def _register(group: str, name: str, schema: type) -> None:
+    """Store a schema unless it is there: Hydra reads it field by field, and one process may compose many times."""
+    store = ConfigStore.instance()
+    place: Any = store.repo
+    for part in (*group.split("/"), f"{name}.yaml"):
+        place = place.get(part, {})
+    if not (isinstance(place, ConfigNode) and OmegaConf.get_type(place.node) is schema):
+        store.store(group=group, name=name, node=schema)
 
 
 def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:

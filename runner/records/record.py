@@ -16,7 +16,7 @@ from runner.records.run_directory import RunDirectory
 from runner.redaction import redact
 from runner.tracking import MetricsLog, RunInfo, Tracker, read_metrics
 from runner.tracking.plots import confusion_matrix, learning_curves
-from runner.tracking.staleness import staleness_histogram
+from runner.tracking.staleness import staleness_histogram, staleness_table
 
 _SMALLER_IS_BETTER = ("loss",)
 # How a run is recorded or continued is no part of what it computes.
@@ -31,10 +31,12 @@ class Record:
     """Everything a run leaves behind beside its checkpoints and its summary.
 
     first_step: lowest step of the metrics still to come; what an earlier process logged from there on is dropped.
+    pictures: whether to draw them; tables are written in any case.
     """
 
-    def __init__(self, directory: RunDirectory, tracker: Tracker, info: RunInfo) -> None:
+    def __init__(self, directory: RunDirectory, tracker: Tracker, info: RunInfo, pictures: bool = True) -> None:
         self._directory = directory
+        self._pictures = pictures
         self._tracker = tracker
         self._log = MetricsLog(directory.metrics_jsonl, info.first_step)
         tracker.start(info)
@@ -60,6 +62,8 @@ class Record:
 
     def plots(self, confusion: NDArray[np.int64] | None, class_names: tuple[str, ...]) -> None:
         """Draw the learning curves and, for a classifier, the confusion matrix."""
+        if not self._pictures:
+            return
         curves = self._directory.plots / "learning_curves.png"
         self._tracker.log_artifact(learning_curves(self._directory.metrics_jsonl, curves), "plots")
         if confusion is not None:
@@ -79,8 +83,10 @@ class Record:
         self._tracker.log_artifact(path)
         if STALENESS in decisions:
             plots = self._directory.plots
-            for each in staleness_histogram(decisions[STALENESS], plots / "staleness.png", plots / "staleness.csv"):
-                self._tracker.log_artifact(each, "plots")
+            counts = decisions[STALENESS]
+            if self._pictures:
+                self._tracker.log_artifact(staleness_histogram(counts, plots / "staleness.png"), "plots")
+            self._tracker.log_artifact(staleness_table(counts, plots / "staleness.csv"), "plots")
 
     def final_and_best(self) -> tuple[dict[str, float], dict[str, float]]:
         """Last and best value of every metric of the whole run; the best loss is the smallest."""

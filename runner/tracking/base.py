@@ -71,6 +71,7 @@ class Tracking(Protocol):
     """The settings of a kind of tracking, as the configuration group ``tracking`` gives them."""
 
     name: str
+    pictures: bool
 
     def check(self) -> None:
         """Raise ValueError if the settings cannot work."""
@@ -112,9 +113,13 @@ class NullTracker:
 
 @dataclass
 class NoTracking:
-    """Schema of ``tracking: none``."""
+    """Schema of ``tracking: none``.
+
+    pictures: draw the graph, the curves and the confusion matrix; graph.dot and tables are written in any case.
+    """
 
     name: str = "none"
+    pictures: bool = True
 
     def check(self) -> None:
         """Nothing can be wrong."""

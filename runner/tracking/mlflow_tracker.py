@@ -28,6 +28,7 @@ class MlflowTracking:
     experiment: the MLflow experiment the runs belong to.
     uri: the tracking store; null takes the variable MLFLOW_TRACKING_URI, else mlflow.db in the working
     directory.
+    pictures: as of ``tracking: none``.
     system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
     queue_size: records held in memory before they go to the spool file.
     finish_timeout_s: longest wait, at the end of a run, for the store to take what is pending; the rest is brought over
@@ -37,6 +38,7 @@ class MlflowTracking:
     name: str = "mlflow"
     experiment: str = "runner"
     uri: str | None = None
+    pictures: bool = True
     system_metrics: bool = True
     system_metrics_every_s: float = 5.0
     queue_size: int = 10_000

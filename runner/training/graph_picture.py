@@ -6,9 +6,13 @@ import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.engine.graph import Graph, Node
 from runner.tracking.box_diagram import box_diagram
+
+if TYPE_CHECKING:
+    from graphviz import Digraph
 
 _Box = tuple[str, str]
 _OTHER = "step"
@@ -22,20 +26,25 @@ class _Layers:
     arrows: Counter[tuple[_Box, _Box]]
 
 
-def draw_graph(graph: Graph, path: Path) -> list[Path]:
+def draw_graph(graph: Graph, path: Path, pictures: bool = True) -> list[Path]:
     """Write ``path`` in Graphviz's language, a PNG beside it and, where Graphviz's program is installed, an SVG.
 
+    pictures: False leaves out PNG and SVG.
     A box is a layer on a device and says how many nodes it stands for; an arrow, how many tensors flow. The PNG
     leaves out what a step hands to every layer, and back: that is the same in all networks and would hide the
     rest. Returns the paths of what was written.
     """
     layers = _layers_of(graph)
+    described = _in_graphviz(layers)
+    path.write_text(described.source, encoding="utf-8")
+    if not pictures:
+        return [path]
     arrows = {
         (source, target): str(count)
         for (source, target), count in layers.arrows.items()
         if _OTHER not in (source[0], target[0])
     }
-    return [*_write_graphviz(layers, path), box_diagram(layers.boxes, arrows, path.with_suffix(".png"))]
+    return [path, *_rendered(described, path), box_diagram(layers.boxes, arrows, path.with_suffix(".png"))]
 
 
 def _layers_of(graph: Graph) -> _Layers:
@@ -53,7 +62,7 @@ def _box(node: Node) -> _Box:
     return (node.layer.name if node.layer else _OTHER, node.device or "any device")
 
 
-def _write_graphviz(layers: _Layers, path: Path) -> list[Path]:
+def _in_graphviz(layers: _Layers) -> Digraph:
     import graphviz
 
     picture = graphviz.Digraph("graph", node_attr={"shape": "box", "style": "rounded"})
@@ -66,7 +75,10 @@ def _write_graphviz(layers: _Layers, path: Path) -> list[Path]:
                     group.node(names[box], text)
     for (source, target), count in layers.arrows.items():
         picture.edge(names[source], names[target], label=str(count))
-    path.write_text(picture.source, encoding="utf-8")
+    return picture
+
+
+def _rendered(described: Digraph, path: Path) -> list[Path]:
     if shutil.which("dot") is None:
-        return [path]
-    return [path, Path(picture.render(outfile=path.with_suffix(".svg"), cleanup=True))]
+        return []
+    return [Path(described.render(outfile=path.with_suffix(".svg"), cleanup=True))]

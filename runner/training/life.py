@@ -194,7 +194,8 @@ class _Life:
             record.configuration(to_plain(self._experiment.config))
             if self._directory.code_diff.exists():
                 record.artifact(self._directory.code_diff)
-            for path in draw_graph(self._experiment.program.graph, self._directory.graph_dot):
+            graph, pictures = self._experiment.program.graph, self._experiment.config.tracking.pictures
+            for path in draw_graph(graph, self._directory.graph_dot, pictures):
                 record.artifact(path)
             self._keep_placement(record)
             trainer = self._trainer(session, record, start, stop)
@@ -247,7 +248,7 @@ class _Life:
             sweep_dir=None if self._sweep is None else self._sweep.directory,
             sweep_name="" if self._sweep is None else sweep_name(self._sweep.swept),
         )
-        return Record(self._directory, tracker, info)
+        return Record(self._directory, tracker, info, config.tracking.pictures)
 
     def _name(self) -> str:
         if self._sweep is not None and self._sweep.swept:

@@ -14,7 +14,13 @@ from tests.integration.command import summary_of
 from tests.plugin_tables import restored_tables
 from tests.refusal import Capture, refused
 
-FEW_STEPS = ("train.steps=2", "tracking=none", "cluster.threads_per_worker=1", "hydra.run.dir=run")
+FEW_STEPS = (
+    "train.steps=2",
+    "tracking=none",
+    "tracking.pictures=false",
+    "cluster.threads_per_worker=1",
+    "hydra.run.dir=run",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)

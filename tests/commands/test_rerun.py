@@ -20,7 +20,14 @@ from tests.small_runs import small_config
 
 Capture = pytest.CaptureFixture[str]
 
-SMALL = ("model=mlp", "model.hidden=[8]", "tracking=none", "parallelism=single", "cluster.threads_per_worker=1")
+SMALL = (
+    "model=mlp",
+    "model.hidden=[8]",
+    "tracking=none",
+    "tracking.pictures=false",
+    "parallelism=single",
+    "cluster.threads_per_worker=1",
+)
 
 
 @pytest.fixture

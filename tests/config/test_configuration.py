@@ -38,6 +38,25 @@ def composed(*overrides: str) -> Config:
     return hydra_app.compose(overrides).config()
 
 
+def test_a_process_that_composes_again_stores_no_schema_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    hydra_app.register_schemas()
+    monkeypatch.setattr(hydra_app.ConfigStore, "store", lambda *_, **given: pytest.fail(f"stored again: {given}"))
+    hydra_app.register_schemas()
+
+
+def test_a_schema_that_took_the_place_of_another_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    hydra_app.register_schemas()
+
+    @dataclasses.dataclass
+    class Other(GROUPS["schedule"]["cosine"]):  # type: ignore[misc]
+        more: int = 3
+
+    monkeypatch.setitem(GROUPS["schedule"], "cosine", Other)
+    assert composed("schedule=cosine", "schedule.more=4").schedule.more == 4
+    monkeypatch.undo()
+    assert not hasattr(composed("schedule=cosine").schedule, "more")
+
+
 @pytest.fixture(scope="module")
 def default() -> Config:
     return composed()

@@ -17,7 +17,9 @@ from pathlib import Path
 
 BLOCK = re.compile(r"(?:<!-- (?P<said>[^>]*?) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 KINDS = ("run", "not run", "file")
-VERBS = re.compile(r"runner (--plugin \S+ )?(explain|data|ui|doctor|list|new|rerun|compare|eval|predict|sweep|sync)\b")
+VERBS = re.compile(
+    r"runner (--plugin \S+ )?(explain|data|ui|doctor|list|new|rerun|compare|eval|predict|sweep|sync)(?!\S)"
+)
 
 
 @dataclass(frozen=True)

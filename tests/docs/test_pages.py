@@ -55,3 +55,8 @@ def test_what_a_page_says_can_be_typed(page: Path, tmp_path: Path) -> None:
             assert block.kind == "not run", f"{page.name}: a block of {block.language!r} is no command and no file"
             assert block.said, f"{page.name}: a block that is not run says why"
     assert tried
+
+
+def test_a_key_that_begins_like_a_verb_trains() -> None:
+    lines = Block("bash", "runner data.val_fraction=0.1  # early\nrunner data list\n", "run", "train.steps=2").commands
+    assert lines == ["runner data.val_fraction=0.1 train.steps=2  # early", "runner data list"]

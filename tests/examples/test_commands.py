@@ -15,7 +15,7 @@ from tests.integration.command import run_command, summary_of
 from tests.plugin_tables import EXAMPLES
 
 FOLDERS = sorted(path.parent.name for path in EXAMPLES.glob("*/README.md"))
-FEW_STEPS = ("train.steps=2", "tracking=none", "cluster.threads_per_worker=1")
+FEW_STEPS = ("train.steps=2", "tracking=none", "tracking.pictures=false", "cluster.threads_per_worker=1")
 
 
 def command_lines(folder: str) -> list[list[str]]:

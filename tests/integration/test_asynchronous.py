@@ -9,7 +9,13 @@ import pytest
 
 from tests.integration.command import run_command, summary_of
 
-TEN_STEPS = ("tracking=none", "train.steps=10", "cluster.threads_per_worker=1", "hydra.run.dir=run")
+TEN_STEPS = (
+    "tracking=none",
+    "tracking.pictures=false",
+    "train.steps=10",
+    "cluster.threads_per_worker=1",
+    "hydra.run.dir=run",
+)
 
 
 def train(folder: Path, *overrides: str) -> Path:

@@ -10,7 +10,15 @@ from tests.integration.command import Command, run_command, summary_of, wait_unt
 
 STEPS = 12
 BACKED = (
-    *("model=mlp", "model.hidden=[8]", "data=digits", "tracking=none", "train.batch_size=8", "schedule=constant"),
+    *(
+        "model=mlp",
+        "model.hidden=[8]",
+        "data=digits",
+        "tracking=none",
+        "tracking.pictures=false",
+        "train.batch_size=8",
+        "schedule=constant",
+    ),
     *("parallelism.workers=2", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"),
     *("parallelism.servers=2", "cluster.threads_per_worker=1", "train.eval_every=6", "hydra.run.dir=run"),
 )

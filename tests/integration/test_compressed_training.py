@@ -60,7 +60,15 @@ def test_it_learns_about_as_well(model: str) -> None:
 
 
 def test_two_bytes_of_each_value_go_between_processes(tmp_path: Path) -> None:
-    overrides = ("model=mlp", "model.hidden=[8]", "data=digits", "tracking=none", "train.steps=3", "train.epochs=null")
+    overrides = (
+        "model=mlp",
+        "model.hidden=[8]",
+        "data=digits",
+        "tracking=none",
+        "tracking.pictures=false",
+        "train.steps=3",
+        "train.epochs=null",
+    )
     command = run_command(tmp_path, *overrides, "cluster.compression=high16", "hydra.run.dir=run")
     assert command.finish() == 0, command.errors
     # In a step the first of two workers sends one half of the gradient and one half of the sum.

@@ -11,6 +11,7 @@ from tests.integration.command import Command, run_command, summary_of, wait_unt
 # No accuracy is better by more than 1: after the first evaluation six are waited for.
 WAITING = (
     "tracking=none",
+    "tracking.pictures=false",
     "hydra.run.dir=run",
     "data.val_fraction=0.2",
     "train.steps=10000",

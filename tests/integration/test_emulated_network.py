@@ -22,7 +22,14 @@ EMULATED = "1 Mbit/s, 20 ms, constant delay of worker 1 with median 30 ms"
 
 def run_of(folder: Path, *overrides: str) -> Summary:
     """A short run of two workers, with everything that is told the user beside the summary."""
-    small = ("model=mlp", "model.hidden=[8]", "data=digits", "tracking=none", f"train.steps={STEPS}")
+    small = (
+        "model=mlp",
+        "model.hidden=[8]",
+        "data=digits",
+        "tracking=none",
+        "tracking.pictures=false",
+        f"train.steps={STEPS}",
+    )
     command = run_command(folder, *small, *overrides, "hydra.run.dir=run")
     assert command.finish() == 0, command.errors
     summary = summary_of(folder / "run")

@@ -13,6 +13,7 @@ from tests.integration.command import run_command, summary_of
 TEN_STEPS = (
     "experiment=digits_equivalence",
     "tracking=none",
+    "tracking.pictures=false",
     "train.steps=10",
     "cluster.threads_per_worker=1",
     "hydra.run.dir=run",

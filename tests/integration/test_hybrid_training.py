@@ -13,6 +13,7 @@ FIVE_STEPS = (
     "experiment=digits_equivalence",
     "model=lenet",
     "tracking=none",
+    "tracking.pictures=false",
     "train.steps=5",
     "train.batch_size=12",
     "cluster.threads_per_worker=1",

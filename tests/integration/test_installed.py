@@ -48,7 +48,7 @@ def test_the_wheel_carries_the_sources_of_the_kernels_for_cards(site: Path) -> N
 
 
 def test_the_installed_script_trains_from_any_folder(site: Path, tmp_path: Path) -> None:
-    arguments = ("tracking=none", "train.steps=2", "hydra.run.dir=run")
+    arguments = ("tracking=none", "tracking.pictures=false", "train.steps=2", "hydra.run.dir=run")
     done = run_installed(site, tmp_path, *arguments)
     assert done.returncode == 0, done.stderr
     assert "weights_sha256" in done.stdout

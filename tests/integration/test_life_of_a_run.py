@@ -14,6 +14,7 @@ Start = Callable[..., Command]
 
 SHORT = (
     "tracking=none",
+    "tracking.pictures=false",
     "hydra.run.dir=run",
     "train.steps=24",
     "train.eval_every=1000",
@@ -26,7 +27,7 @@ SHORT = (
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    command = run_command(folder, *SHORT)
+    command = run_command(folder, *SHORT, "tracking.pictures=true")
     assert "weights_sha256" in command.output, command.errors
     return folder / "run"
 

@@ -17,6 +17,7 @@ SMALL = (
     "model=lenet",
     "data=digits",
     "tracking=none",
+    "tracking.pictures=false",
     "parallelism=single",
     "hydra.run.dir=run",
     "train.steps=2",

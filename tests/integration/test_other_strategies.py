@@ -14,6 +14,7 @@ from tests.integration.command import run_command, summary_of
 
 COMMON = (
     "tracking=none",
+    "tracking.pictures=false",
     "hydra.run.dir=run",
     "model=lenet",
     "precision=float64",

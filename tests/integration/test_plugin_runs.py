@@ -12,7 +12,13 @@ from runner.records.run_plugins import read_plugins
 from tests.integration.command import Command, run_command, summary_of
 from tests.plugin_tables import EXAMPLES
 
-SHORT = ("tracking=none", "hydra.run.dir=run", "train.steps=2", "cluster.threads_per_worker=1")
+SHORT = (
+    "tracking=none",
+    "tracking.pictures=false",
+    "hydra.run.dir=run",
+    "train.steps=2",
+    "cluster.threads_per_worker=1",
+)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from tests.integration.command import run_command, summary_of
 
 SHORT = (
     "tracking=none",
+    "tracking.pictures=false",
     "train.steps=8",
     "train.eval_every=1000",
     "cluster.threads_per_worker=1",

@@ -21,7 +21,13 @@ pytestmark = pytest.mark.timeout(300)
 
 Start = Callable[..., Command]
 
-TINY = ("tracking=none", "parallelism=single", "cluster.threads_per_worker=1", "optimizer.clip_norm=null")
+TINY = (
+    "tracking=none",
+    "tracking.pictures=false",
+    "parallelism=single",
+    "cluster.threads_per_worker=1",
+    "optimizer.clip_norm=null",
+)
 IN_SWEEP = "hydra.sweep.dir=sweep"
 TWO_AT_ONCE = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
@@ -118,7 +124,15 @@ def test_jobs_outlive_a_killed_sweep_and_are_waited_for(start: Start, tmp_path: 
 
 
 def test_parallel_jobs_share_the_cores(tmp_path: Path) -> None:
-    arguments = ("tracking=none", "parallelism=single", "model=mlp", "model.hidden=[4]", "train.steps=1", IN_SWEEP)
+    arguments = (
+        "tracking=none",
+        "tracking.pictures=false",
+        "parallelism=single",
+        "model=mlp",
+        "model.hidden=[4]",
+        "train.steps=1",
+        IN_SWEEP,
+    )
     at_once = f"hydra.launcher.n_jobs={len(os.sched_getaffinity(0))}"
     sweep = run_command(tmp_path, "-m", *arguments, "seed=1,2", "hydra/launcher=joblib", at_once)
     assert sweep.finish() == 0, sweep.errors
@@ -131,7 +145,16 @@ def test_parallel_jobs_share_the_cores(tmp_path: Path) -> None:
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
 def test_a_job_in_a_process_of_its_own_shows_its_traceback_when_asked(tmp_path: Path, debug: tuple[str, ...]) -> None:
     """Of a job without a fault in its configuration: its weights are taken from where there are none."""
-    arguments = ("-m", "tracking=none", "init_from=absent", "train.steps=1,2", IN_SWEEP, *TWO_AT_ONCE, *debug)
+    arguments = (
+        "-m",
+        "tracking=none",
+        "tracking.pictures=false",
+        "init_from=absent",
+        "train.steps=1,2",
+        IN_SWEEP,
+        *TWO_AT_ONCE,
+        *debug,
+    )
     assert run_command(tmp_path, *arguments).finish() == 1
     for job in "01":
         assert ("Traceback" in (tmp_path / "sweep" / job / "job.log").read_text()) == bool(debug)

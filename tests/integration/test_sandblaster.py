@@ -17,6 +17,7 @@ SMALL = (
     "schedule=constant",
     "precision=float64",
     "tracking=none",
+    "tracking.pictures=false",
     "train.batch_size=128",
     "train.epochs=null",
     "train.eval_every=100",

@@ -14,6 +14,7 @@ COMMON = (
     "model=mlp",
     "schedule=constant",
     "tracking=none",
+    "tracking.pictures=false",
     "train.batch_size=12",
     "cluster.threads_per_worker=1",
 )

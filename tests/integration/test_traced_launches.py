@@ -26,7 +26,15 @@ from tests.integration.trace_events import (
 
 STEPS = [3, 4, 5]
 SMALL = (
-    *("model=mlp", "model.hidden=[8]", "data=digits", "tracking=none", "schedule=constant", "train.batch_size=24"),
+    *(
+        "model=mlp",
+        "model.hidden=[8]",
+        "data=digits",
+        "tracking=none",
+        "tracking.pictures=false",
+        "schedule=constant",
+        "train.batch_size=24",
+    ),
     *("train.epochs=null", "train.steps=9", "train.eval_every=4", "cluster.threads_per_worker=1"),
     *("hydra.run.dir=run", "trace=true", "trace_skip=3", "trace_steps=3"),
 )

@@ -95,7 +95,7 @@ def test_mlflow_keeps_both_files(folder: Path) -> None:
 def test_a_worker_that_is_killed_takes_the_timeline_along(start: Callable[..., Command], tmp_path: Path) -> None:
     # Far apart, so that the recorded updates are not over before the first checkpoint is seen.
     slow = ("cluster.emulate=true", "cluster.latency_ms=200", "train.steps=200", "trace_skip=0", "trace_steps=100")
-    command = start(tmp_path, *TRACED, *slow, "tracking=none", "checkpoint.every_steps=1")
+    command = start(tmp_path, *TRACED, *slow, "tracking=none", "tracking.pictures=false", "checkpoint.every_steps=1")
     wait_until((tmp_path / "run" / "checkpoints" / "step-1").exists, "a first checkpoint")
     command.workers()[1].send_signal(signal.SIGKILL)
     assert command.finish() == 7, command.errors

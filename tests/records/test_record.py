@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from runner.records.record import Record
@@ -65,6 +66,16 @@ def test_what_was_decided_is_a_file_and_the_staleness_of_pushes_a_picture_and_a_
     record.close("finished")
     assert tracker.artifacts == ["/asynchronous.json", "plots/staleness.png", "plots/staleness.csv"]
     assert json.loads(directory.asynchronous_json.read_text()) == {"staleness": [{"0": 2}], "dropped_pushes": [0]}
+
+
+def test_without_pictures_tables_are_left(directory: RunDirectory) -> None:
+    tracker = NotingTracker()
+    record = Record(directory, tracker, RunInfo(directory.run_id, "a run", directory.path), pictures=False)
+    record.plots(np.eye(2, dtype=np.int64), ("cat", "dog"))
+    record.decided({"staleness": [{"0": 2}]})
+    record.close("finished")
+    assert tracker.artifacts == ["/asynchronous.json", "plots/staleness.csv"]
+    assert [path.name for path in directory.plots.iterdir()] == ["staleness.csv"]
 
 
 def test_other_decisions_are_a_file_and_none_is_none(directory: RunDirectory) -> None:

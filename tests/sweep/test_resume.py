@@ -18,7 +18,7 @@ from tests.fake_life import Call, FakeLife
 from tests.refusal import refused
 
 Capture = pytest.CaptureFixture[str]
-SWEEP = ["-m", "tracking=none", "hydra.sweep.dir=sweep"]
+SWEEP = ["-m", "tracking=none", "tracking.pictures=false", "hydra.sweep.dir=sweep"]
 RESUME = ["sweep", "resume", "sweep"]
 
 

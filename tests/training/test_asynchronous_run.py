@@ -30,7 +30,7 @@ def decided(folder: Path) -> Any:
 
 
 def test_a_run_in_virtual_time_leaves_its_endings_and_its_decisions(tmp_path: Path) -> None:
-    summary = train(tmp_path / "run", VIRTUAL, "train.log_every=2")
+    summary = train(tmp_path / "run", VIRTUAL, "train.log_every=2", "tracking.pictures=true")
     record = decided(tmp_path / "run")
     pushes = sum(record["replica_steps"])
     assert pushes >= 8

@@ -30,7 +30,7 @@ from tests.cards import NO_DRIVER, card, card_kernels, machine
 
 __all__ = ["card_kernels"]
 
-SMALL = ("model=mlp", "model.hidden=[8]", "tracking=none", "train.steps=3")
+SMALL = ("model=mlp", "model.hidden=[8]", "tracking=none", "tracking.pictures=false", "train.steps=3")
 STRATEGIES = {
     "single": ("parallelism=single",),
     "sync_data": ("parallelism=sync_data", "parallelism.workers=3"),

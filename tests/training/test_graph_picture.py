@@ -36,6 +36,11 @@ def test_a_picture_needs_no_program(graph: Graph, tmp_path: Path, monkeypatch: p
     assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_without_pictures_the_text_is_left(graph: Graph, tmp_path: Path) -> None:
+    assert draw_graph(graph, tmp_path / "graph.dot", pictures=False) == [tmp_path / "graph.dot"]
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.dot"]
+
+
 def test_boxes_say_their_nodes_and_arrows_their_tensors(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

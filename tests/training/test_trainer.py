@@ -203,7 +203,7 @@ def test_a_model_that_does_not_fit_its_images_is_refused_before_anything_is_writ
 
 
 def test_the_record_of_a_run_is_complete(tmp_path: Path) -> None:
-    summary = train(tmp_path)
+    summary = train(tmp_path, "tracking.pictures=true")
     folder = tmp_path / "run"
     assert "seed: 0" in (folder / "config.yaml").read_text()
     assert "digraph" in (folder / "graph.dot").read_text()
