@@ -30,8 +30,11 @@ MAY_IMPORT = {
     # Arrays: NumPy and nothing of runner. A reference kernel registers itself.
     "kernels": "",
     "kernels.philox": "",
-    "kernels.platform": "kernels.registry",
-    "kernels.registry": "kernels.platform",
+    "kernels.platform": "kernels.contract",
+    "kernels.memory": "kernels.platform",
+    "kernels.contract": "kernels.memory kernels.platform",
+    "kernels.functions": "kernels.contract",
+    "kernels.registry": "kernels.contract kernels.functions kernels.memory",
     "kernels.host": "kernels.platform kernels.registry",
     "kernels.elementwise": "",
     "kernels.reference": "kernels.elementwise kernels.philox kernels.registry",

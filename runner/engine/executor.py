@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,30 +13,18 @@ from numpy.typing import NDArray
 from runner.engine.binding import Binding
 from runner.engine.finite import FiniteCheck
 from runner.engine.plan import DevicePlan, Feed
-from runner.engine.recording import COMPUTE, RECEIVE, SEND, WAIT, Recorder, RunOf
+from runner.engine.recording import Recorder, RunOf
 from runner.engine.storage import Arena, VariableStore
+from runner.engine.stretches import Stretch, apart, joined
 from runner.engine.tensor import Tensor
+from runner.engine.timed_calls import TimedCalls
 from runner.engine.wires import Wires
 from runner.errors import ResourceError, RunnerError
-from runner.kernels.platform import PartError, Platform, Work, Writer
+from runner.kernels.platform import PartError, Platform, Writer
 from runner.kernels.registry import Registry, as_array
 
 Array = NDArray[Any]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _Stretch:
-    """What one call runs: neighbouring calls that the platform joined, or the function of one instruction.
-
-    call: returns 0, or 1 + the number of the part that failed in the upper bits and its status in the lower 16.
-    instructions: to which each part belongs. late: the same for what failed after ``call`` had returned.
-    """
-
-    call: Callable[[], int | None]
-    instructions: tuple[int, ...]
-    reason: Callable[[int, int], str] | None = None
-    late: Callable[[], int] | None = None
 
 
 class DeviceExecutor:
@@ -152,8 +139,8 @@ class DeviceExecutor:
         """Drop all memory of the arena; the next step binds anew."""
         self._feeds: list[tuple[Feed, Writer]] = []
         self._read: Callable[[], list[Array]] = list
-        self._stretches: list[_Stretch] = []
-        self._told_late: list[_Stretch] = []
+        self._stretches: list[Stretch] = []
+        self._told_late: list[Stretch] = []
 
     def _call_all(self) -> None:
         """Run what was bound; raises RunnerError naming the node that fails."""
@@ -181,7 +168,7 @@ class DeviceExecutor:
                 raise self._failed(stretch, failed)
         return dict(zip(self.plan.fetches, values, strict=True))
 
-    def _failure_of(self, stretch: _Stretch, error: Exception) -> RunnerError:
+    def _failure_of(self, stretch: Stretch, error: Exception) -> RunnerError:
         """Of one instruction, or of several that are one for their device."""
         if len(stretch.instructions) == 1:
             return self._failure(stretch.instructions[0], _named(error))
@@ -190,7 +177,7 @@ class DeviceExecutor:
             f"{_named(error)}"
         )
 
-    def _failed(self, stretch: _Stretch, code: int) -> RunnerError:
+    def _failed(self, stretch: Stretch, code: int) -> RunnerError:
         number, status = divmod(code, 1 << 16)
         reason = stretch.reason(number - 1, status) if stretch.reason else f"status {status}"
         return self._failure(stretch.instructions[number - 1], reason)
@@ -208,52 +195,19 @@ class DeviceExecutor:
         self._stretches = self._stretches_of(bound)
         self._told_late = [stretch for stretch in self._stretches if stretch.late is not None]
 
-    def _stretches_of(self, bound: Binding) -> list[_Stretch]:
+    def _stretches_of(self, bound: Binding) -> list[Stretch]:
         """As few calls as can be, unless every instruction is looked at."""
         works = [bound.work(instruction) for instruction in self.plan.instructions]
         if not self._check_finite and self._recorder is None:
-            return self._joined(works)
-        stretches = [self._stretch([each], once=True) for each in enumerate(works)]
+            return joined(self._platform, works)
+        stretches = apart(self._platform, works)
         if self._recorder is not None:
-            stretches = [self._timed(stretch, self._recorder, bound) for stretch in stretches]
-        if not self._check_finite:
-            return stretches
-        check = FiniteCheck(self.plan, bound, self._platform, lambda: self._step)
-        return [replace(each, call=check.checked(each.instructions[0], each.call)) for each in stretches]
-
-    def _joined(self, works: Sequence[Work]) -> list[_Stretch]:
-        """Run neighbouring calls that the platform can put together as one."""
-        stretches: list[_Stretch] = []
-        for is_joinable, group in groupby(enumerate(works), lambda each: self._platform.joinable(each[1].call)):
-            if is_joinable:
-                stretches.append(self._stretch(list(group)))
-            else:
-                stretches += [self._stretch([each]) for each in group]
+            timing = TimedCalls(self.plan, bound, self._platform, self._recorder, lambda: self._run)
+            stretches = [replace(each, call=timing.timed(each.instructions[0], each.call)) for each in stretches]
+        if self._check_finite:
+            check = FiniteCheck(self.plan, bound, self._platform, lambda: self._step)
+            stretches = [replace(each, call=check.checked(each.instructions[0], each.call)) for each in stretches]
         return stretches
-
-    def _stretch(self, works: Sequence[tuple[int, Work]], *, once: bool = False) -> _Stretch:
-        """Of one function, or of the calls of some instructions that can be put together."""
-        (first, work), *_ = works
-        if callable(work.call):
-            return _Stretch(work.call, (first,))
-        joined = self._platform.join([each for _, each in works], once=once)
-        positions = tuple(works[owner][0] for owner in joined.owners)
-        return _Stretch(joined.call, positions, joined.reason, joined.late)
-
-    def _timed(self, stretch: _Stretch, recorder: Recorder, bound: Binding) -> _Stretch:
-        """Note how long the call of one instruction takes; a receive itself tells waiting from the rest."""
-        position = stretch.instructions[0]
-        op = self.plan.instructions[position].op
-        if op == "recv":
-            return replace(stretch, call=self._recorded_receive(position, recorder, bound))
-        kind = SEND if op == "send" else COMPUTE
-
-        def done() -> int | None:
-            status = stretch.call()
-            self._platform.finish()
-            return status
-
-        return replace(stretch, call=lambda: recorder.timed(self._run, position, kind, done))
 
     def _take_feeds(self, feeds: Mapping[Tensor, Array]) -> None:
         for feed, write in self._feeds:
@@ -269,21 +223,6 @@ class DeviceExecutor:
         return RunnerError(
             f"node {failed.node!r} (op {failed.op!r}) on {self.plan.device} failed in step {self._step}: {reason}"
         )
-
-    def _recorded_receive(self, position: int, recorder: Recorder, bound: Binding) -> Callable[[], None]:
-        """A receive in its two parts: until the tensor is there, and looking at it or bringing it over."""
-        wait, take = bound.receiver(self.plan.instructions[position])
-
-        def bring(value: Any) -> None:
-            take(value)
-            self._platform.finish()
-
-        def receive() -> None:
-            run = self._run
-            value = recorder.timed(run, position, WAIT, lambda: wait(run.step))
-            recorder.timed(run, position, RECEIVE, lambda: bring(value))
-
-        return receive
 
 
 def _named(error: BaseException | None) -> str:

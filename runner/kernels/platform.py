@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from runner.kernels.registry import Bound, Operand
+    from runner.kernels.contract import Bound, Operand
 
 Array = NDArray[Any]
 

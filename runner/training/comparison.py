@@ -18,7 +18,7 @@ from runner.strategies.sync_data import SyncData
 from runner.training.build import build, open_session, task_of
 from runner.training.devices import cards_of
 from runner.training.experiment import Experiment
-from runner.training.trainer import train_step
+from runner.training.steps import train_step
 
 OWN = "model"
 

@@ -49,9 +49,10 @@ from runner.training.preconditions import (
     require_same_plugins,
     require_whole_record,
 )
+from runner.training.progress import Progress
 from runner.training.start import Start, begin, continued_start, fresh_start
 from runner.training.summing_up import draft_of, failed, status_of, summed_up
-from runner.training.trainer import Progress, Trainer
+from runner.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from runner.records.run_directory import RunDirectory
 from runner.training.build import build, open_session
 from runner.training.experiment import Experiment
 from runner.training.start import begin, continued_start
-from runner.training.trainer import replay
+from runner.training.steps import replay
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
 from runner.training.experiment import Experiment
+from runner.training.progress import Progress
 from runner.training.standing import Standing
-from runner.training.trainer import Progress
 
 
 def draft_of(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:

@@ -7,20 +7,15 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-import numpy as np
 from numpy.typing import NDArray
 
-from runner.checkpoint import BEST_STEP, CheckpointMeta
-from runner.checkpoint import save as save_checkpoint
+from runner.checkpoint import CheckpointMeta
 from runner.cleanup import at_the_end
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
-from runner.engine.conductor import Conductor
-from runner.engine.session import Session, scalar
-from runner.engine.tensor import state_dtype
+from runner.engine.session import Session
 from runner.errors import Interrupted, NonFiniteLossError
 from runner.records.decisions import Decisions
 from runner.records.endings import NotingClients, Origin
@@ -29,31 +24,14 @@ from runner.records.run_directory import RunDirectory
 from runner.signals import StopRequest
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
-from runner.training.evaluation import TEST, Scores, evaluate
+from runner.training.evaluation import TEST, evaluate
 from runner.training.experiment import Experiment
-from runner.training.standing import Standing
+from runner.training.judging import early_end, is_out_of_patience, judged, standing_at_start
+from runner.training.progress import Progress
+from runner.training.saving import Saver, against_divergence
+from runner.training.steps import train_step
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Progress:
-    """What a run has done so far in this process.
-
-    done: updates applied since the run began, earlier processes included. step_seconds: wall time of each step of
-    this process. loss: of the newest update of this process. saved_step: newest step with a checkpoint of this
-    process. scores: of the test split, newest. standing: of the monitored metric, earlier processes included. stopped:
-    why the run ended early, "" where it did not.
-    """
-
-    first_step: int
-    done: int
-    step_seconds: list[float] = field(default_factory=list)
-    standing: Standing = field(default_factory=Standing)
-    loss: float | None = None
-    saved_step: int | None = None
-    scores: Scores | None = None
-    stopped: str = ""
 
 
 class Trainer:
@@ -76,7 +54,7 @@ class Trainer:
     ) -> None:
         """meta: of the checkpoints to come; its progress is that of the checkpoint the run continues from."""
         self.experiment = experiment
-        self.progress = Progress(first_step, first_step, standing=_standing_at_start(experiment, meta.progress))
+        self.progress = Progress(first_step, first_step, standing=standing_at_start(experiment, meta.progress))
         self._monitor = monitor_of(experiment.config)
         self._keeps_best = keeps_best(experiment.config)
         self._session = session
@@ -87,11 +65,11 @@ class Trainer:
             self._noting = NotingClients(session, directory.endings_jsonl, origin)
         self._conductor = experiment.program.conduct(self._noting or session)
         self._decisions = Decisions(directory.path, first_step, outcome)
+        self._saver = Saver(experiment, directory, record, self._decisions, meta)
         self._directory = directory
         self._record = record
         self._display = display
         self._stop = stop
-        self._meta = meta
         files = TraceFiles(directory.trace_json, directory.trace_summary_json)
         clients = [client.name for client in experiment.program.training]
         self._trace = TraceWindow(session, clients, _traced_steps(experiment, first_step), files, record.artifact)
@@ -125,7 +103,7 @@ class Trainer:
             self._record.artifact(self._directory.endings_jsonl)
 
     def _train_to(self, total: int) -> None:
-        while self.progress.done < total and not self._is_out_of_patience():
+        while self.progress.done < total and not is_out_of_patience(self.experiment, self.progress.standing):
             self._step()
             due = self.progress.done % self.experiment.eval_every == 0
             # Before any checkpoint of this step: that one must know how the metric stands.
@@ -137,7 +115,7 @@ class Trainer:
             self._evaluate(counted=False)
         self._save()
         if self.progress.done < total:
-            self._tell_early_end(total)
+            self._tell_early_end()
 
     def _step(self) -> None:
         step = self.progress.done
@@ -173,15 +151,8 @@ class Trainer:
     def _refuse_loss(self, step: int, loss: float, rate: float) -> NoReturn:
         # What is under way ends first: without it the record of endings has gaps, and the run cannot be repeated.
         with at_the_end("letting what is under way end", lambda error: self._conductor.settle()):
-            raise NonFiniteLossError(
-                step,
-                f"the loss of step {step} is {loss}, with learning rate {rate:g}: {self._advice}",
-            )
-
-    @property
-    def _advice(self) -> str:
-        config: Any = self.experiment.config
-        return str(config.optimizer.against_divergence)
+            advice = against_divergence(self.experiment)
+            raise NonFiniteLossError(step, f"the loss of step {step} is {loss}, with learning rate {rate:g}: {advice}")
 
     def _logs_now(self) -> bool:
         """Every so many steps, and at both ends, so that a curve begins and ends where the run does."""
@@ -210,38 +181,14 @@ class Trainer:
         if value is None:
             return
         before, done = self.progress.standing, self.progress.done
-        standing = before.seen(self._monitor, done, value)
-        train = self.experiment.config.train
-        if train.patience is None:
-            standing = standing.uncounted()
-        elif counted:
-            standing = standing.counted(self._monitor, value, train.min_delta)
-        self.progress.standing = standing
+        standing = self.progress.standing = judged(self.experiment, before, done, value, counted=counted)
         if self._keeps_best and standing.best_step == done != before.best_step:
             self._save()
 
-    def _is_out_of_patience(self) -> bool:
-        patience = self.experiment.config.train.patience
-        return patience is not None and self.progress.standing.waited >= patience
-
-    def _tell_early_end(self, total: int) -> None:
-        train, standing = self.experiment.config.train, self.progress.standing
-        by = f" by more than {train.min_delta:g}" if train.min_delta else ""
-        better = "a number" if standing.reference is None else f"better{by} than {standing.reference:.4f}"
-        self.progress.stopped = (
-            f"after step {self.progress.done} of {total}: {self._monitor.metric} was not {better} in "
-            f"{standing.waited} evaluations (train.patience={train.patience})"
-        )
+    def _tell_early_end(self) -> None:
+        self.progress.stopped = early_end(self.experiment, self.progress)
         self._display.message(f"stopped early {self.progress.stopped}")
         log.info("stopped early %s", self.progress.stopped)
-
-    def _meta_now(self) -> CheckpointMeta:
-        """What a checkpoint of this moment says of the run."""
-        done, standing = self.progress.done, self.progress.standing
-        progress = standing.to_progress()
-        if self._keeps_best and standing.best_step is not None:
-            progress[BEST_STEP] = standing.best_step
-        return replace(self._meta, examples=done * self.experiment.config.train.batch_size, progress=progress)
 
     def _save_if_due(self) -> None:
         every = self.experiment.config.checkpoint.every_steps
@@ -251,20 +198,7 @@ class Trainer:
     def _save(self) -> None:
         if self.progress.saved_step == self.progress.done:
             return
-        variables = self.variables()
-        _refuse_non_finite(variables, self.progress.done, self._advice)
-        # First the metrics and what was decided: no checkpoint may outlive what led to it.
-        self._record.sync()
-        self._decisions.write(self._conductor.decisions())
-        path = save_checkpoint(
-            self._directory.checkpoints,
-            step=self.progress.done,
-            variables=variables,
-            meta=self._meta_now(),
-            keep=self.experiment.config.checkpoint.keep,
-        )
-        self.progress.saved_step = self.progress.done
-        log.info("checkpoint %s", path)
+        self._saver.save(self.progress, self.variables(), self._conductor.decisions())
 
     def _stop_if_asked(self) -> None:
         if self._stop.signum is not None:
@@ -276,51 +210,9 @@ class Trainer:
             )
 
 
-def _standing_at_start(experiment: Experiment, progress: Mapping[str, float]) -> Standing:
-    """How the metric stands at the checkpoint with this progress; anew where the best so far was not kept and is to be.
-
-    Else a best would be named of which there is no checkpoint.
-    """
-    if keeps_best(experiment.config) and BEST_STEP not in progress:
-        return Standing()
-    return Standing.from_progress(progress)
-
-
 def _traced_steps(experiment: Experiment, first_step: int) -> range:
     """The steps whose timeline is recorded; none unless asked for."""
     config = experiment.config
     if not config.trace:
         return range(0)
     return recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
-
-
-def _refuse_non_finite(variables: Mapping[str, NDArray[Any]], done: int, advice: str) -> None:
-    """Raise NonFiniteLossError for a variable that is not finite: a fast ReLU can hide it from the loss."""
-    for name, value in variables.items():
-        if not np.isfinite(value).all():
-            raise NonFiniteLossError(
-                done - 1,
-                f"variable {name!r} is not finite after step {done - 1}, so no checkpoint is written: {advice}",
-            )
-
-
-def train_step(conductor: Conductor, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
-    """Run update number ``step``; return its loss and accuracy."""
-    feeds = {
-        "step": scalar(step, "int64"),
-        "learning_rate": scalar(experiment.learning_rate(step), state_dtype(experiment.config.precision)),
-    }
-    return conductor.update(step, feeds)
-
-
-def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:
-    """Run updates first_step..last_step again, for a session that checks every value to find the faulty one.
-
-    What is under way comes to its end where it did in the run: when that evaluated, and at last.
-    """
-    conductor = experiment.program.conduct(session)
-    for step in range(first_step, last_step + 1):
-        train_step(conductor, experiment, step)
-        if (step + 1) % experiment.eval_every == 0:
-            conductor.settle()
-    conductor.settle()

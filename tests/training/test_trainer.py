@@ -23,7 +23,8 @@ from runner.tracking import read_metrics
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.life import run
-from runner.training.trainer import Trainer, replay, train_step
+from runner.training.steps import replay, train_step
+from runner.training.trainer import Trainer
 from tests.small_runs import small_config
 
 
@@ -93,7 +94,7 @@ def test_metrics_are_on_the_disk_before_a_checkpoint_is(tmp_path: Path, monkeypa
         events.append("checkpoint")
         return tmp_path
 
-    monkeypatch.setattr("runner.training.trainer.save_checkpoint", saved)
+    monkeypatch.setattr("runner.training.saving.save_checkpoint", saved)
     train(tmp_path, "train.steps=4", "checkpoint.every_steps=2")
     assert events == ["metrics", "checkpoint"] * 2
 

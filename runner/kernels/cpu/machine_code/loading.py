@@ -13,12 +13,21 @@ def register(registry: Registry) -> tuple[str, str]:
         registry.join = join_in_python
         return "", missing
     # Behind the probe: without llvmlite these cannot be imported.
-    from runner.kernels.cpu.machine_code import classification, dispatch, elementwise, narrowing, products, sums
+    from runner.kernels.cpu.machine_code import (
+        classification,
+        dispatch,
+        elementwise,
+        narrowing,
+        pooling,
+        products,
+        sums,
+    )
 
     registry.join = dispatch.join
     elementwise.register(registry)
     classification.register(registry)
     sums.register(registry)
+    pooling.register(registry)
     products.register(registry)
     narrowing.register(registry)
     return version, ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from runner.kernels.cpu.machine_code import openmp
 from runner.kernels.cpu.machine_code.compiler import MachineCode
@@ -35,10 +36,16 @@ class Loop:
     keep: object
 
 
-def over(code: MachineCode, operands: Sequence[Operand], count: int, grain: int) -> NativeCall:
-    """The call of the ``slice`` of ``code`` over the memory of tensors: on all threads where it touches enough."""
-    addresses = np.array([operand.address for operand in operands], np.intp)
-    keep = (code, addresses, tuple(operands))
+def over(
+    code: MachineCode, operands: Sequence[Operand], count: int, grain: int, sizes: NDArray[np.int64] | None = None
+) -> NativeCall:
+    """The call of the ``slice`` of ``code`` over the memory of tensors: on all threads where it touches enough.
+
+    sizes: whole numbers that the code is told as the last of its arrays, if any.
+    """
+    told = [] if sizes is None else [int(sizes.ctypes.data)]
+    addresses = np.array([*(operand.address for operand in operands), *told], np.intp)
+    keep = (code, addresses, sizes, tuple(operands))
     loop = Loop(code.address("slice"), int(addresses.ctypes.data), count, grain, keep)
     touched = sum(operand.layout.nbytes for operand in operands)
     return on_all(loop) if touched >= PARALLEL_BYTES else on_one(loop)

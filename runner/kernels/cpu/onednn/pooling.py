@@ -1,4 +1,7 @@
-"""Max and average pooling, their gradients, and the mean over whole images."""
+"""Max and average pooling, their gradients, and the mean over whole images.
+
+oneDNN's maximum takes no notice of NaN. That of machine code does and comes before it, where LLVM is there.
+"""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ GEOMETRIES = [
 ]
 
 
-def _pooled(shape: Ints, window: Ints, strides: Ints, padding: Ints) -> Ints:
+def pooled_shape(shape: Ints, window: Ints, strides: Ints, padding: Ints) -> Ints:
     top, bottom, left, right = padding
     rows = (shape[2] + top + bottom - window[0]) // strides[0] + 1
     return (*shape[:2], rows, (shape[3] + left + right - window[1]) // strides[1] + 1)
 
 
-def _attributes(window: Ints, strides: Ints, padding: Ints, **more: Any) -> dict[str, Any]:
+def attributes_of(window: Ints, strides: Ints, padding: Ints, **more: Any) -> dict[str, Any]:
     return {"window": window, "strides": strides, "padding": padding, **more}
 
 
@@ -48,9 +48,9 @@ def _attributes(window: Ints, strides: Ints, padding: Ints, **more: Any) -> dict
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_the_maximum_of_each_window_and_its_position(geometry: Any, tag: str) -> None:
     shape, *window = geometry
-    pooled = _pooled(*geometry)
+    pooled = pooled_shape(*geometry)
     x = normal(1, *shape) - 3  # negative, so that padding would win as zero
-    ran = check("max_pool", _attributes(*window), [x], [floats(*pooled), Shaped(pooled, "int32")], [tag])
+    ran = check("max_pool", attributes_of(*window), [x], [floats(*pooled), Shaped(pooled, "int32")], [tag])
     assert ran.tags[0] == [tag], "images are taken as they come"
 
 
@@ -58,12 +58,12 @@ def test_the_maximum_of_each_window_and_its_position(geometry: Any, tag: str) ->
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_the_gradient_of_a_maximum(geometry: Any, tag: str) -> None:
     shape, *window = geometry
-    pooled = _pooled(*geometry)
+    pooled = pooled_shape(*geometry)
     x, dy = normal(1, *shape), normal(2, *pooled)
     outputs = [floats(*pooled), Shaped(pooled, "int32")]
-    forward = check("max_pool", _attributes(*window), [x], outputs, [tag])
+    forward = check("max_pool", attributes_of(*window), [x], outputs, [tag])
     _, argmax = forward.outputs
-    attributes = _attributes(*window, input_shape=shape)
+    attributes = attributes_of(*window, input_shape=shape)
     gradient = kernel("max_pool_gradient")
     offered = [layout(floats(*pooled), tag), forward.arrangement.outputs[1]]
     arranged = gradient.arrange(attributes, outputs, [floats(*shape)], offered)
@@ -77,7 +77,7 @@ def test_the_gradient_of_a_maximum(geometry: Any, tag: str) -> None:
 @pytest.mark.parametrize("tag", IMAGE_TAGS)
 def test_positions_from_elsewhere_are_good_for_the_gradient(tag: str) -> None:
     pooled = (2, 20, 4, 4)
-    attributes = _attributes((3, 3), (2, 2), (0, 1, 0, 1), input_shape=(2, 20, 8, 8))
+    attributes = attributes_of((3, 3), (2, 2), (0, 1, 0, 1), input_shape=(2, 20, 8, 8))
     argmax = np.random.default_rng(3).integers(0, 4, pooled).astype(np.int32)
     ran = check("max_pool_gradient", attributes, [normal(2, *pooled), argmax], [floats(2, 20, 8, 8)], [tag, ""])
     assert ran.tags == ([tag, f"u8:{tag or 'abcd'}"], [tag]), "positions follow the gradient"
@@ -86,7 +86,7 @@ def test_positions_from_elsewhere_are_good_for_the_gradient(tag: str) -> None:
 def test_the_gradient_of_a_maximum_lies_as_the_positions_do() -> None:
     pooled = floats(2, 20, 4, 4)
     inputs, offered = [pooled, Shaped(pooled.shape, "int32")], [plain(pooled), Layout("u8:aBcd16b", 1024)]
-    attributes = _attributes((2, 2), (2, 2), (0, 0, 0, 0), input_shape=(2, 20, 8, 8))
+    attributes = attributes_of((2, 2), (2, 2), (0, 0, 0, 0), input_shape=(2, 20, 8, 8))
     arrangement = kernel("max_pool_gradient").arrange(attributes, inputs, [floats(2, 20, 8, 8)], offered)
     assert arrangement is not None
     assert [each.tag for each in arrangement.inputs] == ["aBcd16b", "u8:aBcd16b"]
@@ -97,7 +97,7 @@ def test_the_gradient_of_a_maximum_lies_as_the_positions_do() -> None:
 def test_the_first_of_equal_values_in_the_image_wins_over_padding(tag: str) -> None:
     x = np.zeros((1, 16, 2, 2), np.float32)
     outputs = [floats(1, 16, 2, 2), Shaped((1, 16, 2, 2), "int32")]
-    ran = check("max_pool", _attributes((2, 2), (2, 2), (1, 1, 1, 1)), [x], outputs, [tag])
+    ran = check("max_pool", attributes_of((2, 2), (2, 2), (1, 1, 1, 1)), [x], outputs, [tag])
     assert ran.outputs[1][0, 0].ravel().tolist() == [3, 2, 1, 0]
 
 
@@ -106,8 +106,8 @@ def test_the_first_of_equal_values_in_the_image_wins_over_padding(tag: str) -> N
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_the_mean_of_each_window_and_its_gradient(geometry: Any, count_padding: bool, tag: str) -> None:
     shape, *window = geometry
-    pooled = _pooled(*geometry)
-    attributes = _attributes(*window, count_padding=count_padding)
+    pooled = pooled_shape(*geometry)
+    attributes = attributes_of(*window, count_padding=count_padding)
     forward = check("avg_pool", attributes, [normal(1, *shape)], [floats(*pooled)], [tag])
     attributes["input_shape"] = shape
     backward = check("avg_pool_gradient", attributes, [normal(2, *pooled)], [floats(*shape)], [tag])

@@ -1,0 +1,105 @@
+"""Max pooling in machine code: values and positions over layouts, NaN, and what is left to others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine.kernel_table import load_kernels
+from runner.kernels.cpu.machine_code import pooling
+from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
+from runner.kernels.registry import Array, Kernel, Layout, Registry
+from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, assert_padding_is_zero, expected, kernels, layout, normal
+from tests.kernels.cpu.onednn.test_pooling import GEOMETRIES, attributes_of, pooled_shape
+from tests.kernels.harness import Ran, Shaped, run
+
+EXAMPLE = ((2, 20, 9, 8), (3, 3), (2, 2), (1, 1, 1, 1))
+
+
+def kernel() -> Kernel:
+    registry = Registry()
+    pooling.register(registry)
+    return registry.find("max_pool", "cpu", "llvm")
+
+
+def pooled(geometry: Any, x: Array, tag: str) -> Ran:
+    shape, *window = geometry
+    result = pooled_shape(shape, *window)
+    inputs = [Shaped.of(x)]
+    outputs = [Shaped(result, x.dtype.name), Shaped(result, "int32")]
+    offered = [layout(inputs[0], tag)]
+    return run(kernel(), attributes_of(*window), inputs, outputs, [x], offered, registry=kernels())
+
+
+def reference(geometry: Any, x: Array) -> list[Array]:
+    shape, *window = geometry
+    result = pooled_shape(shape, *window)
+    return expected("max_pool", attributes_of(*window), [x], [Shaped(result, "float32"), Shaped(result, "int32")])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tag", IMAGE_TAGS)
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_the_maximum_of_each_window_and_its_position(geometry: Any, tag: str, dtype: str) -> None:
+    x = (normal(1, *geometry[0]) - 3).astype(dtype)  # negative, so that padding would win as zero
+    ran = pooled(geometry, x, tag)
+    for came, wanted in zip(ran.outputs, reference(geometry, x), strict=True):
+        np.testing.assert_array_equal(came.astype(wanted.dtype), wanted)
+    assert ran.tags[0] == [tag], "images are taken as they come"
+    assert ran.arrangement.outputs[0].tag == tag
+    assert_padding_is_zero(ran.outputs_in_memory[0])
+
+
+@pytest.mark.parametrize("tag", IMAGE_TAGS)
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_a_maximum_over_nan_is_nan(geometry: Any, tag: str) -> None:
+    x = normal(1, *geometry[0])
+    x.flat[:: x.size // 7] = np.nan
+    y, _ = pooled(geometry, x, tag).outputs
+    wanted, _ = reference(geometry, x)
+    assert 0 < np.isnan(wanted).sum() < wanted.size
+    np.testing.assert_array_equal(y, wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("tag", IMAGE_TAGS)
+@pytest.mark.parametrize("value", [0.0, -np.inf, np.inf])
+def test_of_equals_the_first_wins(value: float, tag: str) -> None:
+    x = np.full(EXAMPLE[0], value, np.float32)
+    for came, wanted in zip(pooled(EXAMPLE, x, tag).outputs, reference(EXAMPLE, x), strict=True):
+        np.testing.assert_array_equal(came, wanted)
+
+
+@pytest.mark.parametrize("tag", IMAGE_TAGS[1:])
+def test_positions_lie_as_the_gradient_takes_them(tag: str) -> None:
+    ours = pooled(EXAMPLE, normal(1, *EXAMPLE[0]), tag).arrangement
+    result = pooled_shape(*EXAMPLE)
+    onednn = kernels().find("max_pool", "cpu", "onednn")
+    outputs = [Shaped(result, "float32"), Shaped(result, "int32")]
+    theirs = onednn.arrange(attributes_of(*EXAMPLE[1:]), [Shaped(EXAMPLE[0], "float32")], outputs, ours.inputs)
+    assert theirs is not None
+    assert ours.outputs == theirs.outputs
+
+
+def test_images_that_lie_otherwise_and_empty_ones_are_left_to_others() -> None:
+    def arranged(shape: tuple[int, ...], given: Layout | None) -> object:
+        outputs = [Shaped((*shape[:2], 1, 1), "float32"), Shaped((*shape[:2], 1, 1), "int32")]
+        window = attributes_of((2, 2), (2, 2), (0, 0, 0, 0))
+        return kernel().arrange(window, [Shaped(shape, "float32")], outputs, [given])
+
+    assert arranged((2, 16, 2, 2), Layout("ABcd16b16a", 16 * 16 * 16)) is None
+    assert arranged((0, 16, 2, 2), None) is None
+    assert arranged((2, 16, 2, 2), None) is not None
+
+
+def test_it_comes_before_the_library_that_ignores_nan() -> None:
+    assert load_kernels().of("max_pool", "cpu")[0].library == "llvm"
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_it_is_written_for_every_width_of_vectors(lanes: int) -> None:
+    for inner in (1, 16, 20):
+        assert "define void" in write_module(
+            Pooling("float32", (3, 3), (2, 2), (1, 1, 1, 1), inner, min(lanes, inner), in_bytes=True)
+        )
