@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
-from runner.engine.kernel_table import load_kernels
+import pytest
+
+from runner.engine import kernel_table
+from runner.engine.device import Cards, local_cluster
+from runner.engine.kernel_table import kernels_for, load_card_kernels, load_kernels
 from runner.engine.op import OPS
+from runner.errors import ResourceError
+from runner.kernels.gpu.cuda import CardsError
+from runner.kernels.gpu.runtime import Runtime
+from tests.kernels.gpu.emulation import EmulatedRuntime
 
 
 def test_the_registry_covers_the_ops() -> None:
@@ -20,3 +29,37 @@ def test_loading_kernels_is_all_a_fresh_process_needs() -> None:
     code = "from runner.engine.kernel_table import load_kernels; print(load_kernels().device_types('conv2d'))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "frozenset({'cpu'})"
+
+
+ON_CARDS = local_cluster(1, cards=Cards((0,), tf32=True)).devices
+
+
+def test_cards_are_opened_once_and_only_for_devices_on_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bool] = []
+
+    def opening(tf32: bool) -> Runtime:
+        opened.append(tf32)
+        return EmulatedRuntime(tmp_path)
+
+    monkeypatch.setattr(kernel_table, "open_cards", opening)
+    load_card_kernels.cache_clear()
+    try:
+        assert kernels_for(local_cluster(1).devices) is load_kernels()
+        assert opened == []
+        found = kernels_for(ON_CARDS)
+        assert kernels_for(ON_CARDS) is found
+    finally:
+        load_card_kernels.cache_clear()
+    assert opened == [True]
+    assert found.device_types("conv2d") == {"cpu", "gpu"}
+    assert load_kernels().device_types("conv2d") == {"cpu"}
+
+
+def test_what_keeps_cards_from_being_opened_is_what_the_user_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opening(tf32: bool) -> Runtime:
+        raise CardsError("CUDA finds none; look at CUDA_VISIBLE_DEVICES")
+
+    monkeypatch.setattr(kernel_table, "open_cards", opening)
+    load_card_kernels.cache_clear()
+    with pytest.raises(ResourceError, match=r"^CUDA finds none; look at CUDA_VISIBLE_DEVICES$"):
+        kernels_for(ON_CARDS)
