@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,32 +115,84 @@ def test_a_card_that_is_full_is_said_with_the_step(compiled_sources: Path) -> No
         trainer.train([0])
 
 
+def test_a_card_that_is_full_by_the_next_step_s_examples_is_said_with_the_step(compiled_sources: Path) -> None:
+    trainer = opened(compiled_sources, wrong=-1, missing=-1)
+    trainer.session.plans("train")
+    runtime = trainer.session._stores["/job:worker/task:0/device:gpu:0"].platform._runtime  # type: ignore[attr-defined]
+    runtime._free = 8
+    with pytest.raises(ResourceError, match=r"step 0 on .*gpu:0: no memory left: card 0 .* has 8 of .* bytes free"):
+        trainer.train([0])
+
+
 class Broken:
-    """A runtime whose card fails in the midst of things."""
+    """A runtime whose card fails in the midst of things: where it synchronizes, captures or launches a kernel."""
 
     def __init__(self, runtime: EmulatedRuntime) -> None:
         self._runtime = runtime
-        self.fails = False
+        self.fails = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runtime, name)
 
     def synchronize(self, stream: Any) -> None:
-        if self.fails:
-            raise RuntimeError("cudaErrorIllegalAddress")
+        self._fail("synchronize")
         self._runtime.synchronize(stream)
+
+    def capture(self, stream: Any, work: Callable[[], None]) -> Any:
+        self._fail("capture")
+        return self._runtime.capture(stream, work)
+
+    def function(self, source: str, name: str) -> Callable[..., None]:
+        function = self._runtime.function(source, name)
+
+        def launch(*told: Any) -> None:
+            self._fail("launch")
+            function(*told)
+
+        return launch
+
+    def _fail(self, where: str) -> None:
+        if self.fails == where:
+            raise RuntimeError("cudaErrorIllegalAddress")
+
+
+def broken(folder: Path) -> tuple[Broken, Trainer]:
+    """A card that can fail, and training on it, initialised."""
+    task, runtime = task_for("dense"), Broken(EmulatedRuntime(folder))
+    program, source = Single().build(task), Examples(BATCH, task.example_shape, "float64")
+    session = LocalSession(program, local_cluster(1, cards=Cards((0,))), kernels(runtime), source)  # type: ignore[arg-type]
+    session.run("init")
+    return runtime, Trainer(program, session, "float64")
 
 
 def test_a_fault_of_a_card_is_told_when_it_is_waited_for_and_at_the_end(compiled_sources: Path) -> None:
-    task = task_for("dense")
-    program, runtime = Single().build(task), Broken(EmulatedRuntime(compiled_sources))
-    cluster = local_cluster(1, cards=Cards((0,)))
-    source = Examples(BATCH, task.example_shape, "float64")
-    trainer = Trainer(program, LocalSession(program, cluster, kernels(runtime), source), "float64")  # type: ignore[arg-type]
-    trainer.session.run("init")
+    runtime, trainer = broken(compiled_sources)
     trainer.train([0])
-    runtime.fails = True
+    runtime.fails = "synchronize"
     with pytest.raises(RunnerError, match=r"step 1 on .*gpu:0: the device failed: cudaErrorIllegalAddress"):
         trainer.train([1])
     with pytest.raises(RunnerError, match=r"gpu:0: the device failed: cudaErrorIllegalAddress"):
         trainer.session.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "step", "told"),
+    [
+        ("launch", 0, r"node '[^']+' \(op '[^']+'\) on .*gpu:0 failed in step 0: RuntimeError: cudaErrorIll"),
+        ("launch", 1, r"node '[^']+' \(op '[^']+'\) on .*gpu:0 failed in step 1: RuntimeError: cudaErrorIll"),
+        ("capture", 1, r"\d+ nodes that are one call on .*gpu:0 failed in step 1: RuntimeError: cudaErrorIll"),
+    ],
+    ids=["launched", "launched_in_a_capture", "captured"],
+)
+def test_work_that_a_card_does_not_take_is_told_with_its_nodes(
+    compiled_sources: Path, where: str, step: int, told: str
+) -> None:
+    """The first step goes call by call, the second is captured; a fault that passes leaves a session that goes on."""
+    runtime, trainer = broken(compiled_sources)
+    trainer.train(range(step))
+    runtime.fails = where
+    with pytest.raises(RunnerError, match=told):
+        trainer.train([step])
+    runtime.fails = ""
+    trainer.train(range(step, step + 3))
+    trainer.session.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ import pytest
 from runner.engine import kernel_table
 from runner.engine.card_use import CardUse
 from runner.engine.device import Cards, local_cluster
-from runner.engine.kernel_table import kernels_for, load_kernels
+from runner.engine.kernel_table import kernels_for, load_card_kernels, load_kernels
 from runner.engine.op import OPS
 from runner.errors import ResourceError
 from runner.kernels.gpu.cuda import CardsError
+from runner.kernels.gpu.runtime import Runtime
+from tests.kernels.gpu.emulation import EmulatedRuntime
 
 
 def test_the_registry_covers_the_ops() -> None:
@@ -30,17 +33,36 @@ def test_loading_kernels_is_all_a_fresh_process_needs() -> None:
     assert result.stdout.strip() == "frozenset({'cpu'})"
 
 
-def test_cards_are_opened_for_the_use_that_devices_have_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+USE = CardUse(tf32=True, compare_plans=True, code_folder="/kept")
+ON_CARDS = local_cluster(1, cards=Cards((0,), (), USE)).devices
+
+
+def test_cards_are_opened_once_and_only_for_devices_on_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
 
-    def open_cards(*told: Any, **more: Any) -> None:
+    def opening(*told: Any, **more: Any) -> Runtime:
         opened.append((told, more))
-        raise CardsError("there is none")
+        return EmulatedRuntime(tmp_path)
 
-    monkeypatch.setattr(kernel_table, "open_cards", open_cards)
-    cluster = local_cluster(
-        1, servers=1, cards=Cards((0,), (), CardUse(tf32=True, compare_plans=True, code_folder="/kept"))
-    )
-    with pytest.raises(ResourceError, match="there is none"):
-        kernels_for(cluster.devices)
+    monkeypatch.setattr(kernel_table, "open_cards", opening)
+    load_card_kernels.cache_clear()
+    try:
+        assert kernels_for(local_cluster(1).devices) is load_kernels()
+        assert opened == []
+        found = kernels_for(ON_CARDS)
+        assert kernels_for(ON_CARDS) is found
+    finally:
+        load_card_kernels.cache_clear()
     assert opened == [((True,), {"compare_plans": True, "code_folder": "/kept"})]
+    assert found.device_types("conv2d") == {"cpu", "gpu"}
+    assert load_kernels().device_types("conv2d") == {"cpu"}
+
+
+def test_what_keeps_cards_from_being_opened_is_what_the_user_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opening(*told: Any, **more: Any) -> Runtime:
+        raise CardsError("CUDA finds none; look at CUDA_VISIBLE_DEVICES")
+
+    monkeypatch.setattr(kernel_table, "open_cards", opening)
+    load_card_kernels.cache_clear()
+    with pytest.raises(ResourceError, match=r"^CUDA finds none; look at CUDA_VISIBLE_DEVICES$"):
+        kernels_for(ON_CARDS)

@@ -41,15 +41,15 @@ class Labelled:
 
 
 def drawn(count: int = 4096, test: int = 1024, side: int = 16) -> Labelled:
-    """Digits of a seven-segment display, anywhere in the image, under noise; always the same."""
+    """Digits of a seven-segment display, each moved by up to three pixels, under noise; always the same."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 10, count + test)
     images = random.normal(0.0, 0.4, (count + test, 1, side, side)).astype(np.float32)
     for image, label in zip(images, labels, strict=True):
-        top, left = random.integers(0, side - 9), random.integers(0, side - 5)
+        top, left = random.integers(0, 4, 2)
         for segment in _SEGMENTS[label]:
             rows, columns = _PLACES[segment]
-            image[0, top : top + 9, left : left + 5][rows, columns] += 1.0
+            image[0, top : top + 9, left : left + 5][rows, columns] += 2.0
     return Labelled(images[:count], labels[:count], images[count:], labels[count:])
 
 
