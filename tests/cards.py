@@ -19,9 +19,11 @@ NO_DRIVER = Found(
 )
 
 
-def card(number: int = 0, capability: int = 90, memory_bytes: int = CARD_BYTES) -> CardFacts:
+def card(
+    number: int = 0, capability: int = 90, memory_bytes: int = CARD_BYTES, free_bytes: int | None = None
+) -> CardFacts:
     """A card that can be used."""
-    return CardFacts(number, "Big Card", capability, memory_bytes)
+    return CardFacts(number, "Big Card", capability, memory_bytes, free_bytes)
 
 
 def machine(*cards: CardFacts, obstacle: str = "") -> Found:
