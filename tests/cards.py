@@ -35,4 +35,4 @@ def machine(*cards: CardFacts, obstacle: str = "") -> Found:
 def card_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of a card, made for the emulated one, wherever a process would open its cards."""
     registry = registry_of(EmulatedRuntime(compiled_sources))
-    monkeypatch.setattr(kernel_table, "load_card_kernels", lambda use: registry)
+    monkeypatch.setattr(kernel_table, "load_card_kernels", lambda use, home: registry)

@@ -38,9 +38,8 @@ def test_cards_are_opened_for_the_use_that_devices_have_of_them(monkeypatch: pyt
         raise CardsError("there is none")
 
     monkeypatch.setattr(kernel_table, "open_cards", open_cards)
-    cluster = local_cluster(
-        1, servers=1, cards=Cards((0,), (), CardUse(tf32=True, compare_plans=True, code_folder="/kept"))
-    )
+    use = CardUse(tf32=True, compare_plans=True, code_folder="/kept")
+    cluster = local_cluster(1, servers=1, cards=Cards((2,), use=use))
     with pytest.raises(ResourceError, match="there is none"):
         kernels_for(cluster.devices)
-    assert opened == [((True,), {"compare_plans": True, "code_folder": "/kept"})]
+    assert opened == [((True,), {"compare_plans": True, "code_folder": "/kept", "home": 2})]
