@@ -22,8 +22,9 @@ CONTEXT_BYTES = 500 << 20
 class CardMemory:
     """Planned bytes of one card.
 
-    devices: the logical devices on it. processes: that these are in. variables: parameters and slots of the optimizer.
-    step: the largest arena of each device. moved: tensors that are fed, and that are sent.
+    devices: the logical devices on it. processes: that these are in, and the master where it plans there. variables:
+    parameters and slots of the optimizer. step: the largest arena of each device. moved: tensors that are fed, and
+    that are sent.
     """
 
     card: int
@@ -42,6 +43,7 @@ class CardMemory:
 def planned_card_memory(experiment: Experiment, planned: ProgramPlans) -> list[CardMemory]:
     """What a run is planned to take of every card that it uses, by the card's number."""
     found: dict[int, CardMemory] = {}
+    workers = experiment.program.one_process is None
     for device in experiment.cluster.devices:
         if device.card is None:
             continue
@@ -55,11 +57,15 @@ def planned_card_memory(experiment: Experiment, planned: ProgramPlans) -> list[C
         found[device.card] = replace(
             before,
             devices=devices,
-            processes=1 if experiment.program.one_process is not None else len(set(map(peer_of, devices))),
+            processes=len(set(map(peer_of, devices))) if workers else 1,
             variables=before.variables + sum(variables.values()),
             step=before.step + max((plan.arena_bytes for plan in plans), default=0),
             moved=before.moved + fed + received + sum(plan.sent_bytes for plan in plans),
         )
+    if workers and found:
+        # The master plans for all on the card of the first of them.
+        home = next(iter(found))
+        found[home] = replace(found[home], processes=found[home].processes + 1)
     return [found[card] for card in sorted(found)]
 
 

@@ -41,7 +41,7 @@ def test_devices_on_a_card_add_up_and_leave_the_host_its_own() -> None:
 def test_every_process_has_a_context_on_its_card() -> None:
     experiment = placed(machine(card()), *STRATEGIES["servers"], "cluster.one_process=false")
     (found,) = planned_card_memory(experiment, plans_of(experiment))
-    assert found.processes == 2
+    assert found.processes == 3, "two workers, and the master, which plans"
     memory = {each.process: each for each in planned_memory(experiment, plans_of(experiment))}
     assert memory["worker-0"].variables == 0
     assert memory["ps-0"].variables > 0
