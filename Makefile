@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 ARGS ?=
 # What runs on a card takes the environment that is there, so that it runs where nothing can be fetched.
 CARD_PYTHON = $(firstword $(wildcard $(BIN)/python) $(PYTHON))
+# Sources are compiled while others run. The plugins of that environment are left alone: their warnings are errors here.
+CARD_PROCESSES = $(if $(shell $(CARD_PYTHON) -c 'import xdist' 2>/dev/null && echo yes),-p xdist.plugin -n 4)
 CASE = $(firstword $(ARGS))
 MEASURED = $(strip $(if $(filter collectives%,$(CASE)),COLLECTIVES,$(if $(filter overlap%,$(CASE)),OVERLAP,\
 	$(if $(filter backup,$(CASE)),BACKUP,$(if $(filter tracking,$(CASE)),TRACKING,RESULTS)))))
@@ -36,7 +38,8 @@ bench-peers: $(VENV)/.installed-dev  ## install the frameworks to compare with (
 	$(BIN)/python -m benchmarks peers $(ARGS)
 
 gpu:  ## test kernels, strategies and training on a card (ARGS="..." goes to pytest)
-	$(CARD_PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir tests/gpu tests/gpu --on=card $(ARGS)
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(CARD_PYTHON) -m pytest $(CARD_PROCESSES) -c tests/gpu/pytest.ini --rootdir . \
+		--confcutdir tests/gpu tests/gpu --on=card $(ARGS)
 
 gpu-bench:  ## measure training steps on a card against PyTorch, into benchmarks/results/, in 9 minutes
 	$(CARD_PYTHON) -m benchmarks gpu $(ARGS)

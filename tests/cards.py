@@ -19,9 +19,11 @@ NO_DRIVER = Found(
 )
 
 
-def card(number: int = 0, capability: int = 90, memory_bytes: int = CARD_BYTES) -> CardFacts:
+def card(
+    number: int = 0, capability: int = 90, memory_bytes: int = CARD_BYTES, free_bytes: int | None = None
+) -> CardFacts:
     """A card that can be used."""
-    return CardFacts(number, "Big Card", capability, memory_bytes)
+    return CardFacts(number, "Big Card", capability, memory_bytes, free_bytes)
 
 
 def machine(*cards: CardFacts, obstacle: str = "") -> Found:
@@ -33,4 +35,4 @@ def machine(*cards: CardFacts, obstacle: str = "") -> Found:
 def card_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of a card, made for the emulated one, wherever a process would open its cards."""
     registry = registry_of(EmulatedRuntime(compiled_sources))
-    monkeypatch.setattr(kernel_table, "load_card_kernels", lambda use: registry)
+    monkeypatch.setattr(kernel_table, "load_card_kernels", lambda use, home: registry)

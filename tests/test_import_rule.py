@@ -81,8 +81,8 @@ MAY_IMPORT = {
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "cache_folder config config.configuration records strategies data checkpoint tracking tracing plugin"
-    " engine errors files signals cleanup processor memory redaction sweep.place"
-    " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
+    " engine errors files signals cleanup processor memory redaction sweep.place kernels.gpu.discovery"
+    " kernels.gpu.driver kernels.registry",
     # Commands.
     "sweep": "config config.configuration config.hydra_app sweep.launcher sweep.place console records tracking files"
     " errors redaction text_table",

@@ -87,7 +87,8 @@ def _cards() -> Iterator[Finding]:
     yield Finding("gpu", f"{len(found.cards)} card(s), {verdict}")
     yield Finding("gpu driver", str(found.driver) if found.driver.cuda else "none")
     for card in found.cards:
-        yield Finding(f"gpu {card.number}", str(card))
+        free = "" if card.free_bytes is None else f", {card.free_bytes / _GIB:.1f} GiB free"
+        yield Finding(f"gpu {card.number}", f"{card}{free}")
     for library in found.libraries:
         yield Finding(f"gpu {library.name}", str(library))
 

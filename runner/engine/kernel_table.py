@@ -32,16 +32,18 @@ def kernels_for(devices: Iterable[Device]) -> Registry:
 
     Raises ResourceError saying what is missing where there is no card, or no library for it.
     """
-    uses = [device.use for device in devices if device.card is not None]
-    return load_card_kernels(uses[0]) if uses else load_kernels()
+    for device in devices:
+        if device.card is not None:
+            return load_card_kernels(device.use, device.card)
+    return load_kernels()
 
 
 @cache
-def load_card_kernels(use: CardUse) -> Registry:
-    """The kernels of the host and of the cards of this process."""
+def load_card_kernels(use: CardUse, home: int) -> Registry:
+    """The kernels of the host and of the cards of this process. home: the card that plans are made on."""
     registry = load_kernels().copy()
     try:
-        runtime = open_cards(use.tf32, compare_plans=use.compare_plans, code_folder=use.code_folder)
+        runtime = open_cards(use.tf32, compare_plans=use.compare_plans, code_folder=use.code_folder, home=home)
     except CardsError as error:
         raise ResourceError(str(error)) from error
     register_cards(registry, runtime)

@@ -157,7 +157,7 @@ class Worker:
             if peer != self._endpoint.name:
                 self._endpoint.connect(peer, sibling_address(self._address, peer))
         if (card := setup.cards.get(self._endpoint.name)) is not None:
-            self._registry = load_card_kernels(setup.use)
+            self._registry = load_card_kernels(setup.use, card)
             self._take(self._registry.platforms["gpu"](card))
         self._check_finite = setup.check_finite
         if setup.source is not None:

@@ -22,8 +22,9 @@ CONTEXT_BYTES = 500 << 20
 class CardMemory:
     """Planned bytes of one card.
 
-    devices: the logical devices on it. processes: that these are in. variables: parameters and slots of the optimizer.
-    step: the largest arena of each device. moved: tensors that are fed, and that are sent.
+    devices: the logical devices on it. processes: that these are in, and the master where it plans there. variables:
+    parameters and slots of the optimizer. step: the largest arena of each device. moved: tensors that are fed, and
+    that are sent.
     """
 
     card: int
@@ -42,6 +43,7 @@ class CardMemory:
 def planned_card_memory(experiment: Experiment, planned: ProgramPlans) -> list[CardMemory]:
     """What a run is planned to take of every card that it uses, by the card's number."""
     found: dict[int, CardMemory] = {}
+    workers = experiment.program.one_process is None
     for device in experiment.cluster.devices:
         if device.card is None:
             continue
@@ -55,21 +57,25 @@ def planned_card_memory(experiment: Experiment, planned: ProgramPlans) -> list[C
         found[device.card] = replace(
             before,
             devices=devices,
-            processes=1 if experiment.program.one_process is not None else len(set(map(peer_of, devices))),
+            processes=len(set(map(peer_of, devices))) if workers else 1,
             variables=before.variables + sum(variables.values()),
             step=before.step + max((plan.arena_bytes for plan in plans), default=0),
             moved=before.moved + fed + received + sum(plan.sent_bytes for plan in plans),
         )
+    if workers and found:
+        # The master plans for all on the card of the first of them.
+        home = next(iter(found))
+        found[home] = replace(found[home], processes=found[home].processes + 1)
     return [found[card] for card in sorted(found)]
 
 
 def require_card_memory(experiment: Experiment, cards: Sequence[CardFacts]) -> None:
-    """Raise ResourceError for a run that its cards cannot hold, whatever else is on them.
+    """Raise ResourceError for a run that its cards cannot hold beside what is on them.
 
     cards: those of this machine. Only where it may come near is anything planned, for plans take time.
     """
     used = {device.card for device in experiment.cluster.devices}
-    sizes = [card.memory_bytes for card in cards if card.number in used]
+    sizes = [card.available_bytes for card in cards if card.number in used]
     contexts = len(experiment.cluster.devices) * CONTEXT_BYTES
     if sizes and most_bytes(experiment) + contexts > min(sizes) // 2:
         kernels = kernels_for(experiment.cluster.devices)
@@ -78,21 +84,32 @@ def require_card_memory(experiment: Experiment, cards: Sequence[CardFacts]) -> N
 
 
 def require_card_fit(memory: Sequence[CardMemory], cards: Sequence[CardFacts]) -> None:
-    """Raise ResourceError, with the numbers, for the first card that would have to hold more than it has."""
+    """Raise ResourceError, with the numbers, for the first card that would have to hold more than it has free."""
     there = {card.number: card for card in cards}
     for each in memory:
         card = there[each.card]
-        if each.total > card.memory_bytes:
+        if each.total > card.available_bytes:
             raise ResourceError(
                 f"the run needs {gib(each.total)} of card {each.card} ({card.name}), which has "
-                f"{gib(card.memory_bytes)}: {len(each.devices)} device(s) in {each.processes} process(es), "
+                f"{room_text(card)}: {len(each.devices)} device(s) in {each.processes} process(es), "
                 f"{gib(each.step)} in a step, {gib(each.variables)} of variables, {gib(each.moved)} fed and sent. Use "
                 "a smaller train.batch_size or train.eval_batch_size, more train.microbatches (parallelism=single), "
-                "fewer workers on the card (cluster.cards), precision=bfloat16, or cluster.device=cpu"
+                "fewer workers on the card (cluster.cards), precision=bfloat16, or cluster.device=cpu; `nvidia-smi` "
+                "lists who else has memory there"
             )
 
 
 def card_fit_text(memory: CardMemory, card: CardFacts) -> str:
     """One line: what is needed of a card beside what it has."""
-    verdict = "" if memory.total <= card.memory_bytes else ", it cannot fit"
-    return f"memory needed {gib(memory.total)} of card {card.number} ({card}){verdict}"
+    verdict = "" if memory.total <= card.available_bytes else ", it cannot fit"
+    free = "" if card.free_bytes is None else f", {gib(card.free_bytes)} free"
+    return f"memory needed {gib(memory.total)} of card {card.number} ({card}{free}){verdict}"
+
+
+def room_text(card: CardFacts) -> str:
+    """What a card has, and what is free of it where that is known."""
+    return (
+        gib(card.memory_bytes)
+        if card.free_bytes is None
+        else f"{gib(card.free_bytes)} free of {gib(card.memory_bytes)}"
+    )

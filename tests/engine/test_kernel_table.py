@@ -34,7 +34,7 @@ def test_loading_kernels_is_all_a_fresh_process_needs() -> None:
 
 
 USE = CardUse(tf32=True, compare_plans=True, code_folder="/kept")
-ON_CARDS = local_cluster(1, cards=Cards((0,), (), USE)).devices
+ON_CARDS = local_cluster(1, cards=Cards((2,), use=USE)).devices
 
 
 def test_cards_are_opened_once_and_only_for_devices_on_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_cards_are_opened_once_and_only_for_devices_on_them(tmp_path: Path, monk
         assert kernels_for(ON_CARDS) is found
     finally:
         load_card_kernels.cache_clear()
-    assert opened == [((True,), {"compare_plans": True, "code_folder": "/kept"})]
+    assert opened == [((True,), {"compare_plans": True, "code_folder": "/kept", "home": 2})]
     assert found.device_types("conv2d") == {"cpu", "gpu"}
     assert load_kernels().device_types("conv2d") == {"cpu"}
 

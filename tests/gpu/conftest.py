@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
+from runner.cache_folder import card_code_folder
 from runner.kernels.gpu.cuda import CardsError, open_cards
 from runner.kernels.gpu.runtime import Runtime
 from tests.gpu.cards import Card
@@ -31,9 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "card_only: needs libraries, memory or speed that only a real card has")
     if config.getoption("--on", SMALL) == CARD:
         try:
-            open_cards(False)
+            found = open_cards(False)
         except CardsError as error:
             pytest.exit(f"make gpu needs a card: {error}", returncode=4)
+        # Here, where warnings of modules that are not ours are no errors yet.
+        for name in ("cublas", "cudnn"):
+            found.library(name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -65,7 +69,7 @@ def _compiled(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def _cards() -> Callable[[bool], Runtime]:
     """The real card, opened once for each kind of product."""
-    return cache(open_cards)
+    return cache(partial(open_cards, code_folder=str(card_code_folder())))
 
 
 @pytest.fixture

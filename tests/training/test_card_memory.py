@@ -41,7 +41,7 @@ def test_devices_on_a_card_add_up_and_leave_the_host_its_own() -> None:
 def test_every_process_has_a_context_on_its_card() -> None:
     experiment = placed(machine(card()), *STRATEGIES["servers"], "cluster.one_process=false")
     (found,) = planned_card_memory(experiment, plans_of(experiment))
-    assert found.processes == 2
+    assert found.processes == 3, "two workers, and the master, which plans"
     memory = {each.process: each for each in planned_memory(experiment, plans_of(experiment))}
     assert memory["worker-0"].variables == 0
     assert memory["ps-0"].variables > 0
@@ -71,6 +71,19 @@ def test_what_does_not_fit_is_refused_with_numbers() -> None:
     )
 
 
+def test_what_others_have_of_a_card_is_not_there_for_a_run() -> None:
+    memory = CardMemory(0, ("/job:worker/task:0/device:gpu:0",), variables=GIB)
+    needed = GIB + CONTEXT_BYTES
+    enough, little = card(free_bytes=needed), card(free_bytes=needed - 1)
+    require_card_fit([memory], [enough])
+    assert card_fit_text(memory, enough).endswith("80.0 GiB, 1.49 GiB free)")
+    assert card_fit_text(memory, little).endswith("80.0 GiB, 1.49 GiB free), it cannot fit")
+    with pytest.raises(
+        ResourceError, match=r"needs 1\.49 GiB of card 0 \(Big Card\), which has 1\.49 GiB free of 80\.00"
+    ):
+        require_card_fit([memory], [little])
+
+
 @pytest.mark.usefixtures("card_kernels")
 def test_a_run_that_a_card_cannot_hold_is_refused_and_a_small_one_is_not_planned(
     monkeypatch: pytest.MonkeyPatch,
@@ -78,6 +91,9 @@ def test_a_run_that_a_card_cannot_hold_is_refused_and_a_small_one_is_not_planned
     here = machine(card(0, memory_bytes=CONTEXT_BYTES))
     with pytest.raises(ResourceError, match=r"the run needs 0\.49 GiB of card 0 \(Big Card\), which has 0\.49 GiB"):
         require_card_memory(placed(here, "parallelism=single"), here.cards)
+    taken = machine(card(0, free_bytes=CONTEXT_BYTES))
+    with pytest.raises(ResourceError, match=r"which has 0\.49 GiB free of 80\.00 GiB"):
+        require_card_memory(placed(taken, "parallelism=single"), taken.cards)
     monkeypatch.setattr(card_memory, "planned_card_memory", lambda *_: pytest.fail("it takes time"))
     require_card_memory(placed(machine(card()), "parallelism=single"), machine(card()).cards)
     require_card_memory(placed(NO_DRIVER, "parallelism=single"), here.cards)

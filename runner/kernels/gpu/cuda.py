@@ -30,12 +30,12 @@ class CardsError(RuntimeError):
     """There is no card, or a library for it is missing; the text says what to do."""
 
 
-def open_cards(tf32: bool, *, compare_plans: bool = False, code_folder: str = "") -> Runtime:
+def open_cards(tf32: bool, *, compare_plans: bool = False, code_folder: str = "", home: int = 0) -> Runtime:
     """The cards of this process. tf32: whether float32 products may round factors. Raises CardsError without any.
 
     compare_plans: whether the plans of each convolution are timed and the fastest is taken, which takes a while and
     may be another in every run, rather than that which cuDNN puts first. code_folder: where machine code of our sources
-    is kept from run to run, "" for nowhere.
+    is kept from run to run, "" for nowhere. home: the card that a thread uses which has not said which.
     """
     try:
         import cupy
@@ -54,7 +54,7 @@ def open_cards(tf32: bool, *, compare_plans: bool = False, code_folder: str = ""
     if count == 0:
         raise CardsError("a GPU was asked for, but CUDA finds none; look at CUDA_VISIBLE_DEVICES and `runner doctor`")
     code = KeptCode(Path(code_folder) if code_folder else None)
-    return CudaRuntime(cupy, count, code, tf32=tf32, compare_plans=compare_plans)
+    return CudaRuntime(cupy, count, code, tf32=tf32, compare_plans=compare_plans, home=home)
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,13 @@ class CudaGraph:
 class CudaRuntime:
     """See :class:`~runner.kernels.gpu.runtime.Runtime`.
 
-    cupy: the module. count: cards of this process. code: compiles sources.
+    cupy: the module. count: cards of this process. code: compiles sources. tf32, compare_plans, home: see
+    :func:`open_cards`.
     """
 
-    def __init__(self, cupy: Any, count: int, code: KeptCode, *, tf32: bool, compare_plans: bool = False) -> None:
+    def __init__(
+        self, cupy: Any, count: int, code: KeptCode, *, tf32: bool, compare_plans: bool = False, home: int = 0
+    ) -> None:
         self._cupy = cupy
         self._cuda = cupy.cuda.runtime
         self._count = count
@@ -114,6 +117,8 @@ class CudaRuntime:
         self._code = code
         self._codes: dict[str, bytes] = {}
         self._modules: dict[tuple[int, str], Any] = {}
+        self._home = home
+        self._thread = threading.local()
         self._used: set[int] = set()
         self._lock = threading.Lock()
         # Libraries have streams of their own behind a handle, which a capture takes in until it ends.
@@ -130,6 +135,16 @@ class CudaRuntime:
                     self._reach(other, card)
                 self._used.add(card)
         self._cuda.setDevice(card)
+        self._thread.has_chosen = True
+
+    def _current(self) -> int:
+        """The card that this thread uses.
+
+        Who plans for others has chosen none; CUDA would take the first there is, and memory of it, whosever it is.
+        """
+        if not hasattr(self._thread, "has_chosen"):
+            self.use(self._home)
+        return int(self._cuda.getDevice())
 
     def _reach(self, card: int, other: int) -> None:
         """Let a card copy from and to the memory of another directly."""
@@ -140,7 +155,7 @@ class CudaRuntime:
 
     def function(self, source: str, name: str) -> CudaFunction:
         """A kernel for the card that the thread uses; the first time a source is asked for it is compiled."""
-        key = self._cuda.getDevice(), source
+        key = self._current(), source
         with self._lock:
             if source not in self._codes:
                 self._codes[source] = self._code.compiled(source, self.capability)
@@ -241,9 +256,9 @@ class CudaRuntime:
     @cached_property
     def _cublas(self) -> cublas.CublasLibrary | None:
         cuda = self._cuda.runtimeGetVersion() // 1000
-        return cublas.open_library(self._cuda.getDevice, cuda, tf32=self._tf32, lock=self._handles)
+        return cublas.open_library(self._current, cuda, tf32=self._tf32, lock=self._handles)
 
     @cached_property
     def _cudnn(self) -> cudnn.CudnnLibrary | None:
         bench = self if self._compare_plans else None
-        return cudnn.open_library(self._cuda.getDevice, tf32=self._tf32, bench=bench, lock=self._handles)
+        return cudnn.open_library(self._current, tf32=self._tf32, bench=bench, lock=self._handles)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from runner.kernels.gpu import nvml
 
 LIBRARY = "libcuda.so.1"
 _MODULE_VERSION = Path("/sys/module/nvidia/version")
@@ -17,12 +20,22 @@ _NO_DEVICE = 100
 
 @dataclass(frozen=True)
 class CardFacts:
-    """A card. number: of those that CUDA_VISIBLE_DEVICES leaves. capability: compute capability, 90 for 9.0."""
+    """A card.
+
+    number: of those that CUDA_VISIBLE_DEVICES leaves. capability: compute capability, 90 for 9.0. free_bytes: what
+    nobody had of its memory when that was asked, None where nobody tells.
+    """
 
     number: int
     name: str
     capability: int
     memory_bytes: int
+    free_bytes: int | None = None
+
+    @property
+    def available_bytes(self) -> int:
+        """What is free, or all of it where nobody tells."""
+        return self.memory_bytes if self.free_bytes is None else self.free_bytes
 
     def __str__(self) -> str:
         major, minor = divmod(self.capability, 10)
@@ -43,8 +56,13 @@ class DriverFacts:
         return f"{self.release or 'of unknown version'} for CUDA up to {self.cuda // 1000}.{self.cuda % 1000 // 10}"
 
 
-def ask_driver(library: str = LIBRARY, module_version: Path = _MODULE_VERSION) -> DriverFacts:
-    """What the driver of this machine says; no context is made, so nothing is taken of any card."""
+def ask_driver(
+    library: str = LIBRARY, module_version: Path = _MODULE_VERSION, management: str = nvml.LIBRARY
+) -> DriverFacts:
+    """What the driver of this machine says; no context is made, so nothing is taken of any card.
+
+    library, module_version, management: where the driver, its version and what knows of free memory are, for tests.
+    """
     release = module_version.read_text(encoding="ascii").strip() if module_version.is_file() else ""
     try:
         driver = ctypes.CDLL(library)
@@ -53,10 +71,16 @@ def ask_driver(library: str = LIBRARY, module_version: Path = _MODULE_VERSION) -
     try:
         _call(driver, "cuInit", ctypes.c_uint(0))
         cuda = _int(driver, "cuDriverGetVersion")
-        cards = tuple(_card(driver, number) for number in range(_int(driver, "cuDeviceGetCount")))
+        numbers = range(_int(driver, "cuDeviceGetCount"))
+        cards = tuple(_card(driver, number) for number in numbers)
+        if cards:
+            # Sessions that ended are cycles, which have their memory until they are collected.
+            gc.collect()
+        free = nvml.free_bytes([_uuid(driver, number) for number in numbers], management)
     except _Refusal as refusal:
         return DriverFacts(release, fault=str(refusal))
-    return DriverFacts(release, cuda, cards, "" if cards else "the driver sees no card")
+    known = (replace(card, free_bytes=each) for card, each in zip(cards, free, strict=True))
+    return DriverFacts(release, cuda, tuple(known), "" if cards else "the driver sees no card")
 
 
 class _Refusal(Exception):
@@ -71,6 +95,15 @@ def _card(driver: ctypes.CDLL, number: int) -> CardFacts:
     _call(driver, "cuDeviceTotalMem_v2", ctypes.byref(memory), device)
     major, minor = (_int(driver, "cuDeviceGetAttribute", ctypes.c_int(which), device) for which in (_MAJOR, _MINOR))
     return CardFacts(number, name.value.decode(errors="replace"), 10 * major + minor, memory.value)
+
+
+def _uuid(driver: ctypes.CDLL, number: int) -> bytes:
+    """The 16 bytes of a CUuuid."""
+    device, found = ctypes.c_int(_int(driver, "cuDeviceGet", ctypes.c_int(number))), (ctypes.c_ubyte * 16)()
+    # The first knows parts of a divided card; drivers for CUDA 11.3 and older have the second only.
+    name = "cuDeviceGetUuid_v2" if hasattr(driver, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+    _call(driver, name, ctypes.byref(found), device)
+    return bytes(found)
 
 
 def _int(driver: ctypes.CDLL, function: str, *arguments: Any) -> int:

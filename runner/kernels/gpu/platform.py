@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,7 @@ class CardPlatform:
         """Memory of the card; raises MemoryError saying what it has."""
         self.enter()
         try:
-            found = self._runtime.allocate(nbytes)
+            found = self._allocated(nbytes)
         except MemoryError as error:
             free, total = self._runtime.free_bytes()
             raise MemoryError(
@@ -61,6 +62,14 @@ class CardPlatform:
             ) from None
         self.allocated_bytes += nbytes
         return found
+
+    def _allocated(self, nbytes: int) -> DeviceMemory:
+        try:
+            return self._runtime.allocate(nbytes)
+        except MemoryError:
+            # Sessions that ended are cycles, which have their memory until they are collected.
+            gc.collect()
+        return self._runtime.allocate(nbytes)
 
     def writer(self, target: Operand) -> Writer:
         """Through pinned memory and a stream of its own, so that the copy of the next value hides behind a step."""

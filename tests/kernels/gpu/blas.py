@@ -60,6 +60,7 @@ class NumpyCublas:
 
     def gemm(self, handle: int, *told: int) -> int:
         assert handle in self.handles
+        assert all(type(each) is int for each in told), f"ctypes takes no other numbers: {told}"
         assert self._stream is not None
         assert self._workspace is not None, "a stream that was set has no workspace of the caller's yet"
         workspace = self._workspace

@@ -106,6 +106,7 @@ class FakeModule:
 
     def get_function(self, name: str) -> Any:
         def call(grid: Any, block: Any, arguments: Any, *, stream: FakeStream) -> None:
+            assert (type(grid), type(block)) == (tuple, tuple), "CuPy takes no other sequences"
             self.cupy.log.append(("launch", name, grid, block, arguments, stream.ptr))
 
         return call

@@ -67,6 +67,27 @@ def test_cards_that_are_used_reach_each_other_if_they_can() -> None:
     assert sorted(cupy.log) == [("reach", 0, 1), ("reach", 1, 0), ("reach", 1, 2), ("reach", 2, 1)]
 
 
+def test_who_has_chosen_no_card_uses_the_one_that_the_run_is_on(
+    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the master does, which plans for its workers and must not take memory of a card that is not theirs."""
+    monkeypatch.setattr(nvrtc, "compiled", lambda *_: b"code")
+    CudaRuntime(cupy, 2, KeptCode(None), tf32=False, home=1).function(SOURCE, "nothing")
+    assert cupy.log == [("load", 1, b"code")]
+
+
+def test_a_library_plans_for_the_card_that_the_run_is_on(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    for library in (cuda.cudnn, cuda.cublas):
+        monkeypatch.setattr(library, "open_library", lambda card, *_, **__: asked.append(card))
+    runtime = CudaRuntime(cupy, 2, KeptCode(None), tf32=False, home=1)
+    runtime.library("cudnn"), runtime.library("cublas")
+    with ThreadPoolExecutor(1) as fresh:
+        assert [fresh.submit(card).result() for card in asked] == [1, 1]
+    runtime.use(0)
+    assert [card() for card in asked] == [0, 0]
+
+
 def test_a_source_is_compiled_once_and_loaded_once_on_each_card(
     runtime: CudaRuntime, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import subprocess
+import weakref
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from runner.kernels.gpu.driver import CardFacts, DriverFacts, ask_driver
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 
 DRIVER = r"""
+#include <stdio.h>
 #include <string.h>
 int cuInit(unsigned flags) { return flags ? 1 : INIT; }
 int cuDriverGetVersion(int *version) { *version = 13010; return 0; }
@@ -23,16 +26,28 @@ int cuDeviceGetName(char *name, int length, int device) {
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)(device - 39) << 33; return 0; }
 int cuDeviceGetAttribute(int *value, int which, int device) {
     *value = which == 75 ? 9 : which == 76 ? device - 40 : -1; return MEMORY; }
+int UUID(unsigned char *uuid, int device) {
+    for (int k = 0; k < 16; ++k) uuid[k] = 16 * (device - 40) + k; return 0; }
+
+int nvmlInit_v2(void) { return MANAGED; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+    *device = (void *)(strcmp(uuid, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f") ? 2l : 1l);
+    return *device == (void *)2l && strcmp(uuid, "MIG-10111213-1415-1617-1819-1a1b1c1d1e1f"); }
+int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *memory) {
+    memory[0] = 100; memory[1] = 70 + (long)device; memory[2] = 30; return UNKNOWN; }
 """
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
 
 
-def driver(folder: Path, init: int = 0, cards: int = 2, memory: int = 0) -> str:
-    """A library of the driver's functions. init, memory: what two of them answer."""
+def driver(folder: Path, **settings: int) -> str:
+    """A library of the functions of the driver and of what manages it. settings: what some of them answer."""
     assert COMPILER is not None
     (folder / "driver.c").write_text(DRIVER)
-    defined = [f"-DINIT={init}", f"-DCARDS={cards}", f"-DMEMORY={memory}"]
+    answers: dict[str, int | str] = {"init": 0, "cards": 2, "memory": 0, "managed": 0, "unknown": 0} | settings
+    answers["uuid"] = "cuDeviceGetUuid" if settings.get("uuid") else "cuDeviceGetUuid_v2"
+    defined = [f"-D{name.upper()}={value}" for name, value in answers.items()]
     command = [COMPILER, "-shared", "-fPIC", *defined, "-o", str(folder / "driver.so"), str(folder / "driver.c")]
     subprocess.run(command, check=True, capture_output=True)
     return str(folder / "driver.so")
@@ -40,12 +55,43 @@ def driver(folder: Path, init: int = 0, cards: int = 2, memory: int = 0) -> str:
 
 def test_cards_have_number_name_capability_and_memory(tmp_path: Path) -> None:
     (tmp_path / "version").write_text("580.65.06\n")
-    found = ask_driver(driver(tmp_path), tmp_path / "version")
+    found = ask_driver(driver(tmp_path), tmp_path / "version", "absent.so")
     assert found == DriverFacts(
         "580.65.06", 13010, (CardFacts(0, "First", 90, 1 << 33), CardFacts(1, "Second", 91, 2 << 33))
     )
     assert str(found) == "580.65.06 for CUDA up to 13.1"
     assert str(found.cards[1]) == "Second, compute capability 9.1, 16.0 GiB"
+
+
+@pytest.mark.parametrize(
+    ("settings", "free"),
+    [({}, [71, 72]), ({"uuid": 1}, [71, 72]), ({"managed": 9}, [None, None]), ({"unknown": 3}, [None, None])],
+)
+def test_what_is_free_is_asked_by_the_names_that_cards_and_parts_of_them_have(
+    settings: dict[str, int], free: list[int | None], tmp_path: Path
+) -> None:
+    library = driver(tmp_path, **settings)
+    cards = ask_driver(library, tmp_path / "absent", library).cards
+    assert [card.free_bytes for card in cards] == free
+    assert [card.available_bytes for card in cards] == [
+        each or card.memory_bytes for each, card in zip(free, cards, strict=True)
+    ]
+
+
+def test_what_sessions_that_ended_have_of_cards_is_free_when_that_is_asked(tmp_path: Path) -> None:
+    class Session:
+        def __init__(self) -> None:
+            self.itself = self
+
+    library = driver(tmp_path)
+    gc.disable()
+    try:
+        ended = weakref.ref(Session())
+        assert ended() is not None
+        ask_driver(library, tmp_path / "absent", library)
+        assert ended() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from runner.engine.tensor import TensorSpec
 from runner.kernels.gpu.calls import StreamCall, failures, launch
 from runner.kernels.gpu.platform import CardPlatform
-from runner.kernels.gpu.runtime import Runtime
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime
 from runner.kernels.platform import Bytes, PartError, Work
 from runner.kernels.registry import Operand, address_of, plain
 from tests.kernels.gpu.emulation import EmulatedRuntime
@@ -222,6 +224,26 @@ def test_what_does_not_fit_is_said_with_numbers(runtime: EmulatedRuntime) -> Non
     with pytest.raises(MemoryError, match=r"card 0 \(emulated card\) has 400 of 1,000 bytes free: 600 bytes"):
         platform.allocate(600)
     assert platform.allocated_bytes == 600
+
+
+def test_memory_that_a_session_which_ended_still_has_is_given_to_the_next(runtime: EmulatedRuntime) -> None:
+    class Session:
+        def __init__(self) -> None:
+            self.itself = self
+
+    class FullRuntime(EmulatedRuntime):
+        def allocate(self, nbytes: int) -> DeviceMemory:
+            if nbytes and ended() is not None:
+                raise MemoryError
+            return super().allocate(nbytes)
+
+    gc.disable()
+    try:
+        ended = weakref.ref(Session())
+        platform = CardPlatform(FullRuntime(runtime.folder), 0)
+        assert platform.allocate(600).nbytes == platform.allocated_bytes == 600
+    finally:
+        gc.enable()
 
 
 def test_memory_of_the_host_is_refused(platform: CardPlatform) -> None:

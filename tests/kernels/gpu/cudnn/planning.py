@@ -29,6 +29,8 @@ class ReferencePlan:
     def enqueue(self, stream: EmulatedStream, addresses: Mapping[Role, int], workspace: int) -> None:
         assert set(addresses) == set(self.convolution.shapes)
         assert workspace % 256 == 0, "cuDNN's workspaces are aligned"
+        told = (*addresses.values(), workspace)
+        assert all(type(each) is int for each in told), f"its front end takes other numbers for arrays: {told}"
         stream.put(lambda: self._compute(dict(addresses), workspace))
 
     def _compute(self, addresses: dict[Role, int], workspace: int) -> None:

@@ -1,0 +1,42 @@
+"""How much of a card's memory is free, from NVIDIA's management library: no context is made for it."""
+
+from __future__ import annotations
+
+import ctypes
+import uuid
+from collections.abc import Iterable
+
+LIBRARY = "libnvidia-ml.so.1"
+_PREFIXES = ("GPU", "MIG")
+"""Of names of cards, and of parts of one that was divided."""
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+def free_bytes(cards: Iterable[bytes], library: str = LIBRARY) -> list[int | None]:
+    """Free memory of each card; None where nobody tells. cards: the 16 bytes of their UUIDs, as the driver has them."""
+    wanted = list(cards)
+    try:
+        nvml = ctypes.CDLL(library)
+    except OSError:
+        return [None] * len(wanted)
+    if nvml.nvmlInit_v2():
+        return [None] * len(wanted)
+    try:
+        return [_free(nvml, uuid.UUID(bytes=card)) for card in wanted]
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _free(nvml: ctypes.CDLL, card: uuid.UUID) -> int | None:
+    device, memory = ctypes.c_void_p(), _Memory()
+    for prefix in _PREFIXES:
+        name = f"{prefix}-{card}".encode()
+        if not nvml.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(name), ctypes.byref(device)):
+            failed = nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+            return None if failed else int(memory.free)
+    return None
