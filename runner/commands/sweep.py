@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     sweep_dir = Path(options.directory).absolute()
     if options.verb == "job":
-        run_here(sweep_dir, options.number, options.cores, debug=options.debug)
+        run_here(sweep_dir, options.number, options.at_once, debug=options.debug)
         return 0
     if options.verb == "status":
         show_plan(Plan.read(sweep_dir), sweep_dir)
@@ -164,5 +164,5 @@ def _parser() -> argparse.ArgumentParser:
     job = verbs.add_parser("job", description="One job of a planned sweep (internal).")
     job.add_argument("directory", metavar="DIR", help="of the sweep")
     job.add_argument("number", type=int, help="of the job")
-    job.add_argument("--cores", type=int, required=True, help="its share of the machine")
+    job.add_argument("--at-once", type=int, required=True, metavar="N", help="jobs that share the machine")
     return parser
