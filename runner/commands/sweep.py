@@ -28,8 +28,9 @@ _DESCRIPTION = """\
 A sweep (runner -m KEY=V1,V2 ...) freezes the configuration of every job before the first one starts, so that editing
 YAML files meanwhile changes nothing. Its directory holds plan.json, N/frozen.yaml and the run of every job N, and the
 table as jobs.csv, jobs.md and, where seed=1,2,3 repeats every combination, seeds.csv with mean and spread (sample
-standard deviation) over the n seeds that finished. As a sweep ends, it brings to the tracking store what its jobs had
-no time to record; `runner sync DIR` tries that again."""
+standard deviation) over the n seeds that finished. Jobs that run at the same time share out
+the cores, and the cards if there are any. As a sweep ends, it brings to the tracking store what its jobs had no time to
+record; `runner sync DIR` tries that again."""
 
 _EXAMPLE = """\
 examples:
