@@ -72,9 +72,10 @@ MAY_IMPORT = {
     "plugin": "models optimizers strategies data engine kernels.registry errors",
     # The configuration is the dataclasses of the rooms it configures.
     "config": "errors files engine.device",
+    "config.card_share": "kernels.gpu.driver",
     "config.configuration": "config errors models optimizers strategies data tracking kernels.gpu.discovery",
     "config.earlier": "config config.configuration",
-    "config.devices": "config.schema errors engine.device kernels.gpu.discovery",
+    "config.devices": "config.card_share config.schema errors engine.device kernels.gpu.discovery",
     "config.hydra_app": "config config.configuration config.hydra_planning sweep.place sweep.launcher errors",
     "config.hydra_planning": "sweep.launcher errors redaction",
     "config.hydra_frozen": "config.hydra_command_line sweep.launcher",
@@ -86,6 +87,8 @@ MAY_IMPORT = {
     # Commands.
     "sweep": "config config.configuration config.hydra_app sweep.launcher sweep.place console records tracking files"
     " errors redaction text_table",
+    "sweep.card_places": "config config.devices engine.device sweep.locks",
+    "sweep.frozen_job": "sweep config config.configuration console cores records errors kernels.gpu.discovery",
     "sweep.place": "",
     "sweep.launcher": "errors",
     "commands": "training sweep config config.configuration config.hydra_app config.hydra_frozen"

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="runner eval",
         description="Score a trained network on the test split, and on the validation split if there is one, with one "
-        f"device whatever trained it. Images are normalised as in training. {DEVICE_HELP}.",
+        f"device whatever trained it. Images are normalised as in training.\n{DEVICE_HELP}.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -56,14 +56,14 @@ def train_frozen(work: Work, sweep_dir: Path) -> Summary:
     """Train a job of a planned sweep in this process, from where its run stands."""
     from runner.training import life
 
-    place = place_of(work.job, sweep_dir)
+    place = place_of(work.job, sweep_dir, work.cards)
     return life.run(work.config, work.directory, overrides=work.job.overrides, sweep=place, resume=work.resume)
 
 
-def run_here(sweep_dir: Path, number: int, cores: int, *, debug: bool = False) -> None:
-    """Run one job in this process; raises what :func:`run_frozen_job` raises."""
+def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False) -> None:
+    """Run one job in this process, one of so many; raises what :func:`run_frozen_job` raises."""
     job = planned_job(sweep_dir, number)
-    run_frozen_job(job, sweep_dir, cores, lambda work: train_frozen(work, sweep_dir), debug=debug)
+    run_frozen_job(job, sweep_dir, at_once, lambda work: train_frozen(work, sweep_dir), debug=debug)
 
 
 def planned_job(sweep_dir: Path, number: int) -> PlannedJob:
@@ -74,14 +74,14 @@ def planned_job(sweep_dir: Path, number: int) -> PlannedJob:
 def task(composed: Mapping[str, Any]) -> None:
     """What Hydra's launcher calls, in whatever process, for every job."""
     sweep_dir, number = Path(composed["sweep_dir"]), int(composed[JOB])
-    # Another machine, or another share of one, is only known where the job runs.
-    cores = max(1, usable_cores() // int(composed["jobs_at_once"]))
+    # What they share, and on which machine, is only known where the job runs.
+    at_once = int(composed["jobs_at_once"])
     if not composed["here"]:
-        apart = Apart(cores, list(composed["plugins"]), composed["joined"], composed["debug"])
+        apart = Apart(at_once, list(composed["plugins"]), composed["joined"], composed["debug"])
         _run_apart(sweep_dir, planned_job(sweep_dir, number), apart)
         return
     try:
-        run_here(sweep_dir, number, cores, debug=composed["debug"])
+        run_here(sweep_dir, number, at_once, debug=composed["debug"])
     except Interrupted as stop:
         # Meant for the whole sweep: Hydra does not take it for the failure of one job.
         raise KeyboardInterrupt from stop
@@ -130,11 +130,12 @@ def _came_to_an_end(directory: Path, before: int | None) -> bool:
 class Apart:
     """What a job in a process of its own is given.
 
-    cores: its share. plugins: those of the sweep, with the digests of their sources. joined: the launcher's processes
-    are the sweep's own: one that outlives it starts nothing more. debug: whether tracebacks are wanted, in its log.
+    at_once: jobs that share the machine, itself counted. plugins: those of the sweep, with the digests of their
+    sources. joined: the launcher's processes are the sweep's own: one that outlives it starts nothing more. debug:
+    whether tracebacks are wanted, in its log.
     """
 
-    cores: int
+    at_once: int
     plugins: Sequence[str]
     joined: bool
     debug: bool
@@ -147,7 +148,7 @@ def _run_apart(sweep_dir: Path, job: PlannedJob, apart: Apart) -> None:
         return
     print(job.label, file=sys.stderr, flush=True)
     runner = [sys.executable, "-m", "runner", *(f"{OPTION}={plugin}" for plugin in apart.plugins)]
-    command = [*runner, "sweep", "job", str(sweep_dir), str(job.number), "--cores", str(apart.cores)]
+    command = [*runner, "sweep", "job", str(sweep_dir), str(job.number), "--at-once", str(apart.at_once)]
     command += [DEBUG_OPTION] if apart.debug else []
     with (directory / JOB_LOG).open("a", encoding="utf-8") as log:
         # Whether Hydra is to show its errors, which here it always is, says nothing of what a user wants to see.

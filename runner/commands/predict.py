@@ -47,13 +47,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="runner predict",
         description="Say which classes a trained network sees in images: PNG, JPEG, or NumPy arrays (.npy) of one or "
-        f"several, with pixels as the dataset has them. {DEVICE_HELP}; such a file is ./cluster.device=cpu.",
+        f"several, with pixels as the dataset has them.\n{DEVICE_HELP}.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="an image, or an array of images; or KEY=VALUE for the device"
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="an image, or an array of images; or KEY=VALUE for the device (a file of that name: ./KEY=VALUE)",
     )
     parser.add_argument("--top", type=int, default=3, metavar="K", help="likeliest classes to show (default: 3)")
     parser.add_argument(

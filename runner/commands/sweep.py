@@ -28,8 +28,9 @@ _DESCRIPTION = """\
 A sweep (runner -m KEY=V1,V2 ...) freezes the configuration of every job before the first one starts, so that editing
 YAML files meanwhile changes nothing. Its directory holds plan.json, N/frozen.yaml and the run of every job N, and the
 table as jobs.csv, jobs.md and, where seed=1,2,3 repeats every combination, seeds.csv with mean and spread (sample
-standard deviation) over the n seeds that finished. As a sweep ends, it brings to the tracking store what its jobs had
-no time to record; `runner sync DIR` tries that again."""
+standard deviation) over the n seeds that finished. Jobs that run at the same time share out
+the cores, and the cards if there are any. As a sweep ends, it brings to the tracking store what its jobs had no time to
+record; `runner sync DIR` tries that again."""
 
 _EXAMPLE = """\
 examples:
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     sweep_dir = Path(options.directory).absolute()
     if options.verb == "job":
-        run_here(sweep_dir, options.number, options.cores, debug=options.debug)
+        run_here(sweep_dir, options.number, options.at_once, debug=options.debug)
         return 0
     if options.verb == "status":
         show_plan(Plan.read(sweep_dir), sweep_dir)
@@ -164,5 +165,5 @@ def _parser() -> argparse.ArgumentParser:
     job = verbs.add_parser("job", description="One job of a planned sweep (internal).")
     job.add_argument("directory", metavar="DIR", help="of the sweep")
     job.add_argument("number", type=int, help="of the job")
-    job.add_argument("--cores", type=int, required=True, help="its share of the machine")
+    job.add_argument("--at-once", type=int, required=True, metavar="N", help="jobs that share the machine")
     return parser

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import safe_yaml
+from runner.config.card_share import ALL_CARDS, CardShare
 from runner.config.check import check
 from runner.config.devices import Look, take_devices
 from runner.config.error_text import describe
@@ -113,17 +114,18 @@ def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None
                 train[limit.split(".")[1]] = None
 
 
-def fix_machine_values(config: Config, cores: int, look: Look = discover) -> Config:
+def fix_machine_values(config: Config, cores: int, look: Look = discover, share: CardShare = ALL_CARDS) -> Config:
     """Return ``config`` with what it left to the machine filled in for one with ``cores`` cores, and whole paths.
 
     The result is what a run stores: continued with the same thread budget on the same devices, it comes to the same
-    bits. look: finds the cards. Raises ResourceError for a card that is asked for and not there.
+    bits. look: finds the cards. share: of them, where other jobs run at the same time; ``cores`` is that of the cores.
+    Raises ResourceError for a card that is asked for and not there.
     """
     workers = worker_processes(config)
     threads = config.cluster.threads_per_worker or max(1, cores // workers)
-    share = config.cluster.cores_per_worker or cores / workers
+    cores_each = config.cluster.cores_per_worker or cores / workers
     cluster = dataclasses.replace(
-        take_devices(config, look), threads_per_worker=threads, cores_per_worker=share, workers=workers
+        take_devices(config, look, share), threads_per_worker=threads, cores_per_worker=cores_each, workers=workers
     )
     init_from = None if config.init_from is None else str(Path(config.init_from).absolute())
     return dataclasses.replace(config, cluster=cluster, init_from=init_from)

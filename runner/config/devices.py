@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from runner.config.card_share import ALL_CARDS, CardShare
 from runner.config.schema import AUTO, Config, LocalCluster, server_processes, worker_processes
 from runner.engine.device import CPU, GPU
 from runner.errors import ConfigError, ResourceError
@@ -16,12 +17,12 @@ PROCESSOR = "processor"
 Look = Callable[[], Found]
 
 
-def take_devices(config: Config, look: Look = discover) -> LocalCluster:
+def take_devices(config: Config, look: Look = discover, share: CardShare = ALL_CARDS) -> LocalCluster:
     """The cluster of a configuration with what it left to the machine: the type of devices, and the card of each.
 
-    look: finds cards, and is called only where one may be wanted. Who names cards asks for them, whatever the device.
-    Raises ResourceError where a card is asked for and none can be used, ConfigError where one is named for a run that
-    began on the processor.
+    look: finds cards, and is called only where one may be wanted. share: those of them that are dealt out where none
+    is named. Who names cards asks for them, whatever the device. Raises ResourceError where a card is asked for and
+    none can be used, ConfigError where one is named for a run that began on the processor.
     """
     cluster: LocalCluster = config.cluster
     taken = cluster.device_taken or (CPU if cluster.device == CPU else None)
@@ -36,8 +37,8 @@ def take_devices(config: Config, look: Look = discover) -> LocalCluster:
         taken = CPU if cluster.device == AUTO and found.obstacle else GPU
     cluster = replace(cluster, device_taken=taken)
     if taken == GPU and cluster.cards is None and found.cards:
-        count = devices_on_cards(config)
-        cluster = replace(cluster, cards=[found.cards[k % len(found.cards)].number for k in range(count)])
+        cards = share.of(found.cards)
+        cluster = replace(cluster, cards=[cards[k % len(cards)].number for k in range(devices_on_cards(config))])
     require_devices(replace(config, cluster=cluster), found)
     return cluster
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.config.configuration import fix_machine_values, load_stored
+from runner.config.devices import Look
 from runner.config.schema import Config
 from runner.console import print_error
+from runner.cores import usable_cores
 from runner.errors import Interrupted, RunnerError
+from runner.kernels.gpu.discovery import discover
 from runner.records.run_directory import CONFIG_FILE, RUN_FILE
+from runner.sweep.card_places import card_share, dealt_text
 from runner.sweep.locks import job_lock
 from runner.sweep.outcome import FINISHED, forget, note_failure, recorded
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
@@ -19,22 +24,33 @@ from runner.sweep.plan import FROZEN_FILE, PlannedJob
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to train. resume: a run lies in ``directory`` and goes on from its newest checkpoint."""
+    """What there is to train.
+
+    resume: a run lies in ``directory`` and goes on from its newest checkpoint. cards: that it was dealt, in words, ""
+    where it was not dealt any.
+    """
 
     config: Config
     directory: Path
     job: PlannedJob
     resume: bool
+    cards: str = ""
 
 
 def run_frozen_job(
-    job: PlannedJob, sweep_dir: Path, cores: int, train: Callable[[Work], object], *, debug: bool = False
+    job: PlannedJob,
+    sweep_dir: Path,
+    at_once: int,
+    train: Callable[[Work], object],
+    *,
+    debug: bool = False,
+    look: Look = discover,
 ) -> None:
     """Train a job unless it is finished, and leave its outcome in its directory.
 
-    cores: its share of the machine, for what its configuration leaves open. Where another process still runs it,
+    at_once: jobs that share the machine, for what its configuration leaves open. Where another process still runs it,
     that one is waited for. A RunnerError is told and noted, not raised: it is no concern of the other jobs. An
-    interruption is raised as Interrupted, a defect as it is, both noted.
+    interruption is raised as Interrupted, a defect as it is, both noted. look: finds the cards.
     """
     directory = sweep_dir / job.directory
     with job_lock(directory, lambda: _tell(f"{job.label}: another process still runs it; waiting for its end")):
@@ -43,7 +59,8 @@ def run_frozen_job(
         _tell(job.label)
         forget(directory)
         try:
-            train(_work(job, directory, cores))
+            with _prepared(job, sweep_dir, at_once, look) as work:
+                train(work)
         except Exception as error:
             note_failure(error, directory, job.overrides)
             if isinstance(error, Interrupted):
@@ -53,13 +70,24 @@ def run_frozen_job(
                 raise
 
 
-def _work(job: PlannedJob, directory: Path, cores: int) -> Work:
-    """A run that was begun goes on with the machine values it began with: it then comes to the same bits."""
-    begun = (directory / RUN_FILE).exists()
-    stored = directory / CONFIG_FILE
+@contextmanager
+def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Iterator[Work]:
+    """What there is to train, with a share of the machine's cards that is the job's own meanwhile.
+
+    A run that was begun goes on with the machine values it began with: it then comes to the same bits.
+    """
+    directory = sweep_dir / job.directory
+    begun, stored = (directory / RUN_FILE).exists(), directory / CONFIG_FILE
     if begun and stored.exists():
-        return Work(load_stored(stored), directory, job, resume=True)
-    return Work(fix_machine_values(load_stored(directory / FROZEN_FILE), cores), directory, job, resume=begun)
+        config = load_stored(stored)
+        with card_share(sweep_dir, at_once, look, had=config.cluster.cards or ()):
+            yield Work(config, directory, job, resume=True)
+        return
+    frozen = load_stored(directory / FROZEN_FILE)
+    with card_share(sweep_dir, at_once, look) as share:
+        config = fix_machine_values(frozen, max(1, usable_cores() // at_once), look, share)
+        dealt = dealt_text(frozen.cluster, config.cluster, share, look)
+        yield Work(config, directory, job, resume=begun, cards=dealt)
 
 
 def _tell(text: str) -> None:

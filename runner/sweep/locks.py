@@ -1,4 +1,5 @@
-"""One process at a time: for a whole sweep, where a second one is refused, and for a job, where it waits.
+"""One process at a time: for a whole sweep, where a second one is refused, for a job, where it waits, and for a place
+among the jobs that run at the same time, where it takes the next.
 
 The operating system drops the lock of a process that dies, so none is ever stale. A job outlives the sweep that
 started it when only the sweep is killed; whoever takes the sweep up again then waits for it.
@@ -7,6 +8,7 @@ started it when only the sweep is killed; whoever takes the sweep up again then 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +40,16 @@ def job_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
             on_wait()
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def place_lock(directory: Path, wanted: int = 0) -> Iterator[int]:
+    """Hold a place among the jobs of a sweep that run now, ``wanted`` or else the first that is free, and say which."""
+    for place in itertools.chain([wanted], itertools.count()):
+        with _open(directory / f".place-{place}.lock") as lock:
+            if _taken(lock):
+                yield place
+                return
 
 
 def sweep_is_running(directory: Path) -> bool:

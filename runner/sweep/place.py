@@ -12,9 +12,11 @@ class SweepPlace:
     """What a run knows of the sweep it is a job of.
 
     directory: of the whole sweep, absolute. number: of the job, from 0. swept: key -> value, as text, of the
-    overrides that the sweep varies.
+    overrides that the sweep varies. cards: those of the machine that it was dealt, in words, "" where it was not dealt
+    any.
     """
 
     directory: Path
     number: int
     swept: Mapping[str, str] = field(default_factory=dict)
+    cards: str = ""

@@ -103,9 +103,9 @@ def job_label(number: int, swept: Mapping[str, str]) -> str:
     return f"job {number}" + (f" ({text})" if text else "")
 
 
-def place_of(job: PlannedJob, directory: Path) -> SweepPlace:
-    """What the run of this job is told of the sweep in ``directory``."""
-    return SweepPlace(directory, job.number, job.swept)
+def place_of(job: PlannedJob, directory: Path, cards: str) -> SweepPlace:
+    """What the run of this job is told of the sweep in ``directory``. cards: that it was dealt, in words."""
+    return SweepPlace(directory, job.number, job.swept, cards)
 
 
 def _plan(document: Any, path: Path) -> Plan:

@@ -101,6 +101,8 @@ def run(
             provenance=_keep_provenance(directory),
             repeats=repeats,
         )
+        if sweep is not None and sweep.cards:
+            log.info("devices: %s", sweep.cards)
         life = _Life(experiment, directory, draft, sweep, start)
         try:
             summary = life.execute()

@@ -306,5 +306,5 @@ def test_arguments_take_the_place_of_those_of_the_same_key_and_of_another_launch
 
 def test_a_job_that_another_process_finished_meanwhile_is_not_done_again(fake_life: FakeLife, folder: Path):
     main([*SWEEP, "seed=1"])
-    assert main(["sweep", "job", "sweep", "0", "--cores", "1"]) == 0
+    assert main(["sweep", "job", "sweep", "0", "--at-once", "1"]) == 0
     assert len(fake_life.calls) == 1

@@ -21,6 +21,7 @@ from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import INSTALL, Found, Library
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
+from runner.sweep.place import SweepPlace
 from runner.training import life
 from runner.training.build import build
 from runner.training.comparison import _experiments, predicted_step_s
@@ -282,6 +283,16 @@ def test_a_run_leaves_its_devices_in_its_summary(tmp_path: Path) -> None:
     summary = life.run(config_on(NO_DRIVER, "parallelism=single"), tmp_path / "run", overrides=())
     assert summary.devices == {"/job:worker/task:0/device:cpu:0": "processor"}
     assert summary.device_reason.startswith("cluster.device=auto f")
+
+
+def test_the_log_says_which_cards_a_job_of_a_sweep_was_dealt(tmp_path: Path) -> None:
+    config = config_on(NO_DRIVER, "parallelism=single")
+    for text in ("this one has card 1 of 2", ""):
+        place = SweepPlace(tmp_path, 0, {}, text)
+        life.run(config, tmp_path / (text or "none"), overrides=(), sweep=place)
+        log = (tmp_path / (text or "none") / "run.log").read_text()
+        assert log.count(" devices: ") == 1 + bool(text)
+        assert not text or f"devices: {text}\n" in log
 
 
 def test_a_run_of_a_card_that_is_gone_is_refused_before_its_directory_is_made(
