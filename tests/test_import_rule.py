@@ -68,7 +68,8 @@ MAY_IMPORT = {
     # The configuration is the dataclasses of the rooms it configures.
     "config": "errors files engine.device",
     "config.configuration": "config errors models optimizers strategies data tracking kernels.gpu.discovery",
-    "config.devices": "config.schema errors engine.device kernels.gpu.discovery",
+    "config.devices": "config.schema config.collectives errors engine.device kernels.gpu.discovery",
+    "config.collectives": "config.schema errors engine.device kernels.gpu.discovery",
     "config.hydra_app": "config config.configuration config.hydra_planning sweep.place sweep.launcher errors",
     "config.hydra_planning": "sweep.launcher errors redaction",
     "config.hydra_frozen": "config.hydra_command_line sweep.launcher",
@@ -102,7 +103,7 @@ ONLY_IN = {
     "sklearn": "data",
     "PIL": "data",
     "cffi": "kernels.cpu",
-    "cupy": "kernels.gpu.cuda",
+    "cupy": "kernels.gpu.cuda kernels.gpu.nccl",
     "cupy_backends": "kernels.gpu.cublas kernels.gpu.nvrtc",
     "cudnn": "kernels.gpu.cudnn",
     "llvmlite": "kernels.cpu.machine_code",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.engine.links import Link
+from runner.engine.meeting import Meeting
 from runner.errors import SecurityError
 
 
@@ -14,13 +15,15 @@ from runner.errors import SecurityError
 class WorkerSetup:
     """source: plain description of an input source, or None. check_finite: refuse values that are not finite. link: the
     emulated one to every other process, None where wires are real. cards: number of the card of each worker that
-    computes on one, by its name. tf32: whether they may round factors of float32 products."""
+    computes on one, by its name. tf32: whether they may round factors of float32 products. meeting: of the cards, None
+    where a library computes nothing on all of them together."""
 
     source: Mapping[str, Any] | None
     check_finite: bool
     link: Link | None
     cards: Mapping[str, int] = field(default_factory=dict)
     tf32: bool = False
+    meeting: Meeting | None = None
 
     def to_document(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -31,6 +34,7 @@ class WorkerSetup:
             "link": link,
             "cards": dict(self.cards),
             "tf32": self.tf32,
+            "meeting": None if self.meeting is None else self.meeting.to_document(),
         }
 
     @classmethod
@@ -38,7 +42,7 @@ class WorkerSetup:
         """Read what :meth:`to_document` made; raises SecurityError for anything else."""
         if (
             not isinstance(document, Mapping)
-            or set(document) != {"source", "check_finite", "link", "cards", "tf32"}
+            or set(document) != {"source", "check_finite", "link", "cards", "tf32", "meeting"}
             or not isinstance(document["check_finite"], bool)
             or not isinstance(document["source"], Mapping | None)
             or not isinstance(document["tf32"], bool)
@@ -46,13 +50,14 @@ class WorkerSetup:
         ):
             raise SecurityError(
                 "setup refused: expected a map of 'source', a map or None, 'check_finite' and 'tf32', booleans, "
-                "'cards', a map of workers to numbers from 0, and 'link'"
+                "'cards', a map of workers to numbers from 0, 'link' and 'meeting'"
             )
         try:
             link = None if document["link"] is None else Link.from_document(document["link"])
+            meeting = None if document["meeting"] is None else Meeting.from_document(document["meeting"])
         except ValueError as error:
             raise SecurityError(f"setup refused: {error}") from error
-        return cls(document["source"], document["check_finite"], link, document["cards"], document["tf32"])
+        return cls(document["source"], document["check_finite"], link, document["cards"], document["tf32"], meeting)
 
 
 def _are_cards(value: object) -> bool:

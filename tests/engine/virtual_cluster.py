@@ -49,7 +49,7 @@ PATIENCE_S = 10_000.0
 """Virtual seconds after which the master takes a message for lost: longer than any limit of a worker."""
 
 
-SETUP = {"source": {}, "check_finite": False, "link": None, "cards": {}, "tf32": False}
+SETUP = {"source": {}, "check_finite": False, "link": None, "cards": {}, "tf32": False, "meeting": None}
 """What every worker is told first."""
 
 

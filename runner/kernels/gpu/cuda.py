@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.gpu import cublas, nvrtc
+from runner.kernels.gpu import cublas, nccl, nvrtc
 from runner.kernels.gpu.cudnn import library as cudnn
 from runner.kernels.gpu.runtime import Argument, DeviceMemory, Runtime, Size
 
@@ -221,7 +221,9 @@ class CudaRuntime:
         return int(free), int(total)
 
     def library(self, name: str) -> Any:
-        """``CublasLibrary``, ``CudnnLibrary``, or None where it is not installed."""
+        """``CublasLibrary``, ``CudnnLibrary``, ``NcclLibrary``, or None where it is not installed."""
+        if name == "nccl":
+            return self._nccl
         return self._cublas if name == "cublas" else self._cudnn
 
     @cached_property
@@ -233,3 +235,7 @@ class CudaRuntime:
     def _cudnn(self) -> cudnn.CudnnLibrary | None:
         bench = self if self._compare_plans else None
         return cudnn.open_library(self._cuda.getDevice, tf32=self._tf32, bench=bench)
+
+    @cached_property
+    def _nccl(self) -> nccl.NcclLibrary | None:
+        return nccl.open_library(self._cuda.getDevice, self.allocate)

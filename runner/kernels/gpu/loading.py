@@ -9,6 +9,7 @@ from runner.kernels.gpu import (
     activation,
     arithmetic,
     batch_normalization,
+    collective,
     comparison,
     convolution,
     elementwise,
@@ -37,6 +38,7 @@ MODULES: tuple[ModuleType, ...] = (
     activation,
     arithmetic,
     batch_normalization,
+    collective,
     comparison,
     convolution,
     cudnn_convolution,
@@ -66,3 +68,5 @@ def register_cards(registry: Registry, runtime: Runtime) -> None:
         for kernel in module.kernels(runtime):
             registry.add(kernel)
     registry.platforms["gpu"] = partial(CardPlatform, runtime)
+    if (library := runtime.library(collective.LIBRARY)) is not None:
+        registry.meetings[collective.LIBRARY] = library
