@@ -12,15 +12,16 @@ from runner.kernels.gpu.runtime import DeviceMemory, Stream
 
 ID_BYTES = 128
 _TURN_BYTES = 256
+_SUM = 0
+_TYPES = {"int32": 2, "int64": 4, "float32": 7, "float64": 8, "bfloat16": 9}
+"""ncclRedOp_t and ncclDataType_t, as nccl.h has them."""
 
 
 @dataclass(frozen=True)
 class NcclCommunicator:
-    """See :class:`~runner.kernels.gpu.collective.Communicator`. native: CuPy's. dtypes: name -> its ncclDataType_t."""
+    """See :class:`~runner.kernels.gpu.collective.Communicator`. native: CuPy's."""
 
     native: Any
-    dtypes: dict[str, int]
-    add: int
     rank: int
     size: int
     turn: DeviceMemory
@@ -29,7 +30,7 @@ class NcclCommunicator:
         """Raises RuntimeError for what NCCL refuses, and for what failed since it was last asked for something."""
         try:
             self.native.check_async_error()
-            self.native.allReduce(source, target, count, self.dtypes[dtype], self.add, stream.handle)
+            self.native.allReduce(source, target, count, _TYPES[dtype], _SUM, stream.handle)
         except RuntimeError as error:
             raise RuntimeError(f"the sum of {count} {dtype} as card {self.rank} of {self.size}: {error}") from error
 
@@ -69,9 +70,7 @@ class NcclLibrary:
             native = self._nccl.NcclCommunicator(size, unique_id, rank)
         except RuntimeError as error:
             raise RuntimeError(f"card {card} cannot join {size} cards as number {rank}: {error}") from error
-        made = NcclCommunicator(
-            native, _dtypes(self._nccl), self._nccl.NCCL_SUM, rank, size, self._allocate(_TURN_BYTES)
-        )
+        made = NcclCommunicator(native, rank, size, self._allocate(_TURN_BYTES))
         with self._lock:
             self._joined[card] = made
 
@@ -88,16 +87,6 @@ class NcclLibrary:
             joined, self._joined = self._joined, {}
         for each in joined.values():
             each.native.destroy()
-
-
-def _dtypes(nccl: Any) -> dict[str, int]:
-    return {
-        "float32": nccl.NCCL_FLOAT32,
-        "float64": nccl.NCCL_FLOAT64,
-        "bfloat16": nccl.NCCL_BFLOAT16,
-        "int32": nccl.NCCL_INT32,
-        "int64": nccl.NCCL_INT64,
-    }
 
 
 def open_library(current_card: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> NcclLibrary | None:

@@ -1,6 +1,6 @@
 """CuPy's module of NCCL for emulated cards: ranks meet, and a sum is done when all have come to it.
 
-Signatures and constants are those of CuPy 14.2, ``cupy.cuda.nccl``.
+Signatures are those of CuPy 14.2, ``cupy.cuda.nccl``; numbers of types those of nccl.h.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ class FakeNccl:
     """
 
     available = True
-    NCCL_SUM = 0
-    NCCL_INT32, NCCL_INT64, NCCL_FLOAT32, NCCL_FLOAT64, NCCL_BFLOAT16 = 2, 4, 7, 8, 9
     NcclError = NcclError
 
     def __init__(self, runtime: EmulatedRuntime) -> None:
@@ -108,7 +106,7 @@ class FakeCommunicator:
         self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int
     ) -> None:
         assert all(type(each) is int for each in (sendbuf, recvbuf, count, datatype, op, stream))
-        assert op == FakeNccl.NCCL_SUM
+        assert op == 0, "ncclSum"
         assert not self.destroyed
         own = self.nccl.runtime.streams[stream]
         assert own.capturing is None, "sums are captured on all cards or on none, which nobody sees to"
