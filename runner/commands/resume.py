@@ -21,10 +21,10 @@ KEY = "resume"
 MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "parallelism", "cluster")
 """What may change when a run goes on: how far it goes, and who computes it; never what is computed."""
 
-_OF_THE_MACHINE = ("workers", "threads_per_worker", "cores_per_worker", "cards")
+_OF_THE_MACHINE = ("workers", "threads_per_worker", "cores_per_worker", "cards", "collectives")
 """Keys of the cluster that follow the strategy unless they are named."""
 
-_OF_THE_DEVICE = ("device_taken", "cards")
+_OF_THE_DEVICE = ("device_taken", "cards", "collectives")
 """Keys of the cluster that follow the device unless they are named."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from runner.config.monitor import MONITORED, monitor_of
 from runner.config.schema import Config, server_processes, worker_processes
-from runner.engine.device import CPU, GPU
+from runner.engine.device import CPU, GPU, NCCL
 from runner.errors import ConfigError
 
 PRECISIONS = ("float32", "float64", "bfloat16")
@@ -230,6 +230,7 @@ def _devices(config: Config) -> Iterator[str]:
         ("cards", cluster.cards, "null"),
         ("tf32", cluster.tf32, "false"),
         ("compare_plans", cluster.compare_plans, "false"),
+        ("collectives", cluster.collectives == NCCL and NCCL, "null"),
         ("server_device", cluster.server_device == GPU and GPU, CPU),
     ):
         if value and cluster.device == CPU:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from runner.config.card_share import ALL_CARDS, CardShare
+from runner.config.collectives import take_collectives
 from runner.config.schema import AUTO, Config, LocalCluster, server_processes, worker_processes
 from runner.engine.device import CPU, GPU
 from runner.errors import ConfigError, ResourceError
@@ -39,8 +40,9 @@ def take_devices(config: Config, look: Look = discover, share: CardShare = ALL_C
     if taken == GPU and cluster.cards is None and found.cards:
         cards = share.of(found.cards)
         cluster = replace(cluster, cards=[cards[k % len(cards)].number for k in range(devices_on_cards(config))])
-    require_devices(replace(config, cluster=cluster), found)
-    return cluster
+    config = replace(config, cluster=cluster)
+    require_devices(config, found)
+    return take_collectives(config, found)
 
 
 def _require_no_cards(cluster: LocalCluster) -> None:
@@ -68,12 +70,19 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
     found = look_at(config.cluster, look)
     by_auto = config.cluster.device_taken == GPU and config.cluster.device == AUTO
     if by_auto and found.obstacle:
-        elsewhere = _with_devices(config, found, device_taken=None, cards=None)
+        elsewhere = _with_devices(config, found, device_taken=None, cards=None, collectives=None)
         return elsewhere, f"it computed on a card, and here the processor does: {found.obstacle}"
     if by_auto and _absent_cards(config.cluster, found):
-        return _with_devices(config, found, cards=None), ""
+        here = _with_devices(config, found, cards=None, collectives=None)
+        return here, _other_sums(config, here)
     require_devices(config, found)
     return config, ""
+
+
+def _other_sums(config: Config, here: Config) -> str:
+    """That sums are made in another order than they were, "" where they are not."""
+    before, now = config.cluster.collectives, here.cluster.collectives
+    return "" if before == now else f"cluster.collectives was {before}, and is {now} with the cards that are here"
 
 
 def _with_devices(config: Config, found: Found, **released: None) -> Config:

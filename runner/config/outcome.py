@@ -15,7 +15,7 @@ _SECTIONS = ("seed", "precision", "model", "data", "optimizer", "schedule", "par
 _START = ("init_from", "init_include", "init_exclude")
 _ORDERS = ("virtual_time", "replay")
 """Keys of a strategy that say where the order comes from."""
-_OF_CARDS = ("device_taken", "server_device", "tf32", "compare_plans")
+_OF_CARDS = ("device_taken", "server_device", "tf32", "compare_plans", "collectives")
 """Keys of the cluster that decide values where there are cards."""
 _NOT_DECISIVE = {
     "train": ("log_every",),

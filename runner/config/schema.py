@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from omegaconf import MISSING
 
-from runner.engine.device import COMPRESSIONS, CPU, DEVICE_TYPES, DISTRIBUTIONS, LONGEST_DELAY_S
+from runner.engine.device import COLLECTIVES, COMPRESSIONS, CPU, DEVICE_TYPES, DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.errors import ConfigError
 
 
@@ -104,6 +104,9 @@ class LocalCluster:
     compare_plans: bool = key(
         False, "time cuDNN's plans of each convolution, take the fastest; another run may take others, to other bits"
     )
+    collectives: str | None = key(
+        None, "what sums for combine=all_reduce: nccl, between cards, or none; null: nccl where it can"
+    )
     device_taken: str | None = key(None, "what device=auto came to, filled in when a run starts; null: not known yet")
     threads_per_worker: int | None = key(None, "kernel threads of a worker or parameter server; null: cores // workers")
     cores_per_worker: float | None = key(None, "cores that a worker has, for estimates; null: cores / workers")
@@ -141,6 +144,8 @@ class LocalCluster:
             _refuse(
                 "device_taken", repr(self.device_taken), f"{' or '.join(fitting)} with device={self.device}, or null"
             )
+        if self.collectives not in (None, *COLLECTIVES):
+            _refuse("collectives", repr(self.collectives), f"one of {', '.join(COLLECTIVES)}, or null")
         if self.cards is not None and (not self.cards or min(self.cards) < 0):
             _refuse("cards", self.cards, "numbers of cards from 0, at least one, or null for all in turn")
 

@@ -22,6 +22,7 @@ from runner.engine.device import Cluster, DeviceName
 from runner.engine.emulation import Emulation
 from runner.engine.feeds import expand_feeds
 from runner.engine.inputs import InputSlot
+from runner.engine.meeting import meeting_of
 from runner.engine.program import Client, Program
 from runner.engine.program_plans import ProgramPlans
 from runner.engine.remote_plan import RemotePlan
@@ -51,8 +52,9 @@ class ClusterSession:
     heartbeats; with its default limits if None. emulation: waits added to transfers and steps; None for none.
     worker_options: more of the workers' command line, no secrets.
 
-    Raises ClusterError within two seconds of a worker's death, naming it, its exit code and the last lines of its
-    log; what a worker itself reported is raised as its own class, with the worker named.
+    Raises ResourceError where cards are to meet and cannot. Raises ClusterError within two seconds of a worker's death,
+    naming it, its exit code and the last lines of its log; what a worker itself reported is raised as its own class,
+    with the worker named.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class ClusterSession:
             None if emulation is None else emulation.link,
             {peer_of(device.name): device.card for device in cluster.devices if device.card is not None},
             next((device.use for device in cluster.devices if device.card is not None), AS_USUAL),
+            meeting_of(cluster, registry),
         )
         self._emulation = emulation or Emulation()
         self._identity = Identity(run_id, epoch, MASTER_ROLE, 0, new_token())

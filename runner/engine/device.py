@@ -103,7 +103,7 @@ class Device:
 COMPRESSIONS = ("none", "high16")
 """How tensors travel: as they are, or float32 as its upper 16 bits."""
 
-COLLECTIVES = ("none", "nccl")
+NO_LIBRARY, NCCL = COLLECTIVES = ("none", "nccl")
 """What sums over devices: nothing but the devices themselves, of parts that travel like all else, or NCCL."""
 
 DISTRIBUTIONS = ("none", "constant", "lognormal")
@@ -126,7 +126,7 @@ class Cluster:
     latency_s: float = 5e-4
     bytes_per_s: float = 2e9
     compression: str = "none"
-    collectives: str = "none"
+    collectives: str = NO_LIBRARY
 
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:
@@ -160,7 +160,7 @@ class Cluster:
     @property
     def members(self) -> tuple[str, ...]:
         """Names of the devices that ``collectives`` sums over, in the order of their ranks; () for "none"."""
-        if self.collectives == "none":
+        if self.collectives == NO_LIBRARY:
             return ()
         return tuple(device.name for device in self.devices if device.type == GPU)
 
@@ -235,7 +235,7 @@ def local_cluster(
     servers: int = 0,
     *,
     compression: str = "none",
-    collectives: str = "none",
+    collectives: str = NO_LIBRARY,
     latency_s: float = Cluster.latency_s,
     bytes_per_s: float = Cluster.bytes_per_s,
     cores: float = 1.0,

@@ -47,8 +47,17 @@ def load_card_kernels(use: CardUse, home: int) -> Registry:
     except CardsError as error:
         raise ResourceError(str(error)) from error
     register_cards(registry, runtime)
-    registry.require((name for name, definition in OPS.items() if definition.executed_by == "kernel"), "gpu")
+    require_card_kernels(registry)
     return registry
+
+
+def require_card_kernels(registry: Registry) -> None:
+    """Raise KernelError where an op that kernels execute has none on cards, or one there is not an op's."""
+    by = {
+        how: [name for name, definition in OPS.items() if definition.executed_by == how]
+        for how in ("kernel", "communicator")
+    }
+    registry.require(by["kernel"], "gpu", by["communicator"])
 
 
 @cache

@@ -97,6 +97,7 @@ class Worker:
         self._plans: dict[str, _LoadedPlan] = {}
         self._trace: _Trace | None = None
         self._launched = LaunchedSteps(mailbox)
+        self._leave: Callable[[], None] = lambda: None
 
     def serve(self, check_heartbeat: Callable[[], None]) -> int:
         """Answer messages until told to leave; an error is told to the master and ends the worker."""
@@ -111,6 +112,8 @@ class Worker:
                     self._begin(launched)
         except Stopped:
             self._endpoint.send(MASTER, Bye())
+            # Only where all leave: after an error nobody knows what others wait for, and the master ends them.
+            self._leave()
             return 0
         except RunnerError as error:
             log.error("%s", error)
@@ -159,6 +162,8 @@ class Worker:
         if (card := setup.cards.get(self._endpoint.name)) is not None:
             self._registry = load_card_kernels(setup.use, card)
             self._take(self._registry.platforms["gpu"](card))
+        if setup.meeting is not None and setup.meeting.join(self._registry, self._endpoint.name):
+            self._leave = self._registry.meetings[setup.meeting.library].leave
         self._check_finite = setup.check_finite
         if setup.source is not None:
             self._source = self._make_source(setup.source)

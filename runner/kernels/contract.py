@@ -133,6 +133,26 @@ Bound = NativeCall | Sequence[NativeCall] | PythonCall | DeviceCall
 """What one node does in a step: calls of machine code, one after the other and at least one, a function, or what the
 platform of its device understands."""
 
+
+class Meeting(Protocol):
+    """A library for what devices of several processes compute together."""
+
+    def unique_id(self) -> bytes:
+        """By which processes find each other. Raises RuntimeError where they cannot."""
+        ...
+
+    def join(self, unique_id: bytes, rank: int, size: int) -> None:
+        """Make the device that the thread uses number ``rank`` of ``size``; returns when all have joined.
+
+        Raises RuntimeError where it cannot.
+        """
+        ...
+
+    def leave(self) -> None:
+        """Give up what was joined; all processes do, when nothing is under way any more."""
+        ...
+
+
 PlatformOf = Callable[[int], Platform]
 """Makes the platform of a logical device on the card of a number."""
 

@@ -22,6 +22,7 @@ from runner.kernels.contract import (
     Kernel,
     KernelError,
     Layout,
+    Meeting,
     NativeCall,
     Operand,
     PlatformOf,
@@ -60,6 +61,7 @@ __all__ = [
     "Kernel",
     "KernelError",
     "Layout",
+    "Meeting",
     "NativeCall",
     "Operand",
     "PlatformOf",
@@ -84,19 +86,22 @@ class Registry:
     """Kernels of one process. Filled by importing kernel modules, and by plugins; read by the planner and the executor.
 
     join: how neighbouring native calls become one; whoever registers kernels in machine code sets it. platforms: of
-    the device types other than the host's; whoever registers their kernels sets it.
+    the device types other than the host's; whoever registers their kernels sets it. meetings: libraries
+    between devices, by name; set with their kernels.
     """
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[str, str], list[Kernel]] = {}
         self.join: Join = refuse_native_calls
         self.platforms: dict[str, PlatformOf] = {}
+        self.meetings: dict[str, Meeting] = {}
 
     def copy(self) -> Registry:
         """A registry of the same kernels, to which others can be added."""
         copied = Registry()
         copied.join = self.join
         copied.platforms = dict(self.platforms)
+        copied.meetings = dict(self.meetings)
         copied._kernels = {key: list(kernels) for key, kernels in self._kernels.items()}
         return copied
 
@@ -149,11 +154,14 @@ class Registry:
         """Device types that have at least one kernel for the op."""
         return frozenset(device for (name, device) in self._kernels if name == op)
 
-    def require(self, ops: Iterable[str], device_type: str) -> None:
-        """Raise KernelError naming every op of ``ops`` without a kernel and every kernel without an op."""
+    def require(self, ops: Iterable[str], device_type: str, possible: Iterable[str] = ()) -> None:
+        """Raise KernelError naming every op of ``ops`` without a kernel and every kernel without an op.
+
+        possible: ops that have a kernel there or have none.
+        """
         needed = set(ops)
         have = {name for (name, device) in self._kernels if device == device_type}
-        gaps, strays = sorted(needed - have), sorted(have - needed)
+        gaps, strays = sorted(needed - have), sorted(have - needed - set(possible))
         if gaps or strays:
             raise KernelError(
                 f"kernels for {device_type!r}: missing for ops {gaps}, registered for unknown ops {strays}"

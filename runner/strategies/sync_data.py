@@ -30,6 +30,10 @@ class SyncData:
     in worker order and broadcasts the result (Krizhevsky 2014, section 4). ``ring_all_reduce``: slices go round a ring
     of workers twice, to be summed and to be known; with three workers and more the order of a sum is that of the ring,
     not that of the workers.
+    ``all_reduce``: every worker reads the gradients of all and sums them in worker order, which is much to send; where
+    each has a card of its own NCCL sums instead, in its own order where there are three workers or more
+    (:func:`~runner.engine.passes.lower_collectives.lower_collectives`; unproven, no machine with several cards has run
+    it).
     ``parameter_server``: the variables are kept, and gradients summed in worker order and applied, by ``servers``
     processes of their own (:func:`~runner.strategies.synchronous.parameter_server.parameter_server`).
     servers: number of parameter servers; null for other combines, 1 where it is left out.

@@ -98,5 +98,6 @@ def _experiments(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
             cores_per_worker=None if cores is None else cores * joined,
             emulate=config.cluster.emulate and strategy.workers > 1,
             one_process=config.cluster.one_process if strategy.workers > 1 else None,
+            collectives=None,
         )
         yield name, build(replace(config, parallelism=strategy, cluster=cluster))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from runner.cache_folder import card_code_folder
+from runner.config.collectives import ALL_REDUCE, sums_text
 from runner.config.devices import PROCESSOR, device_texts, reason
 from runner.config.schema import AUTO, LocalCluster
 from runner.engine import op as op_table
@@ -15,6 +17,8 @@ from runner.engine.device import (
     CARD_LATENCY_S,
     CARD_LINK_BYTES_PER_S,
     GPU,
+    NCCL,
+    NO_LIBRARY,
     Cards,
     Cluster,
     DeviceName,
@@ -34,7 +38,8 @@ log = logging.getLogger(__name__)
 def cluster_of(config: LocalCluster, program: Program) -> Cluster:
     """The devices of a program; the cost model takes cores and links as described, emulated or not."""
     cards = cards_of(config, program.workers, program.servers)
-    described = {"cores": min(config.threads_per_worker or 1, config.cores_per_worker or 1)}
+    described: dict[str, Any] = {"cores": min(config.threads_per_worker or 1, config.cores_per_worker or 1)}
+    described["collectives"] = _collectives_of(config, program)
     if cards is not None and program.one_process is not None:
         described |= {"latency_s": CARD_LATENCY_S, "bytes_per_s": CARD_LINK_BYTES_PER_S}
     if config.latency_ms is not None:
@@ -42,6 +47,26 @@ def cluster_of(config: LocalCluster, program: Program) -> Cluster:
     if config.bandwidth_mbit is not None:
         described["bytes_per_s"] = config.bandwidth_mbit * BYTES_PER_S_OF_MBIT
     return local_cluster(program.workers, program.servers, compression=config.compression, cards=cards, **described)
+
+
+def _collectives_of(config: LocalCluster, program: Program) -> str:
+    """What sums over the cards of a program; "none" where nothing is to be summed so.
+
+    Raises ConfigError for clients that overlap: each card would begin their sums in an order of its own.
+    """
+    if config.device_taken != GPU or config.collectives != NCCL or not sums_over_workers(program):
+        return NO_LIBRARY
+    if any(client.deferred for client in program.clients.values()):
+        raise ConfigError(
+            "cluster.collectives=nccl with clients that overlap: all cards have to begin their sums in one order; use "
+            "cluster.collectives=none"
+        )
+    return NCCL if program.one_process is None else NO_LIBRARY
+
+
+def sums_over_workers(program: Program) -> bool:
+    """Whether a program has sums that a library between cards can make."""
+    return any(node.op == ALL_REDUCE for node in program.graph)
 
 
 @dataclass(frozen=True)
@@ -60,7 +85,11 @@ def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summar
 
     Where that is a card, with the versions of its libraries too, and with those of fast kernels that are missing.
     """
-    told = say_devices(experiment.config.cluster, experiment.cluster, found)
+    cluster = experiment.config.cluster
+    told = say_devices(cluster, experiment.cluster, found)
+    if cluster.device_taken == GPU and sums_over_workers(experiment.program):
+        own = experiment.program.one_process is not None
+        log.info("combine=all_reduce: %s", sums_text(experiment.config, found, own))
     return replace(
         draft,
         devices=dict(told.devices),
@@ -104,6 +133,8 @@ def _unheeded(cluster: LocalCluster) -> Iterator[str]:
             yield "cluster.compare_plans=true"
         if cluster.server_device == GPU:
             yield "cluster.server_device=gpu"
+        if cluster.collectives == NCCL:
+            yield "cluster.collectives=nccl"
 
 
 def cards_of(config: LocalCluster, workers: int, servers: int) -> Cards | None:
@@ -119,8 +150,9 @@ def cards_of(config: LocalCluster, workers: int, servers: int) -> Cards | None:
 def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Program:
     """The program with the wish to be run by one process where the configuration has it, or cards make it worth while.
 
-    There, copies go from card to card. Clients that are launched beside each other would run one by one, so they have
-    processes of their own. Raises ConfigError where that contradicts ``cluster.one_process``.
+    There, copies go from card to card; NCCL wants a process for each. Clients that are launched beside each other would
+    run one by one, so they have processes of their own. Raises ConfigError where that contradicts
+    ``cluster.one_process``.
     """
     overlapping = any(client.deferred for client in program.clients.values())
     if config.one_process is False and program.one_process is not None:
@@ -134,7 +166,8 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
         )
     if program.one_process is not None or config.one_process is False:
         return program
-    worth_while = config.device_taken == GPU and not overlapping and not config.emulate
+    apart = config.emulate or (config.collectives == NCCL and sums_over_workers(program))
+    worth_while = config.device_taken == GPU and not overlapping and not apart
     return replace(program, one_process=OneProcess()) if config.one_process or worth_while else program
 
 

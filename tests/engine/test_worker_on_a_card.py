@@ -42,7 +42,7 @@ def opened(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> list[tupl
     """The cards as each process of a worker opens them, with memory of its own, and how they are used."""
     found: list[tuple[CardUse, EmulatedRuntime]] = []
 
-    def load(use: CardUse) -> Registry:
+    def load(use: CardUse, home: int) -> Registry:
         found.append((use, EmulatedRuntime(compiled_sources, cards=2)))
         return registry_of(found[-1][1])
 
@@ -109,7 +109,7 @@ def test_what_a_card_refuses_reaches_the_master(tmp_path: Path, compiled_sources
 def test_a_worker_that_finds_no_card_says_what_is_missing(
     tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(use: CardUse) -> Registry:
+    def load(use: CardUse, home: int) -> Registry:
         raise ResourceError("a GPU was asked for, but CUDA finds none")
 
     monkeypatch.setattr(worker, "load_card_kernels", load)

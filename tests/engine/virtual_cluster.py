@@ -51,7 +51,14 @@ PATIENCE_S = 10_000.0
 """Virtual seconds after which the master takes a message for lost: longer than any limit of a worker."""
 
 
-SETUP = {"source": {}, "check_finite": False, "link": None, "cards": {}, "use": CardUse().to_document()}
+SETUP = {
+    "source": {},
+    "check_finite": False,
+    "link": None,
+    "cards": {},
+    "use": CardUse().to_document(),
+    "meeting": None,
+}
 """What every worker is told first."""
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from runner.engine.card_use import CardUse
 from runner.engine.device import Cards, Cluster, local_cluster
-from runner.engine.kernel_table import load_kernels
-from runner.engine.op import OPS
+from runner.engine.kernel_table import load_kernels, require_card_kernels
 from runner.kernels.gpu.loading import register_cards
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime
 from runner.kernels.registry import Registry
@@ -38,7 +37,7 @@ def registry_of(runtime: Runtime) -> Registry:
     """The kernels of the host and, made for a runtime, of the card; raises KernelError for an op that has none."""
     registry = load_kernels().copy()
     register_cards(registry, runtime)
-    registry.require((name for name, definition in OPS.items() if definition.executed_by == "kernel"), "gpu")
+    require_card_kernels(registry)
     return registry
 
 

@@ -52,7 +52,7 @@ def on(found: Found, *overrides: str, **cluster: Any) -> OneDevice:
 def test_a_card_is_taken_where_there_is_one_whatever_trained(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "runner"):
         device = on(machine(card(4), card(5)), "parallelism=sync_data", "parallelism.workers=2", tf32=True)
-    assert [(each.name, each.card, each.tf32) for each in device.cluster.devices] == [
+    assert [(each.name, each.card, each.use.tf32) for each in device.cluster.devices] == [
         ("/job:worker/task:0/device:gpu:0", 4, True)
     ]
     assert device.config.cluster.threads_per_worker == 2
@@ -105,7 +105,7 @@ def test_a_card_scores_and_predicts_as_the_processor_does(
     trained: Path, precision: str, near: float, compiled_sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime, registry = Card(lambda tf32: EmulatedRuntime(compiled_sources)).counted()
-    monkeypatch.setattr(kernel_table, "load_card_kernels", lambda tf32: registry)
+    monkeypatch.setattr(kernel_table, "load_card_kernels", lambda use, home: registry)
     devices = [on(found, f"precision={precision}") for found in (machine(card()), NO_DRIVER)]
     on_card, on_processor = (scores_on(device, trained) for device in devices)
     assert set(on_card) == {"test", "val"}

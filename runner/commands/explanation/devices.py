@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from runner.config.collectives import sums_text
 from runner.config.devices import device_texts, reason
 from runner.engine.device import GPU
 from runner.engine.kernel_table import kernels_for
@@ -13,6 +14,7 @@ from runner.engine.program_plans import ProgramPlans
 from runner.kernels.gpu.discovery import Found
 from runner.text_table import mean_number, number, text_table
 from runner.training.comparison import predicted_step_s, verdict
+from runner.training.devices import sums_over_workers
 from runner.training.experiment import Experiment
 from runner.training.placement import placement_text
 
@@ -45,11 +47,13 @@ def device_lines(experiment: Experiment, found: Found) -> list[str]:
     own = experiment.program.one_process is not None
     plans = "the fastest, by trial" if cluster.compare_plans else "those that cuDNN puts first"
     use = [f"float32 products        {'TF32' if cluster.tf32 else 'float32'}", f"plans of convolutions   {plans}"]
+    sums = [f"sums of all_reduce      {sums_text(experiment.config, found, own)}"]
     return [
         f"devices                 {', '.join(f'{count} on {what}' for what, count in counts.items())}; "
         f"{'in one process' if own else 'a process each'}",
         f"chosen because          {reason(cluster, found)}",
         *(use if cluster.device_taken == GPU else []),
+        *(sums if cluster.device_taken == GPU and sums_over_workers(experiment.program) else []),
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.gpu.runtime import Argument, Function, Runtime, Size, Stream
+from runner.kernels.gpu.runtime import Argument, DeviceMemory, Function, Runtime, Size, Stream
 from runner.kernels.platform import DeviceCall
 
 THREADS = 256
@@ -35,12 +35,16 @@ class Failures:
 class StreamCall(DeviceCall):
     """``enqueue(stream)`` puts the work of a node on a stream, without waiting and without allocating.
 
-    It always puts the same there, so that it can be captured in a graph and replayed. keep: what must stay alive.
+    It always puts the same there, so that it can be captured in a graph and replayed. keep: what must stay alive. turn:
+    memory that it counts as writing beside its outputs; calls with the same keep their order. captured: whether it may
+    be part of a graph; where it may not, nor is what is called together with it.
     """
 
     enqueue: Callable[[Stream], None]
     keep: object = field(default=None, repr=False)
     failures: Failures | None = None
+    turn: DeviceMemory | None = None
+    captured: bool = True
 
 
 def launch(

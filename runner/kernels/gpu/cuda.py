@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.gpu import cublas
+from runner.kernels.gpu import cublas, nccl
 from runner.kernels.gpu.cudnn import library as cudnn
 from runner.kernels.gpu.kept_code import KeptCode
 from runner.kernels.gpu.runtime import Argument, DeviceMemory, Runtime, Size
@@ -250,7 +250,9 @@ class CudaRuntime:
         return int(free), int(total)
 
     def library(self, name: str) -> Any:
-        """``CublasLibrary``, ``CudnnLibrary``, or None where it is not installed."""
+        """``CublasLibrary``, ``CudnnLibrary``, ``NcclLibrary``, or None where it is not installed."""
+        if name == "nccl":
+            return self._nccl
         return self._cublas if name == "cublas" else self._cudnn
 
     @cached_property
@@ -262,3 +264,7 @@ class CudaRuntime:
     def _cudnn(self) -> cudnn.CudnnLibrary | None:
         bench = self if self._compare_plans else None
         return cudnn.open_library(self._current, tf32=self._tf32, bench=bench, lock=self._handles)
+
+    @cached_property
+    def _nccl(self) -> nccl.NcclLibrary | None:
+        return nccl.open_library(self._current, self.allocate)

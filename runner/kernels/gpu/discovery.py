@@ -17,7 +17,7 @@ INSTALL = "pip install 'runner-dataflow[gpu]'"
 
 INSTALL_12 = (
     "pip install 'cupy-cuda12x>=14,<15' nvidia-cublas-cu12 nvidia-cuda-nvrtc-cu12 nvidia-cudnn-cu12 "
-    "nvidia-cudnn-frontend==1.28.*"
+    "nvidia-cudnn-frontend==1.28.* 'nvidia-nccl-cu12>=2.27.7'"
 )
 """The same for drivers that run no CUDA 13."""
 
@@ -82,6 +82,7 @@ _DISTRIBUTIONS = {
     "NVRTC": (("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), "that of the system is looked for"),
     "cuDNN": (("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), _SLOWER),
     "cuDNN frontend": (("nvidia-cudnn-frontend",), _SLOWER),
+    "NCCL": (("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "combine=all_reduce sums without it"),
 }
 """Library -> the distributions that bring it, and what a run does without."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from importlib import import_module
 
+from runner.kernels.gpu.collective import LIBRARY as COLLECTIVES
 from runner.kernels.gpu.platform import CardPlatform
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.registry import Registry
@@ -15,6 +16,7 @@ MODULES = tuple(
         "activation",
         "arithmetic",
         "batch_normalization",
+        "collective",
         "comparison",
         "convolution",
         "cudnn.convolution",
@@ -45,3 +47,5 @@ def register_cards(registry: Registry, runtime: Runtime) -> None:
         for kernel in module.kernels(runtime):
             registry.add(kernel)
     registry.platforms["gpu"] = partial(CardPlatform, runtime)
+    if (library := runtime.library(COLLECTIVES)) is not None:
+        registry.meetings[COLLECTIVES] = library

@@ -112,13 +112,16 @@ class CardPlatform:
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
         """Eager the first time, which also lets libraries get ready; captured the second, replayed from then on.
 
+        Calls that may not be captured are eager every time, with all that is called together with them.
+
         Element-wise calls of one kind are one launch where nobody waits for what they give.
         """
         parts = [[number] for number in range(len(works))] if once else _parts(works)
         calls = [self._one([_stream_call(works[number]) for number in part]) for part in parts]
         touched = [_touched([works[number] for number in part]) for part in parts]
         turns = assign_streams(touched, 1 if once else len(self._streams))
-        replay = _Replay(self._runtime, self._streams, calls, turns, captures=not once)
+        captures = not once and all(call.captured for call in calls)
+        replay = _Replay(self._runtime, self._streams, calls, turns, captures)
         failing = [(number, call.failures) for number, call in enumerate(calls) if call.failures is not None]
 
         def reason(part: int, status: int) -> str:
@@ -231,7 +234,8 @@ def _parts(works: Sequence[Work]) -> list[list[int]]:
 
 def _touched(works: Sequence[Work]) -> Touched:
     reads = tuple(_span(data) for work in works for data in work.reads)
-    return Touched(reads, tuple(_span(data) for work in works for data in work.writes))
+    turns = [turn for work in works if (turn := _stream_call(work).turn) is not None]
+    return Touched(reads, tuple(_span(data) for data in (*(data for work in works for data in work.writes), *turns)))
 
 
 def _span(data: Bytes) -> tuple[int, int]:

@@ -131,5 +131,5 @@ class Runtime(Protocol):
         ...
 
     def library(self, name: str) -> Any:
-        """The object of a library of the card ("cublas", "cudnn") or None where it is not there."""
+        """The object of a library of the card ("cublas", "cudnn", "nccl") or None where it is not there."""
         ...

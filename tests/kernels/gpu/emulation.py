@@ -31,7 +31,8 @@ UNSET, FENCE = 0xFF, 0xFE
 """Bytes of memory that nobody has written, NaN, and around it: numbers so large that a sum shows them."""
 # -fno-gnu-unique: two sources of one process must not share the memory of a block because their kernels have one name.
 COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC")
-WORKING = threading.RLock()
+WORKING = threading.Condition(threading.RLock())
+PATIENCE_S = 30.0
 WAITING = ("__syncthreads", "__syncwarp", "__shfl")
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 
@@ -59,6 +60,7 @@ class EmulatedStream:
     card: int = 0
     queue: list[Work] = field(default_factory=list)
     done: int = 0
+    worker: int | None = None
     capturing: Capture | None = None
 
     def put(self, work: Work) -> None:
@@ -66,11 +68,23 @@ class EmulatedStream:
         (self.queue if self.capturing is None else self.capturing.works).append(work)
 
     def drain(self, until: int) -> None:
-        """Do the first so many works there ever were; one thread at a time, for compiled kernels share their state."""
+        """Do the first so many works there ever were; one thread at a time, for compiled kernels share their state.
+
+        A work may wait for other threads and let them work meanwhile; its own stream stands still until then.
+        """
+        me = threading.get_ident()
         with WORKING:
             while self.done < until:
+                if self.worker not in (None, me):
+                    assert WORKING.wait(PATIENCE_S), f"stream {self.handle} is waited for too long"
+                    continue
+                before, self.worker = self.worker, me
                 self.done += 1
-                self.queue[self.done - 1]()
+                try:
+                    self.queue[self.done - 1]()
+                finally:
+                    self.worker = before
+                    WORKING.notify_all()
 
 
 @dataclass
@@ -133,7 +147,8 @@ class EmulatedRuntime:
     """The runtime of an emulated card; see :class:`~runner.kernels.gpu.runtime.Runtime`.
 
     folder: where compiled sources are kept. reversed: the last thread of a block goes first. nbytes: of its memory.
-    cards: how many there are. What was made on one fails on a stream of another.
+    cards: how many there are. What was made on one fails on a stream of another. libraries: there are none, but those
+    that a test puts there.
     """
 
     name = "emulated card"
@@ -155,7 +170,8 @@ class EmulatedRuntime:
         self._free = self._total = nbytes
         self._allocated: list[tuple[NDArray[np.uint8], int]] = []
         self._functions: dict[tuple[int, str, str], EmulatedFunction] = {}
-        self._streams = 0
+        self.streams: dict[int, EmulatedStream] = {}
+        self.libraries: dict[str, Any] = {}
 
     @property
     def card(self) -> int:
@@ -193,8 +209,9 @@ class EmulatedRuntime:
         return raw[start : start + nbytes]
 
     def stream(self) -> EmulatedStream:
-        self._streams += 1
-        return EmulatedStream(self._streams, self.card)
+        stream = EmulatedStream(len(self.streams) + 1, self.card)
+        self.streams[stream.handle] = stream
+        return stream
 
     def event(self) -> EmulatedEvent:
         return EmulatedEvent(self.card)
@@ -246,7 +263,7 @@ class EmulatedRuntime:
         return self._free, self._total
 
     def library(self, name: str) -> Any:
-        return None
+        return self.libraries.get(name)
 
     def check_guards(self) -> None:
         """Fail when something was written right before or behind an allocation."""

@@ -18,6 +18,7 @@ ALL = {
     "nvidia-cuda-nvrtc": "13.2",
     "nvidia-cudnn-cu13": "9.28",
     "nvidia-cudnn-frontend": "1.28.0",
+    "nvidia-nccl-cu13": "2.32.3",
 }
 
 
@@ -36,6 +37,7 @@ def test_a_card_with_its_libraries_can_be_used() -> None:
         "NVRTC: 13.2",
         "cuDNN: 9.28",
         "cuDNN frontend: 1.28.0",
+        "NCCL: 2.32.3",
     ]
     slower = [str(each) for each in found({"cupy-cuda13x": "14.2.0"}).libraries if each.fast]
     assert slower == 2 * [f"not installed, convolutions take slower kernels: {INSTALL}"]

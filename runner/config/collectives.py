@@ -1,0 +1,73 @@
+"""What sums gradients of ``combine=all_reduce`` where workers have cards: NCCL between these, or the workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from runner.config.schema import Config, LocalCluster, worker_processes
+from runner.engine.device import GPU, NCCL, NO_LIBRARY
+from runner.errors import ConfigError
+from runner.kernels.gpu.discovery import Found
+
+ALL_REDUCE = "all_reduce"
+_LIBRARY = "NCCL"
+
+
+def is_asked(config: Config) -> bool:
+    """Whether the strategy sums in a way that a library between cards can."""
+    return getattr(config.parallelism, "combine", None) == ALL_REDUCE
+
+
+def take_collectives(config: Config, found: Found) -> LocalCluster:
+    """The cluster of a configuration, whose cards are dealt out, with what it left open about sums.
+
+    Raises ConfigError for NCCL that is asked for where it cannot be. What CuPy finds of it decides whether it is there.
+    """
+    cluster: LocalCluster = config.cluster
+    if cluster.device_taken != GPU:
+        return cluster
+    why = hindrance(config)
+    if cluster.collectives == NCCL and why:
+        raise ConfigError(
+            f"cluster.collectives={NCCL}: expected two workers or more, each with a card and in a process of its own, "
+            f"but {why}; use cluster.collectives=null"
+        )
+    if cluster.collectives is None and is_asked(config):
+        return replace(cluster, collectives=NO_LIBRARY if why or _absence(found) else NCCL)
+    return cluster
+
+
+def hindrance(config: Config) -> str:
+    """Why NCCL cannot sum in a configuration, whatever is installed; "" where it can."""
+    cluster: LocalCluster = config.cluster
+    cards: list[Any] = cluster.cards or []
+    workers = worker_processes(config)
+    if workers < 2:
+        return f"there is {workers} worker"
+    if len(set(cards)) < len(cards):
+        return f"some share a card: cluster.cards={cards}"
+    if cluster.one_process:
+        return "cluster.one_process=true keeps all workers in one"
+    if cluster.compression != "none":
+        return f"cluster.compression={cluster.compression} shortens what travels, and NCCL takes all of it"
+    if cluster.emulate:
+        return "cluster.emulate=true waits for links, and NCCL has its own"
+    return ""
+
+
+def sums_text(config: Config, found: Found, in_one_process: bool) -> str:
+    """What sums, and why not NCCL where it does not."""
+    if config.cluster.collectives == NCCL:
+        return "NCCL sums, from card to card"
+    way = "from card to card" if in_one_process else "through the host's memory"
+    why = hindrance(config) or _absence(found) or "cluster.collectives=none asks for it"
+    return f"parts travel {way} and every worker sums them: {why}"
+
+
+def _absence(found: Found) -> str:
+    """What there is to say where NCCL is not installed as a distribution."""
+    library = next((each for each in found.libraries if each.name == _LIBRARY), None)
+    if library is not None and library.version:
+        return ""
+    return "NCCL is not installed beside CuPy; cluster.collectives=nccl takes one of the system"

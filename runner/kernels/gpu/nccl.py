@@ -1,0 +1,101 @@
+"""NCCL through CuPy: one communicator for each card of a process, which are joined when a run is set up."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from runner.kernels.gpu.runtime import DeviceMemory, Stream
+
+ID_BYTES = 128
+_TURN_BYTES = 256
+_SUM = 0
+_TYPES = {"int32": 2, "int64": 4, "float32": 7, "float64": 8, "bfloat16": 9}
+"""ncclRedOp_t and ncclDataType_t, as nccl.h has them."""
+
+
+@dataclass(frozen=True)
+class NcclCommunicator:
+    """See :class:`~runner.kernels.gpu.collective.Communicator`. native: CuPy's."""
+
+    native: Any
+    rank: int
+    size: int
+    turn: DeviceMemory
+
+    def enqueue(self, stream: Stream, source: int, target: int, count: int, dtype: str) -> None:
+        """Raises RuntimeError for what NCCL refuses, and for what failed since it was last asked for something."""
+        try:
+            self.native.check_async_error()
+            self.native.allReduce(source, target, count, _TYPES[dtype], _SUM, stream.handle)
+        except RuntimeError as error:
+            raise RuntimeError(f"the sum of {count} {dtype} as card {self.rank} of {self.size}: {error}") from error
+
+
+class NcclLibrary:
+    """NCCL for the cards of a process.
+
+    nccl: CuPy's module of it. current_card: the number of the card that the thread uses. allocate: memory of it.
+    """
+
+    def __init__(self, nccl: Any, current_card: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> None:
+        self._nccl = nccl
+        self._current_card = current_card
+        self._allocate = allocate
+        self._joined: dict[int, NcclCommunicator] = {}
+        self._lock = threading.Lock()
+
+    def unique_id(self) -> bytes:
+        """128 bytes by which processes find each other; who is asked waits for them, so it has to live until all have.
+
+        Raises RuntimeError where NCCL finds no network to wait on.
+        """
+        try:
+            return bytes(self._nccl.get_unique_id())
+        except RuntimeError as error:
+            raise RuntimeError(f"NCCL finds no way for cards to meet: {error}") from error
+
+    def join(self, unique_id: bytes, rank: int, size: int) -> None:
+        """Make the card that the thread uses number ``rank`` of ``size``; returns when all have joined.
+
+        Raises RuntimeError where NCCL cannot, and where the card has joined before.
+        """
+        card = self._current_card()
+        if card in self._joined:
+            raise RuntimeError(f"card {card} is to join {size} cards, and has joined {self._joined[card].size} before")
+        try:
+            native = self._nccl.NcclCommunicator(size, unique_id, rank)
+        except RuntimeError as error:
+            raise RuntimeError(f"card {card} cannot join {size} cards as number {rank}: {error}") from error
+        made = NcclCommunicator(native, rank, size, self._allocate(_TURN_BYTES))
+        with self._lock:
+            self._joined[card] = made
+
+    def communicator(self) -> NcclCommunicator:
+        """Of the card that the thread uses; raises RuntimeError where it has joined no others."""
+        card = self._current_card()
+        if card not in self._joined:
+            raise RuntimeError(f"a sum over cards, and card {card} has joined no others")
+        return self._joined[card]
+
+    def leave(self) -> None:
+        """Give up all communicators; all processes do, when nothing is under way any more."""
+        with self._lock:
+            joined, self._joined = self._joined, {}
+        for each in joined.values():
+            each.native.destroy()
+
+
+def open_library(current_card: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> NcclLibrary | None:
+    """NCCL for the cards of this process, or None where it is not installed."""
+    try:
+        with warnings.catch_warnings():
+            # Where it is not installed CuPy warns; who wants it is told why it is not used.
+            warnings.simplefilter("ignore", UserWarning)
+            from cupy.cuda import nccl
+    except ImportError:
+        return None
+    return NcclLibrary(nccl, current_card, allocate) if nccl.available else None

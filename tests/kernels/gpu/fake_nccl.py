@@ -1,0 +1,165 @@
+"""CuPy's module of NCCL for emulated cards: ranks meet, and a sum is done when all have come to it.
+
+Signatures are those of CuPy 14.2, ``cupy.cuda.nccl``; numbers of types those of nccl.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from runner.kernels.gpu.nccl import ID_BYTES, NcclLibrary
+from tests.kernels.gpu.emulation import PATIENCE_S, WORKING, EmulatedRuntime, EmulatedStream
+
+_TYPES: dict[int, Any] = {2: np.int32, 4: np.int64, 7: np.float32, 8: np.float64, 9: ml_dtypes.bfloat16}
+
+
+class NcclError(RuntimeError):
+    """As CuPy's."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"ncclError {status}")
+        self.status = status
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One rank's part of a sum."""
+
+    stream: EmulatedStream
+    position: int
+    source: int
+    target: int
+    count: int
+    datatype: int
+
+
+@dataclass
+class _World:
+    """Ranks that met by one id. sums: by their number, what each rank gave to it. done: numbers of those."""
+
+    size: int
+    ranks: set[int] = field(default_factory=set)
+    begun: dict[int, int] = field(default_factory=dict)
+    sums: dict[int, dict[int, _Call]] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+
+
+class FakeNccl:
+    """The module.
+
+    background: the status of what failed there meanwhile, 0 for none. refuses: the status of who wants to join. log:
+    rank, number of elements and stream of what was put on one.
+    """
+
+    available = True
+    NcclError = NcclError
+
+    def __init__(self, runtime: EmulatedRuntime) -> None:
+        self.runtime = runtime
+        self.worlds: dict[bytes, _World] = {}
+        self.background = 0
+        self.refuses = 0
+        self.log: list[tuple[int, int, int]] = []
+
+    def get_unique_id(self) -> bytes:
+        if self.refuses:
+            raise NcclError(self.refuses)
+        return len(self.worlds).to_bytes(ID_BYTES, "big")
+
+    def NcclCommunicator(self, ndev: int, commId: bytes, rank: int) -> FakeCommunicator:  # noqa: N802, N803
+        assert type(commId) is bytes
+        assert len(commId) == ID_BYTES
+        if self.refuses:
+            raise NcclError(self.refuses)
+        with WORKING:
+            world = self.worlds.setdefault(commId, _World(ndev))
+            assert world.size == ndev
+            assert 0 <= rank < ndev
+            assert rank not in world.ranks, f"rank {rank} twice"
+            world.ranks.add(rank)
+        return FakeCommunicator(self, world, rank)
+
+
+@dataclass
+class FakeCommunicator:
+    """One rank."""
+
+    nccl: FakeNccl
+    world: _World
+    rank: int
+    destroyed: bool = False
+
+    def check_async_error(self) -> None:
+        if self.nccl.background:
+            raise NcclError(self.nccl.background)
+
+    def destroy(self) -> None:
+        self.destroyed = True
+
+    def allReduce(  # noqa: N802
+        self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int
+    ) -> None:
+        assert all(type(each) is int for each in (sendbuf, recvbuf, count, datatype, op, stream))
+        assert op == 0, "ncclSum"
+        assert not self.destroyed
+        own = self.nccl.runtime.streams[stream]
+        assert own.capturing is None, "sums are captured on all cards or on none, which nobody sees to"
+        with WORKING:
+            number = self.world.begun.get(self.rank, 0)
+            self.world.begun[self.rank] = number + 1
+            call = _Call(own, len(own.queue), sendbuf, recvbuf, count, datatype)
+            self.world.sums.setdefault(number, {})[self.rank] = call
+            self.nccl.log.append((self.rank, count, stream))
+            own.put(partial(self._meet, number))
+            WORKING.notify_all()
+
+    def _meet(self, number: int) -> None:
+        """The first that comes does it for all, when all that they do before is done."""
+        world, calls = self.world, self.world.sums[number]
+        came = WORKING.wait_for(lambda: len(calls) == world.size or number in world.done, PATIENCE_S)
+        assert came, f"sum {number}: only ranks {sorted(calls)} came"
+        for call in calls.values():
+            if number not in world.done:
+                call.stream.drain(call.position)
+        if number not in world.done:
+            world.done.add(number)
+            _sum([calls[rank] for rank in range(world.size)])
+
+
+def _sum(calls: list[_Call]) -> None:
+    """From rank to rank, which NCCL does not promise."""
+    assert len({(call.count, call.datatype) for call in calls}) == 1, "all ranks give the same number of one type"
+    parts = [_at(call.source, call).copy() for call in calls]
+    total = reduce(np.add, parts)
+    for call in calls:
+        _at(call.target, call)[:] = total
+
+
+def _at(address: int, call: _Call) -> Any:
+    dtype = np.dtype(_TYPES[call.datatype])
+    memory = (ctypes.c_char * (call.count * dtype.itemsize)).from_address(address)
+    return np.frombuffer(memory, dtype)
+
+
+def with_nccl(runtime: EmulatedRuntime) -> FakeNccl:
+    """Give emulated cards the library; nobody has joined yet."""
+    nccl = FakeNccl(runtime)
+    runtime.libraries["nccl"] = NcclLibrary(nccl, lambda: runtime.card, runtime.allocate)
+    return nccl
+
+
+def joined(runtime: EmulatedRuntime, cards: int) -> FakeNccl:
+    """Give emulated cards the library, and let the first so many of them join in their order."""
+    nccl = with_nccl(runtime)
+    library: NcclLibrary = runtime.library("nccl")
+    unique_id = library.unique_id()
+    for card in range(cards):
+        runtime.use(card)
+        library.join(unique_id, card, cards)
+    return nccl
