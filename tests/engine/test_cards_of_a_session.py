@@ -15,6 +15,7 @@ from runner.engine.device import Cards, local_cluster
 from runner.engine.graph import Graph
 from runner.engine.kernel_table import load_kernels
 from runner.engine.local_session import LocalSession
+from runner.engine.recording import COMPUTE, RECEIVE, SEND, WAIT
 from runner.errors import NumericError, ResourceError, RunnerError
 from runner.kernels.gpu.loading import register_cards
 from runner.kernels.registry import Registry
@@ -65,6 +66,48 @@ def test_a_variable_on_a_card_keeps_what_it_had_when_its_next_value_is_refused(c
         with pytest.raises(NumericError, match="node 'product'"):
             opened.run("run", feeds={"x:0": np.array([2.0, np.inf, 2.0], np.float32)})
         assert opened.run("read")["w:0"].tolist() == [1.0, 1.0, 1.0]
+
+
+def on_two_cards(folder: Path, **options: Any) -> Trainer:
+    """Two workers on a card each, initialised. options: of the session."""
+    task, strategy = task_for("dense"), SyncData(workers=2)
+    program, registry = strategy.build(task), kernels(EmulatedRuntime(folder, cards=2))
+    source = options.pop("source", Examples(BATCH, task.example_shape, "float64"))
+    session = LocalSession(program, local_cluster(2, cards=Cards((0, 1))), registry, source, **options)
+    session.run("init")
+    return Trainer(program, session, "float64")
+
+
+def test_what_is_timed_is_computed_as_what_is_not(compiled_sources: Path) -> None:
+    """Every instruction is then a call of its own, and waited for; what comes from the other card is brought over."""
+    plain, timed = on_two_cards(compiled_sources), on_two_cards(compiled_sources)
+    timed.session.start_trace(["train"])
+    assert timed.train(range(3)) == plain.train(range(3))
+    timeline = timed.session.stop_trace()
+    assert timed.train(range(3, 5)) == plain.train(range(3, 5))
+    noted = {(each.device, each.step, each.kind) for each in timeline.spans}
+    for device in timed.session.plans("train"):
+        assert {(device, step, kind) for step in range(3) for kind in (COMPUTE, SEND, WAIT, RECEIVE)} <= noted
+
+
+class NotANumber(Examples):
+    """Images that are not, in step 1, for the second of two workers."""
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Array]:
+        fields = super().read(split, step, lo, hi)
+        return {**fields, "x": fields["x"] * (np.nan if step == 1 and lo else 1.0)}
+
+
+def test_checked_steps_name_the_first_node_that_a_card_computed_no_number_at(compiled_sources: Path) -> None:
+    task = task_for("dense")
+    source = NotANumber(BATCH, task.example_shape, "float64")
+    checked = on_two_cards(compiled_sources, source=source, check_finite=True)
+    assert checked.train([0]) == on_two_cards(compiled_sources).train([0])
+    first = (
+        r"node 'replica_1/train/relu1/relu' \(op 'matmul_fused'\), output 0: 48 of 48 values are not finite in step 1"
+    )
+    with pytest.raises(NumericError, match=first):
+        checked.train([1])
 
 
 class Poisoned(Examples):
