@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_arguments(parser)
     parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="data=NAME, data.KEY or train.eval_batch_size"
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="data=NAME, data.KEY or train.eval_batch_size"
     )
     parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="YAML files of your own, for data=NAME")
     parser.add_argument(
