@@ -21,12 +21,14 @@ def find(path: Path, which: str | None = None) -> Path:
 
     which: :data:`BEST` or :data:`NEWEST` of several; None is the best where one is kept that can be used, and the
     newest otherwise.
-    Raises CheckpointError where there is no such checkpoint.
+    Raises CheckpointError where there is no such path or checkpoint.
     """
     if layout.step_of(path) is not None or path.is_file() or (path / limits.MANIFEST_FILE).exists():
         if which is not None:
             raise CheckpointError(f"{path} is one checkpoint: {which!r} chooses among those of a run, in {path.parent}")
         return path
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such directory; expected that of a run, or a checkpoint in one")
     folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
     latest = newest(folder)
     if latest is None:

@@ -52,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "overrides",
         nargs="*",
+        default=[],
         metavar="KEY=VALUE",
         help="data=NAME, data.KEY, train.eval_batch_size, cluster.device, cluster.cards or cluster.tf32",
     )

@@ -5,10 +5,18 @@ Free of Hydra, so that a mistake can be told before Hydra is loaded.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Collection, Sequence
 
 _WITH_A_VALUE = ("--cfg", "--package", "--config-path", "--config-name", "--config-dir", "--info")
 _SHORT_WITH_A_VALUE = ("-c", "-p", "-cp", "-cn", "-cd", "-i")
+
+_NEEDS_QUOTES = re.compile(r"""[^!-~]|[=,(){}\[\]'"]""")
+"""Characters that an unquoted value cannot have everywhere: letters beyond ASCII, blanks, signs of the grammar."""
+
+_COMPOUND = ("[", "{", "'", '"')
+"""What lists, dictionaries and quoted values begin with."""
 
 
 def overrides_first(arguments: Sequence[str]) -> list[str]:
@@ -24,6 +32,16 @@ def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | No
     """Return the first verb that stands behind an option or an override, where it would be an override; else None."""
     overrides, _ = _split(arguments)
     return next((override for override in overrides if override in verbs), None)
+
+
+def quoting_hint(override: str) -> str:
+    """Return how to write an override that Hydra cannot read, if it is one that quotes make readable; else ""."""
+    key, _, value = override.partition("=")
+    if not _NEEDS_QUOTES.search(value) or value.startswith(_COMPOUND):
+        return ""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    typed = shlex.quote(f'{key}="{escaped}"')
+    return f"A value with such characters stands in quotes that the shell leaves to Hydra: {typed}"
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -16,12 +16,12 @@ import hydra
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.command_line import overrides_first
+from runner.config.command_line import overrides_first, quoting_hint
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import GROUPS, from_composed
 from runner.config.error_text import describe
@@ -188,6 +188,8 @@ def _varied(arguments: Sequence[str]) -> set[str]:
 
 
 def _translated(error: Exception, arguments: Sequence[str]) -> RunnerError:
+    if isinstance(error, OverrideParseException):
+        return ConfigError("\n".join(filter(None, (describe(error), quoting_hint(error.override)))))
     if isinstance(error, HydraException | OmegaConfBaseException):
         return ConfigError(describe(error))
     if isinstance(error, OSError):

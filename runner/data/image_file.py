@@ -42,6 +42,8 @@ def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> 
             if not fit:
                 _require_fitting(path, upright, mode, (width, height))
             fitted = ImageOps.fit(upright.convert(mode), (width, height), Image.Resampling.BILINEAR)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
     except _DAMAGE as error:
         raise DataError(f"{path} cannot be decoded: {error}; replace it, or take it out") from error
     return np.asarray(fitted, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)

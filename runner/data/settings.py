@@ -34,7 +34,9 @@ class DatasetSettings(ABC):
             limit = getattr(self, key)
             if limit is not None and limit < 1:
                 raise ConfigError(f"data.{key} is {limit}; it must be at least 1, or null for all examples")
-        facts = self.facts()
+        facts: object = self.facts()
+        if not isinstance(facts, Facts):  # a plugin's dataset may return anything
+            raise ConfigError(f"data.name={self.name}: facts returned {facts}; expected Facts")
         examples = min(facts.train_examples, self.train_limit or facts.train_examples)
         if not 0.0 <= self.val_fraction < 1.0 or (self.val_fraction and examples < 2):
             raise ConfigError(

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -270,7 +271,7 @@ def _next_state(path: Path, resume: bool) -> _State:
         return replace(state, epoch=state.epoch + 1)
     if os.path.lexists(path / RUN_FILE):
         raise DirectoryInUseError(
-            f"{path} already holds a run: continue it with `runner resume={path}`, or choose another "
+            f"{path} already holds a run: continue it with `runner resume={shlex.quote(str(path))}`, or choose another "
             "directory with hydra.run.dir=DIR"
         )
     return _State(run_id=secrets.token_hex(8), epoch=1)

@@ -84,6 +84,8 @@ class Plan:
     def read(cls, directory: Path) -> Plan:
         """Read the plan of the sweep in ``directory``; raises ConfigError where there is none or it is damaged."""
         path = directory / PLAN_FILE
+        if not directory.exists():
+            raise ConfigError(f"{directory}: no such directory; expected that of a sweep")
         try:
             document = json.loads(read_regular(path, _MOST_BYTES))
         except FileNotFoundError:

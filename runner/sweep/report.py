@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from runner.config.monitor import Monitor, monitor_of, monitor_of_stored
 from runner.config.schema import Config
 from runner.records.late_tracking import BroughtOver, bring_over, late_runs
 from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, Outcome, read_outcome
-from runner.sweep.plan import FROZEN_FILE, Plan
+from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan
 from runner.sweep.seeds import over_seeds, seeds_table
 from runner.sweep.table import SweepTable, sweep_table
 from runner.tracking.replay import Replay
@@ -70,8 +71,14 @@ def report(outcomes: Sequence[Outcome], config: Config | None, directory: Path, 
     if status != FINISHED:
         jobs = f"{sum(outcome.status == FAILED for outcome in outcomes)} of {len(outcomes)} jobs failed"
         what = f"sweep interrupted, {jobs}" if interrupted else jobs
-        print(f"runner: {what}; see {directory}", file=sys.stderr)
+        print(f"runner: {what}; see {directory}{_how_to_go_on(directory)}", file=sys.stderr)
     return 0 if done else FAILED_EXIT_CODE
+
+
+def _how_to_go_on(directory: Path) -> str:
+    """What to type for a sweep that can be taken up again; "" for one whose jobs were not known beforehand."""
+    planned = (directory / PLAN_FILE).exists()
+    return f"; try what is not done again with: runner sweep resume {shlex.quote(str(directory))}" if planned else ""
 
 
 def _bring_over(directory: Path, interrupted: bool) -> None:

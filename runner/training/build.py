@@ -54,7 +54,9 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
 def _build(config: Config, kept_placement: Path | None) -> Experiment:
     parts: Any = config
     facts = facts_of(parts.data)
-    program = parts.parallelism.build(task_of(config, facts))
+    program: Any = parts.parallelism.build(task_of(config, facts))
+    if not isinstance(program, Program):  # a plugin's strategy may return anything
+        raise ConfigError(f"parallelism.name={parts.parallelism.name}: build returned {program}; expected a Program")
     program = in_one_process(config.cluster, program, config.parallelism.name)
     steps_per_epoch = facts.train_examples / _examples_of(config, program)
     if config.train.steps is not None:

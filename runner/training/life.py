@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from runner.checkpoint import CheckpointMeta, weights_sha256
@@ -18,7 +17,7 @@ from runner.engine.kernel_table import native_libraries
 from runner.engine.session import Session
 from runner.errors import NonFiniteLossError
 from runner.files import replace_durably
-from runner.plugin import provenance
+from runner.plugin import faults_told, provenance
 from runner.records.data_facts import record_of, write_record
 from runner.records.provenance import Provenance, provenance_here
 from runner.records.record import Record
@@ -26,7 +25,7 @@ from runner.records.run_directory import RunDirectory
 from runner.records.run_plugins import write_plugins
 from runner.records.summary import Summary
 from runner.records.tags import summary_tags
-from runner.redaction import SecretlessFormatter, redact
+from runner.redaction import redact
 from runner.signals import StopRequest
 from runner.sweep.place import SweepPlace
 from runner.tracking import RunInfo, job_name, sweep_name
@@ -50,7 +49,8 @@ from runner.training.preconditions import (
     require_whole_record,
 )
 from runner.training.progress import Progress
-from runner.training.start import Start, begin, continued_start, fresh_start
+from runner.training.run_log import TOLD_OTHERWISE, logging_to
+from runner.training.start import Start, begin, continued_start, fresh_start, tell_continued
 from runner.training.summing_up import draft_of, failed, status_of, summed_up
 from runner.training.trainer import Trainer
 
@@ -69,10 +69,18 @@ def run(
     """Train a configuration in ``run_dir``, from its newest checkpoint when ``resume``; return the summary.
 
     repeats: run_id of the run of which this is a repetition, for the record. summary.json is written however the run
-    ends. Raises the RunnerError that ended it, if one did.
+    ends. Raises the RunnerError that ended it, if one did; ConfigError for a fault in a plugin's code.
     """
+    with faults_told(provenance()):
+        return _run(config, run_dir, overrides, sweep, resume, repeats)
+
+
+def _run(
+    config: Config, run_dir: Path, overrides: Sequence[str], sweep: SweepPlace | None, resume: bool, repeats: str
+) -> Summary:
     notes = [*require_same_plugins(run_dir), *require_same_data(config, run_dir)] if resume else []
-    _tell(notes)  # on the terminal
+    for note in notes:
+        log.warning("%s", note)  # on the terminal: no log of the run is open yet
     found = look_at(config.cluster)
     require_devices(config, found)
     placement = kept_placement(config, run_dir) if resume else None
@@ -87,8 +95,9 @@ def run(
         require_same_normalisation(config, run_dir)
     start = None if resume else fresh_start(experiment)
     data = None if resume else record_of(config.data)
-    with RunDirectory.open(run_dir, resume) as directory, _logging_to(directory.log):
-        _tell(notes)  # in the run's log
+    with RunDirectory.open(run_dir, resume) as directory, logging_to(directory.log):
+        for note in notes:
+            log.warning("%s", note, extra=TOLD_OTHERWISE)
         directory.summary_json.unlink(missing_ok=True)  # of an earlier start, no news of this one
         if placement is None:
             directory.placement_json.unlink(missing_ok=True)
@@ -109,7 +118,7 @@ def run(
         except BaseException as error:
             ended = failed(life.summary, error)
             ended.write(directory.summary_json)
-            log.error("%s: %s", ended.status, error)
+            log.error("%s: %s", ended.status, error, extra=TOLD_OTHERWISE)
             raise
         summary.write(directory.summary_json)
         return summary
@@ -158,6 +167,8 @@ class _Life:
 
     def _tell_start(self, start: Start) -> None:
         """Say in log and summary what the run begins with, where that is not its own."""
+        if self._resume:
+            tell_continued(start, self._experiment, self._directory)
         weights = start.weights
         if weights is not None:
             log.info("%s", weights.report())
@@ -278,26 +289,3 @@ def _keep_provenance(directory: RunDirectory) -> Provenance:
     if changes:
         replace_durably(directory.code_diff, changes.encode())
     return provenance
-
-
-def _tell(notes: Iterable[str]) -> None:
-    """Warn, where warnings go by now: to the terminal, or to the log of the run alone."""
-    for note in notes:
-        log.warning("%s", note)
-
-
-@contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    """Send the package's log to a file of the run, from level INFO."""
-    package = logging.getLogger("runner")
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(SecretlessFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    level = package.level
-    package.addHandler(handler)
-    package.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        package.removeHandler(handler)
-        package.setLevel(level)
-        handler.close()

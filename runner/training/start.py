@@ -50,7 +50,6 @@ def continued_start(experiment: Experiment, directory: RunDirectory) -> Start:
     """
     path = newest(directory.checkpoints)
     if path is None:
-        log.warning("no checkpoint in %s: beginning at step 0", directory.checkpoints)
         return fresh_start(experiment)
     expected = {name: (spec.shape, spec.dtype) for name, spec in experiment.program.variables.items()}
     found = load(path, expected)
@@ -60,6 +59,18 @@ def continued_start(experiment: Experiment, directory: RunDirectory) -> Start:
             f"expected {directory.run_id}, the run of this directory"
         )
     return Start(found)
+
+
+def tell_continued(start: Start, experiment: Experiment, directory: RunDirectory) -> None:
+    """Warn of a run that does not go on where it was left, for want of a checkpoint or of updates to make."""
+    if start.checkpoint is None:
+        log.warning("no checkpoint in %s: beginning at step 0", directory.checkpoints)
+    elif start.step >= experiment.total_steps:
+        log.warning(
+            "the run is at step %d of %d: nothing is left to train; a larger train.steps or train.epochs goes on",
+            start.step,
+            experiment.total_steps,
+        )
 
 
 def begin(session: Session, start: Start) -> None:

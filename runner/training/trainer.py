@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -206,7 +207,7 @@ class Trainer:
             raise Interrupted(
                 self._stop.signum,
                 f"stopped after step {self.progress.done} of {self.experiment.total_steps}; "
-                f"continue with: runner resume={self._directory.path}",
+                f"continue with: runner resume={shlex.quote(str(self._directory.path))}",
             )
 
 

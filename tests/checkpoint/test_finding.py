@@ -73,7 +73,13 @@ def test_a_run_without_a_best_has_none_to_give(tmp_path: Path) -> None:
         find(run_with(tmp_path, 1), BEST)
 
 
-@pytest.mark.parametrize("folder", ["", "absent"])
-def test_where_there_is_none_that_is_said(tmp_path: Path, folder: str) -> None:
-    with pytest.raises(CheckpointError, match="there is no checkpoint that can be used; expected a directory step-N"):
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("", "there is no checkpoint that can be used; expected a directory step-N"),
+        ("absent", "absent: no such directory; expected that of a run"),
+    ],
+)
+def test_where_there_is_none_that_is_said(tmp_path: Path, folder: str, said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
         find(tmp_path / folder)

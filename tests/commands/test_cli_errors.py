@@ -35,6 +35,8 @@ from tests.refusal import Capture, refused
         (["seed=???"], ["seed: missing value"]),
         (["~model"], ["model: missing value"]),
         (["model=null"], ["model=null: Config group override must be a string or a list"]),
+        (["init_from=runs/lr=0.1"], ["mismatched input '='", """'init_from="runs/lr=0.1"'"""]),
+        (["eval"], ["the following arguments are required: CHECKPOINT\n"]),
         (["seed=[1"], ["no viable alternative"]),
         (["train.batch_size=1"], ["train.batch_size=1 is smaller than parallelism.workers=2"]),
         (["model.units=${oc.env:NO_SUCH_VARIABLE}"], ["Environment variable 'NO_SUCH_VARIABLE' not found"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config.command_line import misplaced_verb, overrides_first
+from runner.config.command_line import misplaced_verb, overrides_first, quoting_hint
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,19 @@ def test_overrides_come_first_and_options_keep_their_values(typed: list[str], un
 def test_a_verb_is_found_behind_options_but_not_as_the_value_of_one():
     assert misplaced_verb(["--config-dir", "conf", "list", "models"], {"list"}) == "list"
     assert misplaced_verb(["--config-name", "list", "a=1"], {"list"}) is None
+
+
+@pytest.mark.parametrize(
+    ("override", "typed"),
+    [
+        ("init_from=runs/lr=0.1", """'init_from="runs/lr=0.1"'"""),
+        ("hydra.run.dir=my run é", """'hydra.run.dir="my run é"'"""),
+        ('data.path=a"b', """'data.path="a\\"b"'"""),
+        ("seed=[1", ""),
+        ("list", ""),
+    ],
+)
+def test_what_quotes_make_readable_is_shown_with_them(override: str, typed: str):
+    hint = quoting_hint(override)
+    assert hint.endswith(typed)
+    assert bool(hint) == bool(typed)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
 from runner.plugin import faults_told, install, provenance
 from runner.training.build import build
+from runner.training.life import run
 from tests.small_runs import small_config
 
 MODEL = """\
@@ -86,3 +88,63 @@ def test_an_error_of_a_module_is_told_and_others_pass(tmp_path: Path, monkeypatc
         1 / 0  # noqa: B018
     with pytest.raises(DataError, match="as it is"), faults_told(provenance()):
         raise DataError("as it is")
+
+
+STRATEGY = """\
+from dataclasses import dataclass
+from runner.plugin import Plugin
+
+@dataclass
+class Mine:
+    name: str = "mine"
+    workers: int = 1
+
+    def build(self, task):
+        return "a graph"
+
+plugin = Plugin(strategies={"mine": Mine})
+"""
+
+DATASET = """\
+from dataclasses import dataclass
+from runner.data.dataset import Facts
+from runner.data.settings import DatasetSettings
+from runner.plugin import Plugin
+
+@dataclass
+class Mine(DatasetSettings):
+    name: str = "mine"
+
+    def facts(self):
+        return FACTS
+
+    def load(self):
+        raise OSError("lost")
+
+plugin = Plugin(datasets={"mine": Mine})
+"""
+
+
+def with_mine(folder: Path, group: str, text: str) -> Config:
+    (folder / "mine.py").write_text(text)
+    install([str(folder / "mine.py")])
+    (folder / group).mkdir()
+    (folder / group / "mine.yaml").write_text("name: mine\n")
+    return small_config(f"hydra.searchpath=[file://{folder}]", f"{group}=mine")
+
+
+def test_a_strategy_that_returns_no_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"parallelism\.name=mine: build returned a graph; expected a Program"):
+        build(with_mine(tmp_path, "parallelism", STRATEGY))
+
+
+def test_a_dataset_without_facts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.name=mine: facts returned None; expected Facts"):
+        build(with_mine(tmp_path, "data", DATASET.replace("FACTS", "None")))
+
+
+def test_data_that_cannot_be_loaded_are_told_with_the_line(tmp_path: Path) -> None:
+    facts = 'Facts((1, 4, 4), ("a", "b"), 64, 16)'
+    config = with_mine(tmp_path, "data", DATASET.replace("FACTS", facts))
+    with pytest.raises(ConfigError, match=rf"{tmp_path / 'mine.py'}:14: OSError: lost; correct it"):
+        run(config, tmp_path / "run", overrides=[])

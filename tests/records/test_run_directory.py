@@ -149,6 +149,13 @@ def test_children_do_not_inherit_the_lock(tmp_path: Path) -> None:
         child.kill()
 
 
+def test_what_is_to_be_typed_is_quoted_for_the_shell(tmp_path: Path) -> None:
+    folder = tmp_path / "my run"
+    start(folder).close()
+    with pytest.raises(DirectoryInUseError, match=f"`runner resume='{folder}'`"):
+        start(folder)
+
+
 def test_finished_run_is_not_overwritten(tmp_path: Path) -> None:
     with start(tmp_path) as first:
         pass

@@ -246,6 +246,7 @@ def test_the_status_is_the_table_and_changes_nothing(interrupted: FakeLife, fold
 
 
 def test_a_directory_without_a_plan_says_why(folder: Path, capsys: Capture):
+    assert f"{folder / 'sweep'}: no such directory; expected that of a sweep" in refused(RESUME, capsys)
     (folder / "sweep").mkdir()
     message = refused(RESUME, capsys)
     assert "holds no plan.json" in message

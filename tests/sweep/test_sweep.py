@@ -60,7 +60,9 @@ def test_a_failed_job_does_not_stop_the_sweep_but_shows(fake_life: FakeLife, fol
     out, err = capsys.readouterr()
     assert "failed: NumericError: the loss of step 3 is nan" in out
     assert "job 0 (seed=2): error: the loss of step 3 is nan\n" in err
-    assert err.endswith(f"runner: 1 of 3 jobs failed; see {folder / 'sweep'}\n")
+    sweep_dir = folder / "sweep"
+    again = f"try what is not done again with: runner sweep resume {sweep_dir}"
+    assert err.endswith(f"runner: 1 of 3 jobs failed; see {sweep_dir}; {again}\n")
     assert "Traceback" not in err
     assert "Error executing job" not in err
 
@@ -124,7 +126,10 @@ def test_an_interruption_ends_the_whole_sweep(fake_life: FakeLife, folder: Path,
     assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished", "interrupted", "not started"]
     err = capsys.readouterr().err
     assert err.count("stopped by SIGINT") == 1
-    assert f"runner: sweep interrupted, 0 of 3 jobs failed; see {folder / 'sweep'}\n" in err
+    assert (
+        f"runner: sweep interrupted, 0 of 3 jobs failed; see {folder / 'sweep'}; try what is not done again with: "
+        in err
+    )
 
 
 def test_the_tracking_record_of_the_sweep_is_ended(fake_life: FakeLife, folder: Path, monkeypatch: pytest.MonkeyPatch):
