@@ -21,6 +21,7 @@ from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.plugin import pinned_references
 from runner.records.summary import Summary
 from runner.sweep.frozen_job import Work, run_frozen_job
+from runner.sweep.in_turn import run_in_turn
 from runner.sweep.launcher import jobs_at_once
 from runner.sweep.locks import sweep_is_running
 from runner.sweep.outcome import FINISHED, last_ended, note_failure, recorded
@@ -114,6 +115,9 @@ def _launch(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: bool
         "plugins": pinned_references(),
     }
     directories = {job.number: sweep_dir / job.directory for job in jobs}
+    if launcher.shares_process:
+        # Hydra would compose a configuration for every job twice over, only to hand its number on.
+        return run_in_turn(lambda number: task({**settings, JOB: str(number)}), directories, launcher)
     try:
         launch_planned(task, settings, directories, launcher, sweep_dir)
     except Exception as error:  # noqa: BLE001 - a launcher may raise anything; the caller decides by the outcomes

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -30,6 +31,8 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
 """What holds for MLflow's client unless the user decided otherwise."""
+_IMPORTING = threading.Lock()
+"""Jobs of one process have a writer each: of two that import MLflow at once one would get half of it."""
 
 
 def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
@@ -99,9 +102,11 @@ def directories_of_runs(uri: str, run_id: str) -> list[Path]:
 def store_errors(what: str) -> Iterator[None]:
     """Turn every way MLflow, its database layer and the network fail into StoreUnavailableError."""
     try:
-        from alembic.util.exc import CommandError
-        from mlflow.exceptions import MlflowException
-        from sqlalchemy.exc import SQLAlchemyError
+        with _IMPORTING:
+            _client_class()
+            from alembic.util.exc import CommandError
+            from mlflow.exceptions import MlflowException
+            from sqlalchemy.exc import SQLAlchemyError
     except ImportError as error:
         raise StoreUnavailableError(f"{what}: MLflow cannot be imported: {error}") from error
     try:
@@ -120,15 +125,21 @@ def source_tags() -> dict[str, str]:
     return {"mlflow.user": user, "mlflow.source.name": "runner", "mlflow.source.type": "LOCAL"}
 
 
-def _client(uri: str) -> Any:
+def _client_class() -> Any:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # Slow (seconds): on the thread of a run's writer it delays nobody.
     from mlflow.tracking import MlflowClient
 
+    return MlflowClient
+
+
+def _client(uri: str) -> Any:
+    """Within :func:`store_errors`, which has imported MLflow."""
+    client_class = _client_class()
     _quieten()
     _probe(uri)
-    return MlflowClient(tracking_uri=uri)
+    return client_class(tracking_uri=uri)
 
 
 def _creation_lock(uri: str) -> AbstractContextManager[None]:

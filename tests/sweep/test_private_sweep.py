@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from runner.cli import main
+from runner.config.hydra_frozen import JOB, launch_planned
+from runner.sweep.launcher import Launcher
 from tests.fake_life import FakeLife
 
 SECRET = "hunter2"
@@ -36,10 +38,16 @@ def test_in_a_directory_that_is_there_the_files_are_the_owners(folder: Path) -> 
     (folder / "sweep").mkdir(mode=0o755)
     assert main([*SWEEP, ENVIRONMENT]) == 0
     assert mode(folder / "sweep") == 0o755
-    assert mode(folder / "sweep" / ".launch") == 0o700
-    outside = {name for name in files_that_tell(folder / "sweep") if not name.startswith(".launch/")}
-    assert outside == {"plan.json", "multirun.yaml"}
-    assert {mode(folder / "sweep" / name) for name in outside} == {0o600}
+    told = files_that_tell(folder / "sweep")
+    assert told == {"plan.json", "multirun.yaml"}
+    assert {mode(folder / "sweep" / name) for name in told} == {0o600}
+
+
+def test_what_launchers_are_told_is_the_owners(tmp_path: Path) -> None:
+    numbers: list[str] = []
+    launch_planned(lambda composed: numbers.append(composed[JOB]), {}, {3: tmp_path / "3"}, Launcher(), tmp_path)
+    assert numbers == ["3"]
+    assert mode(tmp_path / ".launch") == 0o700
 
 
 def test_a_sweep_without_secrets_hides_nothing(fake_life: FakeLife, folder: Path) -> None:
