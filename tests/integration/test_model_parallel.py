@@ -10,7 +10,13 @@ import pytest
 from tests.integration.command import run_command, summary_of
 
 PARTS = 2
-COMMON = ("model=lenet", "train.batch_size=8", "train.eval_batch_size=64", "cluster.threads_per_worker=1")
+COMMON = (
+    "model=lenet",
+    "train.batch_size=8",
+    "train.eval_batch_size=64",
+    "cluster.threads_per_worker=1",
+    "tracking.pictures=false",
+)
 SPLIT = "parallelism.constraints={conv*: 0, fc*: 1}"
 
 

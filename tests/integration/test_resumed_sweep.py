@@ -55,29 +55,29 @@ def steps(run_dir: Path) -> list[int]:
     return [record.step for record in read_metrics(run_dir / "metrics.jsonl") if "train/loss" in record.values]
 
 
-def test_of_twenty_jobs_three_fail_and_a_kill_and_broken_files_cost_nothing(start: Start, tmp_path: Path) -> None:
+def test_of_twelve_jobs_three_fail_and_a_kill_and_broken_files_cost_nothing(start: Start, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     model = tmp_path / "own" / "model" / "mine.yaml"
     model.parent.mkdir(parents=True)
     model.write_text("defaults: ['/schema/model/mlp@_here_']\nhidden: [4]\n")
-    rates = [*(f"0.{number:02}" for number in range(1, 18)), "-1", "1e30", "1e32"]
+    rates = [*(f"0.{number:02}" for number in range(1, 10)), "-1", "1e30", "1e32"]
     arguments = ("--config-dir", "own", "-m", *TINY, "model=mine", "train.steps=3", "train.log_every=1")
     killed = start(tmp_path, *arguments, IN_SWEEP, "train.batch_size=8", f"optimizer.lr={','.join(rates)}")
     wait_until(lambda: (sweep / "0" / "run.json").exists(), "a job in flight")
     model.write_text("{broken")
-    wait_until(lambda: len(finished(sweep)) >= 5, "five finished jobs")
+    wait_until(lambda: len(finished(sweep)) >= 3, "three finished jobs")
     killed.send(signal.SIGKILL)
     killed.finish()
     before = {path: path.stat().st_mtime_ns for path in finished(sweep)}
-    assert len(before) < 17
+    assert len(before) < 9
 
     resumed = run_command(tmp_path, "sweep", "resume", "sweep")
     assert resumed.finish() == 1
-    assert "runner: 3 of 20 jobs failed" in resumed.errors
+    assert "runner: 3 of 12 jobs failed" in resumed.errors
     after = finished(sweep)
-    assert [path.parent.name for path in after] == [str(number) for number in range(17)]
+    assert [path.parent.name for path in after] == [str(number) for number in range(9)]
     assert {path: path.stat().st_mtime_ns for path in before} == before, "what was done is done again"
-    assert len({summary_of(path.parent).run_id for path in after}) == 17
+    assert len({summary_of(path.parent).run_id for path in after}) == 9
     assert all(steps(path.parent) == [1, 2, 3] for path in after)
     errors = {row["optimizer.lr"]: row["status"].split(": ")[1] for row in rows(sweep) if row["status"] != "finished"}
     assert errors == {"-1": "ConfigError", "1e+30": "NumericError", "1e+32": "NumericError"}
@@ -91,18 +91,18 @@ def test_of_twenty_jobs_three_fail_and_a_kill_and_broken_files_cost_nothing(star
 def test_a_job_killed_among_others_fails_alone_and_goes_on_from_its_checkpoint(start: Start, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     arguments = (*TINY, "model=mlp", "model.hidden=[4]", "checkpoint.every_steps=50", IN_SWEEP, *TWO_AT_ONCE)
-    running = start(tmp_path, "-m", *arguments, "train.steps=5000,2,3,4")
+    running = start(tmp_path, "-m", *arguments, "train.steps=2000,2,3,4")
     wait_until(lambda: bool(list((sweep / "0" / "checkpoints").glob("step-*"))), "a checkpoint of job 0")
     os.kill(int((sweep / "0" / "run.lock").read_text()), signal.SIGKILL)
     assert running.finish() == 1
-    assert "job 0 (train.steps=5000): error: the process of the job was killed by SIGKILL" in running.errors
+    assert "job 0 (train.steps=2000): error: the process of the job was killed by SIGKILL" in running.errors
     assert [path.parent.name for path in finished(sweep)] == ["1", "2", "3"]
     assert [starts(path.parent) for path in finished(sweep)] == [1, 1, 1]
 
     resumed = run_command(tmp_path, "sweep", "resume", "sweep", "hydra/launcher=basic")
     assert resumed.finish() == 0, resumed.errors
     assert [starts(sweep / str(number)) for number in range(4)] == [2, 1, 1, 1]
-    assert steps(sweep / "0") == [1, *range(10, 5001, 10)]
+    assert steps(sweep / "0") == [1, *range(10, 2001, 10)]
 
 
 def test_jobs_outlive_a_killed_sweep_and_are_waited_for(start: Start, tmp_path: Path) -> None:

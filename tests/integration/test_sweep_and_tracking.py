@@ -81,6 +81,7 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
         "train.eval_every=1000000",
         "checkpoint.every_steps=4",
         "hydra.run.dir=run",
+        "tracking.pictures=false",
     )
     logged = "SELECT count(*) FROM metrics WHERE key = 'train/loss'"
     database = tmp_path / "mlflow.db"
@@ -103,7 +104,14 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
 def test_what_a_run_could_not_record_is_there_once_it_is_resumed_although_nothing_is_left_to_train(
     tmp_path: Path,
 ) -> None:
-    small = ("model=mlp", "model.hidden=[8]", "train.steps=3", "train.log_every=1", *ONE_PROCESS)
+    small = (
+        "model=mlp",
+        "model.hidden=[8]",
+        "train.steps=3",
+        "train.log_every=1",
+        "tracking.pictures=false",
+        *ONE_PROCESS,
+    )
     away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
     run = Command(tmp_path, *small, "hydra.run.dir=run", environment=away)
     assert run.finish() == 0, run.errors
