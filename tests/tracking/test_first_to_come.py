@@ -21,7 +21,7 @@ import pytest
 from runner.tracking import RunInfo
 from runner.tracking.mlflow_store import MlflowStore
 
-PROCESSES = 4
+PROCESSES = 8
 LIMIT_S = 280.0
 
 
@@ -57,7 +57,7 @@ def _recorded(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.timeout(300)
-def test_four_jobs_at_once_on_a_fresh_store(tmp_path: Path) -> None:
+def test_eight_jobs_at_once_on_a_fresh_store(tmp_path: Path) -> None:
     assert race(tmp_path, 2) == [(1, PROCESSES)] * 2
 
 
