@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,15 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     return filled
 
 
-def changes_on_the_way(earlier: Iterable[Path], config: Config) -> Iterator[str]:
+def changes_on_the_way(earlier: Iterable[Path], config: Config, but: Collection[str] = ()) -> Iterator[str]:
     """What earlier starts of a run had otherwise than its last one, and whose values count: a text for each of them.
 
-    earlier: the configurations that they left. Raises ConfigError and SecurityError where one cannot be read.
+    earlier: the configurations that they left. but: keys, with dots, that do not count. Raises ConfigError and
+    SecurityError where one cannot be read.
     """
     last = to_plain(config)
     for path in earlier:
-        keys = differing_keys(with_defaults(safe_yaml.load(path), config), last)
+        keys = [key for key in differing_keys(with_defaults(safe_yaml.load(path), config), last) if key not in but]
         if keys:
             yield f"{path.name} has other {', '.join(keys)}"
 

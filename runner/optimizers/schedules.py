@@ -41,6 +41,11 @@ class Schedule(ABC):
         warmup = min(1.0, (step + 1) / (self.warmup_steps + 1))
         return warmup * self.decay(step, total_steps, steps_per_epoch)
 
+    @property
+    def goes_by_length(self) -> bool:
+        """Whether the rate of a step depends on how long the run is to be."""
+        return False
+
     @abstractmethod
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
         """Return the factor without warm-up; arguments as for :meth:`factor`."""
@@ -77,6 +82,11 @@ class Step(Schedule):
         rising = all(a < b for a, b in pairwise([0.0, *self.boundaries, end]))
         _require(rising, "boundaries", self.boundaries, expected)
         _require_fraction("multiplier", self.multiplier)
+
+    @property
+    def goes_by_length(self) -> bool:
+        """Where boundaries are fractions of the run."""
+        return self.unit == "progress"
 
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
         """Return multiplier ** (number of boundaries reached)."""
@@ -117,6 +127,11 @@ class Cosine(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require(0.0 <= self.final_factor <= 1.0, "final_factor", self.final_factor, "a number from 0 to 1")
+
+    @property
+    def goes_by_length(self) -> bool:
+        """It ends with the run."""
+        return True
 
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
         """Return the cosine at step / total_steps; ``final_factor`` is reached when the run is over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runner.config.configuration import load_stored
+from runner.config.configuration import LIMITS, load_stored
 from runner.config.earlier import changes_on_the_way
 from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
@@ -90,8 +90,9 @@ def require_whole_record(experiment: Experiment) -> None:
 def require_record_of_one_configuration(config: Config) -> None:
     """Raise ConfigError where whose shares counted is to be repeated from a run whose starts were not all alike.
 
-    Its record goes on through them, and no configuration makes all of its steps again. Raises ConfigError and
-    SecurityError where a configuration by which it went cannot be read.
+    Its record goes on through them, and no configuration makes all of its steps again. That it was made longer counts
+    only where the rate goes by the length. Raises ConfigError and SecurityError where a configuration by which it went
+    cannot be read.
     """
     parallelism: Any = config.parallelism
     if not getattr(parallelism, "backup_workers", 0) or parallelism.replay is None:
@@ -100,7 +101,8 @@ def require_record_of_one_configuration(config: Config) -> None:
     earlier = earlier_configurations(folder)
     # The last one is what the record says that it is of, but for the order, in which it may be repeated here.
     last = folder / CONFIG_FILE
-    changed = list(changes_on_the_way(earlier, load_stored(last))) if earlier and last.exists() else []
+    but = () if config.schedule.goes_by_length else LIMITS
+    changed = list(changes_on_the_way(earlier, load_stored(last), but)) if earlier and last.exists() else []
     if changed:
         raise ConfigError(
             f"parallelism.replay={parallelism.replay}: its run changed on the way: {'; '.join(changed)}. Its record is "

@@ -77,11 +77,22 @@ def left_by(config: Config, folder: Path, *earlier: Config) -> Path:
 
 
 def test_the_record_of_a_run_that_changed_on_the_way_is_refused_before_anything_is_started(tmp_path: Path) -> None:
-    path = left_by(small_config(*BACKED), tmp_path, small_config(*BACKED, "train.steps=2"))
-    expected = r"contributors\.jsonl: its run changed on the way: config-1\.yaml has other train\.steps\. Its"
+    path = left_by(small_config(*BACKED), tmp_path, small_config(*BACKED, "optimizer.lr=0.5"))
+    expected = r"contributors\.jsonl: its run changed on the way: config-1\.yaml has other optimizer\.lr\. Its"
     with pytest.raises(ConfigError, match=expected):
         run(replaying(path), tmp_path / "run", overrides=[])
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_was_made_longer_changed_where_the_rate_goes_by_the_length(tmp_path: Path) -> None:
+    shorter = "train.steps=2"
+    constant = (*BACKED, "schedule=constant")
+    path = left_by(small_config(*constant), tmp_path, small_config(*constant, shorter))
+    require_record_of_one_configuration(replaying(path, "schedule=constant"))
+    falling = (*BACKED, "schedule=cosine")
+    path = left_by(small_config(*falling), tmp_path, small_config(*falling, shorter))
+    with pytest.raises(ConfigError, match=r"config-1\.yaml has other train\.steps\. Its"):
+        require_record_of_one_configuration(replaying(path, "schedule=cosine"))
 
 
 def test_the_record_of_a_run_that_went_on_as_it_was_is_taken(tmp_path: Path) -> None:
