@@ -53,8 +53,14 @@ def open_cards(tf32: bool, *, compare_plans: bool = False, code_folder: str = ""
         ) from error
     if count == 0:
         raise CardsError("a GPU was asked for, but CUDA finds none; look at CUDA_VISIBLE_DEVICES and `runner doctor`")
+    if not 0 <= home < count:
+        raise CardsError(_absence(home, count))
     code = KeptCode(Path(code_folder) if code_folder else None)
     return CudaRuntime(cupy, count, code, tf32=tf32, compare_plans=compare_plans, home=home)
+
+
+def _absence(card: int, count: int) -> str:
+    return f"card {card} was asked for; this process sees {count}, from 0"
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ class CudaRuntime:
         self._cupy = cupy
         self._cuda = cupy.cuda.runtime
         self._count = count
-        properties = self._cuda.getDeviceProperties(0)
+        properties = self._cuda.getDeviceProperties(home)
         self.name = properties["name"].decode()
         self.capability = 10 * int(properties["major"]) + int(properties["minor"])
         self.processors = int(properties["multiProcessorCount"])
@@ -127,7 +133,7 @@ class CudaRuntime:
     def use(self, card: int) -> None:
         """From now on this thread uses the card of a number; cards that are used copy from each other if they can."""
         if not 0 <= card < self._count:
-            raise RuntimeError(f"card {card} was asked for; this process sees {self._count}, from 0")
+            raise RuntimeError(_absence(card, self._count))
         with self._lock:
             if card not in self._used:
                 for other in self._used:

@@ -51,6 +51,18 @@ def test_the_cards_of_the_process_are_opened(monkeypatch: pytest.MonkeyPatch) ->
     assert (found.name, found.capability, found.processors) == ("A card", 90, 132)
 
 
+def test_sources_are_compiled_for_the_card_that_the_run_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of a machine may be an older one that nobody asked for."""
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy(capabilities={0: 75}))
+    assert open_cards(tf32=False, home=1).capability == 90
+
+
+def test_a_run_on_a_card_that_is_not_there_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
+    with pytest.raises(CardsError, match="card 2 was asked for; this process sees 2, from 0"):
+        open_cards(tf32=False, home=2)
+
+
 def test_a_card_that_is_not_there_cannot_be_used(runtime: CudaRuntime) -> None:
     runtime.use(1)
     for card in (-1, 2):
