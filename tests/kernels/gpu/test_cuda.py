@@ -112,6 +112,17 @@ def test_a_source_is_compiled_once_and_loaded_once_on_each_card(
     assert [each for each in cupy.log if each[0] == "load"] == [("load", 0, b"code"), ("load", 1, b"code")]
 
 
+def test_cards_of_several_kinds_have_code_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "compiled", lambda source, capability: f"for {capability}".encode())
+    cupy = FakeCupy(3, capabilities={1: 80})
+    runtime = CudaRuntime(cupy, 3, KeptCode(None), tf32=False)
+    for card in (0, 1, 2):
+        runtime.use(card)
+        runtime.function(SOURCE, "nothing")
+    loaded = [each[1:] for each in cupy.log if each[0] == "load"]
+    assert loaded == [(0, b"for 90"), (1, b"for 80"), (2, b"for 90")]
+
+
 def test_a_launch_says_grid_block_arguments_and_stream(
     runtime: CudaRuntime, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
