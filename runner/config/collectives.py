@@ -22,7 +22,8 @@ def is_asked(config: Config) -> bool:
 def take_collectives(config: Config, found: Found) -> LocalCluster:
     """The cluster of a configuration, whose cards are dealt out, with what it left open about sums.
 
-    Raises ConfigError for NCCL that is asked for where it cannot be. What CuPy finds of it decides whether it is there.
+    Where nothing is asked for, the distributions that are installed say whether NCCL is there; who asks for it is
+    believed until CuPy looks. Raises ConfigError for NCCL that is asked for where it cannot be.
     """
     cluster: LocalCluster = config.cluster
     if cluster.device_taken != GPU:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from runner.config.card_share import ALL_CARDS, CardShare
 from runner.config.collectives import take_collectives
 from runner.config.schema import AUTO, Config, LocalCluster, server_processes, worker_processes
-from runner.engine.device import CPU, GPU
+from runner.engine.device import CPU, GPU, NCCL
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import BFLOAT16_CAPABILITY, NO_CARDS, Found, discover
 
@@ -73,7 +73,9 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
         elsewhere = _with_devices(config, found, device_taken=None, cards=None, collectives=None)
         return elsewhere, f"it computed on a card, and here the processor does: {found.obstacle}"
     if by_auto and _absent_cards(config.cluster, found):
-        here = _with_devices(config, found, cards=None, collectives=None)
+        # Sums of the workers themselves need nothing of the machine, and have the bits that they had.
+        released = ("cards", "collectives") if config.cluster.collectives == NCCL else ("cards",)
+        here = _with_devices(config, found, **dict.fromkeys(released))
         return here, _other_sums(config, here)
     require_devices(config, found)
     return config, ""

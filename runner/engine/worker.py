@@ -145,6 +145,7 @@ class Worker:
             case StopTrace():
                 self._stop_trace()
             case Shutdown():
+                self._come_to_rest()
                 raise Stopped
             case _:
                 raise SecurityError(f"{received.message.kind!r} from {received.source} was not expected here")
@@ -168,6 +169,13 @@ class Worker:
         if setup.source is not None:
             self._source = self._make_source(setup.source)
         self._progress.enter(IDLE, 0)
+
+    def _come_to_rest(self) -> None:
+        """Wait for what the device still does; raises RunnerError where it has failed since it was last waited for."""
+        try:
+            self._variables.platform.settle()
+        except RuntimeError as error:
+            raise RunnerError(f"{self._endpoint.name}: the device failed: {error}") from error
 
     def _take(self, platform: Platform) -> None:
         """Compute on this platform, with its memory."""

@@ -109,6 +109,13 @@ def test_a_run_that_is_repeated_with_fewer_cards_sums_otherwise_and_says_so() ->
     assert here.cluster.collectives is None
 
 
+def test_sums_of_the_workers_stay_those_wherever_the_run_is_repeated() -> None:
+    """They need nothing of a machine, and NCCL's may have other bits."""
+    stored = taken(with_nccl(2, 3), "cluster.collectives=none")
+    here, other = retake_devices(stored, lambda: TWO)
+    assert (here.cluster.cards, here.cluster.collectives, other) == ([0, 1], "none", "")
+
+
 def test_a_run_that_goes_on_under_another_strategy_decides_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.config.devices.discover", lambda: TWO)
     monkeypatch.setattr(

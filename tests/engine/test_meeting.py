@@ -16,6 +16,7 @@ from runner.engine.meeting import Meeting, meeting_of
 from runner.engine.program_plans import ProgramPlans
 from runner.engine.transport.messages import Bye, Failed, Load, Setup, Shutdown
 from runner.errors import ResourceError
+from runner.kernels.gpu.platform import CardPlatform
 from runner.kernels.registry import Registry
 from runner.strategies.sync_data import SyncData
 from tests.engine.remote_programs import remote_plan, there_and_back
@@ -129,6 +130,34 @@ def test_workers_join_when_they_are_set_up_and_leave_when_all_do(cluster: Virtua
     cluster.wait_for_ends(cluster.workers)
     assert {each for each in library.log if each != ("left",)} == {(ID, 0, 2), (ID, 1, 2)}
     assert library.log.count(("left",)) == 2
+
+
+def test_what_is_under_way_on_a_card_comes_to_its_end_before_anybody_leaves(
+    cluster: VirtualCluster, library: Library, compiled_sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels_there = registry_of(EmulatedRuntime(compiled_sources))
+    kernels_there.meetings["nccl"] = library
+    monkeypatch.setattr(worker, "load_card_kernels", lambda use, home: kernels_there)
+    monkeypatch.setattr(CardPlatform, "settle", lambda platform: library.log.append(("settled",)))
+    cluster.tell(Setup(), None, {**SETUP, "source": None, "meeting": DOCUMENT, "cards": {"worker-0": 0, "worker-1": 0}})
+    cluster.tell(Shutdown(), ["worker-0"])
+    cluster.answers(Bye, ["worker-0"])
+    cluster.wait_for_ends(["worker-0"])
+    assert library.log[-2:] == [("settled",), ("left",)]
+
+
+def test_a_card_that_failed_after_its_last_step_is_no_orderly_end(
+    cluster: VirtualCluster, library: Library, compiled_sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settle(platform: CardPlatform) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    monkeypatch.setattr(worker, "load_card_kernels", lambda use, home: registry_of(EmulatedRuntime(compiled_sources)))
+    monkeypatch.setattr(CardPlatform, "settle", settle)
+    cluster.tell(Setup(), None, {**SETUP, "source": None, "cards": {"worker-0": 0}})
+    cluster.tell(Shutdown(), ["worker-0"])
+    failed = cluster.answers(Failed, ["worker-0"])["worker-0"]
+    assert (failed.error, failed.text) == ("RunnerError", "worker-0: the device failed: an illegal memory access")
 
 
 def test_each_joins_with_its_own_card(

@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
         except CardsError as error:
             pytest.exit(f"make gpu needs a card: {error}", returncode=4)
         # Here, where warnings of modules that are not ours are no errors yet.
-        for name in ("cublas", "cudnn"):
+        for name in ("cublas", "cudnn", "nccl"):
             found.library(name)
 
 

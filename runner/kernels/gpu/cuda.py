@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,8 +53,18 @@ def open_cards(tf32: bool, *, compare_plans: bool = False, code_folder: str = ""
         ) from error
     if count == 0:
         raise CardsError("a GPU was asked for, but CUDA finds none; look at CUDA_VISIBLE_DEVICES and `runner doctor`")
+    if not 0 <= home < count:
+        raise CardsError(_absence(home, count))
     code = KeptCode(Path(code_folder) if code_folder else None)
     return CudaRuntime(cupy, count, code, tf32=tf32, compare_plans=compare_plans, home=home)
+
+
+def _capability(properties: Mapping[str, Any]) -> int:
+    return 10 * int(properties["major"]) + int(properties["minor"])
+
+
+def _absence(card: int, count: int) -> str:
+    return f"card {card} was asked for; this process sees {count}, from 0"
 
 
 @dataclass(frozen=True)
@@ -108,14 +118,15 @@ class CudaRuntime:
         self._cupy = cupy
         self._cuda = cupy.cuda.runtime
         self._count = count
-        properties = self._cuda.getDeviceProperties(0)
+        properties = self._cuda.getDeviceProperties(home)
         self.name = properties["name"].decode()
-        self.capability = 10 * int(properties["major"]) + int(properties["minor"])
+        self.capability = _capability(properties)
         self.processors = int(properties["multiProcessorCount"])
         self._tf32 = tf32
         self._compare_plans = compare_plans
         self._code = code
-        self._codes: dict[str, bytes] = {}
+        self._capabilities = {home: self.capability}
+        self._codes: dict[tuple[int, str], bytes] = {}
         self._modules: dict[tuple[int, str], Any] = {}
         self._home = home
         self._thread = threading.local()
@@ -127,7 +138,7 @@ class CudaRuntime:
     def use(self, card: int) -> None:
         """From now on this thread uses the card of a number; cards that are used copy from each other if they can."""
         if not 0 <= card < self._count:
-            raise RuntimeError(f"card {card} was asked for; this process sees {self._count}, from 0")
+            raise RuntimeError(_absence(card, self._count))
         with self._lock:
             if card not in self._used:
                 for other in self._used:
@@ -155,15 +166,22 @@ class CudaRuntime:
 
     def function(self, source: str, name: str) -> CudaFunction:
         """A kernel for the card that the thread uses; the first time a source is asked for it is compiled."""
-        key = self._current(), source
+        key = card, _ = self._current(), source
         with self._lock:
-            if source not in self._codes:
-                self._codes[source] = self._code.compiled(source, self.capability)
             if key not in self._modules:
                 module = self._cupy.cuda.Module()
-                module.load(self._codes[source])
+                module.load(self._code_for(card, source))
                 self._modules[key] = module
             return CudaFunction(self._modules[key].get_function(name))
+
+    def _code_for(self, card: int, source: str) -> bytes:
+        """The same for all cards of a kind."""
+        if card not in self._capabilities:
+            self._capabilities[card] = _capability(self._cuda.getDeviceProperties(card))
+        kind = self._capabilities[card], source
+        if kind not in self._codes:
+            self._codes[kind] = self._code.compiled(source, self._capabilities[card])
+        return self._codes[kind]
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         """Memory from CUDA itself, without a pool in between: it is planned once, and freed with what holds it."""
@@ -267,4 +285,5 @@ class CudaRuntime:
 
     @cached_property
     def _nccl(self) -> nccl.NcclLibrary | None:
+        # Without the lock: its sums are in no capture, and to begin one it may wait for other cards of the process.
         return nccl.open_library(self._current, self.allocate)

@@ -27,11 +27,16 @@ class NcclCommunicator:
     turn: DeviceMemory
 
     def enqueue(self, stream: Stream, source: int, target: int, count: int, dtype: str) -> None:
-        """Raises RuntimeError for what NCCL refuses, and for what failed since it was last asked for something."""
+        """Raises RuntimeError for what NCCL refuses, and for what failed since it was last asked for something.
+
+        After that nothing more can be summed. What is under way is given up: it would wait for others for ever, and
+        whoever waits for the card with it.
+        """
         try:
             self.native.check_async_error()
             self.native.allReduce(source, target, count, _TYPES[dtype], _SUM, stream.handle)
         except RuntimeError as error:
+            self.native.abort()
             raise RuntimeError(f"the sum of {count} {dtype} as card {self.rank} of {self.size}: {error}") from error
 
 

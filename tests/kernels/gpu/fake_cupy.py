@@ -18,13 +18,18 @@ class CUDARuntimeError(RuntimeError):
 
 @dataclass
 class FakeCupy:
-    """The module. cards: how many there are, or the status of having none. memory: bytes that a card has."""
+    """The module.
+
+    cards: how many there are, or the status of having none. memory: bytes that a card has. capabilities: of cards that
+    are other than 9.0.
+    """
 
     cards: int = 2
     memory: int = 1 << 20
     log: list[tuple[Any, ...]] = field(default_factory=list)
     device: int = 0
     fails_at_end_of_capture: bool = False
+    capabilities: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._addresses = count(0x1000, 0x1000)
@@ -69,7 +74,10 @@ class FakeCudaRuntime:
         return self.cupy.cards
 
     def getDeviceProperties(self, card: int) -> dict[str, Any]:  # noqa: N802
-        return {"name": b"A card", "major": 9, "minor": 0, "multiProcessorCount": 132}
+        if not 0 <= card < self.cupy.cards:
+            raise CUDARuntimeError(101)
+        major, minor = divmod(self.cupy.capabilities.get(card, 90), 10)
+        return {"name": b"A card", "major": major, "minor": minor, "multiProcessorCount": 132}
 
     def runtimeGetVersion(self) -> int:  # noqa: N802
         return 13020

@@ -94,13 +94,19 @@ class FakeCommunicator:
     world: _World
     rank: int
     destroyed: bool = False
+    aborted: bool = False
 
     def check_async_error(self) -> None:
+        if self.aborted:
+            raise NcclError(4)
         if self.nccl.background:
             raise NcclError(self.nccl.background)
 
     def destroy(self) -> None:
         self.destroyed = True
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def allReduce(  # noqa: N802
         self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int

@@ -163,6 +163,20 @@ def test_what_failed_in_the_background_is_said_before_the_next_sum(cards: Emulat
         call.enqueue(cards.stream())
 
 
+def test_after_a_failure_sums_that_are_under_way_are_given_up(cards: EmulatedRuntime) -> None:
+    """They would wait for others for ever, and with them whoever waits for the card to come to rest."""
+    told = joined(cards, 2)
+    cards.use(0)
+    part = operand(cards, np.ones(2, np.float32))
+    call, told.background = bound(cards, 0, 2, part, part), 6
+    library = cards.library("nccl")
+    native = library.communicator().native
+    assert not native.aborted
+    with pytest.raises(RuntimeError, match="ncclError 6"):
+        call.enqueue(cards.stream())
+    assert native.aborted
+
+
 def test_who_leaves_may_join_again(cards: EmulatedRuntime) -> None:
     joined(cards, 2)
     cards.use(0)

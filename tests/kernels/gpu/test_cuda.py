@@ -51,6 +51,18 @@ def test_the_cards_of_the_process_are_opened(monkeypatch: pytest.MonkeyPatch) ->
     assert (found.name, found.capability, found.processors) == ("A card", 90, 132)
 
 
+def test_sources_are_compiled_for_the_card_that_the_run_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of a machine may be an older one that nobody asked for."""
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy(capabilities={0: 75}))
+    assert open_cards(tf32=False, home=1).capability == 90
+
+
+def test_a_run_on_a_card_that_is_not_there_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
+    with pytest.raises(CardsError, match="card 2 was asked for; this process sees 2, from 0"):
+        open_cards(tf32=False, home=2)
+
+
 def test_a_card_that_is_not_there_cannot_be_used(runtime: CudaRuntime) -> None:
     runtime.use(1)
     for card in (-1, 2):
@@ -98,6 +110,17 @@ def test_a_source_is_compiled_once_and_loaded_once_on_each_card(
         runtime.function(SOURCE, "nothing")
     assert asked == [(SOURCE, 90)]
     assert [each for each in cupy.log if each[0] == "load"] == [("load", 0, b"code"), ("load", 1, b"code")]
+
+
+def test_cards_of_several_kinds_have_code_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "compiled", lambda source, capability: f"for {capability}".encode())
+    cupy = FakeCupy(3, capabilities={1: 80})
+    runtime = CudaRuntime(cupy, 3, KeptCode(None), tf32=False)
+    for card in (0, 1, 2):
+        runtime.use(card)
+        runtime.function(SOURCE, "nothing")
+    loaded = [each[1:] for each in cupy.log if each[0] == "load"]
+    assert loaded == [(0, b"for 90"), (1, b"for 80"), (2, b"for 90")]
 
 
 def test_a_launch_says_grid_block_arguments_and_stream(

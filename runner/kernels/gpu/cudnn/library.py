@@ -109,7 +109,9 @@ class CudnnLibrary:
                 if card not in self._targets:
                     self._targets[card] = self._open_target()
                 self._plans[card, convolution] = self._planned(convolution, self._targets[card], room)
-            return self._plans[card, convolution]
+            found = self._plans[card, convolution]
+        # One that has been made for more room would write behind what there is now.
+        return found if found is None or found.workspace_bytes <= room else None
 
     def execute(self, plan: BuiltPlan, stream: Stream, addresses: Mapping[int, int], workspace: int) -> None:
         """Put a plan on a stream. What a handle is told belongs together, so one thread at a time."""

@@ -132,6 +132,13 @@ def test_the_fastest_is_looked_for_among_those_that_fit() -> None:
     assert plan.name == "2"
 
 
+def test_a_plan_that_is_known_is_not_taken_where_it_has_too_little_room() -> None:
+    planner = library(FakeCudnn([Engine("any", workspace=20)]))
+    assert planner.plan(CONVOLUTION) is not None
+    assert planner.plan(CONVOLUTION, room=19) is None
+    assert planner.plan(CONVOLUTION, room=20) is not None
+
+
 def test_all_cards_take_the_plan_that_was_the_fastest_on_the_first() -> None:
     cudnn, cards = FakeCudnn([Engine("2"), Engine("1")]), iter((0, 1))
     planner = library(cudnn, bench=FakeBench(cudnn), card=lambda: next(cards))
