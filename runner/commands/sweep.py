@@ -10,8 +10,8 @@ from pathlib import Path
 from runner.commands.planned_sweep import run_here, run_planned
 from runner.commands.plugins import OPTION
 from runner.config import hydra_app
+from runner.config.command_line import quoted
 from runner.config.hydra_app import Job
-from runner.config.hydra_command_line import quoted
 from runner.errors import ConfigError
 from runner.plugin import changed_plugins, pinned_references, provenance
 from runner.plugin.loading import PIN

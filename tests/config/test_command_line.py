@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
 
-from runner.config.command_line import misplaced_verb, overrides_first, quoting_hint
+from runner.config.command_line import misplaced_verb, overrides_first, quoted, quoting_hint
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,7 @@ def test_a_verb_is_found_behind_options_but_not_as_the_value_of_one():
         ("init_from=runs/lr=0.1", """'init_from="runs/lr=0.1"'"""),
         ("hydra.run.dir=my run é", """'hydra.run.dir="my run é"'"""),
         ('data.path=a"b', """'data.path="a\\"b"'"""),
+        ("data.path=a\\b c", """'data.path="a\\b c"'"""),
         ("seed=[1", ""),
         ("list", ""),
     ],
@@ -43,3 +47,8 @@ def test_what_quotes_make_readable_is_shown_with_them(override: str, typed: str)
     hint = quoting_hint(override)
     assert hint.endswith(typed)
     assert bool(hint) == bool(typed)
+
+
+@given(st.text("ab \\'\"=,$é"), st.sampled_from("'\""))
+def test_a_quoted_value_is_read_as_it_was(text: str, sign: str):
+    assert OverridesParser.create().parse_override(f"key={quoted(text, sign)}").value() == text
