@@ -19,13 +19,14 @@ _COMPOUND = ("[", "{", "'", '"')
 """What lists, dictionaries and quoted values begin with."""
 
 
-def overrides_first(arguments: Sequence[str]) -> list[str]:
+def overrides_first(arguments: Sequence[str], last: Sequence[str] = ()) -> list[str]:
     """Return the arguments with all overrides before all options, each in its order.
 
-    Hydra's parser takes overrides in one row only: of ``model=mlp -m seed=1,2`` it would refuse what follows -m.
+    Hydra's parser takes overrides in one row only: of ``model=mlp -m seed=1,2`` it would refuse what follows -m. last:
+    overrides of ours, which come behind the others so that these cannot undo them.
     """
     overrides, options = _split(arguments)
-    return [*overrides, *options]
+    return [*overrides, *last, *options]
 
 
 def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | None:

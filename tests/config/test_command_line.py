@@ -27,6 +27,10 @@ def test_overrides_come_first_and_options_keep_their_values(typed: list[str], un
     assert overrides_first(typed) == understood
 
 
+def test_settings_of_ours_come_behind_overrides_and_before_options():
+    assert overrides_first(["a=1", "--info", "-m", "b=2"], last=["c=3"]) == ["a=1", "b=2", "c=3", "--info", "-m"]
+
+
 def test_a_verb_is_found_behind_options_but_not_as_the_value_of_one():
     assert misplaced_verb(["--config-dir", "conf", "list", "models"], {"list"}) == "list"
     assert misplaced_verb(["--config-name", "list", "a=1"], {"list"}) is None
