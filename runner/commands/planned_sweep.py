@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -98,7 +99,7 @@ def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: boo
         if undone and (failure is None or len(undone) == len(left)):
             raise ResourceError(
                 f"launcher {plan.launcher.name} left {len(undone)} of {len(left)} jobs undone: {failure}; go on with "
-                f"`runner sweep resume {sweep_dir}`"
+                f"`runner sweep resume {shlex.quote(str(sweep_dir))}`"
             ) from failure
         left = undone
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner.commands.planned_sweep import run_here, run_planned
 from runner.commands.plugins import OPTION
 from runner.config import hydra_app
+from runner.config.command_line import quoted
 from runner.config.hydra_app import Job
-from runner.config.hydra_command_line import quoted
 from runner.errors import ConfigError
 from runner.plugin import changed_plugins, pinned_references, provenance
 from runner.plugin.loading import PIN
@@ -94,8 +96,8 @@ def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
         raise ConfigError(f"{sweep_dir}: {changed}; a sweep goes on with the plugins it was started with")
     missing = [reference for reference in recorded if reference not in provenance()]
     if missing:
-        options = " ".join(f"{OPTION} {reference}" for reference in missing)
-        raise ConfigError(f"{sweep_dir}: the sweep needs its plugins: runner {options} sweep resume {sweep_dir}")
+        words = [*itertools.chain(*((OPTION, reference) for reference in missing)), "sweep", "resume", str(sweep_dir)]
+        raise ConfigError(f"{sweep_dir}: the sweep needs its plugins: runner {shlex.join(words)}")
 
 
 def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept: bool) -> Plan:

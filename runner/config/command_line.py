@@ -19,13 +19,14 @@ _COMPOUND = ("[", "{", "'", '"')
 """What lists, dictionaries and quoted values begin with."""
 
 
-def overrides_first(arguments: Sequence[str]) -> list[str]:
+def overrides_first(arguments: Sequence[str], last: Sequence[str] = ()) -> list[str]:
     """Return the arguments with all overrides before all options, each in its order.
 
-    Hydra's parser takes overrides in one row only: of ``model=mlp -m seed=1,2`` it would refuse what follows -m.
+    Hydra's parser takes overrides in one row only: of ``model=mlp -m seed=1,2`` it would refuse what follows -m. last:
+    overrides of ours, which come behind the others so that these cannot undo them.
     """
     overrides, options = _split(arguments)
-    return [*overrides, *options]
+    return [*overrides, *last, *options]
 
 
 def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | None:
@@ -34,13 +35,19 @@ def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | No
     return next((override for override in overrides if override in verbs), None)
 
 
+def quoted(text: str, sign: str = "'") -> str:
+    """Return a value of an override that Hydra takes as it is, whatever characters it has, between such signs."""
+    # A backslash stands for itself, but for those before a quotation mark and at the end.
+    doubled = re.sub(rf"(\\+)(?={sign}|\Z)", r"\1\1", text)
+    return sign + doubled.replace(sign, f"\\{sign}") + sign
+
+
 def quoting_hint(override: str) -> str:
     """Return how to write an override that Hydra cannot read, if it is one that quotes make readable; else ""."""
     key, _, value = override.partition("=")
     if not _NEEDS_QUOTES.search(value) or value.startswith(_COMPOUND):
         return ""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    typed = shlex.quote(f'{key}="{escaped}"')
+    typed = shlex.quote(f"{key}=" + quoted(value, '"'))
     return f"A value with such characters stands in quotes that the shell leaves to Hydra: {typed}"
 
 

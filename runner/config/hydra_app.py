@@ -89,7 +89,8 @@ def launch(arguments: Sequence[str], on_job: Callable[[Job], None]) -> None:
     decorate = hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)
     application = decorate(task)
     try:
-        with application_arguments([*HYDRA_SETTINGS, PLAN_IN_PROCESS, *overrides_first(arguments)]), errors_raised():
+        ours = (*HYDRA_SETTINGS, PLAN_IN_PROCESS)
+        with application_arguments(overrides_first(arguments, last=ours)), errors_raised():
             application()
     except Exception as error:
         # Whatever else Hydra meets is about what it was given.

@@ -27,11 +27,6 @@ HYDRA_SETTINGS = (
 """What holds whatever the primary configuration and the command line say."""
 
 
-def quoted(text: str) -> str:
-    """A value of an override that Hydra takes as it is, whatever characters it has."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 @contextmanager
 def application_arguments(arguments: Sequence[str]) -> Iterator[None]:
     """Let Hydra, which reads ``sys.argv``, read ``arguments``; leave no trace of an application that ran."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,8 +45,8 @@ def freeze_sweep(jobs: Sequence[Job], arguments: Sequence[str], plugins: Sequenc
     assert launcher is not None
     if (directory / PLAN_FILE).exists():
         raise DirectoryInUseError(
-            f"{directory} already holds a sweep: take it up again with `runner sweep resume {directory}`, or choose "
-            "another directory with hydra.sweep.dir=DIR"
+            f"{directory} already holds a sweep: take it up again with `runner sweep resume "
+            f"{shlex.quote(str(directory))}`, or choose another directory with hydra.sweep.dir=DIR"
         )
     plan = Plan(os.getcwd(), list(arguments), launcher, [planned(job) for job in jobs], list(plugins))
     require_own_directories(plan.jobs)

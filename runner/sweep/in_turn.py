@@ -17,11 +17,11 @@ def run_in_turn(run: Callable[[int], None], jobs: Mapping[int, Path], launcher: 
     """
     first: Exception | None = None
     for number, directory in jobs.items():
-        with _surroundings(launcher, directory):
-            try:
+        try:
+            with _surroundings(launcher, directory):
                 run(number)
-            except Exception as error:  # noqa: BLE001 - a job may fail in any way, and has noted how
-                first = first or error
+        except Exception as error:  # noqa: BLE001 - a job may fail in any way, and has noted how
+            first = first or error
     return first
 
 

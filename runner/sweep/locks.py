@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,8 +27,8 @@ def sweep_lock(directory: Path) -> Iterator[None]:
     with _open(directory / SWEEP_LOCK) as lock:
         if not _taken(lock):
             raise DirectoryInUseError(
-                f"the sweep in {directory} is running: wait for it, or stop it; `runner sweep status {directory}` "
-                "shows how far it is"
+                f"the sweep in {directory} is running: wait for it, or stop it; `runner sweep status "
+                f"{shlex.quote(str(directory))}` shows how far it is"
             )
         yield
 

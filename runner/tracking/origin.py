@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,8 @@ class Origin:
             return origin
         except (OSError, ValueError, TypeError) as error:
             raise ValueError(
-                f"{path} does not say how the run is recorded ({error}); `runner resume={run_dir}` writes its records"
+                f"{path} does not say how the run is recorded ({error}); `runner resume={shlex.quote(str(run_dir))}` "
+                "writes its records"
             ) from error
 
     def run(self, run_dir: Path) -> RunInfo:

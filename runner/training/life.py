@@ -114,7 +114,8 @@ def _run(
             log.info("devices: %s", sweep.cards)
         life = _Life(experiment, directory, draft, sweep, start)
         try:
-            summary = life.execute()
+            with faults_told(provenance()):  # summary and log are to say what the terminal does
+                summary = life.execute()
         except BaseException as error:
             ended = failed(life.summary, error)
             ended.write(directory.summary_json)

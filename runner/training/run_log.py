@@ -49,5 +49,8 @@ class _TerminalHandler(logging.Handler):
         self.addFilter(lambda record: not hasattr(record, _FILE_ONLY))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record."""
-        print(f"runner: {record.levelname.lower()}: {self.format(record)}", file=sys.stderr, flush=True)
+        """Print a record. What fails of that is no fault of who logs: the file has the record."""
+        try:
+            print(f"runner: {record.levelname.lower()}: {self.format(record)}", file=sys.stderr, flush=True)
+        except OSError:
+            self.handleError(record)

@@ -44,6 +44,7 @@ from tests.refusal import Capture, refused
         (["hydra/job_logging=default"], ["cannot be changed, it is always hydra/job_logging=none"]),
         (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
         (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
+        (["-m", "seed=1,2", "~hydra.callbacks.runner"], ["'hydra.callbacks.runner' does not exist"]),
         (["--no-such-option"], ["unrecognized arguments: --no-such-option"]),
         (["--config-dir", "conf", "list"], ["verb 'list' stands behind --config-dir: expected it first"]),
         (["-m", "--cfg", "job"], ["Only one of --run, --multirun, --cfg"]),

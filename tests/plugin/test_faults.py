@@ -11,6 +11,7 @@ import pytest
 from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
 from runner.plugin import faults_told, install, provenance
+from runner.records.summary import Failure, Summary
 from runner.training.build import build
 from runner.training.life import run
 from tests.small_runs import small_config
@@ -148,3 +149,31 @@ def test_data_that_cannot_be_loaded_are_told_with_the_line(tmp_path: Path) -> No
     config = with_mine(tmp_path, "data", DATASET.replace("FACTS", facts))
     with pytest.raises(ConfigError, match=rf"{tmp_path / 'mine.py'}:14: OSError: lost; correct it"):
         run(config, tmp_path / "run", overrides=[])
+
+
+LOST_LATER = """
+import numpy as np
+from pathlib import Path
+from runner.data.dataset import Dataset, Normalisation, Split
+
+def load(self):
+    if Path(RUN_LOG).exists():
+        raise OSError("lost")
+    split = Split(np.zeros((64, 1, 4, 4), np.uint8), np.arange(64) % 2)
+    test = Split(split.images[:16], split.labels[:16])
+    return Dataset("mine", split, test, ("a", "b"), Normalisation(1.0, (0.0,), (1.0,)))
+
+Mine.load = load
+"""
+
+
+def test_a_fault_in_the_midst_of_a_run_is_noted_as_it_is_told(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    text = DATASET.replace("FACTS", 'Facts((1, 4, 4), ("a", "b"), 64, 16)') + LOST_LATER
+    config = with_mine(tmp_path, "data", text.replace("RUN_LOG", repr(str(run_dir / "run.log"))))
+    with pytest.raises(ConfigError, match=r"mine\.py:\d+: OSError: lost; correct it") as told:
+        run(config, run_dir, overrides=[])
+    assert Summary.read(run_dir / "summary.json").error == Failure(
+        "ConfigError", str(told.value), ConfigError.exit_code
+    )
+    assert str(told.value) in (run_dir / "run.log").read_text()

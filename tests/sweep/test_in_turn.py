@@ -23,6 +23,13 @@ def test_every_job_runs_and_the_first_failure_is_told() -> None:
     assert run_in_turn(run, {1: Path()}, Launcher()) is None
 
 
+def test_a_directory_that_is_gone_ends_its_job_and_no_other(tmp_path: Path) -> None:
+    ran: list[int] = []
+    failure = run_in_turn(ran.append, {0: tmp_path / "absent", 1: tmp_path}, Launcher(in_job_directory=True))
+    assert isinstance(failure, FileNotFoundError)
+    assert ran == [1]
+
+
 def test_an_interruption_ends_all() -> None:
     ran: list[int] = []
 

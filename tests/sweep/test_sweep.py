@@ -10,6 +10,7 @@ import pytest
 from runner.cli import main
 from runner.errors import DirectoryInUseError, Interrupted, NumericError
 from runner.records.summary import Failure, Summary
+from runner.sweep.locks import sweep_lock
 from runner.sweep.place import SweepPlace
 from runner.tracking.replay import Replay
 from tests.fake_life import Call, FakeLife, summary_of
@@ -192,6 +193,18 @@ def test_a_directory_that_holds_a_sweep_is_refused(fake_life: FakeLife, folder: 
     assert main([*SWEEP, "seed=2"]) == 9
     assert f"take it up again with `runner sweep resume {folder / 'sweep'}`" in capsys.readouterr().err
     assert len(fake_life.calls) == 1
+
+
+def test_what_is_to_be_typed_for_a_sweep_is_quoted_for_the_shell(
+    fake_life: FakeLife, folder: Path, capsys: Capture
+) -> None:
+    sweep, arguments = folder / "my sweep", ["-m", "seed=1", 'hydra.sweep.dir="my sweep"']
+    main(arguments)
+    assert main(arguments) == 9
+    assert f"with `runner sweep resume '{sweep}'`, or choose another" in capsys.readouterr().err
+    with sweep_lock(sweep):
+        assert main(["sweep", "resume", str(sweep)]) == 9
+    assert f"`runner sweep status '{sweep}'` shows how far it is" in capsys.readouterr().err
 
 
 def test_values_swept_by_a_configuration_are_swept_values_too(fake_life: FakeLife, folder: Path):

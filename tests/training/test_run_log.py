@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 from pathlib import Path
@@ -29,6 +30,18 @@ def test_the_file_has_all_and_the_terminal_the_warnings(tmp_path: Path, capsys: 
     lines = [re.sub(r".* (\w+) [\w.]+: ", r"\1 ", line) for line in path.read_text().splitlines()]
     kept = ["INFO decided", "WARNING slower: token=[redacted]", "WARNING known by now", "ERROR lost"]
     assert lines == kept
+
+
+def test_a_terminal_that_is_gone_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning may come from any thread, such as that of the tracking record."""
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w", buffering=1) as gone, logging_to(tmp_path / "run.log"):
+        monkeypatch.setattr("sys.stderr", gone)
+        log.warning("the store does not answer")
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), gone.fileno())  # for what is left in its buffer
+    assert "the store does not answer" in (tmp_path / "run.log").read_text()
 
 
 def test_a_run_that_has_nothing_left_to_train_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
