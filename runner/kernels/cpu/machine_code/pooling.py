@@ -26,7 +26,7 @@ DTYPES = frozenset({"float32", "bfloat16"})
 
 _BLOCKS = re.compile(r"aBcd(8|16)b", re.ASCII)
 _CHANNELS_LAST = "acdb"
-_SMALL_WINDOW = 256
+_SMALL_WINDOW = 255
 """Places of a window up to which oneDNN keeps positions in bytes, where images do not lie plain."""
 
 
