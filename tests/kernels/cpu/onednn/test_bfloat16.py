@@ -55,6 +55,16 @@ def test_pooling(op: str, attributes: dict[str, Any], shapes: list[Any], result:
 
 
 @TAGS
+def test_a_maximum_and_its_gradient_whose_positions_no_byte_holds(tag: str) -> None:
+    window = {"window": (16, 16), "strides": (3, 3), "padding": (0, 0, 0, 0)}
+    x, dy, positions = _half(1, 2, 20, 25, 25), _half(2, 2, 20, 4, 4), Shaped((2, 20, 4, 4), "int32")
+    forward = check("max_pool", window, [x], [Shaped.of(dy), positions], [tag], tolerance=0)
+    gradient = {**window, "input_shape": x.shape}
+    tags = [tag, tag]
+    check("max_pool_gradient", gradient, [dy, forward.outputs[1]], [Shaped.of(x)], tags, tolerance=TOLERANCE)
+
+
+@TAGS
 def test_the_gradient_of_a_maximum(tag: str) -> None:
     argmax = np.random.default_rng(1).integers(0, 4, (2, 32, 3, 3)).astype(np.int32)
     attributes = {"window": (2, 2), "strides": (2, 2), "padding": (0, 0, 0, 0), "input_shape": SHAPE}
