@@ -78,9 +78,10 @@ def _training_with_relu(library: Library, node: Node, inputs: Layouts, outputs: 
 
 
 def _let_nan_through(buffers: Buffers) -> PythonCall:
-    """Make all of y NaN where a mean, a variance, gamma or beta is, which oneDNN's ReLU may make 0. The mask stays.
+    """Make all of y NaN where y has one, of which oneDNN's ReLU may have made 0. The mask stays.
 
-    A NaN in x is one in the mean of its channel, so that looking at these few numbers will do.
+    It has one where a mean, a variance, gamma or beta is NaN, or a mean is too large for its dtype. A NaN in x is one
+    in the mean of its channel, so that looking at these few numbers will do.
     """
     (_, gamma, beta), (y, mean, variance, _) = buffers.inputs, buffers.outputs
     vectors = [each.array for each in (gamma, beta, mean, variance)]
@@ -88,7 +89,9 @@ def _let_nan_through(buffers: Buffers) -> PythonCall:
 
     def run() -> None:
         # Zero times what is finite is zero: one product each asks whether a vector is, and most of the time all are.
-        if sum(vector.dot(zeros) for vector in vectors) != 0 and any(np.isnan(vector).any() for vector in vectors):
+        if sum(vector.dot(zeros) for vector in vectors) != 0 and (
+            np.isinf(mean.array).any() or any(np.isnan(vector).any() for vector in vectors)
+        ):
             y.host.fill(_NAN_BYTE)
 
     return run

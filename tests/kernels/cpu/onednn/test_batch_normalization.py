@@ -111,6 +111,15 @@ def test_relu_lets_nan_through(shape: tuple[int, ...], tag: str, broken: int) ->
     assert np.isnan(wanted[0])[:, -1].all()
 
 
+@pytest.mark.parametrize(("shape", "tag"), CASES)
+def test_relu_lets_nan_of_a_mean_that_overflows_through(shape: tuple[int, ...], tag: str) -> None:
+    arrays = _inputs(shape)
+    arrays[0][:, 0] = 3e38
+    with np.errstate(all="ignore"):  # as in every step
+        y = _with_relu(shape, tag, arrays).outputs[0]
+    assert np.isnan(y[:, 0]).all()
+
+
 def test_relu_of_what_is_infinite_is_not_nan() -> None:
     arrays = _inputs((4, 20, 5, 6))
     arrays[2][3] = np.inf
