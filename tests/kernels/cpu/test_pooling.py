@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from runner.engine.kernel_table import load_kernels
+from runner.kernels.contract import Array, Kernel, Layout
 from runner.kernels.cpu.machine_code import pooling
 from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
-from runner.kernels.registry import Array, Kernel, Layout, Registry
+from runner.kernels.registry import Registry
 from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, assert_padding_is_zero, expected, kernels, layout, normal
 from tests.kernels.cpu.onednn.test_pooling import GEOMETRIES, attributes_of, pooled_shape
 from tests.kernels.harness import Ran, Shaped, run

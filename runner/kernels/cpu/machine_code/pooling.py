@@ -12,12 +12,13 @@ from functools import cache
 
 import numpy as np
 
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Spec, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elements import ITEMSIZE
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY
 from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
-from runner.kernels.registry import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Registry, Spec, plain
+from runner.kernels.registry import Registry
 
 PRIORITY = 25
 """Before oneDNN's."""

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from runner.kernels.contract import Buffers, Layout, PythonCall, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import BITS, formatted, in_c_order, layout_of, nbytes
 from runner.kernels.cpu.onednn.primitive import Description, attributes
 from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
-from runner.kernels.registry import Buffers, Layout, PythonCall, Registry, Spec
+from runner.kernels.registry import Registry
 
 _SCALED = dnnl.USE_SCALE | dnnl.USE_SHIFT
 _NAN_BYTE = 0xFF  # float32 and bfloat16 of such bytes are NaN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.kernels.registry import Array, plain
+from runner.kernels.contract import Array, plain
 from tests.kernels.cpu.onednn.checking import (
     IMAGE_TAGS,
     assert_close,

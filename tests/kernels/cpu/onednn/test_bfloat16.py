@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runner.kernels.registry import Array, plain
+from runner.kernels.contract import Array, plain
 from tests.kernels.cpu.onednn.checking import assert_close, check, expected, kernel, kernels, layout, normal, refused
 from tests.kernels.harness import Shaped, run
 
