@@ -34,21 +34,24 @@ MAY_IMPORT = {
     "kernels.memory": "kernels.platform",
     "kernels.contract": "kernels.memory kernels.platform",
     "kernels.functions": "kernels.contract",
-    "kernels.registry": "kernels.contract kernels.functions kernels.memory",
-    "kernels.host": "kernels.platform kernels.registry",
+    "kernels.registry": "kernels.contract kernels.functions",
+    "kernels.host": "kernels.platform kernels.memory kernels.contract",
     "kernels.elementwise": "",
-    "kernels.reference": "kernels.elementwise kernels.philox kernels.registry",
+    "kernels.reference": "kernels.elementwise kernels.philox kernels.memory kernels.contract kernels.registry",
     # Fast kernels: thin over a library each, and one module that tries them.
     "kernels.cpu": "",
-    "kernels.cpu.dispatch": "kernels.registry",
-    "kernels.cpu.onednn": "kernels.registry kernels.reference.indexing kernels.cpu.dispatch",
-    "kernels.cpu.machine_code": "kernels.registry kernels.elementwise kernels.reference.indexing kernels.cpu.dispatch",
+    "kernels.cpu.dispatch": "kernels.contract",
+    "kernels.cpu.onednn": "kernels.memory kernels.contract kernels.registry kernels.reference.indexing"
+    " kernels.cpu.dispatch",
+    "kernels.cpu.machine_code": "kernels.contract kernels.functions kernels.registry kernels.elementwise"
+    " kernels.reference.indexing kernels.cpu.dispatch",
     "kernels.cpu.loading": "kernels.registry kernels.cpu.onednn kernels.cpu.machine_code",
     # Kernels of a card: they know of CUDA what one protocol says, but for the module that implements it.
-    "kernels.gpu": "kernels.registry kernels.platform kernels.elementwise kernels.philox",
+    "kernels.gpu": "kernels.memory kernels.contract kernels.functions kernels.registry kernels.platform"
+    " kernels.elementwise kernels.philox",
     # The engine binds kernels through the registry; one module loads them, for a worker or for build.
-    "engine": "errors kernels.elementwise kernels.philox kernels.platform kernels.host kernels.registry"
-    " engine.transport",
+    "engine": "errors kernels.elementwise kernels.philox kernels.platform kernels.host kernels.memory kernels.contract"
+    " kernels.registry engine.transport",
     "engine.kernel_table": "engine errors kernels.cpu.loading kernels.gpu.cuda kernels.gpu.loading kernels.reference"
     " kernels.registry",
     "engine.worker_process": "engine engine.worker errors",
@@ -69,7 +72,7 @@ MAY_IMPORT = {
     "records.data_facts": "data errors files",
     "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
     # What a file of the user's adds to the tables.
-    "plugin": "models optimizers strategies data engine kernels.registry errors",
+    "plugin": "models optimizers strategies data engine kernels.contract errors",
     # The configuration is the dataclasses of the rooms it configures.
     "config": "errors files engine.device",
     "config.card_share": "kernels.gpu.driver",

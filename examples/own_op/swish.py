@@ -14,7 +14,7 @@ from runner.engine.network import NetworkBuilder
 from runner.engine.op import OpDef
 from runner.engine.ops.common import float_like_input, input_flops, scalar, single_output
 from runner.engine.tensor import Tensor
-from runner.kernels.registry import function_kernel
+from runner.kernels.functions import function_kernel
 from runner.models.base import Model, require_sizes
 from runner.plugin import Plugin
 

@@ -17,7 +17,8 @@ from runner.engine.tensor import Tensor
 from runner.engine.transport.names import MASTER, peer_name
 from runner.engine.transport.shared_memory import ArenaSpec
 from runner.errors import SecurityError
-from runner.kernels.registry import KernelError, Layout, Registry
+from runner.kernels.contract import KernelError, Layout
+from runner.kernels.registry import Registry
 
 _FIELDS = {"device", "graph", "fetches", "feeds", "inputs", "arenas", "layouts"}
 

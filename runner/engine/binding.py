@@ -8,8 +8,9 @@ from runner.engine.device import DeviceName
 from runner.engine.plan import DevicePlan, Instruction, Place, Slot, Wire
 from runner.engine.storage import VariableStore
 from runner.engine.wires import Receive, Wires
+from runner.kernels.contract import Bound, Buffers, Operand
 from runner.kernels.platform import Bytes, Work
-from runner.kernels.registry import Bound, Buffers, Operand, Registry
+from runner.kernels.registry import Registry
 
 
 class Binding:

@@ -21,7 +21,8 @@ from runner.engine.passes.transfers import insert_transfers
 from runner.engine.plan import DevicePlan
 from runner.engine.planner import plan_device
 from runner.engine.tensor import Tensor
-from runner.kernels.registry import Layout, Registry
+from runner.kernels.contract import Layout
+from runner.kernels.registry import Registry
 
 Observer = Callable[[str, Graph], None]
 

@@ -20,8 +20,9 @@ from runner.engine.tensor import Tensor
 from runner.engine.timed_calls import TimedCalls
 from runner.engine.wires import Wires
 from runner.errors import ResourceError, RunnerError
+from runner.kernels.contract import as_array
 from runner.kernels.platform import PartError, Platform, Writer
-from runner.kernels.registry import Registry, as_array
+from runner.kernels.registry import Registry
 
 Array = NDArray[Any]
 T = TypeVar("T")

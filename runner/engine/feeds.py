@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from runner.engine.program import Client
 from runner.engine.tensor import Tensor, TensorSpec
 from runner.errors import RunnerError
-from runner.kernels.registry import as_array
+from runner.kernels.contract import as_array
 
 Array = NDArray[Any]
 

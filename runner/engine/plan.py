@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.kernels.registry import Arrangement, Layout
+from runner.kernels.contract import Arrangement, Layout
 
 
 @dataclass(frozen=True)

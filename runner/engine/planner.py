@@ -11,7 +11,8 @@ from runner.engine.passes.layouts import arrange
 from runner.engine.passes.memory import assign_memory
 from runner.engine.plan import DevicePlan
 from runner.engine.tensor import Tensor
-from runner.kernels.registry import Layout, Registry
+from runner.kernels.contract import Layout
+from runner.kernels.registry import Registry
 
 LAUNCHING = frozenset({"gpu"})
 """Device types on which beginning a kernel takes longer than a small kernel."""

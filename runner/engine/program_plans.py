@@ -12,7 +12,8 @@ from runner.engine.graph import Graph
 from runner.engine.plan import DevicePlan
 from runner.engine.program import Client, Program
 from runner.errors import RunnerError
-from runner.kernels.registry import Layout, Registry
+from runner.kernels.contract import Layout
+from runner.kernels.registry import Registry
 
 
 class ProgramPlans:

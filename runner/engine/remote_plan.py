@@ -16,7 +16,7 @@ from runner.engine.program import Client
 from runner.engine.tensor import Tensor
 from runner.engine.transport.names import MASTER
 from runner.engine.transport.shared_memory import ArenaReader, ArenaWriter, create_arena, unlink_arena
-from runner.kernels.registry import Layout
+from runner.kernels.contract import Layout
 
 Array = NDArray[Any]
 

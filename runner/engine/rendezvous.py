@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from runner.engine.passes.transfers import sent_tensor
 from runner.errors import ClusterError
-from runner.kernels.registry import allocate
+from runner.kernels.memory import allocate
 
 Array = NDArray[Any]
 

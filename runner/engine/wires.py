@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from runner.engine.rendezvous import LocalRendezvous, Rendezvous
+from runner.kernels.contract import Operand, as_array
 from runner.kernels.platform import Bytes, Platform, Work
-from runner.kernels.registry import Operand, as_array
 
 Send = Callable[[int], None]
 """Hands a value over, for a step."""

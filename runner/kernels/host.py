@@ -11,17 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.kernels.contract import Bound, Join, NativeCall, Operand, native_calls, refuse_native_calls
+from runner.kernels.memory import allocate, on_host
 from runner.kernels.platform import Bytes, Joined, Work, Writer
-from runner.kernels.registry import (
-    Bound,
-    Join,
-    NativeCall,
-    Operand,
-    allocate,
-    native_calls,
-    on_host,
-    refuse_native_calls,
-)
 
 Array = NDArray[Any]
 

@@ -1,7 +1,4 @@
-"""The one table of kernels: (op, device type) -> implementations in order of priority.
-
-With it comes every name that a module of kernels is written with.
-"""
+"""The one table of kernels: (op, device type) -> implementations in order of priority."""
 
 from __future__ import annotations
 
@@ -10,76 +7,18 @@ from typing import Any
 
 from runner.kernels.contract import (
     FLOATS,
-    Arrange,
-    Arrangement,
-    Array,
     Attributes,
-    Bind,
-    Bound,
-    Buffers,
     Choice,
     Join,
     Kernel,
     KernelError,
     Layout,
     Meeting,
-    NativeCall,
-    Operand,
     PlatformOf,
-    PythonCall,
     Spec,
-    as_array,
-    native_calls,
-    plain,
     refuse_native_calls,
 )
-from runner.kernels.functions import (
-    arrange_plain,
-    function_kernel,
-)
-from runner.kernels.memory import (
-    ALIGNMENT,
-    address_of,
-    allocate,
-    numpy_dtype,
-    on_host,
-)
-
-__all__ = [
-    "ALIGNMENT",
-    "FLOATS",
-    "REGISTRY",
-    "Arrange",
-    "Arrangement",
-    "Array",
-    "Attributes",
-    "Bind",
-    "Bound",
-    "Buffers",
-    "Choice",
-    "Join",
-    "Kernel",
-    "KernelError",
-    "Layout",
-    "Meeting",
-    "NativeCall",
-    "Operand",
-    "PlatformOf",
-    "PythonCall",
-    "Registry",
-    "Spec",
-    "address_of",
-    "allocate",
-    "arrange_plain",
-    "as_array",
-    "function_kernel",
-    "native_calls",
-    "numpy_dtype",
-    "on_host",
-    "plain",
-    "reference",
-    "refuse_native_calls",
-]
+from runner.kernels.functions import function_kernel
 
 
 class Registry:

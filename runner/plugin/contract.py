@@ -12,7 +12,7 @@ from typing import Any
 from runner.data.settings import DatasetSettings
 from runner.engine.op import ByDecomposition, OpDef
 from runner.errors import ConfigError
-from runner.kernels.registry import Kernel
+from runner.kernels.contract import Kernel
 from runner.models.base import Model
 from runner.optimizers.base import Optimizer
 

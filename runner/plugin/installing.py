@@ -9,7 +9,7 @@ from runner.data import DATASETS
 from runner.engine.kernel_table import load_kernels
 from runner.engine.op import OPS, register
 from runner.errors import ConfigError
-from runner.kernels.registry import Kernel
+from runner.kernels.contract import Kernel
 from runner.models import MODELS
 from runner.optimizers import OPTIMIZERS
 from runner.plugin.contract import Plugin

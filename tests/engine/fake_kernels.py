@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from runner.engine.kernel_table import load_kernels
 from runner.engine.op import OPS
-from runner.kernels.registry import (
-    ALIGNMENT,
+from runner.kernels.contract import (
     Arrange,
     Arrangement,
     Attributes,
@@ -27,11 +26,11 @@ from runner.kernels.registry import (
     Layout,
     NativeCall,
     Operand,
-    Registry,
     Spec,
-    allocate,
     plain,
 )
+from runner.kernels.memory import ALIGNMENT, allocate
+from runner.kernels.registry import Registry
 
 Array = NDArray[Any]
 

@@ -11,7 +11,9 @@ from runner.engine.passes.layouts import Arranged, arrange
 from runner.engine.passes.memory import Placed, assign_memory
 from runner.engine.plan import Instruction, Place, Wire
 from runner.engine.tensor import Tensor
-from runner.kernels.registry import ALIGNMENT, Layout, Registry
+from runner.kernels.contract import Layout
+from runner.kernels.memory import ALIGNMENT
+from runner.kernels.registry import Registry
 
 NOTHING = -1
 

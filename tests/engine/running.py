@@ -19,18 +19,10 @@ from runner.engine.rendezvous import LocalRendezvous
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import Tensor
 from runner.engine.wires import HostWires
+from runner.kernels.contract import Attributes, Choice, Kernel, Layout, Operand, Spec
+from runner.kernels.functions import arrange_plain, function_kernel
 from runner.kernels.host import HostPlatform
-from runner.kernels.registry import (
-    Attributes,
-    Choice,
-    Kernel,
-    Layout,
-    Operand,
-    Registry,
-    Spec,
-    arrange_plain,
-    function_kernel,
-)
+from runner.kernels.registry import Registry
 from tests.engine.fake_kernels import decode, encode
 
 Array = NDArray[Any]

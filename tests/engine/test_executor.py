@@ -13,7 +13,8 @@ from runner.engine import ops
 from runner.engine.graph import Graph
 from runner.engine.tensor import Tensor
 from runner.errors import ClusterError, NumericError, RunnerError
-from runner.kernels.registry import KernelError, Registry
+from runner.kernels.contract import KernelError
+from runner.kernels.registry import Registry
 from tests.engine.fake_kernels import reference_registry
 from tests.engine.running import CPU_0, CPU_1, GPU_0, Array, Bench, Replaced
 

@@ -12,7 +12,7 @@ from runner.engine.graph import Graph
 from runner.engine.recording import COMPUTE, INPUT, Recorder
 from runner.engine.tensor import Tensor
 from runner.errors import NumericError, RunnerError
-from runner.kernels.registry import NativeCall
+from runner.kernels.contract import NativeCall
 from tests.engine.fake_kernels import PLAIN, always, fake_kernel, fake_registry, join
 from tests.engine.running import CPU_0, Bench
 

@@ -17,7 +17,8 @@ from runner.engine.planner import plan_device
 from runner.engine.program import Program
 from runner.engine.program_plans import ProgramPlans
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.kernels.registry import Layout, Registry, plain
+from runner.kernels.contract import Layout, plain
+from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.fake_kernels import (

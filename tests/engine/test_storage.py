@@ -13,8 +13,9 @@ from runner.engine.plan import Slot
 from runner.engine.storage import Arena, VariableStore
 from runner.engine.tensor import TensorSpec
 from runner.errors import ResourceError, RunnerError
+from runner.kernels.contract import Layout, plain
 from runner.kernels.host import HUGE_PAGE
-from runner.kernels.registry import ALIGNMENT, Layout, plain
+from runner.kernels.memory import ALIGNMENT
 
 SPEC = TensorSpec((4,), "float64")
 SLOT = Slot(SPEC, plain(SPEC))

@@ -10,9 +10,9 @@ import pytest
 from runner.engine.rendezvous import LocalRendezvous
 from runner.engine.tensor import TensorSpec
 from runner.engine.wires import CardWires, HostWires
+from runner.kernels.contract import Operand, plain
 from runner.kernels.gpu.platform import CardPlatform
 from runner.kernels.platform import Writer
-from runner.kernels.registry import Operand, plain
 from tests.kernels.gpu.emulation import EmulatedRuntime
 
 SPEC = TensorSpec((3, 5), "float32")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from runner.engine.op import OPS
+from runner.kernels.contract import Array, Kernel
 from runner.kernels.gpu.layouts import CHANNELS_LAST
-from runner.kernels.registry import Array, Kernel, Registry
+from runner.kernels.registry import Registry
 from tests.gpu.cards import Card
 from tests.kernels import harness
 from tests.kernels.gpu.running import DTYPES, drawn_for, node_of, offers_for, reference, require_close, run_op

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from runner.engine.kernel_table import load_kernels
-from runner.kernels.registry import (
-    ALIGNMENT,
+from runner.kernels.contract import (
     Arrangement,
     Array,
     Bound,
@@ -22,13 +21,12 @@ from runner.kernels.registry import (
     Kernel,
     Layout,
     Operand,
-    Registry,
     Spec,
-    allocate,
     native_calls,
-    numpy_dtype,
     plain,
 )
+from runner.kernels.memory import ALIGNMENT, allocate, numpy_dtype
+from runner.kernels.registry import Registry
 
 GARBAGE = 0xFF
 """Read as a float it is NaN."""

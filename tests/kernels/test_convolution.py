@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.kernels.contract import Array
 from runner.kernels.reference import convolution
 from runner.kernels.reference.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
-from runner.kernels.registry import Array
 
 Ints = tuple[int, ...]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from runner.kernels.contract import Array
 from runner.kernels.reference.indexing import gather, one_hot, scatter_add
-from runner.kernels.registry import Array
 
 
 def test_gather_takes_rows() -> None:

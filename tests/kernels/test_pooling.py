@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from runner.kernels.contract import Array
 from runner.kernels.reference.pooling import avg_pool, max_pool, max_pool_gather, max_pool_gradient
-from runner.kernels.registry import Array
 
 Ints = tuple[int, ...]
 

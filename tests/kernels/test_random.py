@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.kernels.contract import Array
 from runner.kernels.reference.random import dropout_mask, random_normal, random_uniform
-from runner.kernels.registry import Array
 
 STREAM: dict[str, Any] = {"seed": 3, "key": "fc1/dropout"}
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from runner.engine.tensor import TensorSpec
-from runner.kernels.registry import (
-    ALIGNMENT,
+from runner.kernels.contract import (
     Arrangement,
     Attributes,
     Bound,
@@ -20,14 +19,13 @@ from runner.kernels.registry import (
     Layout,
     NativeCall,
     Operand,
-    Registry,
     Spec,
-    allocate,
-    arrange_plain,
     as_array,
-    function_kernel,
     plain,
 )
+from runner.kernels.functions import arrange_plain, function_kernel
+from runner.kernels.memory import ALIGNMENT, allocate
+from runner.kernels.registry import Registry
 
 BOTH = frozenset({"float32", "float64"})
 PAIR = TensorSpec((2,), "float32")

@@ -9,7 +9,7 @@ import pytest
 
 from runner.engine.op import OPS, ByDecomposition
 from runner.errors import ConfigError
-from runner.kernels.registry import function_kernel
+from runner.kernels.functions import function_kernel
 from runner.models import Mlp
 from runner.models.base import Model
 from runner.optimizers import Sgd

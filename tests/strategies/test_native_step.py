@@ -10,7 +10,8 @@ import pytest
 from runner import nn
 from runner.engine.network import NetworkBuilder, Outputs
 from runner.engine.session import scalar
-from runner.kernels.registry import NativeCall, Registry
+from runner.kernels.contract import NativeCall
+from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.momentum import Momentum
 from runner.strategies.single import Single

@@ -17,7 +17,9 @@ from runner.engine import op as op_table
 from runner.engine.graph import Graph, Node
 from runner.engine.passes.rewriting import Moved, Rewrite, Roots, Uses, fresh_name, rewired
 from runner.engine.tensor import FLOATS, Tensor, TensorSpec
-from runner.kernels.registry import Buffers, Operand, Registry, allocate, plain
+from runner.kernels.contract import Buffers, Operand, plain
+from runner.kernels.memory import allocate
+from runner.kernels.registry import Registry
 
 Array = NDArray[Any]
 

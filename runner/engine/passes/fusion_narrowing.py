@@ -12,7 +12,8 @@ from runner.engine.graph import Graph, Node
 from runner.engine.ops.narrowed_linear import OP
 from runner.engine.passes.rewriting import Rewrite, Roots, exchange
 from runner.engine.tensor import state_dtype
-from runner.kernels.registry import KernelError, Registry
+from runner.kernels.contract import KernelError
+from runner.kernels.registry import Registry
 
 SMALLEST_BYTES = 4 << 20
 """Bytes of float32 weights from which on they are read so: what is smaller stays in a cache behind its cast."""

@@ -11,7 +11,8 @@ from runner.engine.op import Attributes
 from runner.engine.ops.matmul_elementwise import OP
 from runner.engine.passes.rewriting import Moved, Rewrite, Roots, Uses, fresh_name, rewired
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.kernels.registry import KernelError, Registry
+from runner.kernels.contract import KernelError
+from runner.kernels.registry import Registry
 
 SMALLEST_BYTES = 4 << 20
 """Bytes of a product from which on it is made in pieces: what is smaller stays in a cache between two nodes anyway."""

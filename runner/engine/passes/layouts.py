@@ -19,7 +19,8 @@ from runner.engine.op import ShapeError
 from runner.engine.passes.transfers import sent_tensor
 from runner.engine.plan import Feed, Instruction, Slot
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.kernels.registry import Arrangement, Choice, Layout, Registry, plain
+from runner.kernels.contract import Arrangement, Choice, Layout, plain
+from runner.kernels.registry import Registry
 
 ALIASES = frozenset({"identity", "stop_gradient", "reshape"})
 """Ops whose result is their input, seen in another way: they cost nothing."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from runner.engine.passes.layouts import Arranged
 from runner.engine.passes.transfers import sent_tensor
 from runner.engine.plan import Instruction, Place, Wire
-from runner.kernels.registry import ALIGNMENT
+from runner.kernels.memory import ALIGNMENT
 
 
 @dataclass(frozen=True)

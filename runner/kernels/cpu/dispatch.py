@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import cffi
 
-from runner.kernels.registry import NativeCall
+from runner.kernels.contract import NativeCall
 
 SIGNATURE = "int (*)(intptr_t, intptr_t, intptr_t, intptr_t)"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from runner.kernels.contract import Kernel
 from runner.kernels.gpu.arithmetic import unary_elements
 from runner.kernels.gpu.element_kernels import element_kernel
 from runner.kernels.gpu.runtime import Runtime
-from runner.kernels.registry import Kernel
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:

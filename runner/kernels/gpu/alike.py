@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from runner.kernels.contract import Arrangement, Attributes, Layout, Spec
 from runner.kernels.gpu.layouts import CHANNELS_LAST, offered_layout
-from runner.kernels.registry import Arrangement, Attributes, Layout, Spec
 
 
 def arrange_alike(

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from runner.kernels.contract import Attributes, Kernel, Spec
 from runner.kernels.gpu.element_kernels import element_kernel
 from runner.kernels.gpu.element_loops import Elements
 from runner.kernels.gpu.expressions import expression, literal
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.gpu.source import computed_in
-from runner.kernels.registry import Attributes, Kernel, Spec
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:

@@ -12,21 +12,12 @@ from functools import partial
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Operand, Spec
 from runner.kernels.gpu.alike import arrange_alike, innermost_channels
 from runner.kernels.gpu.calls import StreamCall, in_order, launch
 from runner.kernels.gpu.channels import THREADS, Division, division, source, vector_dtype
 from runner.kernels.gpu.runtime import Argument, Runtime
-from runner.kernels.registry import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Operand,
-    Spec,
-    address_of,
-)
+from runner.kernels.memory import address_of
 
 _MOMENTS, _SUMS = 3, 2
 """Numbers kept of a part of a channel: count, mean and squares; the sums of dy and of dy * z."""

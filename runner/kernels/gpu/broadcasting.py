@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runner.kernels.contract import Layout, Spec
 from runner.kernels.gpu.layouts import strides
-from runner.kernels.registry import Layout, Spec
 
 
 @dataclass(frozen=True)

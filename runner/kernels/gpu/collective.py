@@ -7,9 +7,9 @@ from functools import partial
 from math import prod
 from typing import Protocol
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, plain
 from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream
-from runner.kernels.registry import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, plain
 
 LIBRARY = "nccl"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from runner.kernels.contract import Attributes, Kernel, Spec
 from runner.kernels.gpu.element_kernels import element_kernel
 from runner.kernels.gpu.element_loops import Elements
 from runner.kernels.gpu.runtime import Runtime
-from runner.kernels.registry import Attributes, Kernel, Spec
 
 _OPERATORS = {"greater": ">", "greater_equal": ">=", "less": "<", "equal": "=="}
 

@@ -13,22 +13,13 @@ from functools import partial
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec
 from runner.kernels.gpu.alike import arrange_alike
 from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from runner.kernels.gpu.runtime import Argument, Runtime, Size
 from runner.kernels.gpu.source import computed_in, text
-from runner.kernels.registry import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Spec,
-    address_of,
-    numpy_dtype,
-)
+from runner.kernels.memory import address_of, numpy_dtype
 
 Ints = tuple[int, ...]
 

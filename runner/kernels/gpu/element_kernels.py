@@ -9,22 +9,13 @@ from itertools import product
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, plain
 from runner.kernels.gpu.broadcasting import Broadcast, broadcast
 from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
 from runner.kernels.gpu.element_loops import AXES, Elements, batch, flat, strided
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
 from runner.kernels.gpu.runtime import Argument, Runtime
-from runner.kernels.registry import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Spec,
-    numpy_dtype,
-    plain,
-)
+from runner.kernels.memory import numpy_dtype
 
 LIBRARY = "cuda"
 _SMALL = 1 << 31

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from runner.kernels.gpu.source import C_TYPES, computed_in, with_common
-from runner.kernels.registry import numpy_dtype
+from runner.kernels.memory import numpy_dtype
 
 AXES = 8
 """Of a strided loop, at most."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from runner.kernels.contract import Attributes, Kernel, Spec
 from runner.kernels.elementwise import FUNCTIONS, Program, Step, parse
 from runner.kernels.gpu.element_kernels import element_kernel
 from runner.kernels.gpu.element_loops import Elements
 from runner.kernels.gpu.expressions import statements
 from runner.kernels.gpu.runtime import Runtime
-from runner.kernels.registry import Attributes, Kernel, Spec
 
 ProgramOf = Callable[[Attributes, int], Program]
 """(attributes, number of inputs) -> the program of a node."""

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec
 from runner.kernels.gpu import convolution
 from runner.kernels.gpu.alike import arrange_alike, innermost_channels
 from runner.kernels.gpu.calls import StreamCall, in_order
 from runner.kernels.gpu.channels import channel_sums, sums_bytes
 from runner.kernels.gpu.runtime import Runtime
-from runner.kernels.registry import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, address_of
+from runner.kernels.memory import address_of
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:

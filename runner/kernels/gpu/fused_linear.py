@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec
 from runner.kernels.gpu.calls import StreamCall, in_order
 from runner.kernels.gpu.linear import (
     Dense,
@@ -16,7 +17,7 @@ from runner.kernels.gpu.linear import (
 )
 from runner.kernels.gpu.reduction import Reduction, reduce, reduced_shape, scratch_bytes
 from runner.kernels.gpu.runtime import Runtime
-from runner.kernels.registry import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, address_of
+from runner.kernels.memory import address_of
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:

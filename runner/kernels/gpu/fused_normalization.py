@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from runner.kernels.contract import Kernel
 from runner.kernels.gpu.batch_normalization import gradient_kernel, training_kernel
 from runner.kernels.gpu.runtime import Runtime
-from runner.kernels.registry import Kernel
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:

@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel
+from runner.kernels.functions import arrange_plain
 from runner.kernels.gpu import copies
 from runner.kernels.gpu.calls import Failures, StreamCall, blocks_for, in_order, launch
 from runner.kernels.gpu.refusals import refusing
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.gpu.source import computed_in, text
-from runner.kernels.registry import FLOATS, Arrangement, Attributes, Buffers, Kernel, arrange_plain, numpy_dtype
+from runner.kernels.memory import numpy_dtype
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:

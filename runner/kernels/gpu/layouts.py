@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from runner.kernels.registry import Layout, Operand, Spec, plain
+from runner.kernels.contract import Layout, Operand, Spec, plain
 
 CHANNELS_LAST = "nhwc"
 """Tag of (N, C, H, W) with N, H, W, C from the outside in; of weights (K, C, R, S) with K, R, S, C. No gaps."""

@@ -8,23 +8,13 @@ from typing import Protocol
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, plain
 from runner.kernels.gpu import cublas
 from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
 from runner.kernels.gpu.cublas import Product, Products
 from runner.kernels.gpu.runtime import Argument, Function, Runtime, Stream
 from runner.kernels.gpu.source import computed_in, text
-from runner.kernels.registry import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Spec,
-    address_of,
-    numpy_dtype,
-    plain,
-)
+from runner.kernels.memory import address_of, numpy_dtype
 
 TILE = 64
 """Rows and columns of the tile that a block of our own kernel makes."""

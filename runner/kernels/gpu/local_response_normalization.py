@@ -12,22 +12,12 @@ from functools import partial
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Operand, Spec
 from runner.kernels.gpu.alike import arrange_alike, innermost_channels
 from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.gpu.source import computed_in, text
-from runner.kernels.registry import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Operand,
-    Spec,
-    address_of,
-    numpy_dtype,
-)
+from runner.kernels.memory import address_of, numpy_dtype
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:

@@ -7,22 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, plain
+from runner.kernels.functions import arrange_plain
 from runner.kernels.gpu.calls import Failures, StreamCall, blocks_for, launch
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
 from runner.kernels.gpu.refusals import refusing
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.gpu.softmax import of_rows, rows_and_depth
-from runner.kernels.registry import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Spec,
-    arrange_plain,
-    plain,
-)
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:

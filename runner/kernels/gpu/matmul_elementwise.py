@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Operand, Spec, plain
 from runner.kernels.gpu import elementwise
 from runner.kernels.gpu.calls import StreamCall, in_order
 from runner.kernels.gpu.linear import Dense, Multiplier, ScratchMatrix, aligned, multipliers, product_of
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime
-from runner.kernels.registry import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Operand,
-    Spec,
-    address_of,
-    plain,
-)
+from runner.kernels.memory import address_of
 
 OP = "matmul_elementwise"
 

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.kernels.contract import Bound, Operand
 from runner.kernels.gpu.batched import groups, together
 from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.feeding import CardWriter, PinnedStage
 from runner.kernels.gpu.runtime import DeviceMemory, Event, Graph, Runtime, Stream
 from runner.kernels.gpu.streams import Touched, Turn, assign_streams
+from runner.kernels.memory import numpy_dtype
 from runner.kernels.platform import Bytes, Joined, PartError, Work, Writer
-from runner.kernels.registry import Bound, Operand, numpy_dtype
 
 Array = NDArray[Any]
 

@@ -10,12 +10,13 @@ from functools import partial
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel
 from runner.kernels.gpu.alike import arrange_alike
 from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.gpu.source import computed_in, text
-from runner.kernels.registry import FLOATS, Arrangement, Attributes, Buffers, Kernel, numpy_dtype
+from runner.kernels.memory import numpy_dtype
 
 OPS = ("max_pool", "max_pool_gradient", "max_pool_gather", "avg_pool", "avg_pool_gradient")
 

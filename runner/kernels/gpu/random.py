@@ -11,21 +11,14 @@ from functools import partial
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Spec
+from runner.kernels.functions import arrange_plain
 from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
 from runner.kernels.gpu.element_kernels import LIBRARY
 from runner.kernels.gpu.runtime import Argument, Function, Runtime
 from runner.kernels.gpu.source import computed_in, text
+from runner.kernels.memory import numpy_dtype
 from runner.kernels.philox import key
-from runner.kernels.registry import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Spec,
-    arrange_plain,
-    numpy_dtype,
-)
 
 _WORDS_AT_ONCE = 4
 _WORD_RANGE = 1 << 32

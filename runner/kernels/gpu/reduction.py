@@ -12,25 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Operand, Spec, plain
 from runner.kernels.gpu import copies
 from runner.kernels.gpu.axes import Axis, arguments, merged
 from runner.kernels.gpu.calls import THREADS, StreamCall, in_order, launch
 from runner.kernels.gpu.layouts import offered_layout, strides, strides_of
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.gpu.source import computed_in, text
-from runner.kernels.registry import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Operand,
-    Spec,
-    address_of,
-    numpy_dtype,
-    plain,
-)
+from runner.kernels.memory import address_of, numpy_dtype
 
 RANK = 4
 """Axes that a kernel takes of those that are kept, and of those that are reduced, merged."""

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from runner.kernels.contract import Operand
 from runner.kernels.gpu.calls import Failures, StreamCall, in_order, launch
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.gpu.source import text
-from runner.kernels.registry import Operand
 
 _RECORD = 24
 """Bytes: the status in the first four, position and value of the index from the eighth on."""

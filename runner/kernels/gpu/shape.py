@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from runner.kernels.gpu import copies
-from runner.kernels.gpu.calls import StreamCall, in_order
-from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout, strides, strides_of
-from runner.kernels.gpu.runtime import Runtime
-from runner.kernels.registry import (
+from runner.kernels.contract import (
     FLOATS,
     Arrange,
     Arrangement,
@@ -19,9 +15,13 @@ from runner.kernels.registry import (
     Layout,
     Operand,
     Spec,
-    numpy_dtype,
     plain,
 )
+from runner.kernels.gpu import copies
+from runner.kernels.gpu.calls import StreamCall, in_order
+from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout, strides, strides_of
+from runner.kernels.gpu.runtime import Runtime
+from runner.kernels.memory import numpy_dtype
 
 Bind = Callable[[Runtime, Attributes, Buffers], StreamCall]
 

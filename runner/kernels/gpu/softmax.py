@@ -6,19 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, plain
 from runner.kernels.gpu.calls import THREADS, StreamCall, launch
 from runner.kernels.gpu.runtime import Argument, Function, Runtime
 from runner.kernels.gpu.source import computed_in, text
-from runner.kernels.registry import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Spec,
-    plain,
-)
 
 ELEMENTS_PER_THREAD = 4
 """Of a row, before it is given more threads."""

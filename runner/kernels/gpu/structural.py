@@ -8,13 +8,7 @@ from math import prod
 
 import numpy as np
 
-from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
-from runner.kernels.gpu.element_kernels import LIBRARY, element_kernel
-from runner.kernels.gpu.element_loops import Elements
-from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
-from runner.kernels.gpu.runtime import Function, Runtime, Stream
-from runner.kernels.gpu.source import C_TYPES, computed_in, text
-from runner.kernels.registry import (
+from runner.kernels.contract import (
     FLOATS,
     Arrange,
     Arrangement,
@@ -24,10 +18,16 @@ from runner.kernels.registry import (
     Layout,
     Operand,
     Spec,
-    arrange_plain,
-    numpy_dtype,
     plain,
 )
+from runner.kernels.functions import arrange_plain
+from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
+from runner.kernels.gpu.element_kernels import LIBRARY, element_kernel
+from runner.kernels.gpu.element_loops import Elements
+from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
+from runner.kernels.gpu.runtime import Function, Runtime, Stream
+from runner.kernels.gpu.source import C_TYPES, computed_in, text
+from runner.kernels.memory import numpy_dtype
 
 _WORDS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 _SQUARE = 32

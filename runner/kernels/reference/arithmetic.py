@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from runner.kernels.registry import Array, reference
+from runner.kernels.contract import Array
+from runner.kernels.registry import reference
 
 _FUNCTIONS: dict[str, np.ufunc] = {
     "add": np.add,

@@ -6,7 +6,8 @@ from functools import reduce
 
 import numpy as np
 
-from runner.kernels.registry import Array, reference
+from runner.kernels.contract import Array
+from runner.kernels.registry import reference
 
 
 @reference("all_reduce")

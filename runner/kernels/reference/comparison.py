@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from runner.kernels.registry import Array, reference
+from runner.kernels.contract import Array
+from runner.kernels.registry import reference
 
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "greater": np.greater,

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from runner.kernels.contract import Array
 from runner.kernels.reference.windows import Ints, inner, padded, padded_shape, places
-from runner.kernels.registry import Array, reference
+from runner.kernels.registry import reference
 
 _RUN_BYTES = 1 << 18
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from runner.kernels.contract import Array
 from runner.kernels.elementwise import evaluate, parse
-from runner.kernels.registry import Array, reference
+from runner.kernels.registry import reference
 
 
 @reference("elementwise")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from runner.kernels.contract import Array
 from runner.kernels.reference import activation
 from runner.kernels.reference.convolution import conv2d, conv2d_weight_gradient
 from runner.kernels.reference.reduction import reduce_sum
-from runner.kernels.registry import Array, reference
+from runner.kernels.registry import reference
 
 
 @reference("conv2d_fused")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from runner.kernels.contract import Array
 from runner.kernels.reference import activation
 from runner.kernels.reference.linear import matmul
 from runner.kernels.reference.reduction import reduce_sum
-from runner.kernels.registry import Array, reference
+from runner.kernels.registry import reference
 
 
 @reference("matmul_fused")

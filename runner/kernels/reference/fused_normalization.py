@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from runner.kernels.contract import Array
 from runner.kernels.reference.activation import relu
 from runner.kernels.reference.batch_normalization import batch_norm, batch_norm_gradient
-from runner.kernels.registry import Array, reference
+from runner.kernels.registry import reference
 
 
 @reference("batch_norm_relu")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from runner.kernels.registry import Array, reference
+from runner.kernels.contract import Array
+from runner.kernels.registry import reference
 
 
 @reference("matmul")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from runner.kernels.contract import Array
 from runner.kernels.reference.activation import log_softmax
 from runner.kernels.reference.indexing import check_range, one_hot
-from runner.kernels.registry import Array, reference
+from runner.kernels.registry import reference
 
 
 @reference("softmax_cross_entropy")

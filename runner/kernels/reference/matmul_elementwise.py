@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from runner.kernels.contract import Array
 from runner.kernels.elementwise import computed_in, evaluate, parse
 from runner.kernels.reference.fused_linear import matmul_fused
-from runner.kernels.registry import Array, reference
+from runner.kernels.registry import reference
 
 
 @reference("matmul_elementwise")

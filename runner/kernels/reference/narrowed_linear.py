@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from runner.kernels.contract import Array
+from runner.kernels.memory import numpy_dtype
 from runner.kernels.reference.fused_linear import matmul_fused
-from runner.kernels.registry import Array, numpy_dtype, reference
+from runner.kernels.registry import reference
 
 
 @reference("matmul_narrowed")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from runner.kernels.contract import Array
 from runner.kernels.reference.windows import Ints, inner, padded, padded_shape, places, window_counts
-from runner.kernels.registry import Array, reference
+from runner.kernels.registry import reference
 
 
 @reference("max_pool")

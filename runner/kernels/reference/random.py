@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from runner.kernels import philox
-from runner.kernels.registry import Array, reference
+from runner.kernels.contract import Array
+from runner.kernels.registry import reference
 
 
 @reference("random_uniform")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from runner.kernels.registry import Array, reference
+from runner.kernels.contract import Array
+from runner.kernels.registry import reference
 
 
 @reference("reduce_sum")

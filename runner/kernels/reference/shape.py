@@ -6,7 +6,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from runner.kernels.registry import Array, reference
+from runner.kernels.contract import Array
+from runner.kernels.registry import reference
 
 
 @reference("reshape")

@@ -6,7 +6,9 @@ from functools import reduce
 
 import numpy as np
 
-from runner.kernels.registry import Array, numpy_dtype, reference
+from runner.kernels.contract import Array
+from runner.kernels.memory import numpy_dtype
+from runner.kernels.registry import reference
 
 QUIET = np.uint16(0x0040)
 """The highest bit of a bfloat16's mantissa: with it, all ones in the exponent are a NaN and no infinity."""

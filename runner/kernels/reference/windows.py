@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runner.kernels.registry import Array
+from runner.kernels.contract import Array
 
 Ints = tuple[int, ...]
 Place = tuple[slice, slice, slice, slice]

@@ -8,7 +8,7 @@ from runner.engine import ops
 from runner.engine.graph import Graph
 from runner.engine.passes.layouts import Arranged, arrange
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.kernels.registry import Kernel, Layout
+from runner.kernels.contract import Kernel, Layout
 from tests.engine.fake_kernels import (
     MASKED,
     PLAIN,

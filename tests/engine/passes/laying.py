@@ -9,7 +9,8 @@ from runner.engine.graph import Graph
 from runner.engine.passes.order_writes import order_writes
 from runner.engine.plan import Place
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.kernels.registry import ALIGNMENT, Kernel
+from runner.kernels.contract import Kernel
+from runner.kernels.memory import ALIGNMENT
 from tests.engine.fake_kernels import PLAIN, always, fake_kernel, fake_registry
 from tests.engine.played_memory import play
 

@@ -7,7 +7,7 @@ import pytest
 
 from runner.engine import ops
 from runner.engine.op import ShapeError
-from runner.kernels.registry import KernelError
+from runner.kernels.contract import KernelError
 from tests.engine.fake_kernels import (
     MASKED,
     PLAIN,

@@ -12,7 +12,8 @@ from runner.engine.graph import Graph
 from runner.engine.op import ShapeError
 from runner.engine.passes.layouts import arrange
 from runner.engine.tensor import Tensor
-from runner.kernels.registry import Arrangement, Attributes, Layout, Registry, Spec, plain
+from runner.kernels.contract import Arrangement, Attributes, Layout, Spec, plain
+from runner.kernels.registry import Registry
 from tests.engine.fake_kernels import (
     MASKED,
     PLAIN,

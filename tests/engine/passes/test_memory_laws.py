@@ -11,7 +11,7 @@ from runner.engine.passes.layouts import Arranged
 from runner.engine.passes.memory import assign_memory
 from runner.engine.plan import Feed, Instruction, Slot
 from runner.engine.tensor import Tensor, TensorSpec
-from runner.kernels.registry import Arrangement, Layout
+from runner.kernels.contract import Arrangement, Layout
 from tests.engine.played_memory import expect_values_where_they_are_read
 
 SIZES = (0, 1, 64, 65, 500)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
+from runner.kernels.contract import Array
 from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step
-from runner.kernels.registry import Array
 
 # Elsewhere NumPy may take the other one of two zeros for the maximum, and that is nobody's promise.
 _SIGNED_ZERO = [-0.0] if platform.machine() in ("x86_64", "AMD64") else []

@@ -11,9 +11,11 @@ from runner.engine import ops
 from runner.engine.graph import Graph
 from runner.engine.kernel_table import load_kernels
 from runner.errors import RunnerError
+from runner.kernels.contract import Array, Buffers, Kernel, NativeCall
 from runner.kernels.cpu.dispatch import SIGNATURE
 from runner.kernels.cpu.machine_code import classification
-from runner.kernels.registry import REGISTRY, Array, Buffers, Kernel, NativeCall, Registry, allocate
+from runner.kernels.memory import allocate
+from runner.kernels.registry import REGISTRY, Registry
 from tests.engine.running import CPU_0, Bench
 from tests.kernels.harness import Ran, Shaped, filled, holding, run
 

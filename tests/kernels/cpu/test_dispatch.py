@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from runner.kernels.contract import Array, Join, NativeCall
 from runner.kernels.cpu.dispatch import join_in_python
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.dispatch import join
-from runner.kernels.registry import Array, Join, NativeCall
 
 _TEXT = """
 ; log[0] counts what was noted; the notes follow

@@ -12,24 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runner.kernels.reference  # noqa: F401 - registers the kernels
+from runner.kernels.contract import Arrangement, Array, Attributes, Buffers, Kernel, Layout, NativeCall, Operand, plain
 from runner.kernels.cpu.machine_code import elementwise, openmp
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
 from runner.kernels.cpu.machine_code.threads import PARALLEL_BYTES, Loop, on_one
 from runner.kernels.elementwise import FUNCTIONS, Program, evaluate, parse
-from runner.kernels.registry import (
-    REGISTRY,
-    Arrangement,
-    Array,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    NativeCall,
-    Operand,
-    Registry,
-    plain,
-)
+from runner.kernels.registry import REGISTRY, Registry
 from tests.kernels.cpu.programs import Case, all_same_bits, awkward, cases
 from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, run
 

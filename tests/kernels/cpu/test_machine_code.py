@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from llvmlite import binding
 
+from runner.kernels.contract import NativeCall
 from runner.kernels.cpu.dispatch import join_in_python
 from runner.kernels.cpu.machine_code import compiler, dispatch, loading, openmp, threads
 from runner.kernels.cpu.machine_code.compiler import CompilerUnavailable, MachineCode
-from runner.kernels.registry import NativeCall, Registry, allocate
+from runner.kernels.memory import allocate
+from runner.kernels.registry import Registry
 
 ANSWER = "define i32 @answer() {\n ret i32 42\n}"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runner.kernels.contract import Array, Kernel, plain
 from runner.kernels.cpu.machine_code import sums
-from runner.kernels.registry import Array, Kernel, Registry, plain
+from runner.kernels.registry import Registry
 from tests.engine.passes.exactness import assert_same_bits
 from tests.kernels.harness import Shaped, run
 

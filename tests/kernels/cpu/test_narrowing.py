@@ -11,10 +11,10 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from runner.engine.kernel_table import load_kernels
+from runner.kernels.contract import Array, Kernel
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.narrowing import MOST_ROWS
 from runner.kernels.cpu.machine_code.pairs import pay
-from runner.kernels.registry import Array, Kernel
 from tests.kernels.cpu.onednn.checking import assert_close
 from tests.kernels.harness import Shaped, run
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from runner.engine.kernel_table import load_kernels
+from runner.kernels.contract import Array, Kernel, Layout
 from runner.kernels.cpu.machine_code import pooling
 from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
-from runner.kernels.registry import Array, Kernel, Layout, Registry
+from runner.kernels.registry import Registry
 from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, assert_padding_is_zero, expected, kernels, layout, normal
 from tests.kernels.cpu.onednn.test_pooling import GEOMETRIES, attributes_of, pooled_shape
 from tests.kernels.harness import Ran, Shaped, run
@@ -72,12 +73,14 @@ def test_of_equals_the_first_wins(value: float, tag: str) -> None:
 
 
 @pytest.mark.parametrize("tag", IMAGE_TAGS[1:])
-def test_positions_lie_as_the_gradient_takes_them(tag: str) -> None:
-    ours = pooled(EXAMPLE, normal(1, *EXAMPLE[0]), tag).arrangement
-    result = pooled_shape(*EXAMPLE)
+@pytest.mark.parametrize("window", [(3, 3), (15, 17), (16, 16), (16, 17)])
+def test_positions_lie_as_the_gradient_takes_them(window: tuple[int, int], tag: str) -> None:
+    geometry = ((2, 20, 18, 18), window, (2, 2), (1, 1, 1, 1))
+    ours = pooled(geometry, normal(1, *geometry[0]), tag).arrangement
+    result = pooled_shape(*geometry)
     onednn = kernels().find("max_pool", "cpu", "onednn")
     outputs = [Shaped(result, "float32"), Shaped(result, "int32")]
-    theirs = onednn.arrange(attributes_of(*EXAMPLE[1:]), [Shaped(EXAMPLE[0], "float32")], outputs, ours.inputs)
+    theirs = onednn.arrange(attributes_of(*geometry[1:]), [Shaped(geometry[0], "float32")], outputs, ours.inputs)
     assert theirs is not None
     assert ours.outputs == theirs.outputs
 

@@ -11,13 +11,14 @@ from threadpoolctl import threadpool_limits
 
 import runner.kernels.reference  # noqa: F401 - registers the kernels
 from runner.engine.kernel_table import load_kernels
+from runner.kernels.contract import Array, Attributes, Kernel, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.loops import ElementLoop
 from runner.kernels.cpu.machine_code.products import MOST_TERMS, Update, write_module
 from runner.kernels.cpu.machine_code.threads import Loop, on_one
 from runner.kernels.elementwise import Program, parse
-from runner.kernels.registry import REGISTRY, Array, Attributes, Kernel, plain
+from runner.kernels.registry import REGISTRY
 from tests.kernels.cpu.onednn.checking import assert_close
 from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, run
 

@@ -15,10 +15,11 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.engine.graph import Graph, Node
+from runner.kernels.contract import Buffers, Choice, Layout, Operand, Spec, plain
 from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream
-from runner.kernels.registry import REGISTRY, Buffers, Choice, Layout, Operand, Registry, Spec, plain
+from runner.kernels.registry import REGISTRY, Registry
 from tests.kernels import harness
 from tests.op_cases import CASES, PRECISION, Case
 

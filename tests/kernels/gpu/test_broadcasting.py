@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from runner.kernels.contract import Layout, plain
 from runner.kernels.gpu.broadcasting import Axis, broadcast
 from runner.kernels.gpu.layouts import channels_last
-from runner.kernels.registry import Layout, plain
 from tests.kernels.harness import Shaped
 
 

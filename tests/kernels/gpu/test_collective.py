@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from runner.kernels.contract import Buffers, Operand, plain
 from runner.kernels.gpu import collective, nccl
 from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.platform import CardPlatform
 from runner.kernels.platform import Work
-from runner.kernels.registry import Buffers, Operand, plain
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.fake_nccl import joined, with_nccl
 from tests.kernels.gpu.running import got, put, registry_of

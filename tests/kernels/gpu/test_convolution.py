@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.kernels.contract import plain
 from runner.kernels.gpu import convolution, fused_convolution
 from runner.kernels.gpu.convolution import Geometry
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
-from runner.kernels.registry import plain
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import DTYPES, Array, drawn, reference, registry_of, require_close, run_op
 from tests.kernels.harness import Shaped

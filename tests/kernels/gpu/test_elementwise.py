@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runner.kernels.contract import KernelError
 from runner.kernels.elementwise import FUNCTIONS
 from runner.kernels.gpu import elementwise
 from runner.kernels.gpu.layouts import channels_last
-from runner.kernels.registry import KernelError
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import (
     Array,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from runner.kernels.contract import Layout, plain
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout, strides
-from runner.kernels.registry import Layout, plain
 from tests.kernels.harness import Shaped
 
 IMAGES = Shaped((2, 3, 4, 5), "float32")

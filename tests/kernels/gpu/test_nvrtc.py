@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from runner.kernels.contract import Buffers, Layout, Operand, Spec
 from runner.kernels.gpu import nvrtc
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from runner.kernels.gpu.loading import MODULES
-from runner.kernels.registry import Buffers, Layout, Operand, Registry, Spec
+from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import DTYPES, chosen, drawn_for, node_of, offers_for, registry_of
 from tests.kernels.harness import Shaped

@@ -12,11 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.engine.tensor import TensorSpec
+from runner.kernels.contract import Operand, plain
 from runner.kernels.gpu.calls import StreamCall, failures, launch
 from runner.kernels.gpu.platform import CardPlatform
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime
+from runner.kernels.memory import address_of
 from runner.kernels.platform import Bytes, PartError, Work
-from runner.kernels.registry import Operand, address_of, plain
 from tests.kernels.gpu.emulation import EmulatedRuntime
 
 SOURCE = """

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.kernels.contract import Arrangement, plain
 from runner.kernels.gpu import shape
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
-from runner.kernels.registry import Arrangement, plain
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import DTYPES, drawn, reference, registry_of, require_close, run_op
 from tests.kernels.harness import Shaped

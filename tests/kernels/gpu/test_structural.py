@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from runner.kernels.contract import KernelError, Layout, plain
 from runner.kernels.gpu import structural
 from runner.kernels.gpu.layouts import channels_last
-from runner.kernels.registry import KernelError, Layout, plain
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import drawn, reference, registry_of, require_close, run_op, table_of
 from tests.kernels.harness import Shaped

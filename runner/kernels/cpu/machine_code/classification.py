@@ -8,6 +8,7 @@ from functools import cache
 
 from llvmlite import ir
 
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Operand, Spec, plain
 from runner.kernels.cpu.machine_code import mathematics
 from runner.kernels.cpu.machine_code.arithmetic import EMIT, Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode
@@ -15,20 +16,9 @@ from runner.kernels.cpu.machine_code.counting import INDEX, fold
 from runner.kernels.cpu.machine_code.elements import STORED, load, store
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
+from runner.kernels.functions import arrange_plain
 from runner.kernels.reference.indexing import outside_range
-from runner.kernels.registry import (
-    Arrangement,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    Layout,
-    Operand,
-    Registry,
-    Spec,
-    arrange_plain,
-    plain,
-)
+from runner.kernels.registry import Registry
 
 DTYPES = frozenset({"float32", "float64"})
 

@@ -8,13 +8,13 @@ from functools import cache
 
 from llvmlite import ir
 
+from runner.kernels.contract import NativeCall, Operand
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.counting import INDEX, fold
 from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, load, store
 from runner.kernels.cpu.machine_code.loops import SLICE, element, sweep
-from runner.kernels.registry import NativeCall, Operand
 
 
 def column_sums(x: Operand, result: Operand) -> NativeCall:

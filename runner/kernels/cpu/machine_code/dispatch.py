@@ -9,8 +9,8 @@ from typing import Any
 
 import cffi
 
+from runner.kernels.contract import NativeCall
 from runner.kernels.cpu.machine_code.compiler import MachineCode
-from runner.kernels.registry import NativeCall
 
 
 def join(calls: Sequence[NativeCall]) -> Callable[[], int]:

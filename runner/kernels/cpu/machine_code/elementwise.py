@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import product
 
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Spec, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elements import ITEMSIZE
 from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
 from runner.kernels.cpu.machine_code.signs import keeps_zeros
 from runner.kernels.elementwise import FUNCTIONS, Program, Step, computed_in, parse
-from runner.kernels.registry import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Registry, Spec, plain
+from runner.kernels.registry import Registry
 
 LIBRARY = "llvm"
 PRIORITY = 10

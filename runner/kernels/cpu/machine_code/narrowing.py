@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Spec, plain
 from runner.kernels.cpu.machine_code import narrowing_backward, narrowing_forward, threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.narrowing_backward import Backward
 from runner.kernels.cpu.machine_code.narrowing_forward import Forward
 from runner.kernels.cpu.machine_code.pairs import pay
-from runner.kernels.registry import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Registry, Spec, plain
+from runner.kernels.registry import Registry
 
 OP = "matmul_narrowed"
 DTYPES = frozenset({"bfloat16", "float32"})

@@ -12,12 +12,13 @@ from functools import cache
 
 import numpy as np
 
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Spec, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elements import ITEMSIZE
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY
 from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
-from runner.kernels.registry import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Registry, Spec, plain
+from runner.kernels.registry import Registry
 
 PRIORITY = 25
 """Before oneDNN's."""
@@ -26,7 +27,7 @@ DTYPES = frozenset({"float32", "bfloat16"})
 
 _BLOCKS = re.compile(r"aBcd(8|16)b", re.ASCII)
 _CHANNELS_LAST = "acdb"
-_SMALL_WINDOW = 256
+_SMALL_WINDOW = 255
 """Places of a window up to which oneDNN keeps positions in bytes, where images do not lie plain."""
 
 

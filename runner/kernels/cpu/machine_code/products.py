@@ -13,6 +13,7 @@ from itertools import product
 
 from llvmlite import ir
 
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Spec, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
@@ -21,7 +22,7 @@ from runner.kernels.cpu.machine_code.elements import ITEMSIZE, STORED, fetch_for
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.loops import SLICE, ElementLoop, element, emit_steps, shared_values
 from runner.kernels.elementwise import parse
-from runner.kernels.registry import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Registry, Spec, plain
+from runner.kernels.registry import Registry
 
 OP = "matmul_elementwise"
 DTYPE = "float32"

@@ -8,23 +8,15 @@ from functools import cache
 
 from llvmlite import ir
 
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Spec
 from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
 from runner.kernels.cpu.machine_code.column_sums import column_sums
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.elements import STORED, store
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
-from runner.kernels.registry import (
-    Arrangement,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    Layout,
-    Registry,
-    Spec,
-    arrange_plain,
-)
+from runner.kernels.functions import arrange_plain
+from runner.kernels.registry import Registry
 
 DTYPES = frozenset({"float32", "float64"})
 

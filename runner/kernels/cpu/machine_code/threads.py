@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.kernels.contract import NativeCall, Operand
 from runner.kernels.cpu.machine_code import openmp
 from runner.kernels.cpu.machine_code.compiler import MachineCode
-from runner.kernels.registry import NativeCall, Operand
 
 LINE_BYTES = 64
 """Bytes of a cache line."""

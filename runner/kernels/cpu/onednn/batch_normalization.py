@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from runner.kernels.contract import Buffers, Layout, PythonCall, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import BITS, formatted, in_c_order, layout_of, nbytes
 from runner.kernels.cpu.onednn.primitive import Description, attributes
 from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
-from runner.kernels.registry import Buffers, Layout, PythonCall, Registry, Spec
+from runner.kernels.registry import Registry
 
 _SCALED = dnnl.USE_SCALE | dnnl.USE_SHIFT
 _NAN_BYTE = 0xFF  # float32 and bfloat16 of such bytes are NaN
@@ -78,17 +79,20 @@ def _training_with_relu(library: Library, node: Node, inputs: Layouts, outputs: 
 
 
 def _let_nan_through(buffers: Buffers) -> PythonCall:
-    """Make all of y NaN where a mean, a variance, gamma or beta is, which oneDNN's ReLU may make 0. The mask stays.
+    """Make all of y NaN where y has one, of which oneDNN's ReLU may have made 0. The mask stays.
 
-    A NaN in x is one in the mean of its channel, so that looking at these few numbers will do.
+    It has one where a mean, a variance, gamma or beta is NaN, or a mean is too large for its dtype. A NaN in x is one
+    in the mean of its channel, so that looking at these few numbers will do.
     """
     (_, gamma, beta), (y, mean, variance, _) = buffers.inputs, buffers.outputs
     vectors = [each.array for each in (gamma, beta, mean, variance)]
-    zeros = np.zeros(mean.spec.shape, mean.spec.dtype)
+    scale, shift, average, spread = vectors
+    first, second = scale.dot, average.dot
 
     def run() -> None:
-        # Zero times what is finite is zero: one product each asks whether a vector is, and most of the time all are.
-        if sum(vector.dot(zeros) for vector in vectors) != 0 and any(np.isnan(vector).any() for vector in vectors):
+        # Every step comes here: two products ask whether all is finite, as it is most of the time.
+        found = float(first(shift)) + float(second(spread))
+        if found - found != 0 and (np.isinf(average).any() or any(np.isnan(vector).any() for vector in vectors)):
             y.host.fill(_NAN_BYTE)
 
     return run

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from runner.kernels.contract import Layout, Spec, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.convolution import preferred_layout
 from runner.kernels.cpu.onednn.library import Library, OneDnnError, Unimplemented
 from runner.kernels.cpu.onednn.memory import Dims, c_order, described, strided
 from runner.kernels.cpu.onednn.primitive import Description, attributes
 from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel, as_offered
-from runner.kernels.registry import Layout, Registry, Spec, plain
+from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:

@@ -7,12 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.kernels.cpu.onednn import constants as dnnl
-from runner.kernels.cpu.onednn.library import Library
-from runner.kernels.cpu.onednn.memory import BITS, described, formatted, nbytes, split_tag, viewed
-from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
-from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Layouts, Node, answering
-from runner.kernels.registry import (
+from runner.kernels.contract import (
     Arrangement,
     Array,
     Attributes,
@@ -23,10 +18,15 @@ from runner.kernels.registry import (
     NativeCall,
     Operand,
     PythonCall,
-    Registry,
     Spec,
     plain,
 )
+from runner.kernels.cpu.onednn import constants as dnnl
+from runner.kernels.cpu.onednn.library import Library
+from runner.kernels.cpu.onednn.memory import BITS, described, formatted, nbytes, split_tag, viewed
+from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
+from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Layouts, Node, answering
+from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:

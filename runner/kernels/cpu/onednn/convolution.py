@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from runner.kernels.contract import Layout, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import UNKNOWN, described, free, grouped, in_c_order, viewed
 from runner.kernels.cpu.onednn.primitive import Description, attributes
 from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel
-from runner.kernels.registry import Layout, Registry, Spec
+from runner.kernels.registry import Registry
 
 FEW_CHANNELS = 4
 """Images with at most so many channels are taken as they come: blocks of 8 or 16 would be mostly padding.

@@ -5,12 +5,13 @@ Its logarithm is not among them: it is no faster, and off by more than 1e-6 near
 
 from __future__ import annotations
 
+from runner.kernels.contract import plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import formatted
 from runner.kernels.cpu.onednn.primitive import Description, attributes
 from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
-from runner.kernels.registry import Registry, plain
+from runner.kernels.registry import Registry
 
 ALGORITHMS = {"exp": dnnl.ELTWISE_EXP, "sigmoid": dnnl.ELTWISE_LOGISTIC, "tanh": dnnl.ELTWISE_TANH}
 """op -> algorithm. Relative errors are below 5e-7, except that what is below e ** -86.6 may be given as 0; the

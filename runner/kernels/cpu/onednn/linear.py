@@ -11,23 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Operand, Spec, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import described, in_c_order, strided
 from runner.kernels.cpu.onednn.primitive import Description, attributes, bound
 from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Layouts, Node, answering
-from runner.kernels.registry import (
-    ALIGNMENT,
-    Arrangement,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    Operand,
-    Registry,
-    Spec,
-    plain,
-)
+from runner.kernels.memory import ALIGNMENT
+from runner.kernels.registry import Registry
 
 LARGE = 1 << 17
 """Elements of weights from which on the way they are read decides."""

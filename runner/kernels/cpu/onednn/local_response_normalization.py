@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import formatted, layout_of
@@ -23,15 +24,8 @@ from runner.kernels.cpu.onednn.recipe import (
     as_offered,
     format_of,
 )
-from runner.kernels.registry import (
-    ALIGNMENT,
-    Arrangement,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    Registry,
-)
+from runner.kernels.memory import ALIGNMENT
+from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from itertools import pairwise, permutations
 from typing import Any
 
+from runner.kernels.contract import Layout, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
-from runner.kernels.registry import Layout, Spec
 
 BYTES = "u8:"
 """Prefix of whole numbers stored as uint8, as pooling stores small positions."""

@@ -10,24 +10,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Operand, PythonCall, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import Dims, block_along, formatted, layout_of
 from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
 from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Layouts, Node, answering, format_of
-from runner.kernels.registry import (
-    Arrangement,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    Layout,
-    Operand,
-    PythonCall,
-    Registry,
-    Spec,
-    numpy_dtype,
-)
+from runner.kernels.memory import numpy_dtype
+from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:

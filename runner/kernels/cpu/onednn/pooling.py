@@ -5,20 +5,25 @@ oneDNN's maximum takes no notice of NaN. That of machine code does and comes bef
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from runner.kernels.contract import Spec, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library
 from runner.kernels.cpu.onednn.memory import BYTES, data_type, formatted, free, in_c_order, nbytes
 from runner.kernels.cpu.onednn.primitive import Description, attributes
 from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
-from runner.kernels.registry import Registry, Spec, plain
+from runner.kernels.registry import Registry
+
+_MOST_IN_BYTES = 255
+"""Places of a window up to which the library keeps positions in bytes."""
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernels of this family. Images are taken as they lie, and results lie as the images do."""
-    add_kernel(registry, library, "max_pool", _max, as_offered)
-    add_kernel(registry, library, "max_pool_gradient", _max_gradient, as_offered)
+    """Add the kernels of this family. Nearly all images are taken as they lie, and results lie as the images do."""
+    add_kernel(registry, library, "max_pool", _max, _wish_maxima)
+    add_kernel(registry, library, "max_pool_gradient", _max_gradient, _wish_maxima)
     add_kernel(registry, library, "avg_pool", _average, as_offered)
     add_kernel(registry, library, "avg_pool_gradient", _average_gradient, as_offered)
     add_kernel(registry, library, "reduce_mean", _mean_of_image, _wish_whole_images)
@@ -50,6 +55,13 @@ def _positions(library: Library, pooling: Description) -> Port:
     """Where max pooling keeps the position of each maximum in its window: it lies as y does, in bytes if they do."""
     kept = pooling.descriptor(dnnl.QUERY_WORKSPACE)
     return Port(dnnl.WORKSPACE, kept, BYTES if data_type(library, kept) == dnnl.TYPES["uint8"] else "")
+
+
+def _wish_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+    """Plain images where the library's code for others mistakes positions: in bfloat16, where no byte holds them."""
+    if node.outputs[0].dtype == "bfloat16" and math.prod(node.attributes["window"]) > _MOST_IN_BYTES:
+        return [plain(spec) for spec in node.inputs], [None] * len(node.outputs)
+    return as_offered(node, offered)
 
 
 def _max(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from runner.kernels.contract import Array, Layout, NativeCall, Operand, PythonCall, Spec
 from runner.kernels.cpu.dispatch import join_in_python
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn import memory
 from runner.kernels.cpu.onednn.library import Library
-from runner.kernels.registry import Array, Layout, NativeCall, Operand, PythonCall, Spec
 
 LARGEST = float(np.finfo(np.float32).max)
 """The largest float32."""

@@ -11,22 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.kernels.contract import Arrange, Arrangement, Attributes, Bound, Buffers, Kernel, Layout, PythonCall, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import BITS, BYTES, layout_of, split_tag
 from runner.kernels.cpu.onednn.primitive import Description, bound, in_turn
-from runner.kernels.registry import (
-    Arrange,
-    Arrangement,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    Layout,
-    PythonCall,
-    Registry,
-    Spec,
-)
+from runner.kernels.registry import Registry
 
 PRIORITY = 20
 FLOATS = frozenset({"float32", "bfloat16"})

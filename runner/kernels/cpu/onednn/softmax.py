@@ -6,24 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from runner.kernels.contract import Arrangement, Array, Attributes, Buffers, Kernel, Layout, PythonCall, Spec, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import in_c_order
 from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
 from runner.kernels.cpu.onednn.recipe import PRIORITY, Layouts, Node, Port, Recipe, add_kernel
 from runner.kernels.reference.indexing import check_range
-from runner.kernels.registry import (
-    Arrangement,
-    Array,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    PythonCall,
-    Registry,
-    Spec,
-    plain,
-)
+from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:

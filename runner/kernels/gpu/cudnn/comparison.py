@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from runner.kernels.gpu.cudnn.description import Convolution, Role
 from runner.kernels.gpu.runtime import DeviceMemory, Stream
-from runner.kernels.registry import numpy_dtype
+from runner.kernels.memory import numpy_dtype
 
 
 class Comparable(Protocol):

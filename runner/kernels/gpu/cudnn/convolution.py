@@ -11,6 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Operand, Spec, plain
 from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
 from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution, Role
 from runner.kernels.gpu.cudnn.library import Plan, Planner
@@ -18,19 +19,7 @@ from runner.kernels.gpu.layouts import channels_last, strides
 from runner.kernels.gpu.reduction import Reduction, reduce, reduced_shape, scratch_bytes
 from runner.kernels.gpu.runtime import Runtime, Stream
 from runner.kernels.gpu.source import text
-from runner.kernels.registry import (
-    FLOATS,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Operand,
-    Spec,
-    address_of,
-    numpy_dtype,
-    plain,
-)
+from runner.kernels.memory import address_of, numpy_dtype
 
 ALIGNMENT = 256
 """Of what cuDNN is given of scratch memory, in bytes."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runner.kernels.contract import Layout
 from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, Convolution, Role, Shape
 from runner.kernels.gpu.layouts import CHANNELS_LAST, strides
-from runner.kernels.registry import Layout
 
 _STORED_IN = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "BFLOAT16"}
 _COMPUTED_IN = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "FLOAT"}

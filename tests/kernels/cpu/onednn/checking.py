@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 import runner.kernels.reference  # noqa: F401 - registers the kernels
+from runner.kernels.contract import Array, Kernel, Layout, Operand, Spec, plain
 from runner.kernels.cpu.onednn.library import Library, load
 from runner.kernels.cpu.onednn.loading import FAMILIES
 from runner.kernels.cpu.onednn.memory import BITS, formatted, nbytes, split_tag, viewed
-from runner.kernels.registry import REGISTRY, Array, Kernel, Layout, Operand, Registry, Spec, plain
+from runner.kernels.registry import REGISTRY, Registry
 from tests.kernels.harness import Ran, Shaped, converted, run
 
 IMAGE_TAGS = ("", "aBcd16b", "aBcd8b", "acdb")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.kernels.registry import Array, plain
+from runner.kernels.contract import Array, plain
 from tests.kernels.cpu.onednn.checking import (
     IMAGE_TAGS,
     assert_close,
@@ -109,6 +109,15 @@ def test_relu_lets_nan_through(shape: tuple[int, ...], tag: str, broken: int) ->
     assert np.isnan(ran.outputs[0]).all()
     wanted = expected("batch_norm_relu", EPSILON, arrays, [operand.spec for operand in ran.outputs_in_memory])
     assert np.isnan(wanted[0])[:, -1].all()
+
+
+@pytest.mark.parametrize(("shape", "tag"), CASES)
+def test_relu_lets_nan_of_a_mean_that_overflows_through(shape: tuple[int, ...], tag: str) -> None:
+    arrays = _inputs(shape)
+    arrays[0][:, 0] = 3e38
+    with np.errstate(all="ignore"):  # as in every step
+        y = _with_relu(shape, tag, arrays).outputs[0]
+    assert np.isnan(y[:, 0]).all()
 
 
 def test_relu_of_what_is_infinite_is_not_nan() -> None:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from runner.kernels.registry import Array, plain
+from runner.kernels.contract import Array, plain
 from tests.kernels.cpu.onednn.checking import assert_close, check, expected, kernel, kernels, layout, normal, refused
 from tests.kernels.harness import Shaped, run
 
@@ -52,6 +52,16 @@ def test_pooling(op: str, attributes: dict[str, Any], shapes: list[Any], result:
     positions = [Shaped(result, "int32")] if op == "max_pool" else []
     arrays = [_half(1, *shape) for shape in shapes]
     check(op, {**window, **attributes}, arrays, [_halves(*result), *positions], [tag], tolerance=TOLERANCE)
+
+
+@TAGS
+def test_a_maximum_and_its_gradient_whose_positions_no_byte_holds(tag: str) -> None:
+    window = {"window": (16, 16), "strides": (3, 3), "padding": (0, 0, 0, 0)}
+    x, dy, positions = _half(1, 2, 20, 25, 25), _half(2, 2, 20, 4, 4), Shaped((2, 20, 4, 4), "int32")
+    forward = check("max_pool", window, [x], [Shaped.of(dy), positions], [tag], tolerance=0)
+    gradient = {**window, "input_shape": x.shape}
+    tags = [tag, tag]
+    check("max_pool_gradient", gradient, [dy, forward.outputs[1]], [Shaped.of(x)], tags, tolerance=TOLERANCE)
 
 
 @TAGS

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from runner.kernels.registry import Array, Layout, plain
+from runner.kernels.contract import Array, Layout, plain
 from tests.kernels.cpu.onednn.checking import assert_padding_is_zero, kernel, kernels, layout, normal, refused
 from tests.kernels.harness import Shaped, call_bound, converted, filled, holding
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.kernels.registry import Array
+from runner.kernels.contract import Array
 from tests.kernels.cpu.onednn.checking import assert_broken_alike, check, expected, floats, kernel, kernels, normal
 from tests.kernels.harness import Ran, Shaped, run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.kernels.registry import Array
+from runner.kernels.contract import Array
 from tests.kernels.cpu.onednn.checking import check, floats, kernel, normal
 from tests.kernels.harness import Shaped, run
 

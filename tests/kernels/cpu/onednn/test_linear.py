@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
+from runner.kernels.contract import plain
 from runner.kernels.cpu.onednn.linear import FEW_ROWS, LARGE, TURNED_ROWS
-from runner.kernels.registry import plain
 from tests.kernels.cpu.onednn.checking import (
     assert_broken_alike,
     check,

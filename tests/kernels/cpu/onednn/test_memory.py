@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from runner.kernels.contract import Layout, plain
 from runner.kernels.cpu.onednn.library import Unimplemented
 from runner.kernels.cpu.onednn.memory import (
     block_along,
@@ -17,7 +18,6 @@ from runner.kernels.cpu.onednn.memory import (
     strided,
     viewed,
 )
-from runner.kernels.registry import Layout, plain
 from tests.kernels.cpu.onednn.checking import floats, layout, library
 from tests.kernels.harness import Shaped
 

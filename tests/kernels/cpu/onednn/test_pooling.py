@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.kernels.registry import Layout, plain
+from runner.kernels.contract import Layout, plain
 from tests.kernels.cpu.onednn.checking import (
     IMAGE_TAGS,
     assert_close,

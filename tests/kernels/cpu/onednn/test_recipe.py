@@ -9,12 +9,13 @@ from collections.abc import Sequence
 import pytest
 from threadpoolctl import threadpool_limits
 
+from runner.kernels.contract import Arrangement, Layout, NativeCall, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import OneDnnError, Unimplemented
 from runner.kernels.cpu.onednn.memory import in_c_order
 from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
 from runner.kernels.cpu.onednn.recipe import Node, answering, format_of
-from runner.kernels.registry import Arrangement, Layout, NativeCall, allocate, plain
+from runner.kernels.memory import allocate
 from tests.kernels.cpu.onednn.checking import check, floats, library, normal
 from tests.kernels.harness import Shaped, filled, holding
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.kernels.registry import Array, Layout
+from runner.kernels.contract import Array, Layout
 from tests.kernels.cpu.onednn.checking import check, floats, kernel, kernels, normal, refused
 from tests.kernels.harness import Ran, Shaped, run
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.kernels.contract import KernelError
 from runner.kernels.gpu.cudnn import convolution
 from runner.kernels.gpu.cudnn.description import Convolution
 from runner.kernels.gpu.layouts import CHANNELS_LAST
-from runner.kernels.registry import KernelError, Registry
+from runner.kernels.registry import Registry
 from tests.kernels.gpu.cudnn.planning import ReferencePlanner, RuntimeWithCudnn
 from tests.kernels.gpu.running import (
     DTYPES,
