@@ -11,6 +11,7 @@ from runner.kernels.gpu.discovery import Found, Library
 from runner.kernels.gpu.driver import CardFacts, DriverFacts
 from tests.gpu.cards import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.kernels.gpu.fake_nccl import with_nccl
 
 GIB = 1 << 30
 CARD_BYTES = 80 * GIB
@@ -35,4 +36,13 @@ def machine(*cards: CardFacts, obstacle: str = "") -> Found:
 def card_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of a card, made for the emulated one, wherever a process would open its cards."""
     registry = registry_of(EmulatedRuntime(compiled_sources))
+    monkeypatch.setattr(kernel_table, "load_card_kernels", lambda use, home: registry)
+
+
+@pytest.fixture
+def nccl_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, with sums over cards."""
+    runtime = EmulatedRuntime(compiled_sources, cards=2)
+    with_nccl(runtime)
+    registry = registry_of(runtime)
     monkeypatch.setattr(kernel_table, "load_card_kernels", lambda use, home: registry)

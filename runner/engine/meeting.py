@@ -10,6 +10,7 @@ from typing import Any
 from runner.engine.assignment import peer_of
 from runner.engine.device import COLLECTIVES, NO_LIBRARY, Cluster
 from runner.errors import ResourceError
+from runner.kernels.contract import MeetingLibrary
 from runner.kernels.registry import Registry
 
 _ID = re.compile(r"[0-9a-f]{256}")
@@ -62,10 +63,10 @@ class Meeting:
         return True
 
 
-def meeting_of(cluster: Cluster, registry: Registry) -> Meeting | None:
-    """The meeting of a cluster's members, which this process waits for from now on; None where they need none.
+def require_library(cluster: Cluster, registry: Registry) -> MeetingLibrary | None:
+    """The library that computes on all members of a cluster, None where there are none.
 
-    Raises ResourceError where the library is not there, or cannot.
+    Raises ResourceError where it is not there.
     """
     if not cluster.members:
         return None
@@ -75,6 +76,17 @@ def meeting_of(cluster: Cluster, registry: Registry) -> Meeting | None:
             f"cluster.collectives={cluster.collectives}: expected it beside CuPy, and it is not there; `runner doctor` "
             "says what is, cluster.collectives=none does without"
         )
+    return library
+
+
+def meeting_of(cluster: Cluster, registry: Registry) -> Meeting | None:
+    """The meeting of a cluster's members, which this process waits for from now on; None where they need none.
+
+    Raises ResourceError where the library is not there, or cannot.
+    """
+    library = require_library(cluster, registry)
+    if library is None:
+        return None
     try:
         unique_id = library.unique_id()
     except RuntimeError as error:

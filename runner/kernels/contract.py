@@ -134,7 +134,7 @@ Bound = NativeCall | Sequence[NativeCall] | PythonCall | DeviceCall
 platform of its device understands."""
 
 
-class Meeting(Protocol):
+class MeetingLibrary(Protocol):
     """A library for what devices of several processes compute together."""
 
     def unique_id(self) -> bytes:

@@ -13,7 +13,7 @@ from runner.kernels.contract import (
     Kernel,
     KernelError,
     Layout,
-    Meeting,
+    MeetingLibrary,
     PlatformOf,
     Spec,
     refuse_native_calls,
@@ -33,7 +33,7 @@ class Registry:
         self._kernels: dict[tuple[str, str], list[Kernel]] = {}
         self.join: Join = refuse_native_calls
         self.platforms: dict[str, PlatformOf] = {}
-        self.meetings: dict[str, Meeting] = {}
+        self.meetings: dict[str, MeetingLibrary] = {}
 
     def copy(self) -> Registry:
         """A registry of the same kernels, to which others can be added."""

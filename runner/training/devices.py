@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.cache_folder import card_code_folder
-from runner.config.collectives import ALL_REDUCE, sums_text
+from runner.config.collectives import sums_text
 from runner.config.devices import PROCESSOR, device_texts, reason
 from runner.config.schema import AUTO, LocalCluster
 from runner.engine import op as op_table
@@ -25,6 +25,8 @@ from runner.engine.device import (
     local_cluster,
 )
 from runner.engine.links import BYTES_PER_S_OF_MBIT
+from runner.engine.meeting import require_library
+from runner.engine.passes.lower_collectives import WHOLE
 from runner.engine.program import OneProcess, Program
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import Found
@@ -66,7 +68,7 @@ def _collectives_of(config: LocalCluster, program: Program) -> str:
 
 def sums_over_workers(program: Program) -> bool:
     """Whether a program has sums that a library between cards can make."""
-    return any(node.op == ALL_REDUCE for node in program.graph)
+    return any(node.op == WHOLE for node in program.graph)
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,9 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
 def require_kernels(program: Program, cluster: Cluster, registry: Registry) -> None:
     """Raise ConfigError for a node that no device fits, or that would be on a card and has no kernel for one.
 
-    Either is a plugin's, as a rule.
+    Either is a plugin's, as a rule. Raises ResourceError where the library that is to sum over the cards is missing.
     """
+    require_library(cluster, registry)
     types = {
         constraint: {d.type for d in cluster.devices if DeviceName.parse(d.name).matches(DeviceName.parse(constraint))}
         for constraint in {node.device for node in program.graph}

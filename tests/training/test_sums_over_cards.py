@@ -11,17 +11,17 @@ from runner.commands.explanation.devices import device_lines, plans_of
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import compose
 from runner.engine.program import Client
-from runner.errors import ConfigError
+from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import Found
 from runner.records.summary import Summary
 from runner.training.build import build
 from runner.training.comparison import _experiments, predicted_step_s
 from runner.training.devices import cluster_of, tell_devices
 from runner.training.experiment import Experiment
-from tests.cards import NO_DRIVER, card, card_kernels, machine
+from tests.cards import NO_DRIVER, card, card_kernels, machine, nccl_kernels
 from tests.config.test_collectives import SUMMED, TWO, WITHOUT
 
-__all__ = ["card_kernels"]
+__all__ = ["card_kernels", "nccl_kernels"]
 
 SMALL = ("model=mlp", "model.hidden=[8]", "train.steps=3")
 DRAFT = Summary("0123", "failed", "", "", "sync_data", 2, {"python": "3"}, "", "")
@@ -32,12 +32,20 @@ def placed(found: Found, *overrides: str) -> Experiment:
     return build(fix_machine_values(compose([*SUMMED, *SMALL, *overrides]).config(), 4, lambda: found))
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("nccl_kernels")
 def test_nccl_has_a_process_for_each_card() -> None:
     experiment = placed(TWO)
     assert experiment.program.one_process is None
     assert experiment.cluster.collectives == "nccl"
     assert [device.card for device in experiment.cluster.devices] == [0, 1]
+
+
+@pytest.mark.usefixtures("card_kernels")
+def test_nccl_that_is_installed_and_cannot_be_loaded_is_told_before_anything_is_planned() -> None:
+    with pytest.raises(
+        ResourceError, match=r"^cluster\.collectives=nccl: expected it beside CuPy, and it is not there;"
+    ):
+        placed(TWO)
 
 
 @pytest.mark.usefixtures("card_kernels")
@@ -68,7 +76,7 @@ def test_clients_that_overlap_cannot_have_it() -> None:
         cluster_of(taken, program)
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("nccl_kernels")
 @pytest.mark.parametrize(
     ("found", "said"),
     [

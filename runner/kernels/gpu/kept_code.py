@@ -1,4 +1,4 @@
-"""Machine code of our sources, kept in a folder from run to run: to compile those of one network takes seconds.
+"""Machine code of our sources, kept in a folder from run to run, so that only the first run of a network compiles.
 
 A file is named by all that decides what the compiler gives: the source, what the compiler is told, and its version. It
 begins with a digest of the code behind it. Files may be deleted at any time.

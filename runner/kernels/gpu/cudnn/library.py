@@ -101,7 +101,7 @@ class CudnnLibrary:
         """The first or the fastest plan of those that are allowed, or None where there is none.
 
         Allowed are those that give the same bits every time, sum in at least float32, take at most ``room`` bytes and,
-        for float32 without TF32, do not round factors. Where cuDNN has to compile one, this takes about a second.
+        for float32 without TF32, do not round factors.
         """
         card = self._current_card()
         with self._lock:
