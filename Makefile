@@ -3,16 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# What runs on a card takes the environment that is there, so that it runs where nothing can be fetched.
-CARD_PYTHON = $(firstword $(wildcard $(BIN)/python) $(PYTHON))
+# What runs on a GPU takes the environment that is there, so that it runs where nothing can be fetched.
+GPU_PYTHON = $(firstword $(wildcard $(BIN)/python) $(PYTHON))
 # Sources are compiled while others run. The plugins of that environment are left alone: their warnings are errors here.
-CARD_PROCESSES = $(if $(shell $(CARD_PYTHON) -c 'import xdist' 2>/dev/null && echo yes),-p xdist.plugin -n 4)
+GPU_PROCESSES = $(if $(shell $(GPU_PYTHON) -c 'import xdist' 2>/dev/null && echo yes),-p xdist.plugin -n 4)
 CASE = $(firstword $(ARGS))
 MEASURED = $(strip $(if $(filter collectives%,$(CASE)),COLLECTIVES,$(if $(filter overlap%,$(CASE)),OVERLAP,\
 	$(if $(filter backup,$(CASE)),BACKUP,$(if $(filter tracking,$(CASE)),TRACKING,RESULTS)))))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check docs bench bench-peers gpu gpu-bench clean
+.PHONY: help run test test-all check docs bench bench-peers gpu gpu-bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,6 +22,9 @@ run: $(VENV)/.installed  ## install and train the default configuration (ARGS=".
 
 test: $(VENV)/.installed-dev  ## install and run the tests (ARGS="..." goes to pytest)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-all: test  ## run the tests, and those of the CPU kernels a second time without AVX-512
+	$(BIN)/python -m pytest -n 2 --avx2 tests/kernels tests/engine/ops --ignore tests/kernels/gpu
 
 check: $(VENV)/.installed-dev  ## lint, format check and types
 	$(BIN)/ruff check .
@@ -37,12 +40,12 @@ bench: $(VENV)/.installed-dev  ## measure training steps, or ARGS=collectives, o
 bench-peers: $(VENV)/.installed-dev  ## install the frameworks to compare with (ARGS="jax" chooses)
 	$(BIN)/python -m benchmarks peers $(ARGS)
 
-gpu:  ## test kernels, strategies and training on a card (ARGS="..." goes to pytest)
-	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(CARD_PYTHON) -m pytest $(CARD_PROCESSES) -c tests/gpu/pytest.ini --rootdir . \
-		--confcutdir tests/gpu tests/gpu --on=card $(ARGS)
+gpu:  ## test kernels, strategies and training on a GPU (ARGS="..." goes to pytest)
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(GPU_PYTHON) -m pytest $(GPU_PROCESSES) -c tests/gpu/pytest.ini --rootdir . \
+		--confcutdir tests/gpu tests/gpu --on=gpu $(ARGS)
 
-gpu-bench:  ## measure training steps on a card against PyTorch, into benchmarks/results/, in 9 minutes
-	$(CARD_PYTHON) -m benchmarks gpu $(ARGS)
+gpu-bench:  ## measure training steps on a GPU against PyTorch, into benchmarks/results/, in 9 minutes
+	$(GPU_PYTHON) -m benchmarks gpu $(ARGS)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

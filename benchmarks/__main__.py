@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from types import FrameType
 
 VERBS: Mapping[str, str] = {
     "peers": "benchmarks.installing",
@@ -23,5 +25,12 @@ def main(arguments: Sequence[str]) -> int:
     return int(chosen.main(others if module else arguments))
 
 
+def _exit(signum: int, frame: FrameType | None) -> None:
+    """Leave as after an error, so that every subject is ended."""
+    sys.exit(128 + signum)
+
+
 if __name__ == "__main__":
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _exit)
     sys.exit(main(sys.argv[1:]))

@@ -21,10 +21,11 @@ from benchmarks.cases import CASES
 from benchmarks.cells import markdown
 from benchmarks.environments import ROOT
 from benchmarks.experiments import configuration
-from runner.cores import usable_cores
+from runner.engine.run.step_driver import bind
 from runner.records.run_directory import RunDirectory
-from runner.records.summary import git_commit, processor, step_time
+from runner.records.summary import cpu_model, git_commit, step_time
 from runner.strategies.synchronous.contributors import CONTRIBUTORS
+from runner.system.cores import usable_cores
 from runner.training.build import build, open_session
 from runner.training.trainer import train_step
 
@@ -65,19 +66,19 @@ class Subject:
         directory = stack.enter_context(RunDirectory.open(Path(folder) / "run", resume=False))
         session = stack.enter_context(open_session(self._experiment, directory, check_finite=False))
         session.run("init")
-        self._conductor = self._experiment.program.conduct(session)
+        self._step_driver = bind(self._experiment.program.step_driver, session)
         self._step = 0
 
     def take_turn(self, steps: int) -> None:
         """Time some steps; the first of a turn do not count. Nothing is left under way."""
         for number in range(SETTLING + steps):
             started = time.perf_counter()
-            train_step(self._conductor, self._experiment, self._step)
+            train_step(self._step_driver, self._experiment, self._step, self._experiment.learning_rate(self._step))
             if number >= SETTLING:
                 self.seconds.append(time.perf_counter() - started)
             self._step += 1
-        self._conductor.settle()
-        self.record = self._conductor.decisions().get(CONTRIBUTORS, ())
+        self._step_driver.synchronize()
+        self.record = self._step_driver.decisions().get(CONTRIBUTORS, ())
 
 
 def measure(rounds: int, steps: int) -> list[Subject]:
@@ -101,7 +102,7 @@ def document(subjects: Sequence[Subject], command: str) -> str:
         "# Backup workers",
         "\n".join(
             [
-                f"- processor: {processor()}, {usable_cores()} cores",
+                f"- CPU: {cpu_model()}, {usable_cores()} cores",
                 f"- commit: {git_commit(ROOT) or '-'}",
                 f"- date: {datetime.datetime.now(tz=datetime.UTC).date()}",
                 f"- emulated: {slow.emulated}",

@@ -66,7 +66,7 @@ _CIFAR = (3, 32, 32)
 _IMAGENET = (3, 224, 224)
 _RESNET = ("model=resnet_cifar", "model.unit=preactivation")
 PRECISIONS = ("float32", "bfloat16")
-"""Of processors."""
+"""Of CPUs."""
 
 _ALL = (
     Case(

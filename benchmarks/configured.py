@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.experiments import configuration
 from benchmarks.protocol import Run, serve
+from runner.engine.run.step_driver import bind
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import versions
 from runner.training.build import build, open_session
@@ -36,14 +37,20 @@ class Configured:
         directory = self._stack.enter_context(RunDirectory.open(folder / "run", resume=False))
         session = self._stack.enter_context(open_session(self._experiment, directory, check_finite=False))
         session.run("init")
-        self._conductor = self._experiment.program.conduct(session)
+        self._step_driver = bind(self._experiment.program.step_driver, session)
 
     def phase(self, name: str) -> Run:
         """The training step."""
         if name != "step":
             raise ValueError(f"phase {name!r}: a configuration has only 'step'")
         steps = count()
-        return lambda: float(train_step(self._conductor, self._experiment, next(steps))["loss"])
+
+        def step() -> float:
+            number = next(steps)
+            rate = self._experiment.learning_rate(number)
+            return float(train_step(self._step_driver, self._experiment, number, rate)["loss"])
+
+        return step
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.problem import Layer
-from runner.engine.graph import Graph, Node
-from runner.engine.network import StateUpdate
-from runner.engine.tensor import Tensor
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 
 _SAME_KIND = {"relu": "relu", "add": "add", "add_n": "add", "concat": "concat", "pad": "pad", "slice": "slice"}
 """Ops that are a kind of layer by themselves: tensors in, one tensor out, attributes as settings."""

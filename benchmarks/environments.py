@@ -18,7 +18,7 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "mpi": ("mpi4py==4.1.2", "mpich==5.0.2", "numpy==2.4.6"),
     "tensorflow": ("tensorflow-cpu==2.21.0", "numpy==2.4.6"),
 }
-"""Environment -> what is installed into it. torch is best taken from an index of builds for processors only."""
+"""Environment -> what is installed into it. torch is best taken from an index of builds for CPUs only."""
 
 _STAMP = "installed.txt"
 

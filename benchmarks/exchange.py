@@ -11,17 +11,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.exchange_protocol import ITEM_BYTES, RING, Exchange, deviation, given, serve_exchanges
-from runner.engine import ops
-from runner.engine.cluster_session import ClusterSession
-from runner.engine.device import local_cluster, server_task, worker_task
-from runner.engine.graph import Graph
-from runner.engine.kernel_table import load_kernels
-from runner.engine.program import Client, Program
-from runner.engine.session import Session
-from runner.engine.tensor import Tensor
+from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, server_task, worker_task
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.session import Session
 from runner.records.summary import versions
-from runner.strategies.base import ordered_sum
 from runner.strategies.collectives import ring_all_reduce
+from runner.strategies.replica import ordered_sum
 
 
 def exchange_program(exchange: Exchange, nbytes: int) -> Program:

@@ -16,17 +16,17 @@ from benchmarks.timed_single import TimedSingle
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
-from runner.cores import usable_cores
-from runner.engine.kernel_table import load_kernels
-from runner.engine.local_session import LocalSession
-from runner.engine.program import Client
-from runner.engine.session import Session, scalar
+from runner.engine.compile.program import Client
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import Session, scalar
+from runner.system.cores import usable_cores
 from runner.training.build import build
 from runner.training.experiment import Experiment
 
 
 def configuration(overrides: Sequence[str]) -> Config:
-    """The checked configuration of overrides; raises ConfigError. It computes on the processor, as its peers do."""
+    """The checked configuration of overrides; raises ConfigError. It computes on the CPU, as its peers do."""
     return fix_machine_values(compose([*overrides, "cluster.device=cpu"]).config(), usable_cores())
 
 

@@ -16,12 +16,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.protocol import Run, serve
-from runner.engine import ops
-from runner.engine.device import local_cluster, worker_task
-from runner.engine.graph import Graph
-from runner.engine.kernel_table import load_kernels
-from runner.engine.local_session import LocalSession
-from runner.engine.program import Client, Program
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, worker_task
+from runner.engine.graph.graph import Graph
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.local_session import LocalSession
 
 GEMM_SIDE = 3072
 GEMM_MULTIPLY_ADDS = GEMM_SIDE**3
@@ -32,7 +32,7 @@ CONV_MULTIPLY_ADDS = 32 * 256 * 28 * 28 * 256 * 3 * 3
 
 ADDED = 48 << 20
 ADD_BYTES = 3 * 4 * ADDED
-"""Two arrays read and one of them written in place, which no processor reads once more for it."""
+"""Two arrays read and one of them written in place, which no CPU reads once more for it."""
 
 
 class Machine:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from benchmarks.cases import Case
 from benchmarks.description import describe
 from benchmarks.problem import Layer
-from runner.engine import ops
-from runner.engine.graph import Graph
-from runner.engine.network import NetworkBuilder
-from runner.engine.variables import Variables
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.variables import Variables
 from runner.strategies.base import Task
 
 _SEED = 0

@@ -12,7 +12,7 @@ from benchmarks.experiments import feeds, fixed_batch, opened, timed_experiment
 from benchmarks.problem import Problem, load_problem
 from benchmarks.protocol import Run, serve
 from benchmarks.timed_single import CLIENTS
-from runner.engine.kernel_table import native_libraries
+from runner.engine.run.kernel_table import native_libraries
 from runner.records.summary import versions
 
 

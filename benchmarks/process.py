@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ ANSWER_TIMEOUT_S = 1800.0
 """Compilers take minutes over the deepest networks; whoever takes longer than this is stuck."""
 
 _END_TIMEOUT_S = 30.0
+_TERMINATION_TIMEOUT_S = 5.0
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPROC", "PJRT_NPROC")
 
 
@@ -55,6 +57,7 @@ class SubjectProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                start_new_session=True,  # so that it can be ended together with the processes that it starts
             )
 
     def __enter__(self) -> Self:
@@ -63,6 +66,8 @@ class SubjectProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._end(_TERMINATION_TIMEOUT_S, signal.SIGTERM)  # it may be busy for minutes
         self.close()
 
     def ask(self, do: str, **more: object) -> dict[str, Any]:
@@ -86,7 +91,7 @@ class SubjectProcess:
         timeout_s = self._timeout_s() if callable(self._timeout_s) else self._timeout_s
         readable, _, _ = select.select([answers], [], [], timeout_s)
         if not readable:
-            self._process.kill()  # or it would take the others' time
+            self._end(0.0)  # or it would take the others' time
             raise SubjectError(f"no answer within {timeout_s:.3g} s")
         line = answers.readline()
         if not line:
@@ -95,21 +100,30 @@ class SubjectProcess:
         return answer
 
     def close(self) -> None:
-        """End the process: by the end of its requests, or by force when it does not listen."""
+        """End the process: by the end of its requests, or by force if it does not end in time."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None, "the process was started with pipes"
             try:
                 pipe.close()
             except BrokenPipeError:
                 continue  # what was not sent yet has no reader any more
-        try:
-            self._process.wait(_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._end(_END_TIMEOUT_S)
+
+    def _end(self, timeout_s: float, signum: signal.Signals | None = None) -> int:
+        """Send a signal to the process and to those that it has started, wait, kill what is left; return the code."""
+        pid = self._process.pid
+        if self._process.returncode is None:
+            if signum is not None:
+                os.killpg(pid, signum)
+            pidfd = os.pidfd_open(pid)
+            select.select([pidfd], [], [], timeout_s)
+            os.close(pidfd)
+            # Before the process is waited for: until then no other group can have its number.
+            os.killpg(pid, signal.SIGKILL)
+        return self._process.wait()
 
     def _ended(self) -> SubjectError:
-        code = self._process.wait()
+        code = self._end(_END_TIMEOUT_S)
         lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         said = lines[-1].strip() if lines else "without a word"
         return SubjectError(f"ended with code {code}: {said}")

@@ -3,7 +3,7 @@
 {"do": "start"}                              -> {"versions": {name: version}, "memory_mib": before the network}
 {"do": "load"}                               -> {}
 {"do": "run", "phase": "step", "times": 5}   -> {"seconds": [...], "losses": [...]}, one entry per run
-{"do": "memory"}                             -> {"memory_mib": largest resident set so far, or memory of a card}
+{"do": "memory"}                             -> {"memory_mib": largest resident set so far, or memory of a GPU}
 
 The end of the requests ends the process. A fault ends it as well, with its traceback on standard error.
 """

@@ -37,7 +37,7 @@ TOLERANCES: Mapping[str, Tolerance] = {
     "tf32": Tolerance(5e-3, 0.2),
     "bfloat16": Tolerance(3e-2, 0.5),
 }
-"""By precision. tf32, of cards: float32 whose products have factors of 10 bits."""
+"""By precision. tf32, of GPUs: float32 whose products have factors of 10 bits."""
 
 
 @dataclass(frozen=True)

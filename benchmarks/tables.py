@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: the networks, strategies and collectives on processors; see its ``--help``."""
+"""``python -m benchmarks``: the networks, strategies and collectives on CPUs; see its ``--help``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from benchmarks.report import Report
 from benchmarks.scaling import SCALING_CASES, measure_scaling
 from benchmarks.strategies import STRATEGY_CASES, measure_strategies
 from benchmarks.subjects import OURS
-from runner.cores import usable_cores
 from runner.errors import RunnerError
-from runner.records.summary import git_commit, processor
+from runner.records.summary import cpu_model, git_commit
+from runner.system.cores import usable_cores
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,7 +63,7 @@ def _measure(name: str, options: Options, report: Report) -> None:
 
 def _machine(threads: int) -> dict[str, str]:
     return {
-        "processor": f"{processor()}, {usable_cores()} cores, {threads} threads used",
+        "CPU": f"{cpu_model()}, {usable_cores()} cores, {threads} threads used",
         "Python": platform.python_version(),
         "commit": git_commit(ROOT) or "-",
         "date": str(datetime.datetime.now(tz=datetime.UTC).date()),

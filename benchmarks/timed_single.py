@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from benchmarks.protocol import PHASES
-from runner.engine.device import worker_task
-from runner.engine.graph import Graph
-from runner.engine.program import Client, Program
-from runner.strategies.base import Gradients, Replica, Task
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph.device import worker_task
+from runner.engine.graph.graph import Graph
+from runner.strategies.base import Task
 from runner.strategies.clients import program
+from runner.strategies.replica import Gradients, Replica
 from runner.strategies.single import Single
 
 CLIENTS: Mapping[str, str] = dict(zip(PHASES, ("forward", "gradients", "train"), strict=True))

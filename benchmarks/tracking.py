@@ -28,8 +28,8 @@ from benchmarks.cells import markdown
 from benchmarks.environments import ROOT
 from benchmarks.process import SubjectError
 from runner.commands.ui import HOST, SERVER_ENVIRONMENT
-from runner.cores import usable_cores
-from runner.records.summary import git_commit, processor
+from runner.records.summary import cpu_model, git_commit
+from runner.system.cores import usable_cores
 from runner.tracking import read_metrics
 from runner.tracking.mlflow_tracker import SPOOL_FILE
 
@@ -110,7 +110,7 @@ def document(results: Sequence[Result], seconds: float, command: str) -> str:
     """The table, and how it came about."""
     header = ("store", "pairs", "steps", "undisturbed, ms", "disturbed, ms", "ratio", "quartiles")
     facts = {
-        "processor": f"{processor()}, {usable_cores()} cores, one of them training",
+        "CPU": f"{cpu_model()}, {usable_cores()} cores, one of them training",
         "commit": git_commit(ROOT) or "-",
         "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
         "command": f"`{command}`",
@@ -188,8 +188,9 @@ def _server(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
         _wait(lambda: _answers(port), running[0], "an answer of the server")
 
     def end() -> None:
-        running[0].terminate()
-        running[0].wait()
+        for server in running:
+            server.terminate()
+            server.wait()
 
     @contextmanager
     def away() -> Iterator[None]:
@@ -197,8 +198,8 @@ def _server(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
         yield
         start()
 
-    start()
     stack.callback(end)
+    start()
     return f"http://{HOST}:{port}", away
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from runner.engine.cost import node_cost
-from runner.engine.graph import Graph
-from runner.engine.program import Client
+from runner.engine.compile.cost import node_cost
+from runner.engine.compile.program import Client
+from runner.engine.graph.graph import Graph
 
 MULTIPLYING = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "matmul"})
 """The ops that are counted. The others' work is small beside theirs."""

@@ -1,7 +1,31 @@
-"""``python -m runner``: the command ``runner``."""
+"""The command ``runner``, as ``python -m runner`` or, where runner starts it, as ``python -P FOLDER/__main__.py``.
+
+A file in the working directory, such as random.py, must not be imported in place of a library. With -P the working
+directory is not on ``sys.path``; ``python -m`` puts it first, and it is removed below.
+"""
 
 import sys
 
-from runner.cli import main
+if __package__ and not sys.flags.safe_path:
+    del sys.path[0]
 
-sys.exit(main())
+import importlib.util
+import os
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+if not __package__:
+    # All processes of a run import the same copy of runner, even if another one is installed.
+    _spec = importlib.util.spec_from_file_location("runner", os.path.join(_FOLDER, "__init__.py"))
+    assert _spec is not None
+    assert _spec.loader is not None
+    sys.modules["runner"] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules["runner"])
+if os.path.dirname(_FOLDER) not in sys.path:
+    # In a checkout that is not installed: the processes of joblib get this path and import runner by its name.
+    sys.path.append(os.path.dirname(_FOLDER))
+
+from runner.cli import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from runner.commands.plugins import install_plugins, split_plugins
 from runner.config.command_line import misplaced_verb
-from runner.console import DEBUG_OPTION, print_error
-from runner.errors import ConfigError, RunnerError, SecurityError
+from runner.errors import ConfigError, RunnerError, SecurityError, as_runner_error
+from runner.system.console import DEBUG_OPTION, print_error
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,21 @@ class Verb:
     """A command other than training.
 
     text: its line in the help; empty for an internal one. plugins: whether it reads the tables that plugins add to.
-    debug: whether it takes --debug itself, first.
+    debug: whether it takes --debug itself, first. before_plugins: called with the arguments before plugins are loaded.
     """
 
     text: str
     run: Callable[[Sequence[str]], int]
     plugins: bool = True
     debug: bool = False
+    before_plugins: Callable[[Sequence[str]], None] = lambda arguments: None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (without the program's name) and return its exit code.
 
-    A RunnerError becomes one message on standard error and its class's exit code. Any other exception is a
-    defect: it passes, and the interpreter prints its traceback and exits with 1.
+    A RunnerError becomes one message on standard error and its class's exit code, a MemoryError those of ResourceError.
+    Any other exception is a defect: it passes, and the interpreter prints its traceback and exits with 1.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = DEBUG_OPTION in arguments or os.environ.get("HYDRA_FULL_ERROR") == "1"
@@ -47,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(arguments, debug=debug)
         sys.stdout.flush()
         return code
-    except RunnerError as error:
-        print_error(error, debug=debug)
-        return error.exit_code
+    except (RunnerError, MemoryError) as error:
+        print_error(as_runner_error(error), debug=debug)
+        return as_runner_error(error).exit_code
     except KeyboardInterrupt:
         print("runner: interrupted", file=sys.stderr)
         return 130
@@ -91,6 +92,7 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
 
 def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str], *, debug: bool) -> int:
     verb = VERBS[name]
+    verb.before_plugins(arguments)
     if verb.plugins:
         install_plugins(references)
     elif references:
@@ -213,7 +215,7 @@ def _sync(arguments: Sequence[str]) -> int:
     return sync_main(arguments)
 
 
-def _worker(arguments: Sequence[str]) -> int:
+def _worker_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="runner worker", description="One worker of a run (internal).")
     parser.add_argument("--address", required=True, help="where the master listens")
     parser.add_argument("--role", required=True, help="job of the device this process is, such as worker")
@@ -225,12 +227,24 @@ def _worker(arguments: Sequence[str]) -> int:
     parser.add_argument("--peers", required=True, type=int, help="number of workers")
     parser.add_argument("--servers", required=True, type=int, help="number of parameter servers")
     parser.add_argument("--queued-messages", required=True, type=int, help="most messages one peer may queue")
-    options = parser.parse_args(arguments)
-    from runner.data.source import source_from_config
-    from runner.engine.worker_process import Joining
-    from runner.engine.worker_process import main as worker_main
+    return parser.parse_args(arguments)
 
-    return worker_main(Joining(**vars(options)), lambda description: source_from_config(**description))
+
+def _die_with_master(arguments: Sequence[str]) -> None:
+    """Have the kernel kill this worker when its master dies, before plugins and NumPy are imported."""
+    from runner.engine.cluster.processes import die_with_parent
+
+    die_with_parent(_worker_options(arguments).parent)
+
+
+def _worker(arguments: Sequence[str]) -> int:
+    from runner.data.source import source_from_config
+    from runner.engine.cluster.worker_process import WorkerOptions
+    from runner.engine.cluster.worker_process import main as worker_main
+
+    options = vars(_worker_options(arguments))
+    del options["parent"]
+    return worker_main(WorkerOptions(**options), lambda description: source_from_config(**description))
 
 
 VERBS: dict[str, Verb] = {
@@ -252,5 +266,5 @@ VERBS: dict[str, Verb] = {
     "new": Verb(
         "write a starting point for a model, optimizer, dataset, strategy or op of your own", _new, plugins=False
     ),
-    "worker": Verb("", _worker),
+    "worker": Verb("", _worker, before_plugins=_die_with_master),
 }

@@ -33,6 +33,18 @@ class ResourceError(RunnerError):
     exit_code = 4
 
 
+def as_runner_error(error: RunnerError | MemoryError) -> RunnerError:
+    """Return the error itself, or the ResourceError that a MemoryError becomes for the user."""
+    if isinstance(error, RunnerError):
+        return error
+    resource_error = ResourceError(
+        f"out of memory: {str(error) or 'an allocation failed'}; use a smaller batch or model, or raise the memory "
+        "limits of the process"
+    )
+    resource_error.__cause__ = error
+    return resource_error
+
+
 class NumericError(RunnerError):
     """A value that must be finite is not."""
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from llvmlite import binding
 
 import runner.training
-from runner.engine.kernel_table import load_kernels
+from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from tests.fake_life import FakeLife
 from tests.kernels.gpu.emulation import sources_folder
@@ -32,8 +33,22 @@ providers.is_local_module_file = lambda path: False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """An option of this project's own."""
+    """Add the options of this project."""
     parser.addoption("--write-images", action="store_true", help="replace docs/images by what the browser test sees")
+    parser.addoption("--avx2", action="store_true", help="use no CPU instructions beyond AVX2 in oneDNN and LLVM")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide instructions beyond AVX2 from oneDNN, in all processes, and from LLVM, in this one, if asked to."""
+    if config.getoption("--avx2"):
+        # oneDNN reads the variable once, when it is first called.
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+        found = binding.get_host_cpu_features()
+        hidden = {name: False for name in found if name.startswith(("avx512", "avx10", "amx", "evex512"))}
+        features = binding.targets.FeatureMap(found | hidden)
+        binding.get_host_cpu_features = lambda: features
+        # The name of a CPU implies its instructions.
+        binding.get_host_cpu_name = lambda: "x86-64-v3"
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +59,7 @@ def registry() -> Registry:
 
 @pytest.fixture(scope="session")
 def compiled_sources(request: pytest.FixtureRequest) -> Path:
-    """Where sources that were compiled for the emulated card are kept."""
+    """Where sources that were compiled for the emulated GPU are kept."""
     return sources_folder(request)
 
 
@@ -54,7 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("HYDRA_FULL_ERROR", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
-    # What is tested here computes on the processor, on a machine with cards too.
+    # What is tested here computes on the CPU, on a machine with GPUs too.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     return tmp_path
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.records.summary import Summary
-from runner.sweep.place import SweepPlace
 
 
 @dataclass
@@ -67,7 +67,7 @@ def summary_of(call: Call) -> Summary:
         workers=call.config.parallelism.workers,
         versions={},
         platform="",
-        processor="",
+        cpu_model="",
         overrides=call.overrides,
         best={"test/accuracy": call.config.seed / 10},
     )

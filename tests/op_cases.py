@@ -1,4 +1,4 @@
-"""One table: op -> sample inputs, attributes and how often it can be differentiated. Tests run over it.
+"""One table: op -> sample inputs, attributes and order of differentiability. Tests run over it.
 
 Samples keep away from kinks (|x| at 0, ties of a maximum) by more than the steps of difference quotients.
 """
@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.graph import Graph, Node
-from runner.engine.tensor import Tensor
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 Sample = Callable[[np.random.Generator], Array]
 
 PRECISION = "<precision>"
-"""Stands in attributes for the float dtype under test."""
+"""Placeholder in attributes for the float dtype under test."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def normal(*shape: int) -> Sample:
 
 
 def single(sample: Sample) -> Sample:
-    """The same in float32, whatever the dtype under test."""
+    """The same in float32, independent of the dtype under test."""
     return lambda rng: np.asarray(sample(rng), "float32")
 
 
@@ -178,9 +179,9 @@ def _fused_product(transpose_a: bool, transpose_b: bool, bias: bool, relu: bool)
     return Case((a, b, normal(5)) if bias else (a, b), attributes, 0)
 
 
-def _narrowed_product(*choice: bool) -> Case:
+def _product_of_cast_weights(*choice: bool) -> Case:
     fused = _fused_product(*choice)
-    return replace(fused, attributes={**fused.attributes, "narrow": PRECISION})
+    return replace(fused, attributes={**fused.attributes, "cast_to": PRECISION})
 
 
 _TURNS = (
@@ -333,7 +334,7 @@ CASES: dict[str, list[Case]] = {
         for tb in (False, True)
     ],
     "matmul_fused": [_fused_product(*choice) for choice in itertools.product((False, True), repeat=4)],
-    "matmul_narrowed": [_narrowed_product(*choice) for choice in itertools.product((False, True), repeat=4)],
+    "matmul_cast": [_product_of_cast_weights(*choice) for choice in itertools.product((False, True), repeat=4)],
     "matmul_bias_gradient": [
         Case((normal(7, 3), normal(7, 5)), {"dtype": PRECISION}, 0),
         Case((normal(1, 2), normal(1, 4)), {"dtype": PRECISION}, 0),

@@ -1,4 +1,4 @@
-"""Independent truths for tests: a tiny interpreter of graphs and derivatives by differences."""
+"""Oracles of tests: an interpreter of graphs, and derivatives by differences."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.autodiff import gradients
-from runner.engine.graph import Graph, Node
-from runner.engine.kernel_table import load_kernels
-from runner.engine.tensor import Tensor
+from runner.engine.graph.autodiff import gradients
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.kernel_table import load_kernels
 from tests.kernels import harness
 
 Array = NDArray[Any]
@@ -27,7 +28,7 @@ def evaluate(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Arr
     """Compute the fetched tensors with the reference kernels, node after node in graph order.
 
     ``feeds`` gives the values of placeholders, and of any other tensors. Every array is made read-only, so
-    that a kernel that writes into its inputs fails, and every output is held to what the graph says of it.
+    that a kernel that writes into its inputs fails, and every output is compared with its spec.
     """
     values: Values = {tensor: _frozen(array) for tensor, array in feeds.items()}
     needed = _needed(graph, fetches, values)
@@ -40,7 +41,7 @@ def evaluate(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Arr
 
 
 def run_node(graph: Graph, node: Node, inputs: Sequence[Array]) -> list[Array]:
-    """Run one node's reference kernel, which refuses to give another shape or dtype than the node's rule says.
+    """Run one node's reference kernel, which refuses to return another shape or dtype than the node declares.
 
     An assign gives the value it commits.
     """
@@ -69,7 +70,7 @@ def _needed(graph: Graph, fetches: Sequence[Tensor], given: Mapping[Tensor, Arra
 
 
 def directional_derivative(function: Callable[[float], float]) -> float:
-    """Derivative of ``function`` at 0 by central differences of fourth order."""
+    """Return the derivative of ``function`` at 0 by central differences of fourth order."""
     near = function(STEP) - function(-STEP)
     far = function(2 * STEP) - function(-2 * STEP)
     return (8 * near - far) / (12 * STEP)
@@ -105,7 +106,7 @@ def _assert_directional(
     feeds: Mapping[Tensor, Array],
     rng: np.random.Generator,
 ) -> None:
-    """Hold the gradient of sum of <weight, y> to its derivative along a random direction of all xs."""
+    """Compare the gradient of sum of <weight, y> with its derivative along a random direction of all xs."""
     direction = {x: rng.uniform(-1, 1, graph.spec(x).shape) for x in found}
 
     def moved(distance: float) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.data import DATASETS
-from runner.engine.op import OPS
+from runner.engine.graph.op import OPS
 from runner.kernels.registry import REGISTRY
 from runner.models import MODELS
 from runner.optimizers import OPTIMIZERS

@@ -5,13 +5,13 @@ from __future__ import annotations
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
-from tests.cards import NO_DRIVER
+from tests.gpus import NO_DRIVER
 
 SMALL = ("tracking=none", "tracking.pictures=false", "parallelism=single", "train.steps=3")
 SMALL_MODEL = ("model=mlp", "model.hidden=[8]")
 
 
 def small_config(*overrides: str) -> Config:
-    """The checked configuration of a small run on one core of a machine without cards."""
+    """The checked configuration of a small run on one core of a machine without GPUs."""
     model = () if any(override.startswith("model=") for override in overrides) else SMALL_MODEL
     return fix_machine_values(compose([*SMALL, *model, *overrides]).config(), cores=1, look=lambda: NO_DRIVER)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +76,20 @@ def test_every_verb_has_its_own_help(verb: str, capsys: Capture):
         assert f" runner {verb}" in text.partition("example")[2]
 
 
+def test_a_command_that_runs_out_of_memory_exits_like_one_without_resources(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    def run(_: object) -> int:
+        raise MemoryError("Unable to allocate 64.0 MiB")
+
+    monkeypatch.setitem(VERBS, "doctor", dataclasses.replace(VERBS["doctor"], run=run))
+    assert main(["doctor"]) == 4
+    assert capsys.readouterr().err == (
+        "runner: error: out of memory: Unable to allocate 64.0 MiB; use a smaller batch or model, or raise the memory "
+        "limits of the process\n"
+    )
+
+
 def test_the_version_is_the_projects_own(capsys: Capture):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"runner {versions()['runner']}\n"
@@ -97,6 +113,20 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     answer = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (answer.returncode, answer.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("start", [("-m", "runner"), ("-P", "runner/__main__.py")], ids=" ".join)
+def test_a_checkout_uses_its_own_files_and_no_library_of_its_folder(start: tuple[str, str], tmp_path: Path):
+    """In an interpreter that has another copy installed: this one."""
+    package = tmp_path / "runner"
+    package.mkdir()
+    shutil.copy(Path(runner.__file__).with_name("__main__.py"), package)
+    (package / "__init__.py").touch()
+    (package / "cli.py").write_text("import random, msgpack\ndef main():\n    print(__file__)\n")
+    for library in ("random", "msgpack"):
+        (tmp_path / f"{library}.py").write_text("raise ImportError('imported in place of a library')\n")
+    answer = subprocess.run([sys.executable, *start], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (answer.stdout, answer.stderr) == (f"{package / 'cli.py'}\n", "")
 
 
 # --- a run

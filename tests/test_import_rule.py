@@ -16,25 +16,17 @@ SOURCE = Path(__file__).parent.parent / "runner"
 
 MAY_IMPORT = {
     # Leaves.
+    "bounds": "",
     "errors": "",
-    "cores": "",
-    "cache_folder": "",
-    "memory": "",
-    "cleanup": "",
-    "redaction": "",
-    "text_table": "",
-    "processor": "errors",
-    "console": "errors redaction",
-    "files": "errors",
-    "signals": "errors",
+    "system": "errors",
     # Arrays: NumPy and nothing of runner. A reference kernel registers itself.
     "kernels": "",
     "kernels.philox": "",
-    "kernels.platform": "kernels.contract",
-    "kernels.memory": "kernels.platform",
-    "kernels.contract": "kernels.memory kernels.platform",
+    "kernels.platform": "kernels.contract kernels.memory",
+    "kernels.memory": "",
+    "kernels.contract": "kernels.memory",
     "kernels.functions": "kernels.contract",
-    "kernels.registry": "kernels.contract kernels.functions",
+    "kernels.registry": "kernels.contract kernels.functions kernels.platform",
     "kernels.host": "kernels.platform kernels.memory kernels.contract",
     "kernels.elementwise": "",
     "kernels.reference": "kernels.elementwise kernels.philox kernels.memory kernels.contract kernels.registry",
@@ -46,59 +38,63 @@ MAY_IMPORT = {
     "kernels.cpu.machine_code": "kernels.contract kernels.functions kernels.registry kernels.elementwise"
     " kernels.reference.indexing kernels.cpu.dispatch",
     "kernels.cpu.loading": "kernels.registry kernels.cpu.onednn kernels.cpu.machine_code",
-    # Kernels of a card: they know of CUDA what one protocol says, but for the module that implements it.
+    # Kernels of a GPU: they know of CUDA what one protocol says, but for the module that implements it.
     "kernels.gpu": "kernels.memory kernels.contract kernels.functions kernels.registry kernels.platform"
     " kernels.elementwise kernels.philox",
-    # The engine binds kernels through the registry; one module loads them, for a worker or for build.
-    "engine": "errors kernels.elementwise kernels.philox kernels.platform kernels.host kernels.memory kernels.contract"
-    " kernels.registry engine.transport",
-    "engine.kernel_table": "engine errors kernels.cpu.loading kernels.gpu.cuda kernels.gpu.loading kernels.reference"
-    " kernels.registry",
-    "engine.worker_process": "engine engine.worker errors",
-    "engine.worker": "engine errors kernels.host kernels.platform kernels.registry",
-    "engine.transport": "errors",
+    # The engine: each folder imports those above it. A graph says what is computed, a plan says how.
+    "engine": "",
+    "engine.graph": "errors kernels.elementwise",
+    "engine.compile": "engine.graph errors kernels.contract kernels.registry kernels.memory kernels.elementwise",
+    "engine.run": "engine.compile engine.graph errors system.schema kernels.contract kernels.registry kernels.memory"
+    " kernels.host kernels.platform kernels.philox",
+    "engine.run.kernel_table": "engine.graph errors kernels.contract kernels.functions kernels.cpu.loading"
+    " kernels.gpu.cuda kernels.gpu.loading kernels.reference kernels.registry",
+    "engine.cluster": "engine.run engine.compile engine.graph engine.cluster.transport errors system.schema"
+    " system.text kernels.contract kernels.registry kernels.host kernels.platform",
+    "engine.cluster.transport": "errors system.schema system.text",
     # What is trained, and how: strategies see layer stamps, never models, data, tracking or Hydra.
     "nn": "engine errors",
-    "models": "nn engine errors",
-    "optimizers": "engine errors",
-    "strategies": "optimizers engine errors records.decisions",
+    "models": "nn engine bounds errors",
+    "optimizers": "engine bounds errors",
+    "strategies": "optimizers engine bounds errors records.decisions",
     # What feeds and what keeps.
-    "data": "cache_folder errors kernels.philox",
-    "checkpoint": "errors files",
-    "tracking": "files redaction",
-    "tracing": "engine errors files",
-    "records": "errors files engine tracking cores memory redaction",
-    "records.decisions": "files",
-    "records.data_facts": "data errors files",
+    "data": "system.cache_folder bounds errors system.files kernels.philox",
+    "checkpoint": "errors system.files",
+    "tracking": "bounds system.files system.redaction",
+    "tracing": "engine errors system.files",
+    "records": "errors system.files engine tracking system.cores system.memory system.redaction",
+    "records.decisions": "system.files",
+    "records.data_facts": "data errors system.files",
     "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
     # What a file of the user's adds to the tables.
-    "plugin": "models optimizers strategies data engine kernels.contract errors",
+    "plugin": "models optimizers strategies data engine kernels.contract errors system.files",
     # The configuration is the dataclasses of the rooms it configures.
-    "config": "errors files engine.device",
-    "config.card_share": "kernels.gpu.driver",
-    "config.configuration": "config errors models optimizers strategies data tracking kernels.gpu.discovery",
+    "config": "bounds errors system.files engine.graph.device",
+    "config.check": "config.monitor config.schema errors engine.graph.device strategies.base",
+    "config.gpu_share": "kernels.gpu.driver",
+    "config.configuration": "config bounds errors models optimizers strategies data tracking kernels.gpu.discovery",
     "config.earlier": "config config.configuration",
-    "config.devices": "config.card_share config.collectives config.schema errors engine.device kernels.gpu.discovery",
-    "config.collectives": "config.schema errors engine.device kernels.gpu.discovery",
-    "config.hydra_app": "config config.configuration config.hydra_planning sweep.place sweep.launcher errors",
-    "config.hydra_planning": "sweep.launcher errors redaction",
-    "config.hydra_frozen": "config.hydra_command_line sweep.launcher",
+    "config.devices": "config.gpu_share config.collectives config.schema errors engine.graph.device"
+    " kernels.gpu.discovery system.cpu_info",
+    "config.collectives": "config.schema errors engine.graph.device kernels.gpu.discovery",
+    "config.hydra_app": "config config.configuration config.hydra_planning errors",
+    "config.hydra_planning": "config.launcher errors system.redaction",
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
-    "training": "cache_folder config config.configuration records strategies data checkpoint tracking tracing plugin"
-    " engine errors files signals cleanup processor memory redaction sweep.place kernels.gpu.discovery"
-    " kernels.gpu.driver kernels.registry",
+    "training": "system.cache_folder config config.configuration records strategies data checkpoint tracking tracing"
+    " plugin engine errors system.files system.signals system.cleanup system.memory system.redaction"
+    " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
-    "sweep": "config config.configuration config.hydra_app sweep.launcher sweep.place console records tracking files"
-    " errors redaction text_table",
-    "sweep.card_places": "config config.devices engine.device sweep.locks",
-    "sweep.frozen_job": "sweep config config.configuration console cores records errors kernels.gpu.discovery",
-    "sweep.place": "",
-    "sweep.launcher": "errors",
-    "commands": "training sweep config config.configuration config.hydra_app config.hydra_frozen"
-    " config.overriding records checkpoint optimizers engine data tracking plugin console cores memory processor files"
-    " errors redaction text_table kernels.gpu.discovery kernels.gpu.driver",
-    "cli": "commands config records console data errors engine.worker_process",
+    "sweep": "config config.configuration config.devices config.hydra_app system.console records"
+    " tracking system.files errors system.redaction system.text_table",
+    "sweep.gpu_places": "config config.devices engine.graph.device sweep.locks",
+    "sweep.frozen_job": "sweep config config.configuration system.console system.cores records errors"
+    " kernels.gpu.discovery",
+    "commands": "training sweep config config.configuration config.hydra_app config.hydra_frozen config.overriding"
+    " records checkpoint optimizers engine data tracking plugin system.console system.cores system.memory"
+    " system.cpu_info system.files errors system.redaction system.text_table kernels.gpu.discovery"
+    " kernels.gpu.driver",
+    "cli": "commands config records system.console data errors engine.cluster.processes engine.cluster.worker_process",
     "__main__": "cli",
     "": "commands records.summary",
 }
@@ -119,8 +115,8 @@ ONLY_IN = {
     "cupy_backends": "kernels.gpu.cublas kernels.gpu.nvrtc",
     "cudnn": "kernels.gpu.cudnn",
     "llvmlite": "kernels.cpu.machine_code",
-    "zmq": "engine.transport commands.doctor",
-    "msgpack": "engine.transport",
+    "zmq": "engine.cluster.transport commands.doctor",
+    "msgpack": "engine.cluster.transport",
     "safetensors": "checkpoint",
     "pickle": "",
     "marshal": "",
@@ -177,7 +173,7 @@ def statements(tree: ast.AST, at_start: bool = True) -> Iterator[tuple[ast.stmt,
 
 
 def targets(statement: ast.stmt, known: Mapping[str, Path]) -> Iterator[str]:
-    """What a statement imports: ``from runner.engine import ops`` means the module ``runner.engine.ops``."""
+    """What a statement imports: ``from runner.engine import ops`` means the module ``runner.engine.graph.ops``."""
     if isinstance(statement, ast.Import):
         yield from (alias.name for alias in statement.names)
     elif isinstance(statement, ast.ImportFrom):
@@ -273,8 +269,8 @@ def test_every_module_is_in_the_table_and_every_row_is_there() -> None:
 def package(folder: Path, **files: str) -> list[Import]:
     """The imports of a package of these modules (``a__b`` is a/b.py)."""
     for name, text in files.items():
-        path = folder / f"{name.replace('__', '/', 1) if not name.startswith('__') else name}.py"
-        path.parent.mkdir(exist_ok=True)
+        path = folder / f"{name.replace('__', '/') if not name.startswith('__') else name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return imports(folder)
 
@@ -284,25 +280,25 @@ def package(folder: Path, **files: str) -> list[Import]:
     [
         ("kernels__registry", "from runner.errors import RunnerError"),
         ("kernels__philox", "from runner.kernels.reference import linear"),
-        ("engine__graph", "from runner.kernels.reference.linear import matmul"),
-        ("engine__session", "def f():\n    import runner.kernels.reference"),
-        ("engine__worker", "from runner.data import DATASETS"),
+        ("engine__graph__graph", "from runner.kernels.reference.linear import matmul"),
+        ("engine__run__session", "def f():\n    import runner.kernels.reference"),
+        ("engine__cluster__worker", "from runner.data import DATASETS"),
         ("strategies__single", "from runner.models.lenet import LeNet"),
         ("optimizers__sgd", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from runner import nn"),
         ("tracking__writer", "from runner.errors import RunnerError"),
-        ("errors", "import runner.files"),
-        ("data__source", "from runner.engine.inputs import InputSource"),
+        ("errors", "import runner.system.files"),
+        ("data__source", "from runner.engine.compile.input_slots import InputSource"),
     ],
 )
 def test_an_import_against_the_rule_is_found(tmp_path: Path, module: str, text: str) -> None:
-    known = dict.fromkeys(("errors", "files", "nn", "data__dataset", "kernels__reference"), "")
+    known = dict.fromkeys(("errors", "system__files", "nn", "data__dataset", "kernels__reference"), "")
     found = package(tmp_path, **{**known, module: text})
     assert len(breaches(found)) == 1
 
 
 def test_allowed_imports_are_no_breach(tmp_path: Path) -> None:
-    text = "from runner.errors import ClusterError\nfrom runner.engine import op\nimport numpy"
-    assert breaches(package(tmp_path, errors="", engine__op="", engine__graph=text)) == []
+    text = "from runner.errors import ClusterError\nfrom runner.engine.graph import op\nimport numpy"
+    assert breaches(package(tmp_path, errors="", engine__graph__op="", engine__graph__graph=text)) == []
 
 
 def test_a_cycle_is_found_unless_it_closes_later_or_for_type_checkers(tmp_path: Path) -> None:

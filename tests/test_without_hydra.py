@@ -13,9 +13,9 @@ BLOCKED = "import sys\nfor name in ('hydra', 'omegaconf', 'mlflow'):\n    sys.mo
 
 TRAIN = """
 import numpy as np
-from runner.engine.device import local_cluster
-from runner.engine.kernel_table import load_kernels
-from runner.engine.local_session import LocalSession
+from runner.engine.graph.device import local_cluster
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.local_session import LocalSession
 from runner.models import MODELS
 from runner.optimizers import OPTIMIZERS
 from runner.strategies import STRATEGIES
@@ -62,7 +62,7 @@ def test_a_network_trains_through_the_engine_alone() -> None:
     assert 0 < last < first
 
 
-def test_every_module_below_the_command_line_is_imported_without_them_and_without_a_library_of_cards() -> None:
+def test_every_module_below_the_command_line_is_imported_without_them_and_without_a_library_of_gpus() -> None:
     assert answer(IMPORT.format(rooms=ROOMS)) == "[]\n"
 
 

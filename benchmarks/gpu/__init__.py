@@ -1,1 +1,1 @@
-"""Measurements on a card, against PyTorch on the same card. Nothing here needs Hydra or MLflow."""
+"""Measurements on a GPU, against PyTorch on the same GPU. Nothing here needs Hydra or MLflow."""

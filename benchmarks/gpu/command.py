@@ -22,7 +22,7 @@ from benchmarks.gpu.table import document
 from benchmarks.limit import Rates
 from benchmarks.process import SubjectError
 from runner.errors import RunnerError
-from runner.records.summary import git_commit, processor
+from runner.records.summary import cpu_model, git_commit
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -31,9 +31,9 @@ LEAST_S = 40.0
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
 
-_DESCRIPTION = """Measure training steps on a card against PyTorch on the same card. Networks come in the order of their
+_DESCRIPTION = """Measure training steps on a GPU against PyTorch on the same GPU. Networks come in the order of their
 importance, first with the modes of PyTorch that start at once, then, as far as the time goes, with the compiled ones;
-what is left is said to be not run. The results of several calls, each with its time, meet in one file by the card's
+what is left is said to be not run. The results of several calls, each with its time, meet in one file by the GPU's
 name: below benchmarks/results, or where --output says, as Markdown with its numbers in JSON beside it."""
 
 
@@ -49,17 +49,17 @@ class Options:
     output: Path
 
 
-class NoCardError(Exception):
-    """There is no card to measure."""
+class NoGpuError(Exception):
+    """There is no GPU to measure."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says; return 1 when there is no card, or when ours failed or nothing was measured."""
+    """Do what the command line says; return 1 when there is no GPU, or when ours failed or nothing was measured."""
     options = parse(arguments)
     deadline = Deadline(options.seconds)
     try:
-        facts = card_facts(options.settings.device)
-    except NoCardError as error:
+        facts = gpu_facts(options.settings.device)
+    except NoGpuError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     stem = options.output / re.sub(r"[^a-z0-9]+", "-", facts["device"].lower()).strip("-")
@@ -84,7 +84,7 @@ def parse(arguments: Sequence[str]) -> Options:
     add("cases", nargs="*", metavar="CASE", default=[], help=f"some of: {', '.join(GPU_CASES)}")
     add("--precision", metavar="NAME,...", default=",".join(PRECISIONS), help="some, in the order to measure them")
     add("--modes", metavar="NAME,...", default=",".join(MODES), help="of PyTorch, in the order to start them; or none")
-    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries all of this on processors")
+    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries all of this on CPUs")
     add("--rounds", type=int, default=Settings.rounds, help="turns that every subject has in a phase")
     add("--steps", type=int, default=Settings.turn, help="runs in a turn")
     add(COMPARE_PLANS, action="store_true", help="have ours take the fastest of cuDNN's plans, as PyTorch does")
@@ -111,16 +111,16 @@ def _members(
     return tuple(given)
 
 
-def card_facts(device: str) -> Mapping[str, str]:
-    """What there is to know of the first card; raises NoCardError without one."""
+def gpu_facts(device: str) -> Mapping[str, str]:
+    """What there is to know of the first GPU; raises NoGpuError without one."""
     if device == "cpu":
-        return {"device": processor()}
+        return {"device": cpu_model()}
     try:
         done = subprocess.run(_QUERY, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise NoCardError("no NVIDIA card: nvidia-smi is not there") from None
+        raise NoGpuError("no NVIDIA GPU: nvidia-smi is not there") from None
     if done.returncode or not done.stdout.strip():
-        raise NoCardError(f"no NVIDIA card: nvidia-smi says {(done.stderr or done.stdout).strip() or 'nothing'}")
+        raise NoGpuError(f"no NVIDIA GPU: nvidia-smi says {(done.stderr or done.stdout).strip() or 'nothing'}")
     name, driver, memory = (word.strip() for word in done.stdout.splitlines()[0].split(","))
     return {"device": name, "driver": driver, "memory": memory}
 
@@ -161,7 +161,7 @@ def measurements(options: Options, deadline: Deadline) -> Iterator[Measured]:
 
 
 def _rates(options: Options, folder: Path, deadline: Deadline) -> Mapping[str, Rates]:
-    """What the card comes to; without it, shares of it are not known."""
+    """What the GPU comes to; without it, shares of it are not known."""
     try:
         return measure_rates(options.settings, options.precisions, folder, deadline)
     except SubjectError as error:

@@ -1,4 +1,4 @@
-"""Where our side runs: on a card or, to try all of this without one, on processors."""
+"""Where our side runs: on a GPU or, to try all of this without one, on CPUs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 from benchmarks.protocol import peak_memory_mib
-from runner.cache_folder import card_code_folder
-from runner.engine.card_use import CardUse
-from runner.engine.device import Cards, Cluster, local_cluster
-from runner.engine.kernel_table import kernels_for
-from runner.engine.local_session import LocalSession
-from runner.engine.program import TRAIN, Program
+from runner.engine.compile.program import TRAIN, Program
+from runner.engine.graph.device import Cluster, GpuOptions, Gpus, local_cluster
+from runner.engine.run.kernel_table import kernels_for
+from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry
+from runner.system.cache_folder import gpu_code_folder
 
 DISTRIBUTIONS = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 """Whose versions are told, where they are installed."""
 
 STAGES = 2
-"""Places on the card for each value on its way there."""
+"""Places on the GPU for each value on its way there."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +40,13 @@ class Engine:
             session.close()
 
     def memory_mib(self, session: LocalSession) -> float:
-        """Memory of the card that a training step takes; on processors, the most that the process had.
+        """Memory of the GPU that a training step takes; on CPUs, the most that the process had.
 
         It is what was planned, which is what is allocated: the memory that bringing in the first values took, and
         that no training takes, is not in it.
         """
         (device,) = self.cluster.devices
-        if device.card is None:
+        if device.gpu is None:
             return peak_memory_mib()
         (plan,) = session.plans(TRAIN).values()
         variables = sum(slot.layout.nbytes for slot in plan.variables.values())
@@ -58,11 +57,11 @@ class Engine:
 def engine_on(device: str, precision: str, *, compare_plans: bool = False) -> Engine:
     """The engine on "cuda" or on "cpu", for a precision of :data:`~benchmarks.gpu.networks.PRECISIONS`.
 
-    compare_plans: see :class:`~runner.engine.card_use.CardUse`. Raises ResourceError where there is no card.
+    compare_plans: see :class:`~runner.engine.graph.gpu_options.GpuOptions`. Raises ResourceError where there is no GPU.
     """
-    use = CardUse(precision == "tf32", compare_plans, str(card_code_folder()))
-    cards = Cards((0,), use=use) if device == "cuda" else None
-    cluster = local_cluster(1, cards=cards)
+    use = GpuOptions(precision == "tf32", compare_plans, str(gpu_code_folder()))
+    gpus = Gpus((0,), use=use) if device == "cuda" else None
+    cluster = local_cluster(1, gpus=gpus)
     return Engine(cluster, kernels_for(cluster.devices), _versions())
 
 

@@ -17,7 +17,7 @@ from benchmarks.gpu.deadline import Deadline
 from benchmarks.gpu.networks import task_of
 from benchmarks.gpu.resident import resident_single
 from benchmarks.limit import Rates
-from benchmarks.peers import card_sizes
+from benchmarks.peers import gpu_sizes
 from benchmarks.problem import load_problem
 from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.results import LOSSES, CaseResult, subject_result
@@ -30,10 +30,10 @@ PHASES = ("step", "gradients")
 
 QUICK, COMPILED = ("channels-last", "graph"), ("reduce-overhead", "max-autotune")
 MODES = (*QUICK, *COMPILED)
-"""Of :mod:`benchmarks.peers.torch_card_peer`; the compiled ones take minutes to start."""
+"""Of :mod:`benchmarks.peers.torch_gpu_peer`; the compiled ones take minutes to start."""
 
 UNKNOWN = Rates({}, 0.0)
-"""Of a card whose rates nobody measured."""
+"""Of a GPU whose rates nobody measured."""
 
 COMPARE_PLANS = "--compare-plans"
 """What ours is told, and this command, to have cuDNN's plans timed."""
@@ -45,7 +45,10 @@ TURNS_S = 20.0
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure. device: "cuda", or "cpu" to try it. turn: runs in a turn. compare_plans: of ours, see CardUse."""
+    """How to measure.
+
+    device: "cuda", or "cpu" to try it. turn: runs in a turn. compare_plans: see GpuOptions.
+    """
 
     device: str = "cuda"
     rounds: int = 8
@@ -78,17 +81,17 @@ def measure(
 def measure_rates(settings: Settings, precisions: Sequence[str], folder: Path, deadline: Deadline) -> dict[str, Rates]:
     """What PyTorch's matrix product and copy come to, by precision; raises SubjectError where it cannot run."""
     device = settings.device
-    spec = SubjectSpec("rates", torch_environment(), "benchmarks.peers.card_rates", (device,))
+    spec = SubjectSpec("rates", torch_environment(), "benchmarks.peers.gpu_rates", (device,))
     with ExitStack() as stack:
         contestant = _started(spec, folder, deadline, stack)
         _load(contestant)
-        for phase in (*precisions, card_sizes.COPY):
+        for phase in (*precisions, gpu_sizes.COPY):
             alternate([contestant], phase, rounds=1, turn=settings.rounds)
     if contestant.failure:
-        raise SubjectError(f"the card's rates: {contestant.failure}")
+        raise SubjectError(f"the GPU's rates: {contestant.failure}")
     seconds = contestant.seconds
-    copying = card_sizes.moved(device) / min(seconds[card_sizes.COPY])
-    work = card_sizes.multiply_adds(device)
+    copying = gpu_sizes.moved(device) / min(seconds[gpu_sizes.COPY])
+    work = gpu_sizes.multiply_adds(device)
     return {each: Rates({"PyTorch's matrix product": work / min(seconds[each])}, copying) for each in precisions}
 
 
@@ -98,7 +101,7 @@ def torch_environment() -> str:
 
 
 def _peer(device: str, precision: str, mode: str) -> SubjectSpec:
-    module, arguments = "benchmarks.peers.torch_card_peer", (device, precision, mode)
+    module, arguments = "benchmarks.peers.torch_gpu_peer", (device, precision, mode)
     return SubjectSpec(f"torch-{mode}", torch_environment(), module, arguments)
 
 

@@ -1,4 +1,4 @@
-"""What is measured on a card: the networks of convnet-benchmarks at its batches, and a deep residual network."""
+"""What is measured on a GPU: the networks of convnet-benchmarks at its batches, and a deep residual network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 
 from benchmarks.cases import CASES, Case
 from benchmarks.environments import ROOT
-from runner.engine.tensor import state_dtype
+from runner.engine.graph.tensor import state_dtype
 from runner.models import MODELS
 from runner.models.base import Model
 from runner.optimizers.momentum import Momentum

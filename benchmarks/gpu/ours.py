@@ -1,6 +1,6 @@
-"""runner on a card as a subject: ``python -m benchmarks.gpu.ours DEVICE PRECISION CASE [--compare-plans] FOLDER``.
+"""runner on a GPU as a subject: ``python -m benchmarks.gpu.ours DEVICE PRECISION CASE [--compare-plans] FOLDER``.
 
-DEVICE is "cuda", or "cpu" to try it on processors; CASE is one of :data:`~benchmarks.gpu.networks.GPU_CASES`.
+DEVICE is "cuda", or "cpu" to try it on CPUs; CASE is one of :data:`~benchmarks.gpu.networks.GPU_CASES`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from benchmarks.gpu.resident import LOAD, resident_single
 from benchmarks.problem import Problem, load_problem
 from benchmarks.protocol import Run, serve
 from benchmarks.timed_single import CLIENTS
-from runner.engine.session import scalar
+from runner.engine.run.session import scalar
 from runner.strategies.base import Task
 
 
-class OursOnCard:
+class OursOnGpu:
     """The program of a case in a session of this process, from the problem's values, its batch in variables."""
 
     def __init__(self, engine: Engine, task: Task, problem: Problem, stack: ExitStack) -> None:
@@ -63,7 +63,7 @@ class OursOnCard:
         return run
 
     def memory_mib(self) -> float:
-        """Memory that a step takes of the card; of the process where there is none."""
+        """Memory that a step takes of the GPU; of the process where there is none."""
         return self._engine.memory_mib(self._session)
 
 
@@ -71,5 +71,5 @@ if __name__ == "__main__":
     device, precision, name, *options, folder = sys.argv[1:]
     with ExitStack() as exit_stack:
         made = engine_on(device, precision, compare_plans=COMPARE_PLANS in options)
-        subject = OursOnCard(made, task_of(GPU_CASES[name], precision), load_problem(Path(folder)), exit_stack)
+        subject = OursOnGpu(made, task_of(GPU_CASES[name], precision), load_problem(Path(folder)), exit_stack)
         serve(subject, subject.memory_mib)

@@ -13,16 +13,16 @@ from benchmarks.cases import Case
 from benchmarks.gpu.networks import task_of
 from benchmarks.network import forward_layers, random_batch
 from benchmarks.problem import Problem
-from runner.engine.device import local_cluster
-from runner.engine.kernel_table import load_kernels
-from runner.engine.local_session import LocalSession
+from runner.engine.graph.device import local_cluster
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.local_session import LocalSession
 from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Task
 from runner.strategies.single import Single
 
 
 def prepare(case: Case, folder: Path) -> Problem:
-    """Write the float32 problem of a case into a folder, which is made; its initial values are those on processors."""
+    """Write the float32 problem of a case into a folder, which is made; its initial values are those on CPUs."""
     folder.mkdir(parents=True)
     task = task_of(case, "float32")
     layers, trainable = forward_layers(task)

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from benchmarks.timed_single import timed_clients
-from runner.engine import ops
-from runner.engine.device import worker_task
-from runner.engine.graph import Graph
-from runner.engine.program import Client, Program
-from runner.engine.tensor import Tensor
-from runner.strategies.base import Replica, Share, Task, placeholders
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import worker_task
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.strategies.base import Task
 from runner.strategies.clients import program
+from runner.strategies.replica import Replica, Share, placeholders
 
 LOAD = "load"
 """The client that is fed the batch, once, by the names of its fields."""

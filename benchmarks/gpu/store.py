@@ -1,4 +1,4 @@
-"""What was measured on one card, in a file: several calls, each of which has its time, fill it together."""
+"""What was measured on one GPU, in a file: several calls, each of which has its time, fill it together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Measured:
-    """A result, what the card came to in the same call, and of which code and when."""
+    """A result, what the GPU came to in the same call, and of which code and when."""
 
     result: CaseResult
     rates: Rates
@@ -32,7 +32,7 @@ class Measured:
 
 @dataclass
 class Store:
-    """All that is known of a card. facts: of it, by name."""
+    """All that is known of a GPU. facts: of it, by name."""
 
     facts: Mapping[str, str]
     results: dict[Key, Measured] = field(default_factory=dict)
@@ -50,9 +50,9 @@ class Store:
 
 
 def read_store(path: Path, facts: Mapping[str, str]) -> Store:
-    """What a file holds, for the card it is of; an empty store where there is no file.
+    """What a file holds, for the GPU it is of; an empty store where there is no file.
 
-    Raises ValueError for a file of another card.
+    Raises ValueError for a file of another GPU.
     """
     store = Store(facts)
     if not path.exists():

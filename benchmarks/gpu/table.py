@@ -1,4 +1,4 @@
-"""What was measured on a card as Markdown. What was not says so: *not run*, and never an estimate."""
+"""What was measured on a GPU as Markdown. What was not says so: *not run*, and never an estimate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def document(store: Store, command: str) -> str:
 
 
 def heading(store: Store, command: str) -> str:
-    """Which card, and how it is measured."""
+    """Which GPU, and how it is measured."""
     facts = [f"- {name}: {value}" for name, value in store.facts.items()]
     versions = {n: v for each in store.results.values() for s in each.result.subjects for n, v in s.versions.items()}
     told = ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) or NOT_RUN
@@ -52,13 +52,13 @@ def heading(store: Store, command: str) -> str:
             f"- command: `{command}`, as often as it takes",
             "",
             "Every subject is a process of its own with the same initial values and the same batch, which stays on the "
-            "card. All are warmed, one by one, then take turns; a run ends when its loss is on the host. Medians.",
+            "GPU. All are warmed, one by one, then take turns; a run ends when its loss is on the host. Medians.",
             "PyTorch: channels last, cuDNN's choice by trial, fused SGD; eager (channels-last), with the whole step "
             "captured as one CUDA graph (graph), and compiled (reduce-overhead, max-autotune).",
             "tf32: float32 whose products have factors of 10 bits; bfloat16: automatic mixed precision.",
             "Limit: multiply-adds over the rate of PyTorch's matrix product of 8192x8192, and for the step optimizer "
             "bytes over the bandwidth of a copy, both measured in the same call.",
-            "Memory: what a step takes of the card, as planned and allocated; the most that PyTorch had reserved.",
+            "Memory: what a step takes of the GPU, as planned and allocated; the most that PyTorch had reserved.",
             f"Losses: of the first {LOSSES} steps, compared with ours ({tolerances}).",
         ]
     )
@@ -110,8 +110,8 @@ def forward_and_backward(results: Results, names: Sequence[str]) -> str:
     rows: list[Sequence[str]] = [
         (f"{library}, Titan X, 2016", *(f"{times[name]:,}" for name in columns)) for library, times in TITAN_X.items()
     ]
-    rows.append(("runner, this card", *(_of_ours(results.get((name, "float32"))) for name in columns)))
-    rows.append(("best of PyTorch, this card", *(_of_best(results.get((name, "float32"))) for name in columns)))
+    rows.append(("runner, this GPU", *(_of_ours(results.get((name, "float32"))) for name in columns)))
+    rows.append(("best of PyTorch, this GPU", *(_of_best(results.get((name, "float32"))) for name in columns)))
     table = markdown(["ms", *(f"{name}, {GPU_CASES[name].batch}" for name in columns)], rows)
     return f"## Forward and backward without update, float32\n\n{table}"
 

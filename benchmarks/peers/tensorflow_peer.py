@@ -1,6 +1,6 @@
 """TensorFlow as a subject: ``python -m benchmarks.peers.tensorflow_peer VARIANT FOLDER``, VARIANT graph or xla.
 
-Images are (N, H, W, C): on processors convolutions of the other layout have no gradient.
+Images are (N, H, W, C): on CPUs convolutions of the other layout have no gradient.
 """
 
 from __future__ import annotations

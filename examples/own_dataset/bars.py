@@ -1,10 +1,12 @@
 """A dataset of one's own, made by code: bars that lie or stand (after Foeldiak 1990), under noise."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.bounds import Bounds, Count, Seed
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError
@@ -22,16 +24,14 @@ class Bars(DatasetSettings):
     """
 
     name: str = "bars"
-    side: int = 12
-    bars: int = 2
-    examples: int = 1000
-    data_seed: int = 0
+    side: Annotated[int, Bounds(2, 1024)] = 12
+    bars: Count = 2
+    examples: Annotated[int, Bounds(8, 1_000_000)] = 1000
+    data_seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.bars < self.side:
-            raise ConfigError(f"data.bars={self.bars}: expected 1 or more, fewer than data.side={self.side}")
-        if self.examples < 8:
-            raise ConfigError(f"data.examples={self.examples}: expected 8 or more")
+        if self.bars >= self.side:
+            raise ConfigError(f"data.bars={self.bars}: expected fewer than data.side={self.side}")
         super().__post_init__()
 
     def facts(self) -> Facts:

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from runner import nn
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.models.base import Model, require
+from runner.bounds import Count, Rate, SmallCount
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model
 from runner.plugin import Plugin
 
 
@@ -18,15 +19,9 @@ class AllConv(Model):
     """
 
     name: str = "all_conv"
-    filters: int = 16
-    stages: int = 2
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.filters > 0, "filters", self.filters, "a whole number above 0")
-        require(self.stages > 0, "stages", self.stages, "a whole number above 0")
-        require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "a number from 0 to below 1")
+    filters: Count = 16
+    stages: SmallCount = 2
+    dropout: Rate = 0.0
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers conv1, relu1, shrink1, ... and return the average of the class maps."""

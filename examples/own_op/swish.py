@@ -1,6 +1,5 @@
-"""An op of one's own: swish, with its gradient and its kernel; a layer that adds it, and a model to try it."""
+"""A custom op: swish, with its gradient and its kernel; a layer that adds it, and a model to try it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,14 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine import ops
-from runner.engine.graph import Graph, Node
-from runner.engine.network import NetworkBuilder
-from runner.engine.op import OpDef
-from runner.engine.ops.common import float_like_input, input_flops, scalar, single_output
-from runner.engine.tensor import Tensor
+from runner.bounds import Count
+from runner.engine.graph import ops
+from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.op import OpDef
+from runner.engine.graph.ops.common import elementwise_gradient, input_flops, like_input
+from runner.engine.graph.tensor import Tensor
 from runner.kernels.functions import function_kernel
-from runner.models.base import Model, require_sizes
+from runner.models.base import Model
 from runner.plugin import Plugin
 
 
@@ -26,18 +26,16 @@ def swish(x: NDArray[Any]) -> NDArray[Any]:
     return y
 
 
-def gradient(graph: Graph, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
-    """Add dx = dy * (s + y * (1 - s)) for s = sigmoid(x) and y = x * s."""
-    (x,) = node.inputs
-    s = ops.sigmoid(graph, x)
-    rest = ops.sub(graph, scalar(graph, 1.0, s), s)
-    return [ops.mul(graph, dy, ops.add(graph, s, ops.mul(graph, node[0], rest)))]
+def gradient(dy: Expr, y: Expr, x: Expr) -> Expr:
+    """Return dx = dy * (s + y * (1 - s)) for s = sigmoid(x) and y = x * s."""
+    s = apply(ops.sigmoid, x)
+    return dy * (s + y * (1.0 - s))
 
 
 SWISH = OpDef(
     "swish",
-    infer=float_like_input("swish"),  # one float input, an output like it
-    gradient=single_output(gradient),
+    infer=like_input(),  # one float input, an output like it
+    gradient=elementwise_gradient(gradient),
     arity=1,
     flops=input_flops(5),
 )
@@ -54,11 +52,7 @@ class SwishMlp(Model):
     """Dense layers with swish over the pixels in a row, and one more for the logits. hidden: units of each."""
 
     name: str = "swish_mlp"
-    hidden: list[int] = field(default_factory=lambda: [64])
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_sizes("hidden", self.hidden)
+    hidden: list[Count] = field(default_factory=lambda: [64])
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers flatten, fc1, swish1, ... and return the logits of the last fc."""

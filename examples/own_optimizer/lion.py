@@ -1,12 +1,10 @@
-"""An optimizer of one's own: Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2)."""
+"""A custom optimizer: Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2)."""
 
 from dataclasses import dataclass
 
-from runner.engine import ops
-from runner.engine.graph import Graph
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable, Variables
-from runner.optimizers.base import NewValues, Optimizer, Rule, descend, require_decay_rate
+from runner.bounds import Positive, Rate
+from runner.engine.graph.expression import Expr
+from runner.optimizers.base import NewValues, Optimizer, Rule, State
 from runner.plugin import Plugin
 
 
@@ -19,31 +17,21 @@ class Lion(Optimizer):
     """
 
     name: str = "lion"
-    lr: float = 0.0003
-    beta1: float = 0.9
-    beta2: float = 0.99
+    lr: Positive = 0.0003
+    beta1: Rate = 0.9
+    beta2: Rate = 0.99
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_decay_rate("beta1", self.beta1)
-        require_decay_rate("beta2", self.beta2)
-
-    def rule(self, graph: Graph, variables: Variables, learning_rate: Tensor, step: Tensor) -> Rule:
+    def rule(self, learning_rate: Expr, step: Expr) -> Rule:
         """Return the rule."""
 
-        def average(of: Tensor, gradient: Tensor, beta: float) -> Tensor:
-            return ops.add(graph, ops.scale(graph, of, beta), ops.scale(graph, gradient, 1.0 - beta))
+        def update(w: State, g: Expr) -> NewValues:
+            m = w.slot("momentum")
+            sign = (self.beta1 * m + (1.0 - self.beta1) * g).sign()
+            direction = self.with_decay(w, sign)
+            new_m = self.beta2 * m + (1.0 - self.beta2) * g
+            return [(m, new_m), (w, w - direction * learning_rate)]
 
-        def updated(variable: Variable, gradient: Tensor) -> NewValues:
-            momentum = variables.slot(variable, "momentum")
-            sign = ops.sign(graph, average(momentum.tensor, gradient, self.beta1))
-            direction = self.with_decay(graph, variable, sign)
-            return [
-                (momentum, average(momentum.tensor, gradient, self.beta2)),
-                (variable, descend(graph, variable, direction, learning_rate)),
-            ]
-
-        return updated
+        return update
 
 
 plugin = Plugin(optimizers={"lion": Lion})

@@ -2,102 +2,87 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from runner.engine import ops
-from runner.engine.conductor import Array, Clients, Conductor
-from runner.engine.device import worker_task
-from runner.engine.graph import Graph
-from runner.engine.program import Client, Program
-from runner.engine.tensor import Tensor
+from runner.bounds import Count, SmallCount
+from runner.engine.compile.program import Client, DriverSettings, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import worker_task
+from runner.engine.graph.graph import Graph
+from runner.engine.run.step_driver import Array, Clients, StepDriver, drives, number_of
 from runner.plugin import Plugin
-from runner.strategies.base import Gradients, Replica, Share, Task, ordered_sum, scaled, shares
-from runner.strategies.clients import program_of
+from runner.strategies.base import Strategy, Task
+from runner.strategies.clients import program_of, train_client
 from runner.strategies.collectives import sharded_reduce
-from runner.strategies.settings import require
+from runner.strategies.replica import Replica, batch_scores, scaled, shares
 
 AVERAGE = "average"
-"""The client that lets every replica hold the mean of all replicas' variables."""
+"""The client that sets the variables of every replica to the mean over all replicas."""
 
 
 @dataclass
-class LocalSgd:
-    """Each of K workers updates a network of its own by the mean gradient of its share; now and then all are averaged.
+class LocalSgd(Strategy):
+    """Each of K workers updates its own network by the mean gradient of its share; every few steps all are averaged.
 
-    every: steps between averages. Variables and slots of the optimizer are averaged, and 2 (K - 1) times their bytes
-    travel for it; ``sync_data`` sends 2 (K - 1) times the bytes of all gradients in every step. An evaluation and a
-    checkpoint average too: what is scored and saved is one network, and a run that goes on does so where it was.
+    every: steps between averages. Variables and slots of the optimizer are averaged, which sends 2 (K - 1) times their
+    bytes; ``sync_data`` sends 2 (K - 1) times the bytes of all gradients in every step. The networks are also averaged
+    before an evaluation and a checkpoint, so that one network is scored and saved, and a resumed run continues from it.
 
-    With ``every=1``, shares of one size and an optimizer that is linear in the gradient (sgd, momentum), a step is one
-    of ``sync_data``. ``optimizer.clip_norm`` shortens the gradients of each worker by themselves.
+    With ``every=1``, shares of one size and an optimizer that is linear in the gradient (sgd, momentum), a step equals
+    one of ``single``. ``optimizer.clip_norm`` clips the gradients of each worker separately.
     """
 
     name: str = "local_sgd"
-    workers: int = 2
-    every: int = 8
-
-    def __post_init__(self) -> None:
-        require(self.every >= 1, "every", self.every, "steps between averages, 1 or more")
+    workers: SmallCount = 2
+    every: Count = 8
 
     def build(self, task: Task) -> Program:
-        """Return the program: K training steps beside each other, and an average now and then."""
-        graph = Graph()
-        replicas = [Replica(graph, task, device=worker_task(k), prefix=f"replica_{k}") for k in range(self.workers)]
-        own = shares(task.batch_size, self.workers)
+        """Return the program: K separate training steps, and a client that averages."""
+        graph, own = Graph(), shares(task.batch_size, self.workers)
+        replicas = [
+            # A gradient is the mean over the batch of the replica's task: over the examples of its share.
+            Replica(graph, replace(task, batch_size=hi - lo), device=worker_task(k), prefix=f"replica_{k}")
+            for k, (lo, hi) in enumerate(own)
+        ]
         computed = [each.compute_gradients(share, "train") for each, share in zip(replicas, own, strict=True)]
-        train = Client(
-            "train",
-            fetches={
-                "loss": _total(replicas, [each.loss for each in computed], "loss"),
-                "accuracy": _total(replicas, [each.accuracy for each in computed], "accuracy"),
-            },
-            targets=tuple(node for parts in zip(replicas, own, computed, strict=True) for node in _update(*parts)),
-            inputs=tuple(slot for each in replicas for slot in each.train_inputs),
-            feeds={
-                "step": tuple(each.step for each in replicas),
-                "learning_rate": tuple(each.learning_rate for each in replicas),
-            },
-            slowed=True,
-        )
+        targets: list[str] = []
+        for replica, each in zip(replicas, computed, strict=True):
+            targets += replica.apply(each.gradients, each.state_updates)
+        weights = [(hi - lo) / task.batch_size for lo, hi in own]
+        loss, accuracy = batch_scores(replicas[0], computed, weights)
+        train = train_client(replicas, loss=loss, accuracy=accuracy, targets=targets)
         average = Client(AVERAGE, targets=tuple(_average(replicas)), exact=True, per_update=1 / self.every)
-        return program_of(graph, replicas, [train, average], conduct=lambda clients: EveryFewSteps(clients, self.every))
+        return program_of(graph, replicas, [train, average], step_driver=AverageEvery(self.every))
 
 
-class EveryFewSteps(Conductor):
-    """Trains, and averages behind every few steps and whenever the network is to be looked at."""
+@dataclass(frozen=True)
+class AverageEvery(DriverSettings):
+    """Settings of :class:`Averaging`. steps: updates between averages."""
 
-    def __init__(self, clients: Clients, every: int) -> None:
+    steps: int
+
+
+@drives(AverageEvery)
+class Averaging(StepDriver):
+    """Trains, and averages after every few updates and before the network is evaluated or saved."""
+
+    def __init__(self, clients: Clients, settings: AverageEvery) -> None:
         self._clients = clients
-        self._every = every
-        self._apart = False
+        self._every = settings.steps
+        self._differ = False
 
-    def update(self, step: int, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
-        """Run ``train``, and ``average`` if it is time; see :class:`Conductor`."""
-        found = self._clients.run("train", step=step, feeds=feeds)
-        self._apart = True
+    def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
+        """Run ``train``, and ``average`` if it is due; see :class:`StepDriver`."""
+        found = self._clients.run("train", step=step, feeds={"step": number_of(step), "learning_rate": learning_rate})
+        self._differ = True
         if (step + 1) % self._every == 0:
-            self.settle()
+            self.synchronize()
         return found
 
-    def settle(self) -> None:
-        """Average, unless that was the last thing done."""
-        if self._apart:
+    def synchronize(self) -> None:
+        """Average, unless the replicas are equal already."""
+        if self._differ:
             self._clients.run(AVERAGE)
-            self._apart = False
-
-
-def _update(replica: Replica, share: Share, computed: Gradients) -> list[str]:
-    """Let a replica learn from its share alone; what was computed is a part of a mean over the whole batch."""
-    graph, task = replica.graph, replica.task
-    factor = task.batch_size / (share[1] - share[0])
-
-    def of_share(part: Tensor) -> Tensor:
-        return scaled(graph, part, factor, task.state_dtype, "of_share")
-
-    with replica.within("update"):
-        gradients = [(variable, of_share(part)) for variable, part in computed.gradients]
-        statistics = [replace(each, batch_value=of_share(each.batch_value)) for each in computed.state_updates]
-    return replica.apply(gradients, statistics)
+            self._differ = False
 
 
 def _average(replicas: Sequence[Replica]) -> list[str]:
@@ -111,12 +96,6 @@ def _average(replicas: Sequence[Replica]) -> list[str]:
                 mean = scaled(graph, total, 1 / len(replicas), variable.spec.dtype, "mean")
                 targets.append(ops.assign(graph, variable.tensor, mean).node)
     return targets
-
-
-def _total(replicas: Sequence[Replica], parts: Sequence[Tensor], name: str) -> Tensor:
-    """Add the sum of the replicas' parts of a metric, on the first."""
-    with replicas[0].within("total"):
-        return ordered_sum(replicas[0].graph, parts, name)
 
 
 plugin = Plugin(strategies={"local_sgd": LocalSgd})

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from runner.errors import DirectoryInUseError
-from runner.files import fsync_directory
+from runner.system.files import fsync_directory
 
 _COMMITTED = re.compile(r"step-(0|[1-9][0-9]{0,18})")
 _UNCOMMITTED = re.compile(r"step-[0-9]+\.(?:tmp|discarded)-([0-9]{1,19})")

@@ -14,7 +14,7 @@ from runner.checkpoint.foreign import PREFIX_BYTES, refuse_foreign
 from runner.checkpoint.records import Manifest, ShardRecord
 from runner.checkpoint.variables import Array
 from runner.errors import CheckpointError, NumericError, ResourceError, SecurityError
-from runner.files import read_regular
+from runner.system.files import read_regular
 
 UNUSABLE = (CheckpointError, NumericError, SecurityError)
 Expected = Mapping[str, tuple[tuple[int, ...], str]]

@@ -22,7 +22,7 @@ from runner.checkpoint.records import CheckpointMeta, Manifest
 from runner.checkpoint.shard import pack
 from runner.checkpoint.variables import Array
 from runner.errors import CheckpointError, ConfigError, ResourceError
-from runner.files import create_directory, fsync_directory, write_durably
+from runner.system.files import create_directory, fsync_directory, write_durably
 
 _log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Any
 from runner.config import safe_yaml
 from runner.records.code_state import CodeState, by_name
 from runner.records.stored_run import StoredRun
-from runner.redaction import redact_overrides
+from runner.system.redaction import redact_overrides
 
 _RESULTS = ("status", "steps", "wall_seconds", "step_time_s", "examples_per_s", "final", "best", "weights_sha256")
-_MACHINE = ("versions", "platform", "processor", "devices", "kernels", "kernels_missing")
+_MACHINE = ("versions", "platform", "cpu_model", "devices", "kernels", "kernels_missing")
 ABSENT = "-"
 
 

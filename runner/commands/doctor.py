@@ -16,12 +16,12 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from runner import processor
 from runner.config.conf_dir import conf_dir
-from runner.cores import usable_cores
 from runner.errors import ResourceError
 from runner.kernels.gpu.discovery import discover
-from runner.memory import available_memory, usable_memory
+from runner.system import cpu_info
+from runner.system.cores import usable_cores
+from runner.system.memory import available_memory, usable_memory
 
 DISTRIBUTION = "runner-dataflow"
 CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
@@ -69,26 +69,26 @@ def _system() -> Iterator[Finding]:
     yield Finding("system", f"{platform.system()} {platform.release()} {platform.machine()}")
 
 
-def _processor() -> Iterator[Finding]:
-    present = [flag for flag in CPU_FLAGS if flag in processor.flags()]
-    yield Finding("cpu", processor.facts().get("model name", platform.processor() or "unknown"))
+def _cpu() -> Iterator[Finding]:
+    present = [flag for flag in CPU_FLAGS if flag in cpu_info.flags()]
+    yield Finding("cpu", cpu_info.facts().get("model name", platform.processor() or "unknown"))
     yield Finding("cpu flags", " ".join(present) or "none of " + " ".join(CPU_FLAGS))
-    native = ", ".join(processor.bfloat16_flags())
-    lacking = f"not native, precision=bfloat16 is refused: none of {', '.join(processor.BFLOAT16_FLAGS)}"
+    native = ", ".join(cpu_info.bfloat16_flags())
+    lacking = f"not native, precision=bfloat16 is refused: none of {', '.join(cpu_info.BFLOAT16_FLAGS)}"
     yield Finding("bfloat16", f"native ({native})" if native else lacking)
     yield Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}")
     yield Finding("memory", f"{available_memory() / _GIB:.1f} GiB available of {usable_memory() / _GIB:.1f} GiB")
 
 
-def _cards() -> Iterator[Finding]:
-    """Cards and their libraries; without them everything runs, only slower."""
+def _gpus() -> Iterator[Finding]:
+    """GPUs and their libraries; without them everything runs, only slower."""
     found = discover()
     verdict = f"none is used: {found.obstacle}" if found.obstacle else "cluster.device=auto takes them"
-    yield Finding("gpu", f"{len(found.cards)} card(s), {verdict}")
+    yield Finding("gpu", f"{len(found.gpus)} gpu(s), {verdict}")
     yield Finding("gpu driver", str(found.driver) if found.driver.cuda else "none")
-    for card in found.cards:
-        free = "" if card.free_bytes is None else f", {card.free_bytes / _GIB:.1f} GiB free"
-        yield Finding(f"gpu {card.number}", f"{card}{free}")
+    for gpu in found.gpus:
+        free = "" if gpu.free_bytes is None else f", {gpu.free_bytes / _GIB:.1f} GiB free"
+        yield Finding(f"gpu {gpu.number}", f"{gpu}{free}")
     for library in found.libraries:
         yield Finding(f"gpu {library.name}", str(library))
 
@@ -147,7 +147,7 @@ def _libraries() -> Iterator[Finding]:
     import threadpoolctl
     import zmq
 
-    from runner.engine.kernel_table import native_libraries
+    from runner.engine.run.kernel_table import native_libraries
 
     pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     named = [f"{pool['internal_api']} {pool['version']}, {pool['num_threads']} threads" for pool in pools]
@@ -203,8 +203,8 @@ def _git() -> Iterator[Finding]:
 
 EXAMINATIONS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _system,
-    _processor,
-    _cards,
+    _cpu,
+    _gpus,
     _shared_memory,
     _directories,
     _dependencies,

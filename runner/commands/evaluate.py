@@ -16,10 +16,10 @@ from runner.config.check import check
 from runner.config.configuration import from_plain, to_plain
 from runner.config.overriding import overridden
 from runner.config.schema import Config
-from runner.cores import usable_cores
 from runner.errors import ConfigError, ResourceError
-from runner.files import replace_durably
-from runner.redaction import redact
+from runner.system.cores import usable_cores
+from runner.system.files import replace_durably
+from runner.system.redaction import redact
 
 if TYPE_CHECKING:
     from runner.training.evaluation import Scores
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOVABLE = ("data", "train.eval_batch_size")
 _OTHERWISE = (
     "the network is evaluated as its run stored it; only data=NAME, data.KEY, train.eval_batch_size, cluster.device, "
-    "cluster.cards and cluster.tf32 may be given, and --config-dir DIR for a NAME of your own"
+    "cluster.gpus and cluster.tf32 may be given, and --config-dir DIR for a NAME of your own"
 )
 
 _EXAMPLE = """\
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         nargs="*",
         default=[],
         metavar="KEY=VALUE",
-        help="data=NAME, data.KEY, train.eval_batch_size, cluster.device, cluster.cards or cluster.tf32",
+        help="data=NAME, data.KEY, train.eval_batch_size, cluster.device, cluster.gpus or cluster.tf32",
     )
     parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="YAML files of your own, for data=NAME")
     parser.add_argument(

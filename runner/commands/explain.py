@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import look_at
-from runner.cores import usable_cores
+from runner.system.cores import usable_cores
 
 _EXAMPLE = """\
 Exit code 4, and why, where this machine has not the memory for it.
@@ -22,7 +22,7 @@ examples:
 def explain(arguments: Sequence[str]) -> int:
     """Print what a configuration amounts to; nothing is trained or written.
 
-    Raises ResourceError, after the text, where this machine or a card of it has not the memory for it.
+    Raises ResourceError, after the text, where this machine or a GPU of it has not the memory for it.
     """
     parser = argparse.ArgumentParser(
         prog="runner explain",
@@ -38,13 +38,13 @@ def explain(arguments: Sequence[str]) -> int:
     job = hydra_app.compose(options.pop("overrides"), **options)
     config = fix_machine_values(job.config(), usable_cores())
     from runner.commands.explanation import explain_with_memory
-    from runner.memory import usable_memory
-    from runner.training.card_memory import require_card_fit
+    from runner.system.memory import process_room, usable_memory
+    from runner.training.gpu_memory import require_gpu_fit
     from runner.training.memory import require_fit
 
     found = look_at(config.cluster)
-    text, memory, on_cards = explain_with_memory(config, found)
+    text, memory, on_gpus = explain_with_memory(config, found)
     print(text, flush=True)
-    require_fit(memory, usable_memory())
-    require_card_fit(on_cards, found.cards)
+    require_fit(memory, usable_memory(), process_room())
+    require_gpu_fit(on_gpus, found.gpus)
     return 0

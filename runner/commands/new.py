@@ -80,7 +80,7 @@ def _template(name: str) -> string.Template:
 def _require_free(kind: str, name: str) -> None:
     """Raise ConfigError for a name that is none, or that the package has already."""
     from runner.config.configuration import GROUPS
-    from runner.engine.op import OPS
+    from runner.engine.graph.op import OPS
     from runner.plugin.contract import NAME
 
     if NAME.fullmatch(name) is None or keyword.iskeyword(name):

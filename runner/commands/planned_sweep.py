@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import signal
@@ -16,18 +15,19 @@ from typing import Any
 from runner.commands.plugins import OPTION
 from runner.config.hydra_command_line import FULL_ERROR
 from runner.config.hydra_frozen import JOB, launch_planned
-from runner.console import DEBUG_OPTION
-from runner.cores import usable_cores
+from runner.config.launcher import jobs_at_once
+from runner.engine.cluster.processes import runner_command
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
 from runner.plugin import pinned_references
 from runner.records.summary import Summary
 from runner.sweep.frozen_job import Work, run_frozen_job
 from runner.sweep.in_turn import run_in_turn
-from runner.sweep.launcher import jobs_at_once
 from runner.sweep.locks import sweep_is_running
 from runner.sweep.outcome import FINISHED, last_ended, note_failure, recorded
 from runner.sweep.plan import Plan, PlannedJob, place_of
 from runner.sweep.report import report_plan
+from runner.system.console import DEBUG_OPTION
+from runner.system.cores import usable_cores
 
 JOB_LOG = "job.log"
 """What a job in a process of its own prints."""
@@ -39,26 +39,24 @@ def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debu
     The caller holds the sweep. Raises Interrupted, after the report, when a job in this process was; ResourceError
     when the launcher leaves jobs undone.
     """
-    # What is recorded of the sweep goes where its jobs are recorded.
-    with contextlib.chdir(plan.folder):
-        try:
-            _run_all(plan, sweep_dir, jobs, debug)
-        except KeyboardInterrupt as stop:
-            report_plan(plan, sweep_dir, interrupted=True)
-            if isinstance(stop.__cause__, Interrupted):
-                raise stop.__cause__ from None
-            raise
-        except ResourceError:
-            report_plan(plan, sweep_dir, interrupted=True)
-            raise
-        return report_plan(plan, sweep_dir)
+    try:
+        _run_all(plan, sweep_dir, jobs, debug)
+    except KeyboardInterrupt as stop:
+        report_plan(plan, sweep_dir, interrupted=True)
+        if isinstance(stop.__cause__, Interrupted):
+            raise stop.__cause__ from None
+        raise
+    except ResourceError:
+        report_plan(plan, sweep_dir, interrupted=True)
+        raise
+    return report_plan(plan, sweep_dir)
 
 
 def train_frozen(work: Work, sweep_dir: Path) -> Summary:
     """Train a job of a planned sweep in this process, from where its run stands."""
     from runner.training import life
 
-    place = place_of(work.job, sweep_dir, work.cards)
+    place = place_of(work.job, sweep_dir, work.gpus)
     return life.run(work.config, work.directory, overrides=work.job.overrides, sweep=place, resume=work.resume)
 
 
@@ -152,8 +150,17 @@ def _run_apart(sweep_dir: Path, job: PlannedJob, apart: Apart) -> None:
     if apart.joined and not sweep_is_running(sweep_dir):
         return
     print(job.label, file=sys.stderr, flush=True)
-    runner = [sys.executable, "-m", "runner", *(f"{OPTION}={plugin}" for plugin in apart.plugins)]
-    command = [*runner, "sweep", "job", str(sweep_dir), str(job.number), "--at-once", str(apart.at_once)]
+    plugins = [f"{OPTION}={plugin}" for plugin in apart.plugins]
+    command = [
+        *runner_command(),
+        *plugins,
+        "sweep",
+        "job",
+        str(sweep_dir),
+        str(job.number),
+        "--at-once",
+        str(apart.at_once),
+    ]
     command += [DEBUG_OPTION] if apart.debug else []
     with (directory / JOB_LOG).open("a", encoding="utf-8") as log:
         # Whether Hydra is to show its errors, which here it always is, says nothing of what a user wants to see.

@@ -12,7 +12,6 @@ from runner.kernels.gpu.discovery import discover
 from runner.records.stored_run import StoredRun
 
 _ENDINGS = "endings-1.jsonl"
-_CONTRIBUTORS = "contributors.jsonl"
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,14 @@ class Repetition:
 def repetition_here(config: Config, run: StoredRun, look: Look = discover) -> Repetition:
     """How to repeat ``run`` on the devices that there are: where they are others than it had, no record is replayed.
 
-    Raises ResourceError for a card that was asked for and is not there, and what :func:`repetition_of` raises.
+    Raises ResourceError for a GPU that was asked for and is not there, and what :func:`repetition_of` raises.
     """
     here, other = retake_devices(config, look)
     if other:
         return Repetition(here, doubt=other)
-    # By what is stored, as the record is of that; which cards of this machine compute it is no part of the record.
+    # By what is stored, as the record is of that; which GPUs of this machine compute it is no part of the record.
     repetition = repetition_of(config, run)
-    cluster = replace(repetition.config.cluster, cards=here.cluster.cards)
+    cluster = replace(repetition.config.cluster, gpus=here.cluster.gpus)
     return replace(repetition, config=replace(repetition.config, cluster=cluster))
 
 
@@ -48,33 +47,19 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
     if changes:
         said = f"it was started {run.starts} times and changed on the way: {'; '.join(changes)}"
         return Repetition(config, doubt=f"{said}. All its steps are made as the last ones were to be")
-    parallelism = config.parallelism
-    if getattr(parallelism, "replay", None) is not None:
+    race = config.parallelism.race
+    if race is None or race.decided:
         return Repetition(config)
-    if getattr(parallelism, "backup_workers", 0):
-        return _by_contributors(config, run)
-    if parallelism.name == "async_data" and not parallelism.virtual_time:
-        return _by_endings(config, run)
-    return Repetition(config)
-
-
-def _by_contributors(config: Config, run: StoredRun) -> Repetition:
-    record = run.path / _CONTRIBUTORS
-    if not record.is_file():
-        return Repetition(config, doubt=f"backup workers raced, and {record} is not there")
-    return Repetition(replace(config, parallelism=replace(config.parallelism, replay=str(record))), record)
-
-
-def _by_endings(config: Config, run: StoredRun) -> Repetition:
-    record = run.path / _ENDINGS
-    if run.starts > 1:
+    if race.decisions is None and run.starts > 1:
         return Repetition(
-            config, doubt=f"its replicas raced, and it was started {run.starts} times: its records are of pieces"
+            config, doubt=f"{race.racers} raced, and it was started {run.starts} times: its records are of pieces"
         )
+    record = run.path / (_ENDINGS if race.decisions is None else f"{race.decisions}.jsonl")
     if not record.is_file():
-        return Repetition(config, doubt=f"its replicas raced, and {record} is not there")
-    # One process has no wire to wait for, and nobody in it is late: the record says in which order all came.
-    cluster = replace(config.cluster, one_process=None, emulate=False, stragglers=StragglersConfig())
-    return Repetition(
-        replace(config, cluster=cluster, parallelism=replace(config.parallelism, replay=str(record))), record
-    )
+        return Repetition(config, doubt=f"{race.racers} raced, and {record} is not there")
+    config = replace(config, parallelism=config.parallelism.replaying(str(record)))
+    if race.decisions is None:
+        # The record says in which order all clients ended, so the one process emulates no delays.
+        cluster = replace(config.cluster, one_process=None, emulate=False, stragglers=StragglersConfig())
+        config = replace(config, cluster=cluster)
+    return Repetition(config, record)

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from runner.config.check import check
 from runner.config.configuration import LIMITS, fix_machine_values, from_plain, load_stored
 from runner.config.overriding import overridden
-from runner.config.schema import AUTO, Config
-from runner.cores import usable_cores
-from runner.engine.device import CPU
+from runner.config.schema import AUTO, FILLED_IN, Config
+from runner.engine.graph.device import CPU
 from runner.errors import ConfigError
 from runner.records.run_directory import CONFIG_FILE
+from runner.system.cores import usable_cores
 
 KEY = "resume"
 
 MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "parallelism", "cluster")
 """What may change when a run goes on: how far it goes, and who computes it; never what is computed."""
 
-_OF_THE_MACHINE = ("workers", "threads_per_worker", "cores_per_worker", "cards", "collectives")
-"""Keys of the cluster that follow the strategy unless they are named."""
-
-_OF_THE_DEVICE = ("device_taken", "cards", "collectives")
-"""Keys of the cluster that follow the device unless they are named."""
+_OF_THE_DEVICE = ("device_taken", "gpus", "collectives")
+"""Keys of the cluster that follow the device unless this command line names them."""
 
 
 def is_resume(arguments: Sequence[str]) -> bool:
@@ -36,8 +33,9 @@ def is_resume(arguments: Sequence[str]) -> bool:
 def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
     """Return the configuration to continue with, the run's directory and what was overridden.
 
-    Where the strategy changes, cores and cards are shared out anew; where the device does, cards are. Raises
-    ConfigError when the directory holds no stored run, or when anything but :data:`MOVABLE` is overridden.
+    If the strategy changes, the keys of the cluster that the run had filled in are filled in again; keys that a command
+    line named keep their values. If the device changes, GPUs are assigned again. Raises ConfigError when the directory
+    holds no stored run, or when anything but :data:`MOVABLE` is overridden.
     """
     directories = [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{KEY}=")]
     overrides = [argument for argument in arguments if not argument.startswith(f"{KEY}=")]
@@ -45,7 +43,10 @@ def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
         raise ConfigError(f"{KEY} is given {len(directories)} times: one run is continued at a time")
     run_dir = Path(directories[0]).absolute()
     if not (run_dir / CONFIG_FILE).is_file():
-        raise ConfigError(f"{KEY}={directories[0]}: {run_dir} holds no {CONFIG_FILE}: not the directory of a run")
+        raise ConfigError(
+            f"{KEY}={directories[0]}: {run_dir} holds no {CONFIG_FILE}: not the directory of a run. A run that was "
+            "killed before it had stored its configuration is started again with its own command"
+        )
     return _continued(load_stored(run_dir / CONFIG_FILE), overrides), run_dir, overrides
 
 
@@ -55,24 +56,27 @@ def _continued(stored: Config, overrides: Sequence[str]) -> Config:
         f"a run continues with its stored configuration; beside {KEY}=DIR only {', '.join(first)} and {last} "
         "may be given"
     )
-    plain = overridden(_on_its_device(stored), overrides, MOVABLE, otherwise)
+    plain = overridden(_with_later_keys(stored), overrides, MOVABLE, otherwise)
+    cluster, named = plain["cluster"], {override.partition("=")[0].removeprefix("cluster.") for override in overrides}
+    cluster["filled_in"] = [key for key in cluster["filled_in"] or () if key not in named]
     if plain["parallelism"] != dataclasses.asdict(stored.parallelism):
-        _release(plain, _OF_THE_MACHINE, overrides)
-    if any(override.startswith("cluster.device=") for override in overrides):
-        _release(plain, _OF_THE_DEVICE, overrides)
+        _release(cluster, cluster["filled_in"])
+    if "device" in named:
+        _release(cluster, [key for key in _OF_THE_DEVICE if key not in named])
     config = from_plain(plain)
     check(config)
     return fix_machine_values(config, usable_cores())
 
 
-def _on_its_device(stored: Config) -> Config:
-    """A stored configuration that says what was taken, as an earlier version's does not: it had the processor alone."""
+def _with_later_keys(stored: Config) -> Config:
+    """Fill in what earlier versions did not store: they used the CPU, and did not store which keys were named."""
     cluster = stored.cluster
-    if cluster.device != AUTO or cluster.device_taken is not None:
-        return stored
-    return dataclasses.replace(stored, cluster=dataclasses.replace(cluster, device_taken=CPU))
+    if cluster.device == AUTO and cluster.device_taken is None:
+        cluster = dataclasses.replace(cluster, device_taken=CPU)
+    if cluster.filled_in is None:
+        cluster = dataclasses.replace(cluster, filled_in=list(FILLED_IN))
+    return dataclasses.replace(stored, cluster=cluster)
 
 
-def _release(plain: dict[str, Any], keys: Sequence[str], overrides: Sequence[str]) -> None:
-    named = {override.partition("=")[0] for override in overrides}
-    plain["cluster"] |= {key: None for key in keys if f"cluster.{key}" not in named}
+def _release(cluster: dict[str, Any], keys: Iterable[str]) -> None:
+    cluster |= dict.fromkeys(keys)

@@ -9,7 +9,7 @@ import urllib.request
 from contextlib import closing
 from pathlib import Path
 
-from runner.redaction import plain_address
+from runner.system.redaction import plain_address
 from runner.tracking.mlflow_client import resolve_uri, sqlite_path
 
 _TIMEOUT_S = 3.0

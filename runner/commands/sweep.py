@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import shlex
 from collections.abc import Sequence
@@ -14,14 +13,14 @@ from runner.commands.plugins import OPTION
 from runner.config import hydra_app
 from runner.config.command_line import quoted
 from runner.config.hydra_app import Job
-from runner.errors import ConfigError
+from runner.errors import ConfigError, SecurityError
 from runner.plugin import changed_plugins, pinned_references, provenance
 from runner.plugin.loading import PIN
 from runner.sweep.freezing import freeze_sweep, sweep_directory
 from runner.sweep.grid import change_of, changed_plan, merged_arguments
 from runner.sweep.locks import sweep_lock
 from runner.sweep.outcome import FAILED, FINISHED, read_outcome
-from runner.sweep.plan import FROZEN_FILE, Plan, PlannedJob
+from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan, PlannedJob
 from runner.sweep.report import show_plan
 
 _AS_WRITTEN = argparse.RawDescriptionHelpFormatter
@@ -31,7 +30,7 @@ A sweep (runner -m KEY=V1,V2 ...) freezes the configuration of every job before 
 YAML files meanwhile changes nothing. Its directory holds plan.json, N/frozen.yaml and the run of every job N, and the
 table as jobs.csv, jobs.md and, where seed=1,2,3 repeats every combination, seeds.csv with mean and spread (sample
 standard deviation) over the n seeds that finished. Jobs that run at the same time share out
-the cores, and the cards if there are any. As a sweep ends, it brings to the tracking store what its jobs had no time to
+the cores, and the GPUs if there are any. As a sweep ends, it brings to the tracking store what its jobs had no time to
 record; `runner sync DIR` tries that again."""
 
 _EXAMPLE = """\
@@ -45,7 +44,11 @@ own directory; failed ones are tried again in the same way; the others are start
 but the frozen configurations is read, and the plugins that the sweep was started with, which must not have changed
 since. Arguments after DIR take the place of those of the same keys, or are added:
 another launcher is just used (hydra/launcher=joblib hydra.launcher.n_jobs=4); another grid is refused unless
---accept-changes is given. New jobs get new numbers."""
+--accept-changes is given. New jobs get new numbers.
+
+A sweep is resumed in the folder in which it was started. Stored settings that can run code are not used unless they
+are repeated here: a launcher other than basic and joblib, environment variables, folders of YAML files, and other keys
+of Hydra."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -73,17 +76,36 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
     Plan.read(sweep_dir)  # before a lock is put into a directory that is no sweep's
     with sweep_lock(sweep_dir):
         plan = Plan.read(sweep_dir)
-        if not Path(plan.folder).is_dir():
-            raise ConfigError(
-                f"{sweep_dir}: the sweep was started in {plan.folder}, where its relative paths begin, and that is no "
-                "directory any more; put it back"
-            )
+        _require_folder(plan, sweep_dir)
         _require_plugins(plan, sweep_dir)
-        if options.overrides or options.accept_changes:
-            plan = _with_grid(plan, sweep_dir, options.overrides, accept=options.accept_changes)
+        given = [*options.overrides, *_hydra_options(options)]
+        if given or options.accept_changes:
+            plan = _with_grid(plan, sweep_dir, given, accept=options.accept_changes)
+        else:
+            _require_plain_launcher(plan, sweep_dir)
         done = (FINISHED,) if options.retry_failed else (FINISHED, FAILED)
         jobs = [job for job in plan.grid if read_outcome(job, sweep_dir).status not in done]
         return run_planned(plan, sweep_dir, _frozen(jobs, sweep_dir), debug=options.debug)
+
+
+def _require_folder(plan: Plan, sweep_dir: Path) -> None:
+    """Raise ConfigError unless the sweep was started in the working directory: a stored plan does not choose it."""
+    if Path(plan.folder).resolve() != Path.cwd().resolve():
+        raise ConfigError(
+            f"{sweep_dir}: the sweep was started in {plan.folder!r}, where its relative paths begin, but the working "
+            f"directory is {str(Path.cwd())!r}; change to the former and resume it there"
+        )
+
+
+def _require_plain_launcher(plan: Plan, sweep_dir: Path) -> None:
+    """Raise SecurityError for a stored launcher or environment that can run code; the command line must name them."""
+    foreign = ", ".join(map(repr, plan.launcher.foreign_settings()))
+    if foreign:
+        raise SecurityError(
+            f"{sweep_dir / PLAN_FILE} has {foreign}: such settings can run code and are not taken from a stored "
+            "sweep; if you trust them, name them behind the directory as on the command line that started the "
+            f"sweep: runner sweep resume {shlex.quote(str(sweep_dir))} KEY=VALUE ..."
+        )
 
 
 def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
@@ -103,9 +125,7 @@ def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
 def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept: bool) -> Plan:
     """Compose the sweep's command line again, with ``overrides``, and take over what comes of it."""
     arguments = merged_arguments(plan.arguments, overrides)
-    jobs: list[Job] = []
-    with contextlib.chdir(plan.folder):
-        hydra_app.launch([*arguments, f"hydra.sweep.dir={quoted(str(sweep_dir))}"], jobs.append)
+    jobs = hydra_app.compose_jobs([*arguments, f"hydra.sweep.dir={quoted(str(sweep_dir))}"], run=lambda job: None)
     if not jobs or any(job.launcher is None for job in jobs):
         raise ConfigError(f"{' '.join(overrides)}: a sweep is taken up again as a sweep of Hydra's basic sweeper")
     try:
@@ -127,6 +147,16 @@ def _remove_empty(jobs: Sequence[Job]) -> None:
     for job in jobs:
         if job.run_dir.is_dir() and not any(job.run_dir.iterdir()):
             job.run_dir.rmdir()
+
+
+def _hydra_options(options: argparse.Namespace) -> list[str]:
+    """Return the options for Hydra, as they stand on a command line."""
+    given = {
+        "--config-dir": options.config_dir,
+        "--config-path": options.config_path,
+        "--config-name": options.config_name,
+    }
+    return [word for option, value in given.items() if value is not None for word in (option, value)]
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -162,6 +192,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="compose the grid again and take it over: add its new jobs, leave out those that are gone",
     )
+    for short, name, what in (
+        ("-cd", "--config-dir", "folder of your own YAML files"),
+        ("-cp", "--config-path", "folder of YAML files in place of those of runner"),
+        ("-cn", "--config-name", "name of the primary YAML file"),
+    ):
+        resume.add_argument(short, name, metavar="NAME" if short == "-cn" else "DIR", help=f"{what}, as of the start")
     status = verbs.add_parser("status", help="print the table of a sweep, which may be running")
     status.add_argument("directory", metavar="DIR", help="of the sweep")
     job = verbs.add_parser("job", description="One job of a planned sweep (internal).")

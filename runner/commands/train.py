@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from runner.commands.results import results_table
 from runner.commands.resume import is_resume, stored_run
@@ -11,10 +12,10 @@ from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import Job
 from runner.config.schema import Config
-from runner.cores import usable_cores
-from runner.errors import Interrupted
+from runner.errors import Interrupted, RunnerError
 from runner.records.summary import Summary
 from runner.sweep.sweep import Sweep
+from runner.system.cores import usable_cores
 
 
 def train(arguments: Sequence[str], *, debug: bool = False) -> int:
@@ -22,30 +23,27 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
     if is_resume(arguments):
         print(results_table(continue_run(arguments)))
         return 0
-    single: list[Job] = []
-    planned: list[Job] = []
     sweep = Sweep(_train_job, debug=debug)
-
-    def on_job(job: Job) -> None:
-        # A single run trains after Hydra is done, so that its errors and its exit code are its own; the jobs of a
-        # sweep do once all of them are frozen, unless its sweeper needs the result of one for the next.
-        if job.sweep is None:
-            single.append(job)
-        elif job.launcher is not None:
-            planned.append(job)
-        else:
-            sweep.run(job)
-
     try:
-        hydra_app.launch(arguments, on_job)
+        jobs = hydra_app.compose_jobs(arguments, sweep.run)
     except KeyboardInterrupt as stop:
         sweep.finish(interrupted=True)
         if isinstance(stop.__cause__, Interrupted):
             raise stop.__cause__ from None
         raise
-    for job in single:
-        print(results_table(_train_job(job.config(), job)))
-    return start(planned, arguments, debug=debug) if planned else sweep.finish()
+    match jobs:
+        case []:
+            return sweep.finish()
+        case [Job(sweep=None) as job]:
+            try:
+                print(results_table(_train_job(job.config(), job)))
+            except RunnerError:
+                # Hydra created the run directory; a run that is refused leaves no empty directory.
+                with suppress(OSError):
+                    job.run_dir.rmdir()
+                raise
+            return 0
+    return start(jobs, arguments, debug=debug)
 
 
 def run(overrides: Sequence[str]) -> Summary:

@@ -7,12 +7,13 @@ import itertools
 import os
 import socket
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from runner.errors import ConfigError, ResourceError
-from runner.redaction import plain_address
+from runner.system.redaction import plain_address
 from runner.tracking.mlflow_client import experiment_of_newest_run, resolve_uri, sqlite_path
 from runner.tracking.writer import StoreUnavailableError
 
@@ -26,6 +27,10 @@ SERVER_ENVIRONMENT = {
     # What MLflow checks by itself, whatever the user's other servers are allowed: see security_environment.
     "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
     "MLFLOW_SERVER_X_FRAME_OPTIONS": "SAMEORIGIN",
+    # A file in the working directory, such as random.py, must not be imported in place of a library: Python puts the
+    # working directory first on sys.path, and so does uvicorn unless it is given another folder.
+    "PYTHONSAFEPATH": "1",
+    "UVICORN_APP_DIR": sysconfig.get_path("stdlib"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What sums gradients of ``combine=all_reduce`` where workers have cards: NCCL between these, or the workers."""
+"""What sums gradients of ``combine=all_reduce`` where workers have GPUs: NCCL between these, or the workers."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from runner.config.schema import Config, LocalCluster, worker_processes
-from runner.engine.device import GPU, NCCL, NO_LIBRARY
+from runner.engine.graph.device import GPU, NCCL, NO_LIBRARY
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import Found
 
-ALL_REDUCE = "all_reduce"
 _LIBRARY = "NCCL"
 
 
-def is_asked(config: Config) -> bool:
-    """Whether the strategy sums in a way that a library between cards can."""
-    return getattr(config.parallelism, "combine", None) == ALL_REDUCE
-
-
 def take_collectives(config: Config, found: Found) -> LocalCluster:
-    """The cluster of a configuration, whose cards are dealt out, with what it left open about sums.
+    """The cluster of a configuration, whose GPUs are dealt out, with what it left open about sums.
 
     Where nothing is asked for, the distributions that are installed say whether NCCL is there; who asks for it is
     believed until CuPy looks. Raises ConfigError for NCCL that is asked for where it cannot be.
@@ -31,10 +25,10 @@ def take_collectives(config: Config, found: Found) -> LocalCluster:
     why = hindrance(config)
     if cluster.collectives == NCCL and why:
         raise ConfigError(
-            f"cluster.collectives={NCCL}: expected two workers or more, each with a card and in a process of its own, "
+            f"cluster.collectives={NCCL}: expected two workers or more, each with a GPU and in a process of its own, "
             f"but {why}; use cluster.collectives=null"
         )
-    if cluster.collectives is None and is_asked(config):
+    if cluster.collectives is None and config.parallelism.sums_by_all_reduce:
         return replace(cluster, collectives=NO_LIBRARY if why or _absence(found) else NCCL)
     return cluster
 
@@ -42,12 +36,12 @@ def take_collectives(config: Config, found: Found) -> LocalCluster:
 def hindrance(config: Config) -> str:
     """Why NCCL cannot sum in a configuration, whatever is installed; "" where it can."""
     cluster: LocalCluster = config.cluster
-    cards: list[Any] = cluster.cards or []
+    gpus: list[Any] = cluster.gpus or []
     workers = worker_processes(config)
     if workers < 2:
         return f"there is {workers} worker"
-    if len(set(cards)) < len(cards):
-        return f"some share a card: cluster.cards={cards}"
+    if len(set(gpus)) < len(gpus):
+        return f"some share a GPU: cluster.gpus={gpus}"
     if cluster.one_process:
         return "cluster.one_process=true keeps all workers in one"
     if cluster.compression != "none":
@@ -60,8 +54,8 @@ def hindrance(config: Config) -> str:
 def sums_text(config: Config, found: Found, in_one_process: bool) -> str:
     """What sums, and why not NCCL where it does not."""
     if config.cluster.collectives == NCCL:
-        return "NCCL sums, from card to card"
-    way = "from card to card" if in_one_process else "through the host's memory"
+        return "NCCL sums, from GPU to GPU"
+    way = "from GPU to GPU" if in_one_process else "through the host's memory"
     why = hindrance(config) or _absence(found) or "cluster.collectives=none asks for it"
     return f"parts travel {way} and every worker sums them: {why}"
 

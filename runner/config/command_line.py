@@ -25,13 +25,27 @@ def overrides_first(arguments: Sequence[str], last: Sequence[str] = ()) -> list[
     Hydra's parser takes overrides in one row only: of ``model=mlp -m seed=1,2`` it would refuse what follows -m. last:
     overrides of ours, which come behind the others so that these cannot undo them.
     """
-    overrides, options = _split(arguments)
+    overrides, options = split_arguments(arguments)
     return [*overrides, *last, *options]
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the overrides, and the options each followed by its value."""
+    overrides: list[str] = []
+    options: list[str] = []
+    value_expected = False
+    for argument in arguments:
+        if value_expected or argument.startswith("-"):
+            options.append(argument)
+        else:
+            overrides.append(argument)
+        value_expected = not value_expected and _takes_the_next(argument)
+    return overrides, options
 
 
 def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | None:
     """Return the first verb that stands behind an option or an override, where it would be an override; else None."""
-    overrides, _ = _split(arguments)
+    overrides, _ = split_arguments(arguments)
     return next((override for override in overrides if override in verbs), None)
 
 
@@ -49,20 +63,6 @@ def quoting_hint(override: str) -> str:
         return ""
     typed = shlex.quote(f"{key}=" + quoted(value, '"'))
     return f"A value with such characters stands in quotes that the shell leaves to Hydra: {typed}"
-
-
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Overrides, and options each with its value."""
-    overrides: list[str] = []
-    options: list[str] = []
-    value_expected = False
-    for argument in arguments:
-        if value_expected or argument.startswith("-"):
-            options.append(argument)
-        else:
-            overrides.append(argument)
-        value_expected = not value_expected and _takes_the_next(argument)
-    return overrides, options
 
 
 def _takes_the_next(argument: str) -> bool:

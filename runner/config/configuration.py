@@ -10,18 +10,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from runner.bounds import out_of_bounds
 from runner.config import safe_yaml
-from runner.config.card_share import ALL_CARDS, CardShare
 from runner.config.check import check
 from runner.config.devices import Look, take_devices
 from runner.config.error_text import describe
-from runner.config.schema import CLUSTERS, Config, worker_processes
+from runner.config.gpu_share import ALL_GPUS, GpuShare
+from runner.config.schema import CLUSTERS, FILLED_IN, Config, worker_processes
 from runner.data import DATASETS
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import discover
@@ -80,14 +81,17 @@ def load_stored(path: Path) -> Config:
 def from_plain(plain: Mapping[str, Any]) -> Config:
     """Return the configuration that nested plain values describe.
 
-    Raises ConfigError for an unknown key, an unknown option, a wrong type or a missing value.
+    Raises ConfigError for an unknown key, an unknown option, a wrong type, a missing value, or, in one message, for all
+    numbers that are out of bounds.
     """
     _require_values(plain, "")
-    groups = {group: _option(group, plain.get(group)) for group in GROUPS}
-    sections = {name: value for name, value in plain.items() if name not in GROUPS}
-    config: Config = _build(Config, sections | dict.fromkeys(GROUPS), where="")
-    for group, option in groups.items():
-        setattr(config, group, option)
+    schemas = {"": Config} | {group: _schema_of(group, plain.get(group)) for group in GROUPS}
+    sections = {name: value for name, value in plain.items() if name not in GROUPS} | dict.fromkeys(GROUPS)
+    typed = {where: _typed(schema, plain[where] if where else sections, where) for where, schema in schemas.items()}
+    _require_bounds(schemas, typed)
+    config: Config = _built(typed.pop(""), where="")
+    for group, values in typed.items():
+        setattr(config, group, _built(values, group))
     return config
 
 
@@ -114,25 +118,51 @@ def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None
                 train[limit.split(".")[1]] = None
 
 
-def fix_machine_values(config: Config, cores: int, look: Look = discover, share: CardShare = ALL_CARDS) -> Config:
+def fix_machine_values(config: Config, cores: int, look: Look = discover, share: GpuShare = ALL_GPUS) -> Config:
     """Return ``config`` with what it left to the machine filled in for one with ``cores`` cores, and whole paths.
 
     The result is what a run stores: continued with the same thread budget on the same devices, it comes to the same
-    bits. look: finds the cards. share: of them, where other jobs run at the same time; ``cores`` is that of the cores.
-    Raises ResourceError for a card that is asked for and not there.
+    bits. ``cluster.filled_in`` names the keys that were null before. look: finds the GPUs. share: of them, where other
+    jobs run at the same time; ``cores`` is that of the cores.
+    Raises ResourceError for a GPU that is asked for and not there.
     """
     workers = worker_processes(config)
     threads = config.cluster.threads_per_worker or max(1, cores // workers)
     cores_each = config.cluster.cores_per_worker or cores / workers
+    before = config.cluster.filled_in or ()
     cluster = dataclasses.replace(
-        take_devices(config, look, share), threads_per_worker=threads, cores_per_worker=cores_each, workers=workers
+        take_devices(config, look, share),
+        threads_per_worker=threads,
+        cores_per_worker=cores_each,
+        workers=workers,
+        filled_in=[name for name in FILLED_IN if getattr(config.cluster, name) is None or name in before],
     )
     init_from = None if config.init_from is None else str(Path(config.init_from).absolute())
     return dataclasses.replace(config, cluster=cluster, init_from=init_from)
 
 
-def _option(group: str, values: object) -> Any:
-    """Build the dataclass of a group from its plain values, chosen by their ``name``."""
+def option_of(group: str, values: object) -> Any:
+    """Return the dataclass of a group from its plain values, chosen by their ``name``. Raises ConfigError."""
+    schema = _schema_of(group, values)
+    assert isinstance(values, Mapping)
+    typed = _typed(schema, values, group)
+    _require_bounds({group: schema}, {group: typed})
+    return _built(typed, group)
+
+
+def _require_bounds(schemas: Mapping[str, type], typed: Mapping[str, DictConfig]) -> None:
+    """Raise one ConfigError for all numbers that are out of bounds. Both mappings are keyed by section."""
+    faults = [
+        fault
+        for where, schema in schemas.items()
+        for fault in out_of_bounds(schema, cast(dict[str, Any], OmegaConf.to_container(typed[where])), where)
+    ]
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def _schema_of(group: str, values: object) -> type:
+    """Return the type that the ``name`` among a group's plain values chooses."""
     options = ", ".join(GROUPS[group])
     if not isinstance(values, Mapping):
         raise ConfigError(f"{group}: expected one of {options} with its keys, found {values!r}")
@@ -140,17 +170,26 @@ def _option(group: str, values: object) -> Any:
     if not isinstance(name, str) or name not in GROUPS[group]:
         came = "is missing" if name is None else f"is {name!r}"
         raise ConfigError(f"{group}.name {came}: expected one of {options}, or what a --plugin brings")
-    return _build(GROUPS[group][name], values, where=group)
+    return GROUPS[group][name]
 
 
-def _build(schema: type, values: Mapping[str, Any], where: str) -> Any:
+def _typed(schema: type, values: Mapping[str, Any], where: str) -> DictConfig:
+    """Return plain values converted to the types of a schema, complete with its defaults."""
     for section in dataclasses.fields(schema):
         value = values.get(section.name, {})
         if dataclasses.is_dataclass(section.type) and not isinstance(value, Mapping):
             place = f"{where}.{section.name}" if where else section.name
             raise ConfigError(f"{place}: expected a section of keys, found {value!r}")
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(values)))
+        return cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), dict(values)))
+    except OmegaConfBaseException as error:
+        raise ConfigError(describe(error, where)) from error
+
+
+def _built(values: DictConfig, where: str) -> Any:
+    """Return the dataclass that holds the values."""
+    try:
+        return OmegaConf.to_object(values)
     except OmegaConfBaseException as error:
         raise ConfigError(describe(error, where)) from error
     except ValueError as error:  # of a dataclass that checks its own values
@@ -158,13 +197,15 @@ def _build(schema: type, values: Mapping[str, Any], where: str) -> Any:
 
 
 def _require_values(value: object, place: str) -> None:
-    """Raise ConfigError for a string that OmegaConf would not take for a value."""
+    """Raise ConfigError for a string or a whole number that OmegaConf would not take for a value."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             _require_values(item, f"{place}.{name}" if place else str(name))
     elif isinstance(value, list):
         for item in value:
             _require_values(item, place)
+    elif isinstance(value, int) and value.bit_length() > 64:
+        raise ConfigError(f"{place}: found a whole number of {value.bit_length()} bits, expected at most 64")
     elif value == _MISSING:
         raise ConfigError(f"{place}: missing value")
     elif isinstance(value, str) and "${" in value:

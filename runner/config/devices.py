@@ -1,80 +1,83 @@
-"""On what a run computes: cards or the processor, as asked and as this machine has them."""
+"""On what a run computes: GPUs or the CPU, as asked and as this machine has them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from runner.config.card_share import ALL_CARDS, CardShare
 from runner.config.collectives import take_collectives
+from runner.config.gpu_share import ALL_GPUS, GpuShare
 from runner.config.schema import AUTO, Config, LocalCluster, server_processes, worker_processes
-from runner.engine.device import CPU, GPU, NCCL
+from runner.engine.graph.device import CPU, GPU, NCCL
 from runner.errors import ConfigError, ResourceError
-from runner.kernels.gpu.discovery import BFLOAT16_CAPABILITY, NO_CARDS, Found, discover
+from runner.kernels.gpu.discovery import BFLOAT16_CAPABILITY, NO_GPUS, Found, discover
+from runner.system.cpu_info import BFLOAT16_FLAGS, bfloat16_flags
 
-PROCESSOR = "processor"
-"""What a device is that has no card."""
+ON_CPU = "CPU"
+"""What a device is that has no GPU."""
 
 Look = Callable[[], Found]
 
 
-def take_devices(config: Config, look: Look = discover, share: CardShare = ALL_CARDS) -> LocalCluster:
-    """The cluster of a configuration with what it left to the machine: the type of devices, and the card of each.
+def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GPUS) -> LocalCluster:
+    """The cluster of a configuration with what it left to the machine: the type of devices, and the GPU of each.
 
-    look: finds cards, and is called only where one may be wanted. share: those of them that are dealt out where none
-    is named. Who names cards asks for them, whatever the device. Raises ResourceError where a card is asked for and
-    none can be used, ConfigError where one is named for a run that began on the processor.
+    look: finds GPUs, and is called only where one may be wanted. share: those of them that are dealt out where none
+    is named. Who names GPUs asks for them, whatever the device. Raises ResourceError where a GPU is asked for and
+    none can be used, ConfigError where one is named for a run that began on the CPU, or for a precision that the
+    CPU has no instructions for.
     """
     cluster: LocalCluster = config.cluster
     taken = cluster.device_taken or (CPU if cluster.device == CPU else None)
     if taken == CPU:
-        _require_no_cards(cluster)
+        _require_no_gpus(cluster)
+        require_precision(config)
         return replace(cluster, device_taken=CPU)
     found = look()
-    if taken is None and cluster.cards is not None:
+    if taken is None and cluster.gpus is not None:
         _require_usable(found, cluster)
         cluster = replace(cluster, device=GPU)
     if taken is None:
         taken = CPU if cluster.device == AUTO and found.obstacle else GPU
     cluster = replace(cluster, device_taken=taken)
-    if taken == GPU and cluster.cards is None and found.cards:
-        cards = share.of(found.cards)
-        cluster = replace(cluster, cards=[cards[k % len(cards)].number for k in range(devices_on_cards(config))])
+    if taken == GPU and cluster.gpus is None and found.gpus:
+        gpus = share.of(found.gpus)
+        cluster = replace(cluster, gpus=[gpus[k % len(gpus)].number for k in range(devices_on_gpus(config))])
     config = replace(config, cluster=cluster)
     require_devices(config, found)
     return take_collectives(config, found)
 
 
-def _require_no_cards(cluster: LocalCluster) -> None:
-    if cluster.cards is not None:
+def _require_no_gpus(cluster: LocalCluster) -> None:
+    if cluster.gpus is not None:
         raise ConfigError(
-            f"cluster.cards={cluster.cards}: there is no card in a run on the processor, where this one began; use "
-            "cluster.device=gpu, or cluster.cards=null"
+            f"cluster.gpus={cluster.gpus}: there is no GPU in a run on the CPU, where this one began; use "
+            "cluster.device=gpu, or cluster.gpus=null"
         )
 
 
 def _require_usable(found: Found, cluster: LocalCluster) -> None:
     if found.obstacle and cluster.device == AUTO:
         raise ResourceError(
-            f"cluster.cards={cluster.cards}: expected a card that can be used, but {found.obstacle}. `runner doctor` "
-            "says what is there; cluster.cards=null leaves it to cluster.device=auto"
+            f"cluster.gpus={cluster.gpus}: expected a GPU that can be used, but {found.obstacle}. `runner doctor` "
+            "says what is there; cluster.gpus=null leaves it to cluster.device=auto"
         )
 
 
 def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
     """A stored configuration as this machine can compute it, and what is other than it was, "" where nothing is.
 
-    Where ``auto`` had taken a card and there is none, the processor is taken, and the text says so; where there are
-    fewer cards than it had taken, they are dealt anew. Raises ResourceError for a card that was asked for.
+    Where ``auto`` had taken a GPU and there is none, the CPU is taken, and the text says so; where there are
+    fewer GPUs than it had taken, they are dealt anew. Raises ResourceError for a GPU that was asked for.
     """
     found = look_at(config.cluster, look)
     by_auto = config.cluster.device_taken == GPU and config.cluster.device == AUTO
     if by_auto and found.obstacle:
-        elsewhere = _with_devices(config, found, device_taken=None, cards=None, collectives=None)
-        return elsewhere, f"it computed on a card, and here the processor does: {found.obstacle}"
-    if by_auto and _absent_cards(config.cluster, found):
+        elsewhere = _with_devices(config, found, device_taken=None, gpus=None, collectives=None)
+        return elsewhere, f"it computed on a GPU, and here the CPU does: {found.obstacle}"
+    if by_auto and _absent_gpus(config.cluster, found):
         # Sums of the workers themselves need nothing of the machine, and have the bits that they had.
-        released = ("cards", "collectives") if config.cluster.collectives == NCCL else ("cards",)
+        released = ("gpus", "collectives") if config.cluster.collectives == NCCL else ("gpus",)
         here = _with_devices(config, found, **dict.fromkeys(released))
         return here, _other_sums(config, here)
     require_devices(config, found)
@@ -84,7 +87,7 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
 def _other_sums(config: Config, here: Config) -> str:
     """That sums are made in another order than they were, "" where they are not."""
     before, now = config.cluster.collectives, here.cluster.collectives
-    return "" if before == now else f"cluster.collectives was {before}, and is {now} with the cards that are here"
+    return "" if before == now else f"cluster.collectives was {before}, and is {now} with the GPUs that are here"
 
 
 def _with_devices(config: Config, found: Found, **released: None) -> Config:
@@ -94,43 +97,61 @@ def _with_devices(config: Config, found: Found, **released: None) -> Config:
 
 
 def look_at(cluster: LocalCluster, look: Look = discover) -> Found:
-    """The cards of this machine, unless the configuration wants none."""
-    return NO_CARDS if cluster.device == CPU else look()
+    """The GPUs of this machine, unless the configuration wants none."""
+    return NO_GPUS if cluster.device == CPU else look()
 
 
-def devices_on_cards(config: Config) -> int:
-    """How many logical devices have a card where workers do."""
+def devices_on_gpus(config: Config) -> int:
+    """How many logical devices have a GPU where workers do."""
     servers = server_processes(config) if config.cluster.server_device == GPU else 0
     return worker_processes(config) + servers
 
 
 def require_devices(config: Config, found: Found) -> None:
-    """Raise ResourceError where a configuration wants cards, or a precision of them, that are not there."""
+    """Raise ResourceError if GPUs or a precision of GPUs are missing, ConfigError for a precision of the CPU."""
+    require_precision(config, lambda: found)
     cluster = config.cluster
     if cluster.device_taken != GPU:
         return
     if found.obstacle:
         begun = "" if cluster.device == GPU else " with cluster.device_taken=gpu, as when the run began"
         raise ResourceError(
-            f"cluster.device={cluster.device}{begun}: expected a card that can be used, but {found.obstacle}. "
-            "`runner doctor` says what is there; cluster.device=cpu computes without a card, to other bits"
+            f"cluster.device={cluster.device}{begun}: expected a GPU that can be used, but {found.obstacle}. "
+            "`runner doctor` says what is there; cluster.device=cpu computes without a GPU, to other bits"
         )
-    if absent := _absent_cards(cluster, found):
+    if absent := _absent_gpus(cluster, found):
         raise ResourceError(
-            f"cluster.cards={cluster.cards}: there is no card {', '.join(map(str, absent))}; expected numbers of "
-            f"{', '.join(f'{card.number} ({card.name})' for card in found.cards)}. Several workers may have one card; "
-            "cluster.cards=null takes those that are there in turn"
+            f"cluster.gpus={cluster.gpus}: there is no GPU {', '.join(map(str, absent))}; expected numbers of "
+            f"{', '.join(f'{gpu.number} ({gpu.name})' for gpu in found.gpus)}. Several workers may have one GPU; "
+            "cluster.gpus=null takes those that are there in turn"
         )
-    slow = [card for card in found.cards if card.number in (cluster.cards or ()) and not _has_bfloat16(card.capability)]
+    slow = [gpu for gpu in found.gpus if gpu.number in (cluster.gpus or ()) and not _has_bfloat16(gpu.capability)]
     if config.precision == "bfloat16" and slow:
         raise ResourceError(
             f"precision=bfloat16: {slow[0]} does not multiply bfloat16, which begins with compute capability "
-            f"{BFLOAT16_CAPABILITY / 10:.1f}; use precision=float32, other cluster.cards, or cluster.device=cpu"
+            f"{BFLOAT16_CAPABILITY / 10:.1f}; use precision=float32, other cluster.gpus, or cluster.device=cpu"
         )
 
 
-def _absent_cards(cluster: LocalCluster, found: Found) -> list[int]:
-    return sorted(set(cluster.cards or ()) - {card.number for card in found.cards})
+def require_precision(config: Config, look: Look = discover) -> None:
+    """Raise ConfigError if the CPU is to compute and has no instructions for the precision.
+
+    look: finds the GPUs, and is called only if the choice of the device depends on them.
+    """
+    if config.precision == "bfloat16" and not bfloat16_flags() and _takes_cpu(config.cluster, look):
+        raise ConfigError(
+            f"precision=bfloat16: expected a CPU with one of {', '.join(BFLOAT16_FLAGS)}, and this one has none, so "
+            "bfloat16 would be slower than float32; use precision=float32, or a machine with one of them"
+        )
+
+
+def _takes_cpu(cluster: LocalCluster, look: Look) -> bool:
+    chosen = cluster.device_taken or cluster.device
+    return chosen == CPU or (chosen == AUTO and cluster.gpus is None and bool(look().obstacle))
+
+
+def _absent_gpus(cluster: LocalCluster, found: Found) -> list[int]:
+    return sorted(set(cluster.gpus or ()) - {gpu.number for gpu in found.gpus})
 
 
 def _has_bfloat16(capability: int) -> bool:
@@ -142,20 +163,20 @@ def reason(cluster: LocalCluster, found: Found) -> str:
     if cluster.device != AUTO:
         return f"cluster.device={cluster.device} asks for it"
     if cluster.device_taken == GPU:
-        return f"cluster.device=auto takes a card where there is one, and there is {_names(found)}"
+        return f"cluster.device=auto takes a GPU where there is one, and there is {_names(found)}"
     if found.obstacle:
-        return f"cluster.device=auto finds no card: {found.obstacle}"
-    return f"cluster.device=auto found no card when the run began; there is {_names(found)} now"
+        return f"cluster.device=auto finds no GPU: {found.obstacle}"
+    return f"cluster.device=auto found no GPU when the run began; there is {_names(found)} now"
 
 
 def device_texts(devices: Mapping[str, int | None], found: Found) -> dict[str, str]:
-    """Name of each device -> what it is on this machine. devices: name -> its card, None for the processor."""
-    cards = {card.number: str(card) for card in found.cards}
+    """Name of each device -> what it is on this machine. devices: name -> its GPU, None for the CPU."""
+    gpus = {gpu.number: str(gpu) for gpu in found.gpus}
     return {
-        name: PROCESSOR if card is None else f"card {card}: {cards[card]}, driver {found.driver}"
-        for name, card in devices.items()
+        name: ON_CPU if gpu is None else f"GPU {gpu}: {gpus[gpu]}, driver {found.driver}"
+        for name, gpu in devices.items()
     }
 
 
 def _names(found: Found) -> str:
-    return ", ".join(card.name for card in found.cards)
+    return ", ".join(gpu.name for gpu in found.gpus)

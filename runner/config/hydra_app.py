@@ -31,12 +31,12 @@ from runner.config.hydra_command_line import (
     VERSION_BASE,
     application_arguments,
     errors_raised,
+    safe_path,
 )
 from runner.config.hydra_planning import launcher_of
+from runner.config.launcher import Launcher, SweepPlace
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError, RunnerError
-from runner.sweep.launcher import Launcher
-from runner.sweep.place import SweepPlace
 
 CONFIG_NAME = "config"
 
@@ -48,8 +48,8 @@ PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_planni
 class Job:
     """One job as Hydra composed it: not yet checked. run_dir: where it may write, absolute.
 
-    launcher: what the jobs of its sweep are to be run by, once all are composed; None for a job that runs as soon as
-    it is composed: a single one, or one of a sweeper that chooses the next job by the results of the last.
+    launcher: the launcher that runs the jobs of the sweep once all are composed; None for a single job, and for a job
+    of a sweeper that chooses the next job by the results of the last.
     """
 
     composed: DictConfig
@@ -63,23 +63,27 @@ class Job:
         return from_composed(self.composed, self.overrides)
 
 
-def launch(arguments: Sequence[str], on_job: Callable[[Job], None]) -> None:
-    """Run the Hydra application with command-line ``arguments``; it calls ``on_job`` once per job.
+def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[Job]:
+    """Run the Hydra application with command-line ``arguments`` and return the composed jobs: one, or all of a sweep.
 
-    No job at all is normal: ``--cfg``, ``--info`` and completion only print. In a sweep an exception of
-    ``on_job`` ends that job, not the sweep, and is not raised again here: ``on_job`` keeps the record. An
-    interruption (a BaseException that is no Exception) ends the sweep. The jobs of a sweep whose jobs are known
-    beforehand come one after the other, in this process, for their launcher to run later.
+    No job is normal: ``--cfg``, ``--info`` and completion only print. run: runs a job of a sweeper that chooses the
+    next job by the results of the last; such jobs are not returned. An exception of ``run`` ends that job, not the
+    sweep, and is not raised again here: ``run`` keeps the record. An interruption (a BaseException that is no
+    Exception) ends the sweep.
 
-    Raises ConfigError when the configuration cannot be composed and ResourceError when Hydra cannot write.
+    Raises ConfigError if the configuration cannot be composed and ResourceError if Hydra cannot write.
     """
+    jobs: list[Job] = []
     of_jobs: list[Exception] = []
     varied = _varied(arguments)
 
     def task(composed: DictConfig) -> None:
         job = _current_job(composed, varied)
+        if job.sweep is None or job.launcher is not None:
+            jobs.append(job)
+            return
         try:
-            on_job(job)
+            run(job)
         except Exception as error:
             of_jobs.append(error)
             raise
@@ -90,7 +94,7 @@ def launch(arguments: Sequence[str], on_job: Callable[[Job], None]) -> None:
     application = decorate(task)
     try:
         ours = (*HYDRA_SETTINGS, PLAN_IN_PROCESS)
-        with application_arguments(overrides_first(arguments, last=ours)), errors_raised():
+        with application_arguments(overrides_first(arguments, last=ours)), errors_raised(), safe_path():
             application()
     except Exception as error:
         # Whatever else Hydra meets is about what it was given.
@@ -99,6 +103,7 @@ def launch(arguments: Sequence[str], on_job: Callable[[Job], None]) -> None:
     except SystemExit as stop:
         # Hydra has printed what is wrong with an option of its own and asks to leave with 1.
         raise SystemExit(ConfigError.exit_code if stop.code == 1 else stop.code) from stop
+    return jobs
 
 
 def compose(

@@ -48,12 +48,28 @@ def application_arguments(arguments: Sequence[str]) -> Iterator[None]:
 @contextmanager
 def errors_raised() -> Iterator[None]:
     """Have Hydra raise its errors: without this variable it prints them in its own way and exits with 1."""
-    saved = os.environ.get(FULL_ERROR)
-    os.environ[FULL_ERROR] = "1"
+    with _variable(FULL_ERROR, "1"):
+        yield
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Keep the working directory off the ``sys.path`` of Python processes that launchers such as joblib start.
+
+    Otherwise a file there, such as random.py, is imported in place of a library.
+    """
+    with _variable("PYTHONSAFEPATH", "1"):
+        yield
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    saved = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if saved is None:
-            del os.environ[FULL_ERROR]
+            del os.environ[name]
         else:
-            os.environ[FULL_ERROR] = saved
+            os.environ[name] = saved

@@ -13,8 +13,14 @@ from typing import Any
 import hydra
 from hydra.core.config_store import ConfigStore
 
-from runner.config.hydra_command_line import HYDRA_SETTINGS, VERSION_BASE, application_arguments, errors_raised
-from runner.sweep.launcher import Launcher
+from runner.config.hydra_command_line import (
+    HYDRA_SETTINGS,
+    VERSION_BASE,
+    application_arguments,
+    errors_raised,
+    safe_path,
+)
+from runner.config.launcher import Launcher
 
 _PRIMARY = "planned_sweep"
 JOB = "job"
@@ -48,8 +54,11 @@ def launch_planned(
             "sweep": {"dir": str(record), "subdir": f"${{directories.${{{JOB}}}}}"},
         },
     }
-    ConfigStore.instance().store(name=_PRIMARY, node=primary)
+    store = ConfigStore.instance()
+    # Launchers pickle the store for their processes, which cannot import the module of a plugin's dataclass.
+    store.repo.pop("schema", None)
+    store.store(name=_PRIMARY, node=primary)
     application = hydra.main(version_base=VERSION_BASE, config_path=None, config_name=_PRIMARY)(task)
     axis = f"{JOB}=" + ",".join(f"'{number}'" for number in jobs)
-    with application_arguments(["--multirun", axis, *HYDRA_SETTINGS]), errors_raised():
+    with application_arguments(["--multirun", axis, *HYDRA_SETTINGS]), errors_raised(), safe_path():
         application()

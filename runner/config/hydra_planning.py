@@ -9,9 +9,9 @@ from hydra.core.config_store import ConfigStore
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from runner.config.launcher import Launcher
 from runner.errors import ConfigError
-from runner.redaction import redact, redact_overrides
-from runner.sweep.launcher import Launcher
+from runner.system.redaction import redact, redact_overrides
 
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 _BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"

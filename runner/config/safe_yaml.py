@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from runner.errors import ConfigError
-from runner.files import read_regular
+from runner.system.files import read_regular
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 16

@@ -1,12 +1,12 @@
 """Random crops and mirror images for the train split."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.errors import ConfigError
+from runner.bounds import Bounds
 
 DRAWS_PER_IMAGE = 3
 
@@ -19,14 +19,8 @@ class Augment:
     place; 0 leaves it alone. flip: mirror each image left to right with probability 1/2.
     """
 
-    crop_padding: int = 0
+    crop_padding: Annotated[int, Bounds(0, 65_536)] = 0
     flip: bool = False
-
-    def __post_init__(self) -> None:
-        if self.crop_padding < 0:
-            raise ConfigError(
-                f"data.augment.crop_padding is {self.crop_padding}; it must be a number of pixels, 0 for none"
-            )
 
     @property
     def active(self) -> bool:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.cache_folder import user_cache_folder
 from runner.data import idx
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.errors import DataError
+from runner.system.cache_folder import user_cache_folder
+from runner.system.files import open_regular
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def cache_root(cache_dir: str | Path | None) -> Path:
 def read_verified(path: Path, array: CachedArray) -> bytes:
     """Return the bytes of ``path``. Raises DataError if it is missing or not exactly the known file."""
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             # One byte more than expected is enough to see that a file is too long.
             data = stream.read(array.size + 1)
     except OSError as error:

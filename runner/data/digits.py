@@ -6,14 +6,16 @@ import zlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.bounds import Bounds, Seed
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.data.settings import DatasetSettings
 from runner.data.stratify import held_out, stratified_split
-from runner.errors import ConfigError, DataError
+from runner.errors import DataError
 
 _SHAPE = (1, 8, 8)
 _PER_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
@@ -34,13 +36,8 @@ class Digits(DatasetSettings):
     """
 
     name: str = "digits"
-    test_fraction: float = 0.2
-    split_seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.test_fraction < 1.0:
-            raise ConfigError(f"data.test_fraction is {self.test_fraction}; it must lie between 0 and 1")
-        super().__post_init__()
+    test_fraction: Annotated[float, Bounds(0, 1, above=True, below=True)] = 0.2
+    split_seed: Seed = 0
 
     def facts(self) -> Facts:
         """Return shape, classes and counts; nothing is read."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from runner.errors import DataError
+from runner.system.files import open_regular
 
 MOST_PIXELS = 1 << 26
 """Pixels of the largest file that is decoded: 64 megapixels, 256 MiB as RGBA."""
@@ -35,7 +36,7 @@ def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> 
     channels, height, width = shape
     mode = _MODES[channels]
     try:
-        with Image.open(path, formats=_FORMATS) as image:
+        with open_regular(path) as file, Image.open(file, formats=_FORMATS) as image:
             # Only the header is read yet.
             _require_readable(path, image)
             upright = ImageOps.exif_transpose(image)

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
+from runner.bounds import Bounds
 from runner.data.dataset import Dataset, Facts, Split
 from runner.data.own_files import OwnFiles
 from runner.errors import ConfigError, DataError
@@ -26,13 +28,11 @@ class ImageFolder(OwnFiles):
     """
 
     name: str = "image_folder"
-    size: int = 32
-    channels: int = 3
+    size: Annotated[int, Bounds(1, 65_536)] = 32
+    channels: Annotated[int, Bounds(1, 3)] = 3
     fits_images = True
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError(f"data.size={self.size}: expected pixels, 1 or more")
         if self.channels not in (1, 3):
             raise ConfigError(f"data.channels={self.channels}: expected 3 for colour or 1 for grey")
         super().__post_init__()

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from runner.errors import DataError
+from runner.system.files import open_regular
 
 MOST_ARRAYS = 64
 """Arrays that a file may hold: enough for any data set, few enough that nobody waits for their headers."""
@@ -33,7 +35,10 @@ _ENCRYPTED = 0x1
 _KINDS = "biufU"
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-_DAMAGE = (OSError, ValueError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+DAMAGE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error, TokenError)
+"""What NumPy and zipfile raise for a damaged file: MemoryError for a size that only a header claims, TokenError and
+RecursionError for a header that is no literal."""
+
 _REMEDY = "write it again with numpy.savez(FILE, x_train=..., ...)"
 
 
@@ -84,11 +89,11 @@ def read_array(path: Path, name: str) -> NDArray[Any]:
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """The file as an archive; whatever it meets in reading becomes a DataError that names it."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; expected the .npz file that data.path names") from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise DataError(f"{path} cannot be read as an .npz file: {error}; {_REMEDY}") from error
 
 

@@ -1,13 +1,13 @@
 """What the datasets that are read from a user's own files have in common."""
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from numpy.typing import NDArray
 
+from runner.bounds import Bounds, Bytes, Positive
 from runner.data.dataset import Facts, Normalisation
 from runner.data.settings import DatasetSettings
 from runner.data.statistics import channel_statistics
@@ -26,9 +26,9 @@ class OwnFiles(DatasetSettings):
     """
 
     path: str = ""
-    mean: list[float] | None = None
-    std: list[float] | None = None
-    max_bytes: int = 4 * 2**30
+    mean: list[Annotated[float, Bounds(-1e38, 1e38)]] | None = None
+    std: list[Positive] | None = None
+    max_bytes: Bytes = 4 * 2**30
 
     def __post_init__(self) -> None:
         if (self.mean is None) != (self.std is None):
@@ -36,12 +36,6 @@ class OwnFiles(DatasetSettings):
                 f"data.mean={_shown(self.mean)} and data.std={_shown(self.std)}: give both, one number for each "
                 "channel, or neither"
             )
-        if not all(math.isfinite(value) for value in self.mean or ()):
-            raise ConfigError(f"data.mean={self.mean}: expected finite numbers")
-        if not all(0 < value < math.inf for value in self.std or ()):
-            raise ConfigError(f"data.std={self.std}: expected finite numbers above 0")
-        if self.max_bytes < 1:
-            raise ConfigError(f"data.max_bytes={self.max_bytes}: expected a number of bytes above 0")
         if self.path:
             self.path = str(Path(self.path).expanduser().absolute())
             super().__post_init__()

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from runner.data.dataset import Normalisation
 from runner.data.image_file import read_image
+from runner.data.npz import DAMAGE
 from runner.errors import DataError
+from runner.system.files import open_regular
 
 IMAGES = (".png", ".jpg", ".jpeg")
 ARRAYS = (".npy",)
@@ -77,8 +79,9 @@ def _require_images(path: Path, channels: int, normalisation: Normalisation) -> 
 def _array(path: Path, shape: tuple[int, int, int]) -> NDArray[Any]:
     """Return the images (N, C, H, W) of an array file. No pickles: an object array is refused."""
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with open_regular(path) as file:
+            array = np.load(file, allow_pickle=False)
+    except DAMAGE as error:
         raise DataError(f"{path}: cannot be read as a NumPy array: {error}") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
         raise DataError(f"{path}: expected one array of numbers, found {getattr(array, 'dtype', 'several arrays')}")

@@ -1,31 +1,23 @@
-"""Reading ahead, so that making a batch costs the step no time."""
+"""Batches made one step ahead by a thread, so that making a batch costs the step no time."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
-from runner.data.pipeline import Batch
-
-
-class Source(Protocol):
-    """What can be read ahead of: a thread-safe, pure function of its arguments."""
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
-        """Return examples lo..hi-1 of the whole batch of ``step``."""
-        ...
+from runner.data.pipeline import Batch, Pipeline
 
 
 class Prefetcher:
-    """An input source that gives what its source gives, usually before it is asked.
+    """An input source that returns the batches of a pipeline, usually made before they are requested.
 
-    After each read of (split, step, lo, hi) one background thread makes (split, step + 1, lo, hi). So it is
+    After each read of (split, step, lo, hi) one background thread makes (split, step + 1, lo, hi). So the thread is
     at most one step ahead, however many shares (microbatches) a step reads. A read that was not foreseen,
-    such as the first one or one after a jump, is made on the spot.
+    such as the first one or one after a jump, is made at once.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Pipeline) -> None:
         """Read ahead of ``source``; ``close`` ends the thread."""
         self._source = source
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from runner.bounds import out_of_bounds
 from runner.errors import ConfigError
 
 SettingsType = TypeVar("SettingsType")
@@ -15,14 +16,18 @@ SettingsType = TypeVar("SettingsType")
 def from_plain(schema: type[SettingsType], plain: Mapping[str, object], where: str) -> SettingsType:
     """Return the dataclass ``schema`` filled from ``plain``; keys left out keep their defaults.
 
-    Raises ConfigError, naming the key as ``where.key``, for an unknown key or a value of another type.
+    Raises ConfigError, naming the key as ``where.key``, for an unknown key, a value of another type or a number out of
+    bounds.
     """
     hints = get_type_hints(schema)
     known = [field.name for field in fields(schema)]  # type: ignore[arg-type]
     for key in plain:
         if key not in known:
             raise ConfigError(f"unknown key {where}.{key}; the keys of {where} are: {', '.join(known)}")
-    return schema(**{key: _checked(value, hints[key], f"{where}.{key}") for key, value in plain.items()})
+    values = {key: _checked(value, hints[key], f"{where}.{key}") for key, value in plain.items()}
+    if faults := list(out_of_bounds(schema, values, where)):
+        raise ConfigError("\n".join(faults))
+    return schema(**values)
 
 
 def _checked(value: object, hint: Any, where: str) -> Any:

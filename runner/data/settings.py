@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from runner.bounds import Count, Rate
 from runner.data.augment import Augment
 from runner.data.dataset import Dataset, Facts, Normalisation
 from runner.errors import ConfigError
@@ -25,23 +26,19 @@ class DatasetSettings(ABC):
     name: str = ""
     augment: Augment = field(default_factory=Augment)
     cache_dir: str | None = None
-    train_limit: int | None = None
-    test_limit: int | None = None
-    val_fraction: float = 0.0
+    train_limit: Count | None = None
+    test_limit: Count | None = None
+    val_fraction: Rate = 0.0
 
     def __post_init__(self) -> None:
-        for key in ("train_limit", "test_limit"):
-            limit = getattr(self, key)
-            if limit is not None and limit < 1:
-                raise ConfigError(f"data.{key} is {limit}; it must be at least 1, or null for all examples")
         facts: object = self.facts()
         if not isinstance(facts, Facts):  # a plugin's dataset may return anything
             raise ConfigError(f"data.name={self.name}: facts returned {facts}; expected Facts")
         examples = min(facts.train_examples, self.train_limit or facts.train_examples)
-        if not 0.0 <= self.val_fraction < 1.0 or (self.val_fraction and examples < 2):
+        if self.val_fraction and examples < 2:
             raise ConfigError(
-                f"data.val_fraction is {self.val_fraction}, of {examples} train examples; it must be 0, or "
-                "lie between 0 and 1 and leave an example on both sides"
+                f"data.val_fraction={self.val_fraction} of {examples} train example: expected 0, or 2 train examples "
+                "or more, so that both sides have one"
             )
         smallest = min(facts.shape[1:])
         if self.augment.crop_padding >= smallest:

@@ -1,17 +1,19 @@
 """Images of any shape and number, made in memory: for benchmarks, and where real data is not needed."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.bounds import Bounds, Count, Seed
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError
 from runner.kernels import philox
 
 _PATTERN_SIDE = 8
-# Few enough random words at a time that the generator stays in the processor's cache.
+# Few enough random words at a time that the generator stays in the CPU's cache.
 _WORDS_PER_CHUNK = 1 << 17
 # Half of a uniform byte plus half of another: mean 1/2, variance 2 * (1/2)^2 / 12 of the full range.
 _MEAN, _STD = 0.5, 0.204
@@ -25,20 +27,15 @@ class Synthetic(DatasetSettings):
     """
 
     name: str = "synthetic"
-    shape: list[int] = field(default_factory=lambda: [3, 224, 224])
-    classes: int = 1000
-    examples: int = 512
-    test_examples: int = 128
-    data_seed: int = 0
+    shape: list[Annotated[int, Bounds(1, 65_536)]] = field(default_factory=lambda: [3, 224, 224])
+    classes: Annotated[int, Bounds(1, 1_000_000)] = 1000
+    examples: Count = 512
+    test_examples: Count = 128
+    data_seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if len(self.shape) != 3 or min(self.shape) < 1:
-            raise ConfigError(
-                f"data.shape is {list(self.shape)}; expected three positive sizes [channels, height, width]"
-            )
-        for key in ("classes", "examples", "test_examples"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"data.{key} is {getattr(self, key)}; it must be at least 1")
+        if len(self.shape) != 3:
+            raise ConfigError(f"data.shape={list(self.shape)}: expected three sizes, [channels, height, width]")
         super().__post_init__()
 
     def facts(self) -> Facts:

@@ -1,9 +1,8 @@
-"""What a kernel is: one way to compute an op, told as plain data.
+"""The contract of a kernel: one way to compute an op on one device type, described by plain data.
 
-A kernel is used in two moments. When a Plan is made it is asked to ``arrange`` a node: which physical layouts it
-takes and gives, how much scratch memory it wants, which outputs may take the place of inputs. When the Plan is made
-executable it is asked to ``bind``: every argument, buffers included, is fixed, and what comes back is called once a
-step without arguments.
+A kernel is asked twice. The planner calls ``arrange`` for a node: which physical layouts the kernel reads and writes,
+how much scratch memory it needs, and which outputs may share memory with inputs. The executor calls ``bind``, which
+fixes all arguments including the buffers; the result is called once per step without arguments.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.memory import address_of, numpy_dtype, on_host
-from runner.kernels.platform import Bytes, DeviceCall, Platform
+from runner.kernels.memory import Bytes, address_of, numpy_dtype, on_host
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -24,7 +22,7 @@ FLOATS = frozenset({"float32", "float64", "bfloat16"})
 
 
 class Spec(Protocol):
-    """What a kernel may know of a tensor before it sees one."""
+    """Shape and dtype of a tensor, as known to the planner."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -38,10 +36,10 @@ class Spec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tensor lies in memory.
+    """The memory layout of a tensor.
 
-    tag: "" for C order without gaps, which every kernel and every user understands; otherwise a name that the library
-    which gave it understands, such as "aBcd16b". nbytes: memory it takes, padding included.
+    tag: "" for contiguous C order, which every kernel understands; otherwise a name defined by the library that
+    produced the layout, such as "aBcd16b". nbytes: size in memory, padding included.
     """
 
     tag: str
@@ -49,21 +47,21 @@ class Layout:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is C order without gaps."""
+        """Whether the layout is contiguous C order."""
         return not self.tag
 
 
 def plain(spec: Spec) -> Layout:
-    """C order without gaps."""
+    """Return contiguous C order for a spec."""
     return Layout("", spec.nbytes)
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """What a kernel asks of memory for one node.
+    """The memory requirements of a kernel for one node.
 
-    inputs, outputs: the layout of each. scratch_bytes: memory it may spoil during the call. in_place: pairs (input,
-    output) that may share memory, where input and output have the same bytes and the input is not needed afterwards.
+    inputs, outputs: the layout of each. scratch_bytes: size of the memory that the call may overwrite. in_place: pairs
+    (input, output) that may share memory if both have the same size and the input is not read afterwards.
     """
 
     inputs: tuple[Layout, ...]
@@ -74,7 +72,7 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Operand:
-    """One tensor of a bound call: what it is, how it lies, and its bytes, 64-byte aligned."""
+    """One tensor of a bound call: spec, layout and bytes (64-byte aligned)."""
 
     spec: Spec
     layout: Layout
@@ -82,26 +80,26 @@ class Operand:
 
     @property
     def address(self) -> int:
-        """Where the bytes begin."""
+        """Address of the first byte."""
         return address_of(self.data)
 
     @property
     def host(self) -> NDArray[np.uint8]:
-        """The bytes, where the host has them; raises TypeError where a card does."""
+        """The bytes in host memory; raises TypeError for GPU memory."""
         return on_host(self.data)
 
     @property
     def array(self) -> Array:
-        """The bytes as an array of the spec; only for plain layouts, and on the host."""
+        """The bytes as an array; raises for layouts that are not plain and for GPU memory."""
         if not self.layout.is_plain:
-            raise ValueError(f"a tensor in layout {self.layout.tag!r} was taken for a plain array")
+            raise ValueError(f"a tensor in layout {self.layout.tag!r} was used as a plain array")
         count = self.spec.nbytes
         return self.host[:count].view(numpy_dtype(self.spec.dtype)).reshape(self.spec.shape)
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """The memory of one bound call. scratch: as many bytes as the arrangement asked for."""
+    """The memory of one bound call. scratch: ``scratch_bytes`` of the arrangement."""
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
@@ -109,7 +107,7 @@ class Buffers:
 
     @property
     def host_scratch(self) -> NDArray[np.uint8]:
-        """The scratch memory, where the host has it; raises TypeError where a card does."""
+        """The scratch memory on the host; raises TypeError for GPU memory."""
         return on_host(self.scratch)
 
 
@@ -117,9 +115,9 @@ class Buffers:
 class NativeCall:
     """A bound call in machine code: ``function(*arguments)`` returns 0, or a status that is an error.
 
-    function: address of an ``int (*)(intptr_t, intptr_t, intptr_t, intptr_t)``. keep: what must stay alive with it.
-    explain: what a status means, for the user; asked right after the call that returned it, while its inputs are as
-        they were. None where a status is only a number.
+    function: address of an ``int (*)(intptr_t, intptr_t, intptr_t, intptr_t)``. keep: objects that must outlive the
+    call. explain: returns the message for a status; called directly after the failed call, before its inputs change.
+    None if a status has no message.
     """
 
     function: int
@@ -128,58 +126,42 @@ class NativeCall:
     explain: Callable[[int], str] | None = None
 
 
+class DeviceCall:
+    """A bound call that only the platform of its device can run."""
+
+    __slots__ = ()
+
+
 PythonCall = Callable[[], None]
 Bound = NativeCall | Sequence[NativeCall] | PythonCall | DeviceCall
-"""What one node does in a step: calls of machine code, one after the other and at least one, a function, or what the
-platform of its device understands."""
+"""The work of one node in a step: one or more machine-code calls in order, a Python function, or a device call."""
 
-
-class MeetingLibrary(Protocol):
-    """A library for what devices of several processes compute together."""
-
-    def unique_id(self) -> bytes:
-        """By which processes find each other. Raises RuntimeError where they cannot."""
-        ...
-
-    def join(self, unique_id: bytes, rank: int, size: int) -> None:
-        """Make the device that the thread uses number ``rank`` of ``size``; returns when all have joined.
-
-        Raises RuntimeError where it cannot.
-        """
-        ...
-
-    def leave(self) -> None:
-        """Give up what was joined; all processes do, when nothing is under way any more."""
-        ...
-
-
-PlatformOf = Callable[[int], Platform]
-"""Makes the platform of a logical device on the card of a number."""
 
 Arrange = Callable[[Attributes, Sequence[Spec], Sequence[Spec], Sequence[Layout | None]], Arrangement | None]
 Bind = Callable[[Attributes, Arrangement, Buffers], Bound]
 
 
 Join = Callable[[Sequence[NativeCall]], Callable[[], int]]
-"""Makes one call of several, run in order. It returns 0, or (1 + position of the call that failed) << 16 | status."""
+"""Joins calls into one that runs them in order and returns 0, or (1 + index of the failed call) << 16 | status."""
 
 
 class KernelError(LookupError):
-    """No kernel, or more than one of the same rank, for an op on a device type."""
+    """An op has no kernel on a device type, or several kernels of equal priority."""
 
 
 @dataclass(frozen=True)
 class Kernel:
     """One way to compute an op on one device type.
 
-    library: what does the work, as told in summary.json ("numpy", "onednn", ...).
-    priority: higher is tried first.
-    dtypes: the dtypes its floating inputs and outputs may have.
-    arrange: (attributes, input specs, output specs, offered layouts) -> Arrangement, or None where the kernel cannot
-        do this node. An offered layout is that of the input as it is; None means that it is the kernel's to choose,
-        as the layout of a variable that nobody has read yet. A pure function of these and of the number of threads
-        that the caller has for kernels; the caller of ``bind`` has as many.
-    bind: (attributes, arrangement, buffers) -> what computes the outputs from the inputs.
+    library: the library that computes, as recorded in summary.json ("numpy", "onednn", ...).
+    priority: kernels of higher priority are tried first.
+    dtypes: allowed dtypes of floating inputs and outputs.
+    arrange: (attributes, input specs, output specs, offered layouts) -> Arrangement, or None if the kernel does not
+        support the node. An offered layout is the current layout of the input; None lets the kernel choose, as for a
+        variable that no kernel has read yet. A pure function of its arguments and of the caller's number of kernel
+        threads, which must be equal when ``bind`` is called.
+    bind: (attributes, arrangement, buffers) -> the call that computes the outputs from the inputs.
+    function: for a kernel that is a function of NumPy arrays, this function.
     """
 
     op: str
@@ -189,18 +171,19 @@ class Kernel:
     dtypes: frozenset[str]
     arrange: Arrange
     bind: Bind
+    function: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel that a node is given, and what it asks of memory."""
+    """The kernel chosen for a node and its memory requirements."""
 
     kernel: Kernel
     arrangement: Arrangement
 
 
 def as_array(value: Any, spec: Spec) -> Array:
-    """View a fed value as an array of exactly ``spec``; raises ValueError naming both."""
+    """Return a fed value as an array of ``spec``; raises ValueError if shape or dtype differ."""
     array = np.asarray(value)
     if array.shape != tuple(spec.shape) or array.dtype.name != spec.dtype:
         raise ValueError(f"came {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")
@@ -208,12 +191,12 @@ def as_array(value: Any, spec: Spec) -> Array:
 
 
 def native_calls(bound: Bound) -> Sequence[NativeCall]:
-    """The calls of machine code that a node is; none where it is a function."""
+    """Return the machine-code calls of a node; empty for a Python function."""
     if isinstance(bound, NativeCall):
         return (bound,)
     return bound if isinstance(bound, Sequence) else ()
 
 
 def refuse_native_calls(calls: Sequence[NativeCall]) -> Callable[[], int]:
-    """What joins calls of machine code where none can be: raises KernelError."""
-    raise KernelError(f"{len(calls)} calls of machine code are to be joined, but no library for that was loaded")
+    """Raise KernelError: no loaded library can join machine-code calls."""
+    raise KernelError(f"{len(calls)} machine-code calls: no library that joins them is loaded")

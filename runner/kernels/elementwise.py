@@ -1,12 +1,12 @@
-"""A small language for element-wise computations: written by the fusion pass, run by the kernels of op ``elementwise``.
+"""A small language for element-wise computations, written by the fusion pass for kernels of op ``elementwise``.
 
 A program is a list of steps over numbered values: first the inputs, then the result of each step. Every step is one
-correctly rounded operation, so a program gives the bits that its steps would give as nodes of their own.
+correctly rounded operation, so a program gives the same bits as its steps would as separate nodes.
 
-In bfloat16 a program is computed in float32, literals too, and rounded once, when its outputs are written: a program of
-one step gives the bits of its op, a longer one is more precise than its steps as nodes of their own.
+bfloat16 programs compute in float32, literals included, and round once when the outputs are written. So a program of
+one step gives the bits of its op, and a longer program is more precise than separate nodes.
 
-As text: steps joined by "; ", each a function and its operands, which are numbers of values or literals marked by #:
+As text: steps joined by "; ". A step is a function and its operands, which are value numbers or literals marked by #:
 ``mul 0 #0.9; sub 3 1`` with 3 inputs computes value 3 = 0.9 * input 0 and value 4 = value 3 - input 1.
 """
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Operand = int | float
-"""An int is the number of a value, a float is a literal."""
+"""An int is a value number, a float is a literal."""
 
 
 def _relu(x: Array) -> Array:
@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """``inputs`` values come in, each step adds one, the values numbered in ``outputs`` go out."""
+    """A program of ``inputs`` input values and ``steps``; ``outputs`` lists the numbers of the result values."""
 
     inputs: int
     steps: tuple[Step, ...]
@@ -82,11 +82,11 @@ class Program:
 
     @property
     def text(self) -> str:
-        """The steps as text."""
+        """Return the steps as text."""
         return "; ".join(" ".join((step.function, *map(_written, step.operands))) for step in self.steps)
 
     def widened(self, inputs: Sequence[bool]) -> list[bool]:
-        """For each value whether it differs from element to element, from whether each input does."""
+        """Return for each value whether it varies over elements, given the same for each input."""
         wide = list(inputs)
         for step in self.steps:
             wide.append(any(wide[operand] for operand in step.operands if isinstance(operand, int)))
@@ -94,7 +94,7 @@ class Program:
 
 
 def parse(text: str, inputs: int, outputs: Sequence[int]) -> Program:
-    """Read a program; raises ValueError naming the step that is wrong."""
+    """Parse a program; raises ValueError that names the invalid step."""
     steps = []
     for part in text.split("; "):
         function, *operands = part.split(" ")
@@ -106,7 +106,7 @@ def parse(text: str, inputs: int, outputs: Sequence[int]) -> Program:
 
 
 def evaluate(program: Program, inputs: Sequence[Array]) -> tuple[Array, ...]:
-    """Run a program step by step with NumPy: the definition. Inputs are of one shape or of shape ()."""
+    """Run a program step by step with NumPy; this defines the result. Inputs have one common shape or shape ()."""
     dtype = inputs[0].dtype
     compute = np.dtype(computed_in(dtype.name)).type
     values: list[Any] = [np.asarray(array, compute) for array in inputs]
@@ -117,7 +117,7 @@ def evaluate(program: Program, inputs: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def computed_in(dtype: str) -> str:
-    """The dtype of the arithmetic on values of ``dtype``."""
+    """Return the dtype in which values of ``dtype`` are computed."""
     return "float32" if dtype == "bfloat16" else dtype
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from runner.kernels.contract import (
 def function_kernel(
     op: str, function: Callable[..., Any], *, device_type: str = "cpu", library: str = "numpy"
 ) -> Kernel:
-    """The kernel that a function of arrays is: results are copied to where they belong; inputs cannot be written.
+    """Wrap a function of arrays as a kernel. Results are copied into the output buffers; inputs are read-only.
 
     bfloat16 is computed in float32 and rounded once, at the end.
     """
@@ -33,30 +32,21 @@ def function_kernel(
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         inputs = [_read_only(operand.array) for operand in buffers.inputs]
         outputs = [operand.array for operand in buffers.outputs]
-        compute = partial(_in_float32 if _has_bfloat16(inputs) else _directly, function, inputs, attributes)
 
         def call() -> None:
-            result = compute()
-            several = result if isinstance(result, tuple) else (result,)
-            for output, value in zip(outputs, several, strict=True):
+            for output, value in zip(outputs, results(function, inputs, attributes), strict=True):
                 _fill(output, value)
 
         return call
 
-    return Kernel(op, device_type, library, 0, FLOATS, arrange_plain, bind)
+    return Kernel(op, device_type, library, 0, FLOATS, arrange_plain, bind, function)
 
 
-def _directly(function: Callable[..., Any], inputs: Sequence[Array], attributes: Attributes) -> Any:
-    return function(*inputs, **attributes)
-
-
-def _in_float32(function: Callable[..., Any], inputs: Sequence[Array], attributes: Attributes) -> Any:
+def results(function: Callable[..., Any], inputs: Sequence[Array], attributes: Attributes) -> tuple[Any, ...]:
+    """Return all outputs of a kernel's function, computed in float32 from bfloat16 inputs."""
     wide = [each.astype(np.float32) if each.dtype.name == "bfloat16" else each for each in inputs]
-    return function(*wide, **attributes)
-
-
-def _has_bfloat16(inputs: Sequence[Array]) -> bool:
-    return any(each.dtype.name == "bfloat16" for each in inputs)
+    result = function(*wide, **attributes)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _read_only(array: Array) -> Array:
@@ -66,13 +56,13 @@ def _read_only(array: Array) -> Array:
 
 
 def _fill(output: Array, value: Any) -> None:
-    # copyto would broadcast and convert; a kernel that computes another shape or dtype than its op says is wrong.
+    # copyto would broadcast and convert, which would hide a kernel with a wrong shape or dtype.
     array = np.asarray(value)
     if output.dtype.name == "bfloat16" and array.dtype == np.float32:
         array = array.astype(output.dtype)
     if array.shape != output.shape or array.dtype != output.dtype:
         raise TypeError(
-            f"the kernel gave {array.dtype}{list(array.shape)}, expected {output.dtype}{list(output.shape)}"
+            f"the kernel returned {array.dtype}{list(array.shape)}, expected {output.dtype}{list(output.shape)}"
         )
     np.copyto(output, array)
 
@@ -80,5 +70,5 @@ def _fill(output: Array, value: Any) -> None:
 def arrange_plain(
     attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
 ) -> Arrangement:
-    """Everything in C order, nothing in place: what a NumPy function wants."""
+    """Arrange all tensors in C order and none in place, as NumPy functions require."""
     return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)))

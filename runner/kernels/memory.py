@@ -1,37 +1,44 @@
-"""Bytes of the host and of cards, and arrays over them."""
+"""Memory of the host and of GPUs, and arrays over it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.platform import Bytes
-
 ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector register."""
+"""Alignment in bytes: a cache line, and the widest vector register."""
+
+
+class Bytes(Protocol):
+    """Memory of a device: an array of uint8 on the host, an address and a size on a GPU."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Any: ...
 
 
 def on_host(data: Bytes) -> NDArray[np.uint8]:
-    """Memory of the host; raises TypeError for that of a card."""
+    """Return host memory as an array; raises TypeError for GPU memory."""
     if not isinstance(data, np.ndarray):
-        raise TypeError(f"memory of a card was taken for memory of the host: {data}")
+        raise TypeError(f"GPU memory was used as host memory: {data}")
     return data
 
 
 def address_of(data: Bytes) -> int:
-    """Where bytes begin, on the host or on a card."""
+    """Return the address of the first byte, on the host or on a GPU."""
     return int(data.ctypes.data) if isinstance(data, np.ndarray) else int(data.address)  # type: ignore[attr-defined]
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a dtype name of the engine."""
+    """Return the NumPy dtype for an engine dtype name."""
     return np.dtype(name)
 
 
 def allocate(nbytes: int) -> NDArray[np.uint8]:
-    """Fresh zeroed bytes that begin at a multiple of 64."""
+    """Return new zeroed bytes at an address divisible by 64."""
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]

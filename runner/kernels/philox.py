@@ -1,8 +1,8 @@
 """Counter-based random numbers: every draw is a pure function of a key and a counter.
 
-Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"). The same draw comes out
-whoever computes it, in whatever order, on whatever device; that is what makes data order, augmentation,
-dropout and initial values independent of the number of workers.
+Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3"). A draw does not
+depend on the process, the order or the device that computes it. This makes data order, augmentation, dropout and
+initial values independent of the number of workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 _SHIFT_32 = np.uint64(32)
 _ROUNDS = 10
 _PAIRS_AT_ONCE = 1 << 14
-"""The working arrays of so many stay in a processor's cache."""
+"""Draws per block, so that the working arrays stay in the CPU cache."""
 
 
 def key(seed: int, name: str) -> Key:
@@ -59,13 +59,13 @@ def bits(stream: Key, index: NDArray[np.int64], count: int, step: int = 0, first
     """Draw ``count`` words for each entry of ``index`` (shape (S,)), from position ``first``; (S, count) uint32.
 
     The counter is (position // 4, low and high half of the index, step): draws of one index do not depend on
-    which other indices are drawn beside it, and a draw not on which others of its index are.
+    the other indices of the call, nor on the other positions.
     """
     return _words(stream, index, first, first + count, step)
 
 
 def _words(stream: Key, index: NDArray[np.int64], first: int, last: int, step: int) -> NDArray[np.uint32]:
-    """The words first..last-1 of each index."""
+    """Return the words first..last-1 of each index."""
     low, high = first // 4, -(-last // 4)
     shape = (len(index), high - low)
     wide = np.asarray(index, np.int64).astype(np.uint64)[:, None]
@@ -86,10 +86,10 @@ def uniform(stream: Key, index: NDArray[np.int64], count: int, step: int = 0, fi
 
 
 def normal_parts(stream: Key, count: int) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """Draw ``count`` standard normal numbers, float64, by Box and Muller's method: piece by piece with their places.
+    """Yield blocks of ``count`` standard normal numbers (float64, Box-Muller) with their positions.
 
-    Large arrays need little memory beside. The first half of the uniform draws gives the radii, the second the angles;
-    a pair gives the draw of its number and, half the length further on, another.
+    Blocks keep the working memory small. The first half of the uniform draws gives the radii, the second half the
+    angles; pair i gives draw i and draw i + half the length.
     """
     pairs = (count + 1) // 2
     for start in range(0, pairs, _PAIRS_AT_ONCE):

@@ -1,63 +1,47 @@
-"""What the engine asks of a type of device: memory, moving values to and from it, and putting calls together.
+"""The interface of a device type: memory, copies to and from the device, and joined calls.
 
-The executor knows no array library: what it allocates, copies and calls goes through a :class:`Platform`. That of the
-host works at once, in the memory of the process; that of a card puts work on a stream and waits only where a value is
-wanted on the host.
+The executor knows no array library: it allocates, copies and calls through a :class:`Platform`. The host platform works
+at once in the memory of the process. A GPU platform puts work on a stream and waits only when the host needs a value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from runner.kernels.contract import Bound, Operand
+from runner.kernels.contract import Bound, Operand
+from runner.kernels.memory import Bytes
 
 Array = NDArray[Any]
 
 
-class Bytes(Protocol):
-    """Memory of a device: an array of uint8 on the host, an address and a size on a card."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def __getitem__(self, part: slice, /) -> Any: ...
-
-
 class PartError(Exception):
-    """A part of joined calls could not be given to its device. part: its number; ``__cause__`` says why."""
+    """One of several joined calls could not be started. part: its index; ``__cause__``: the reason."""
 
     def __init__(self, part: int) -> None:
         super().__init__(f"part {part}")
         self.part = part
 
 
-class DeviceCall:
-    """A bound call that only the platform of its device knows how to run."""
-
-    __slots__ = ()
-
-
 class Writer(Protocol):
-    """Copies arrays of the host into one place of a device."""
+    """Copies host arrays to one location on a device."""
 
     def __call__(self, value: Array) -> None:
-        """Have a value there for what is called next. The array may change afterwards."""
+        """Copy a value for the following calls. The array may change afterwards."""
         ...
 
     def ahead(self, value: Array) -> None:
-        """Begin to bring the value over that is given next, while the device works; the array must not change."""
+        """Start to copy the next value while the device works. The array must not change until then."""
         ...
 
 
 @dataclass(frozen=True)
 class Work:
-    """A bound call and the memory it touches. writes: scratch memory too."""
+    """A bound call and the memory it reads and writes, scratch memory included."""
 
     call: Bound
     reads: tuple[Bytes, ...]
@@ -68,10 +52,10 @@ class Work:
 class Joined:
     """Several calls as one.
 
-    call: returns 0 or None, or (1 + number of the part that failed) << 16 | its status. owners: for each part the work
-    it belongs to. reason: (part, status) -> why it failed, asked right afterwards. late: the same code for what failed
-    on a device without the host waiting for it; asked after :meth:`Platform.finish`, None where that cannot be. It
-    forgets what it tells. ``call`` raises PartError where one of several parts could not be begun.
+    call: returns 0 or None, or (1 + index of the failed part) << 16 | status. Raises PartError if one of several parts
+    could not be started. owners: for each part the index of its work. reason: (part, status) -> message; called
+    directly after the failure. late: returns, and clears, the code of a failure that the device found after ``call``
+    returned; called after :meth:`Platform.finish`. None if no call fails late.
     """
 
     call: Callable[[], int | None]
@@ -83,59 +67,81 @@ class Joined:
 class Platform(Protocol):
     """One logical device: its memory, and the order in which it works.
 
-    What is called happens in the order of the calls, as far as later calls can tell. A device may be behind the host:
-    ``finish`` waits until it is not.
+    Later calls see the effects of earlier ones. A device may run behind the host; ``finish`` waits for it.
     """
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether calls may be done later than they return."""
+        """Whether calls may be incomplete when they return."""
         ...
 
     def enter(self) -> None:
-        """From now on this thread works with this device."""
+        """Make this the device of the calling thread."""
         ...
 
     def allocate(self, nbytes: int) -> Bytes:
-        """Fresh memory, aligned to a cache line. Raises MemoryError where there is none."""
+        """Allocate memory aligned to a cache line. Raises MemoryError if it is not available."""
         ...
 
     def writer(self, target: Operand) -> Writer:
-        """What copies arrays of the operand's spec into its plain memory."""
+        """Return a writer for the plain memory of an operand."""
         ...
 
     def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
-        """What waits for all that was called, and returns fresh copies of plain operands."""
+        """Return a function that waits for all calls and returns copies of plain operands."""
         ...
 
     def snapshot(self, data: Bytes) -> NDArray[np.uint8]:
-        """The bytes as they are after all that was called, for looking at them."""
+        """Wait for all calls and return the bytes, for inspection."""
         ...
 
     def copier(self, target: Bytes, source: Bytes) -> Bound:
-        """A call that copies as many bytes as both have."""
+        """Return a call that copies all bytes from one memory to another of equal size."""
         ...
 
     def joinable(self, call: Bound) -> bool:
-        """Whether a call can be put together with others; if not it is a function of Python, run by itself."""
+        """Whether a call can be joined with others; Python functions cannot."""
         ...
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
-        """Make one of joinable calls, run in their order. once: each is looked at, so that putting together is vain."""
+        """Join calls to run in order. once: each call is timed or checked separately, so they are not merged."""
         ...
 
     def mark(self) -> object:
-        """All that was called so far, for :meth:`follow` of a platform of the same kind."""
+        """Mark all calls so far, for :meth:`follow` of a platform of the same kind."""
         ...
 
     def follow(self, mark: object) -> None:
-        """What is called later waits for a mark; the host does not."""
+        """Make later calls wait for a mark, without blocking the host."""
         ...
 
     def finish(self) -> None:
-        """Wait until everything that was called has been done. Raises RuntimeError where the device has failed."""
+        """Wait for all calls. Raises RuntimeError if the device failed."""
         ...
 
-    def settle(self) -> None:
-        """Wait for that and for what was brought ahead: nothing touches memory that may now be let go."""
+    def synchronize(self) -> None:
+        """Wait for all calls and early copies, so that memory can be released."""
         ...
+
+
+class CommunicatorLibrary(Protocol):
+    """A library for collective computation on devices of several processes."""
+
+    def unique_id(self) -> bytes:
+        """Return an id by which the processes find each other. Raises RuntimeError if the library fails."""
+        ...
+
+    def join(self, unique_id: bytes, rank: int, size: int) -> None:
+        """Join as ``rank`` of ``size`` with the calling thread's device; returns when all have joined.
+
+        Raises RuntimeError if the library fails.
+        """
+        ...
+
+    def leave(self) -> None:
+        """Leave the group. All processes must call this, after all collective work is complete."""
+        ...
+
+
+PlatformOf = Callable[[int], Platform]
+"""Creates the platform of a logical device, given the number of its GPU."""

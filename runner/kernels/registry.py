@@ -13,42 +13,42 @@ from runner.kernels.contract import (
     Kernel,
     KernelError,
     Layout,
-    MeetingLibrary,
-    PlatformOf,
     Spec,
     refuse_native_calls,
 )
 from runner.kernels.functions import function_kernel
+from runner.kernels.platform import CommunicatorLibrary, PlatformOf
 
 
 class Registry:
     """Kernels of one process. Filled by importing kernel modules, and by plugins; read by the planner and the executor.
 
-    join: how neighbouring native calls become one; whoever registers kernels in machine code sets it. platforms: of
-    the device types other than the host's; whoever registers their kernels sets it. meetings: libraries
-    between devices, by name; set with their kernels.
+    join: joins neighbouring machine-code calls; set with the machine-code kernels. platforms: device type -> platform
+    constructor, for types other than the host; set with their kernels. communicators: collective libraries by name.
     """
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[str, str], list[Kernel]] = {}
         self.join: Join = refuse_native_calls
         self.platforms: dict[str, PlatformOf] = {}
-        self.meetings: dict[str, MeetingLibrary] = {}
+        self.communicators: dict[str, CommunicatorLibrary] = {}
 
     def copy(self) -> Registry:
-        """A registry of the same kernels, to which others can be added."""
+        """Return a copy, to which kernels can be added."""
         copied = Registry()
         copied.join = self.join
         copied.platforms = dict(self.platforms)
-        copied.meetings = dict(self.meetings)
+        copied.communicators = dict(self.communicators)
         copied._kernels = {key: list(kernels) for key, kernels in self._kernels.items()}
         return copied
 
     def add(self, kernel: Kernel) -> None:
-        """Register a kernel; two of one priority for the same op and device type are an error."""
+        """Register a kernel. Raises KernelError for a second one of equal priority."""
         rivals = self._kernels.setdefault((kernel.op, kernel.device_type), [])
         if any(rival.priority == kernel.priority for rival in rivals):
-            raise KernelError(f"op {kernel.op!r} on {kernel.device_type!r}: two kernels of priority {kernel.priority}")
+            raise KernelError(
+                f"op {kernel.op!r} on {kernel.device_type!r}: two kernels have priority {kernel.priority}"
+            )
         rivals.append(kernel)
         rivals.sort(key=lambda each: -each.priority)
 
@@ -61,7 +61,7 @@ class Registry:
         outputs: Sequence[Spec],
         offered: Sequence[Layout | None],
     ) -> Choice:
-        """The first kernel by priority that takes these dtypes and can do this node; KernelError says who could."""
+        """Return the first kernel by priority that supports the node; raises KernelError if none does."""
         wanted = FLOATS.intersection(spec.dtype for spec in (*inputs, *outputs))
         for kernel in self._kernels.get((op, device_type), ()):
             if wanted <= kernel.dtypes:
@@ -75,7 +75,7 @@ class Registry:
         )
 
     def find(self, op: str, device_type: str, library: str) -> Kernel:
-        """The kernel of one library; raises KernelError listing the libraries that have the op."""
+        """Return the kernel of one library; raises KernelError that lists the libraries with the op."""
         kernels = self._kernels.get((op, device_type), [])
         for kernel in kernels:
             if kernel.library == library:
@@ -86,17 +86,17 @@ class Registry:
         )
 
     def of(self, op: str, device_type: str) -> tuple[Kernel, ...]:
-        """The kernels of an op on a device type, by priority."""
+        """Return the kernels of an op on a device type, by priority."""
         return tuple(self._kernels.get((op, device_type), ()))
 
     def device_types(self, op: str) -> frozenset[str]:
-        """Device types that have at least one kernel for the op."""
+        """Return the device types with at least one kernel for the op."""
         return frozenset(device for (name, device) in self._kernels if name == op)
 
     def require(self, ops: Iterable[str], device_type: str, possible: Iterable[str] = ()) -> None:
-        """Raise KernelError naming every op of ``ops`` without a kernel and every kernel without an op.
+        """Raise KernelError that names every op of ``ops`` without a kernel and every kernel without an op.
 
-        possible: ops that have a kernel there or have none.
+        possible: ops for which a kernel is optional.
         """
         needed = set(ops)
         have = {name for (name, device) in self._kernels if device == device_type}

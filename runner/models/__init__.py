@@ -1,4 +1,7 @@
-"""Models by the name that the configuration uses. To add one: write its class and list it here."""
+"""Models by the name that the configuration uses. To add one: write its class and list it here.
+
+Read ``base`` first, then ``mlp`` and ``lenet``; every other file is one architecture and needs no other.
+"""
 
 from runner.models.alexnet import AlexNet
 from runner.models.base import Model

@@ -1,17 +1,17 @@
 """AlexNet with one tower (Krizhevsky 2014, "One weird trick", after Krizhevsky, Sutskever and Hinton 2012)."""
 
-import math
 from dataclasses import dataclass
 
 from runner import nn
-from runner.engine.initializers import Normal
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.models.base import Model, require, require_rate
+from runner.bounds import Count, Positive, Rate
+from runner.engine.graph.initializers import Normal
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model, require
 from runner.nn.windows import Padding
 
 CROPS: dict[str, tuple[Padding, bool]] = {"ceil": ("valid", True), "pad": (2, False), "valid": ("valid", False)}
-"""Ways to come to 55x55 places of conv1: its padding, and whether their number is rounded up."""
+"""Ways to get 55x55 windows in conv1: its padding, and whether the number of windows is rounded up."""
 
 
 @dataclass
@@ -19,45 +19,41 @@ class AlexNet(Model):
     """AlexNet: five convolutions, three of them with 3x3 max pooling, and three dense layers.
 
     61,100,840 parameters and 714,188,480 multiply-adds for 3x224x224 images of 1000 classes. Layers, initial values
-    and local response normalisation are those of cuda-convnet2's configuration for one GPU.
+    and local response normalization are those of cuda-convnet2's configuration for one GPU.
 
     conv4: filters of the fourth convolution; the paper's footnote says 384, all code its author released says 256.
-    units: of each hidden dense layer. dropout: rate after these. lrn: whether conv1 and conv2 are followed by local
-    response normalisation. lrn_alpha: its factor of the sum of squares over 5 channels, which cuda-convnet2 divides
+    units: of each hidden dense layer. dropout: rate after these layers. lrn: whether local response normalization
+    follows conv1 and conv2. lrn_alpha: its factor of the sum of squares over 5 channels, which cuda-convnet2 divides
     by 5 (lrn_divide_by_size) and the paper of 2012 does not. crop: the images conv1 is made for, "ceil": 224x224, the
-    last windows reach beyond them (cuda-convnet2); "pad": 224x224 with two zeros around (convnet-benchmarks, Torch);
-    "valid": 227x227 (convnet-benchmarks, TensorFlow). Other images do as well; the sizes follow them.
+    last windows reach beyond the image (cuda-convnet2); "pad": 224x224, padded by two zeros on every side
+    (convnet-benchmarks, Torch); "valid": 227x227 (convnet-benchmarks, TensorFlow). Other image sizes work too.
     """
 
     name: str = "alexnet"
-    conv4: int = 256
-    units: int = 4096
-    dropout: float = 0.5
+    conv4: Count = 256
+    units: Count = 4096
+    dropout: Rate = 0.5
     lrn: bool = True
-    lrn_alpha: float = 1e-4
+    lrn_alpha: Positive = 1e-4
     lrn_divide_by_size: bool = True
     crop: str = "ceil"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.conv4 > 0, "conv4", self.conv4, "a whole number above 0")
-        require(self.units > 0, "units", self.units, "a whole number above 0")
-        require_rate("dropout", self.dropout)
-        require(0.0 < self.lrn_alpha < math.inf, "lrn_alpha", self.lrn_alpha, "a finite number above 0")
         require(self.crop in CROPS, "crop", repr(self.crop), f"one of {', '.join(CROPS)}")
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers conv1, norm1, relu1, pool1, conv2, relu2, norm2, pool2, ... pool5, ... fc8; return its logits."""
         padding, ceil = CROPS[self.crop]
-        narrow = Normal(0.01)
-        h = nn.conv(net, x, 64, kernel=11, stride=4, padding=padding, ceil=ceil, initializer=narrow, name="conv1")
-        # As released: what is normalised is conv1 itself, but conv2 after its ReLU.
-        h = self._normalise(net, h, "norm1")
+        small = Normal(0.01)
+        h = nn.conv(net, x, 64, kernel=11, stride=4, padding=padding, ceil=ceil, initializer=small, name="conv1")
+        # As released: conv1 is normalized before its ReLU, conv2 after it.
+        h = self._normalize(net, h, "norm1")
         h = nn.relu(net, h, name="relu1")
         h = nn.max_pool(net, h, window=3, stride=2, name="pool1")
-        h = nn.conv(net, h, 192, kernel=5, padding=2, bias=1.0, initializer=narrow, name="conv2")
+        h = nn.conv(net, h, 192, kernel=5, padding=2, bias=1.0, initializer=small, name="conv2")
         h = nn.relu(net, h, name="relu2")
-        h = self._normalise(net, h, "norm2")
+        h = self._normalize(net, h, "norm2")
         h = nn.max_pool(net, h, window=3, stride=2, name="pool2")
         for i, (filters, bias) in enumerate(((384, 0.0), (self.conv4, 1.0), (256, 1.0)), start=3):
             h = nn.conv(net, h, filters, kernel=3, padding=1, bias=bias, initializer=Normal(0.03), name=f"conv{i}")
@@ -65,13 +61,13 @@ class AlexNet(Model):
         h = nn.max_pool(net, h, window=3, stride=2, name="pool5")
         h = nn.flatten(net, h, name="flatten")
         for i in (6, 7):
-            h = nn.dense(net, h, self.units, bias=1.0, initializer=narrow, name=f"fc{i}")
+            h = nn.dense(net, h, self.units, bias=1.0, initializer=small, name=f"fc{i}")
             h = nn.relu(net, h, name=f"relu{i}")
             h = nn.dropout(net, h, self.dropout, name=f"dropout{i}")
-        # Logistic units of a thousand classes begin near the frequency of one of them, 1 / (1 + exp(7)).
-        return nn.dense(net, h, classes, bias=-7.0, initializer=narrow, name="fc8")
+        # Logistic units of a thousand classes begin near the frequency of one class, 1 / (1 + exp(7)).
+        return nn.dense(net, h, classes, bias=-7.0, initializer=small, name="fc8")
 
-    def _normalise(self, net: NetworkBuilder, x: Tensor, name: str) -> Tensor:
+    def _normalize(self, net: NetworkBuilder, x: Tensor, name: str) -> Tensor:
         if not self.lrn:
             return x
         divided = self.lrn_divide_by_size

@@ -1,13 +1,12 @@
 """What a model is: settings, and the layers from images to logits."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runner import nn
-from runner.engine.network import NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.tensor import Tensor
+from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 
 
@@ -15,7 +14,7 @@ from runner.errors import ConfigError
 class Model(ABC):
     """Base of all models; the fields are their configuration.
 
-    loss: what is minimised over the classes, "softmax" or "logistic" (see :func:`runner.nn.classify`).
+    loss: the loss over the classes, "softmax" or "logistic" (see :func:`runner.nn.classify`).
     """
 
     name: str = ""
@@ -28,7 +27,7 @@ class Model(ABC):
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add the layers over images x (N, C, H, W); return logits (N, classes), both in the network's dtype.
 
-        Raises ConfigError naming the first layer whose input is too small.
+        Raises ConfigError naming the first layer whose input is too small for it.
         """
 
     def network(self, classes: int) -> NetworkFunction:
@@ -42,7 +41,7 @@ class Model(ABC):
         return add_to
 
     def _require_logits(self, net: NetworkBuilder, returned: object, classes: int) -> None:
-        """Raise ConfigError unless ``returned`` is (N, classes): an own model may return anything."""
+        """Raise ConfigError unless ``returned`` is (N, classes): the model of a plugin may return anything."""
         spec = net.graph.spec(returned) if isinstance(returned, Tensor) else None
         if spec is None or spec.shape[1:] != (classes,):
             came = returned if spec is None else spec
@@ -58,13 +57,6 @@ def require(holds: bool, key: str, value: object, expected: str) -> None:
         raise ConfigError(f"model.{key}={value}: expected {expected}")
 
 
-def require_sizes(key: str, sizes: list[int], *, count: int | None = None) -> None:
-    """Require whole numbers above 0: ``count`` of them, or any number when None."""
-    number = "whole numbers" if count is None else f"{count} whole numbers"
-    fits = all(size > 0 for size in sizes) and (count is None or len(sizes) == count)
-    require(fits, key, sizes, f"{number} above 0")
-
-
-def require_rate(key: str, rate: float) -> None:
-    """Require a probability below 1."""
-    require(math.isfinite(rate) and 0.0 <= rate < 1.0, key, rate, "a number from 0 to below 1")
+def require_length(key: str, numbers: list[int], count: int) -> None:
+    """Raise ConfigError naming the key of the ``model`` group unless the list has ``count`` numbers."""
+    require(len(numbers) == count, key, numbers, f"{count} numbers")

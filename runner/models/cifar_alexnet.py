@@ -1,37 +1,36 @@
-"""AlexNet in small, for 32x32 photographs (after Krizhevsky 2014, "One weird trick")."""
+"""A small AlexNet for 32x32 photographs (after Krizhevsky 2014, "One weird trick")."""
 
 from dataclasses import dataclass, field
 
 from runner import nn
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.models.base import Model, require, require_rate, require_sizes
+from runner.bounds import Count, Rate
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model, require_length
 
 KERNELS = (5, 5, 3, 3, 3)
 POOLED = (1, 2, 5)
-"""Numbers of the convolutions that a max pooling follows, as in the large network."""
+"""Numbers of the convolutions followed by max pooling, as in the large network."""
 
 
 @dataclass
 class CifarAlexNet(Model):
-    """AlexNet in small, for 32x32 photographs: five convolutions and three dense layers.
+    """A small AlexNet for 32x32 photographs: five convolutions and three dense layers.
 
-    600,010 parameters and 10,384,384 multiply-adds for 3x32x32 images of 10 classes: as in the large network the
-    convolutions have nearly all of the work and the dense layers nearly all of the parameters.
+    600,010 parameters and 10,384,384 multiply-adds for 3x32x32 images of 10 classes: as in the large network, most of
+    the work is in the convolutions and most of the parameters are in the dense layers.
 
-    filters: of the five convolutions. units: of each hidden dense layer. dropout: rate after these.
+    filters: of the five convolutions. units: of each hidden dense layer. dropout: rate after these layers.
     """
 
     name: str = "cifar_alexnet"
-    filters: list[int] = field(default_factory=lambda: [24, 32, 48, 48, 32])
-    units: int = 512
-    dropout: float = 0.5
+    filters: list[Count] = field(default_factory=lambda: [24, 32, 48, 48, 32])
+    units: Count = 512
+    dropout: Rate = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_sizes("filters", self.filters, count=len(KERNELS))
-        require(self.units > 0, "units", self.units, "a whole number above 0")
-        require_rate("dropout", self.dropout)
+        require_length("filters", self.filters, len(KERNELS))
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return its logits."""

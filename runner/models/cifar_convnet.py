@@ -1,11 +1,12 @@
-"""A small convolutional network for 32x32 photographs, in the manner of VGG (Simonyan and Zisserman 2015)."""
+"""A small convolutional network for 32x32 photographs, after VGG (Simonyan and Zisserman 2015)."""
 
 from dataclasses import dataclass, field
 
 from runner import nn
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.models.base import Model, require, require_rate, require_sizes
+from runner.bounds import Count, Rate
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model
 
 
 @dataclass
@@ -14,26 +15,19 @@ class CifarConvNet(Model):
 
     551,146 parameters for 3x32x32 images of 10 classes.
 
-    Every convolution and the hidden dense layer is followed by batch normalisation, which takes the place of
-    the bias, and ReLU; every stage and the hidden layer by dropout. The image halves with every stage,
-    rounded down, so its sides must be at least 2 ** stages.
+    Batch normalization, which replaces the bias, and ReLU follow every convolution and the hidden dense layer; dropout
+    follows every stage and the hidden layer. The image halves with every stage, rounded down, so its sides must be at
+    least 2 ** stages.
 
-    widths: filters of each stage. units: of the hidden dense layer. dropout: rate after each stage and
-    before the logits. norm_decay: of the moving averages for evaluation.
+    widths: filters of each stage. units: of the hidden dense layer. dropout: rate after each stage and before the
+    logits. norm_decay: decay of the moving averages used in evaluation.
     """
 
     name: str = "cifar_convnet"
-    widths: list[int] = field(default_factory=lambda: [32, 64, 128])
-    units: int = 128
-    dropout: float = 0.25
-    norm_decay: float = 0.9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_sizes("widths", self.widths)
-        require(self.units > 0, "units", self.units, "a whole number above 0")
-        require_rate("dropout", self.dropout)
-        require_rate("norm_decay", self.norm_decay)
+    widths: list[Count] = field(default_factory=lambda: [32, 64, 128])
+    units: Count = 128
+    dropout: Rate = 0.25
+    norm_decay: Rate = 0.9
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers stage1_conv1, stage1_norm1, ... stage1_dropout, ..., fc1, ... fc2; return its logits."""

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from runner import nn
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.models.base import Model, require_rate
+from runner.bounds import Rate
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model
 
 
 @dataclass(frozen=True)
@@ -42,29 +43,25 @@ STAGES: dict[str, dict[str, Module]] = {
 class GoogLeNet(Model):
     """GoogLeNet: three convolutions, nine Inception modules, the mean and one dense layer; no auxiliary heads.
 
-    6,998,552 parameters and 1,582,671,872 multiply-adds for 3x224x224 images of 1000 classes; the sizes follow the
-    images. Poolings between stages round sizes up.
+    6,998,552 parameters and 1,582,671,872 multiply-adds for 3x224x224 images of 1000 classes; other image sizes work
+    too. Poolings between stages round sizes up.
 
-    dropout: rate before the logits. lrn: whether the first two stages are normalised over 5 channels, as by
-    Krizhevsky et al. 2012.
+    dropout: rate before the logits. lrn: whether local response normalization over 5 channels (Krizhevsky et al. 2012)
+    follows the first two stages.
     """
 
     name: str = "googlenet"
-    dropout: float = 0.4
+    dropout: Rate = 0.4
     lrn: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_rate("dropout", self.dropout)
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers conv1, ... pool2, those of modules 3a, ... 5b, pool5, dropout and fc; return its logits."""
         h = _conv(net, x, 64, kernel=7, stride=2, name="conv1")
         h = _halve(net, h, name="pool1")
-        h = self._normalise(net, h, name="norm1")
+        h = self._normalize(net, h, name="norm1")
         h = _conv(net, h, 64, kernel=1, name="conv2_reduce")
         h = _conv(net, h, 192, kernel=3, name="conv2")
-        h = self._normalise(net, h, name="norm2")
+        h = self._normalize(net, h, name="norm2")
         for before, (stage, modules) in enumerate(STAGES.items(), start=2):
             h = _halve(net, h, name=f"pool{before}")
             for letter, module in modules.items():
@@ -73,12 +70,12 @@ class GoogLeNet(Model):
         h = nn.dropout(net, h, self.dropout, name="dropout")
         return nn.dense(net, h, classes, name="fc")
 
-    def _normalise(self, net: NetworkBuilder, x: Tensor, name: str) -> Tensor:
+    def _normalize(self, net: NetworkBuilder, x: Tensor, name: str) -> Tensor:
         return nn.local_response_normalization(net, x, name=name) if self.lrn else x
 
 
 def _inception(net: NetworkBuilder, x: Tensor, module: Module, name: str) -> Tensor:
-    """Add one Inception module, its dimensions reduced (figure 2b); the size of the image stays."""
+    """Add one Inception module with dimension reductions (figure 2b); the size of the image stays."""
     one = _conv(net, x, module.one, kernel=1, name=f"{name}_1x1")
     three = _conv(net, x, module.three[0], kernel=1, name=f"{name}_3x3_reduce")
     three = _conv(net, three, module.three[1], kernel=3, name=f"{name}_3x3")
@@ -90,7 +87,7 @@ def _inception(net: NetworkBuilder, x: Tensor, module: Module, name: str) -> Ten
 
 
 def _conv(net: NetworkBuilder, x: Tensor, filters: int, *, kernel: int, name: str, stride: int = 1) -> Tensor:
-    """Add a convolution padded to keep the size, and its ReLU."""
+    """Add a convolution padded to keep the size of the image, and its ReLU."""
     h = nn.conv(net, x, filters, kernel, stride=stride, padding=kernel // 2, name=name)
     return nn.relu(net, h, name=f"{name}_relu")
 

@@ -1,15 +1,16 @@
-"""LeNet in the form Caffe made common for MNIST (after LeCun et al. 1998)."""
+"""LeNet for MNIST in Caffe's form (after LeCun et al. 1998)."""
 
 from dataclasses import dataclass, field
 
 from runner import nn
-from runner.engine.initializers import lecun_normal
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.models.base import Model, require, require_sizes
+from runner.bounds import Count
+from runner.engine.graph.initializers import lecun_normal
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model, require_length
 
 SMALLEST_UNPADDED = 16
-"""Smallest side of which two unpadded 5x5 convolutions with 2x2 poolings leave anything: 16, 12, 6, 2, 1."""
+"""Smallest side for two unpadded 5x5 convolutions, each with a 2x2 pooling: 16, 12, 6, 2, 1."""
 
 
 @dataclass
@@ -18,20 +19,19 @@ class LeNet(Model):
 
     431,080 parameters for 1x28x28 images of 10 classes.
 
-    The sizes follow the input. As in Caffe the convolutions are unpadded, unless a side of the image is
-    below 16: then they are padded to keep its size, and images of 4x4 and more will do.
+    Other image sizes work too. As in Caffe the convolutions are unpadded, unless a side of the image is below 16: then
+    they are padded to keep the size, and images must be 4x4 or larger.
 
     filters: of the two convolutions. units: of the hidden dense layer.
     """
 
     name: str = "lenet"
-    filters: list[int] = field(default_factory=lambda: [20, 50])
-    units: int = 500
+    filters: list[Count] = field(default_factory=lambda: [20, 50])
+    units: Count = 500
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_sizes("filters", self.filters, count=2)
-        require(self.units > 0, "units", self.units, "a whole number above 0")
+        require_length("filters", self.filters, 2)
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers conv1, pool1, conv2, pool2, flatten, fc1, relu1, fc2 and return the logits of fc2."""

@@ -3,24 +3,21 @@
 from dataclasses import dataclass, field
 
 from runner import nn
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.models.base import Model, require_sizes
+from runner.bounds import Count
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model
 
 
 @dataclass
 class Mlp(Model):
-    """Dense layers with ReLU over the pixels in a row, and one more for the logits.
+    """Dense layers with ReLU over the flattened image, and one more for the logits.
 
-    hidden: units of each hidden layer; none leaves logistic regression.
+    hidden: units of each hidden layer; an empty list is logistic regression.
     """
 
     name: str = "mlp"
-    hidden: list[int] = field(default_factory=lambda: [512, 512])
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_sizes("hidden", self.hidden)
+    hidden: list[Count] = field(default_factory=lambda: [512, 512])
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers flatten, fc1, relu1, ... and return the logits of the last fc."""

@@ -1,33 +1,33 @@
-"""The fast model of Overfeat (Sermanet et al. 2014), in the sizes that convnet-benchmarks made common."""
+"""The fast model of Overfeat (Sermanet et al. 2014), in the sizes of convnet-benchmarks."""
 
 from dataclasses import dataclass, field
 
 from runner import nn
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.models.base import Model, require_rate, require_sizes
+from runner.bounds import Count, Rate
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model, require_length
 
 
 @dataclass
 class Overfeat(Model):
     """Overfeat, the fast model: five convolutions, three of them with 2x2 max pooling, and three dense layers.
 
-    145,920,872 parameters and 2,801,403,904 multiply-adds for 3x231x231 images of 1000 classes; the sizes follow
-    the images.
+    145,920,872 parameters and 2,801,403,904 multiply-adds for 3x231x231 images of 1000 classes; other image sizes work
+    too.
 
-    filters: of the five convolutions. units: of the two hidden dense layers. dropout: rate after these.
+    filters: of the five convolutions. units: of the two hidden dense layers. dropout: rate after these layers.
     """
 
     name: str = "overfeat"
-    filters: list[int] = field(default_factory=lambda: [96, 256, 512, 1024, 1024])
-    units: list[int] = field(default_factory=lambda: [3072, 4096])
-    dropout: float = 0.5
+    filters: list[Count] = field(default_factory=lambda: [96, 256, 512, 1024, 1024])
+    units: list[Count] = field(default_factory=lambda: [3072, 4096])
+    dropout: Rate = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_sizes("filters", self.filters, count=5)
-        require_sizes("units", self.units, count=2)
-        require_rate("dropout", self.dropout)
+        require_length("filters", self.filters, 5)
+        require_length("units", self.units, 2)
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers conv1, relu1, pool1, ... conv5, relu5, pool5, flatten, fc6, ... fc8; return its logits."""

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 from runner import nn
-from runner.engine.initializers import Uniform, he_normal
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.models.base import Model, require, require_rate
+from runner.bounds import Bounds, Rate
+from runner.engine.graph.initializers import Uniform, he_normal
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model, require
 
 BLOCKS = {"basic": 2, "bottleneck": 3}
 """Convolutions of one residual unit."""
@@ -26,12 +28,12 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """What its layers are called after."""
+        """Prefix of the names of its layers."""
         return f"stage{self.stage}_unit{self.number}"
 
     @property
     def stride(self) -> int:
-        """Of its first convolution: the second and the third stage begin by halving the image."""
+        """Stride of its first convolution: the second and the third stage begin by halving the image."""
         return 2 if self.stage > 1 and self.number == 1 else 1
 
 
@@ -40,21 +42,21 @@ class ResNetCifar(Model):
     """Residual networks for 32x32 photographs: a convolution, three stages of units, the mean and a dense layer.
 
     For 3x32x32 images of 10 classes, ResNet-110 of basic units has 1,727,962 parameters and ResNet-1001 of
-    bottlenecks with preactivation 10,327,706. No convolution has a bias. Images halve twice, rounded up, so any size
-    will do.
+    bottlenecks with preactivation 10,327,706. No convolution has a bias. Images halve twice, rounded up, so images of
+    any size work.
 
-    depth: layers with weights, shortcuts not counted. block: "basic", two 3x3 convolutions, its shortcut pads new
-    channels with zeros; or "bottleneck", convolutions of 1x1, 3x3 and 1x1, the last four times as wide, and one of
-    1x1 as its shortcut where channels are new. unit: "original", every convolution is followed by normalisation and
-    ReLU, the last ReLU standing after the sum; or "preactivation", every convolution is preceded by both and the sum
-    is passed on as it is. norm_decay: of the moving averages for evaluation.
+    depth: layers with weights, without shortcuts. block: "basic", two 3x3 convolutions, whose shortcut pads new
+    channels with zeros; or "bottleneck", convolutions of 1x1, 3x3 and 1x1, the last four times as wide, whose shortcut
+    is a 1x1 convolution if channels are new. unit: "original", normalization and ReLU follow every convolution, the
+    last ReLU after the sum; or "preactivation", both precede every convolution and nothing follows the sum.
+    norm_decay: decay of the moving averages used in evaluation.
     """
 
     name: str = "resnet_cifar"
-    depth: int = 20
+    depth: Annotated[int, Bounds(8, 10_000)] = 20
     block: str = "basic"
     unit: str = "preactivation"
-    norm_decay: float = 0.9
+    norm_decay: Rate = 0.9
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +66,6 @@ class ResNetCifar(Model):
         fits = self.depth > 2 and (self.depth - 2) % step == 0
         smallest = ", ".join(str(step * n + 2) for n in (1, 2, 3))
         require(fits, "depth", self.depth, f"{step}n+2 for model.block={self.block}: {smallest}, ...")
-        require_rate("norm_decay", self.norm_decay)
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers conv1, those of units stage1_unit1, ... stage3_unitN, pool and fc; return the logits of fc."""
@@ -88,7 +89,7 @@ class ResNetCifar(Model):
                 yield Unit(stage, number, width)
 
     def _original(self, net: NetworkBuilder, x: Tensor, unit: Unit) -> Tensor:
-        """Add ReLU(shortcut + branch), the branch ending in a normalisation (2016, figure 4 a)."""
+        """Add ReLU(shortcut + branch), the branch ending in a normalization (2016, figure 4 a)."""
         h = x
         for i, (filters, kernel, stride) in enumerate(self._convolutions(unit), start=1):
             if i > 1:
@@ -109,17 +110,17 @@ class ResNetCifar(Model):
         return nn.add(net, h, self._shortcut(net, source, unit), name=f"{unit.name}_add")
 
     def _activates_shortcut(self, unit: Unit) -> bool:
-        """Whether the first ReLU of a unit is for both its ways: in the network's first, and before a projection."""
+        """Return whether branch and shortcut read the unit's first ReLU: in the first unit, and before a projection."""
         return unit.number == 1 and (unit.stage == 1 or self.block == "bottleneck")
 
     def _convolutions(self, unit: Unit) -> list[tuple[int, int, int]]:
-        """Filters, kernel and stride of each convolution of the branch."""
+        """Return filters, kernel and stride of each convolution of the branch."""
         if self.block == "basic":
             return [(unit.width, 3, unit.stride), (unit.width, 3, 1)]
         return [(unit.width, 1, unit.stride), (unit.width, 3, 1), (4 * unit.width, 1, 1)]
 
     def _shortcut(self, net: NetworkBuilder, x: Tensor, unit: Unit) -> Tensor:
-        """Add what makes x fit the branch of a unit, if it does not fit already."""
+        """Return x, or add the layers that give it the shape of the unit's branch."""
         channels = self._convolutions(unit)[-1][0]
         name = f"{unit.name}_shortcut"
         if net.graph.spec(x).shape[1] == channels:
@@ -134,7 +135,7 @@ class ResNetCifar(Model):
 
 
 def _conv(net: NetworkBuilder, x: Tensor, filters: int, *, kernel: int, name: str, stride: int = 1) -> Tensor:
-    """Add a convolution padded to keep the size, without bias, its weights drawn for gradients to keep theirs."""
+    """Add a convolution without bias, padded to keep the size; initial weights keep the size of gradients."""
     initializer = he_normal(kernel * kernel * filters)
     return nn.conv(
         net, x, filters, kernel, stride=stride, padding=kernel // 2, bias=None, initializer=initializer, name=name

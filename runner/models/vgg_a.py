@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field
 
 from runner import nn
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.models.base import Model, require, require_rate, require_sizes
+from runner.bounds import Count, Rate
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.models.base import Model, require_length
 
 CONVOLUTIONS = (1, 1, 2, 2, 2)
-"""How many each stage has."""
+"""Number of convolutions of each stage."""
 
 
 @dataclass
@@ -19,19 +20,17 @@ class VggA(Model):
     every stage, rounded down, so its sides must be at least 32.
 
     widths: filters of the convolutions of each stage. units: of each of the two hidden dense layers. dropout: rate
-    after these.
+    after these layers.
     """
 
     name: str = "vgg_a"
-    widths: list[int] = field(default_factory=lambda: [64, 128, 256, 512, 512])
-    units: int = 4096
-    dropout: float = 0.5
+    widths: list[Count] = field(default_factory=lambda: [64, 128, 256, 512, 512])
+    units: Count = 4096
+    dropout: Rate = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_sizes("widths", self.widths, count=len(CONVOLUTIONS))
-        require(self.units > 0, "units", self.units, "a whole number above 0")
-        require_rate("dropout", self.dropout)
+        require_length("widths", self.widths, len(CONVOLUTIONS))
 
     def forward(self, net: NetworkBuilder, x: Tensor, classes: int) -> Tensor:
         """Add layers stage1_conv1, stage1_relu1, stage1_pool, ... flatten, fc1, ... fc3; return its logits."""

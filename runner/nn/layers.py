@@ -1,8 +1,8 @@
 """Layers: functions that add nodes to a network's graph, stamp them with the layer, and return its output.
 
-Images are (N, C, H, W). Every layer has a name of its own within its network; its variables are called after
-it ("conv1/weights"). A layer that cannot be put on its input raises ConfigError when a smaller image is the
-reason, ShapeError or ValueError when the model is wrong.
+Images are (N, C, H, W). The name of a layer is unique within its network and prefixes the names of its variables
+("conv1/weights"). A layer raises ConfigError if the image is too small for it, and ShapeError or ValueError if the
+model is wrong.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from runner.engine import ops
-from runner.engine.initializers import Constant, Initializer, he_normal
-from runner.engine.network import NetworkBuilder
-from runner.engine.op import ShapeError
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable
+from runner.engine.graph import ops
+from runner.engine.graph.initializers import Constant, Initializer, he_normal
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.op import ShapeError
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable
 from runner.errors import ConfigError
 from runner.nn.windows import Padding, TooSmallError, Windows, place
 
@@ -36,23 +36,16 @@ def conv(
 ) -> Tensor:
     """Add a convolution with ``kernel`` x ``kernel`` windows: (N, C, H, W) -> (N, filters, H', W').
 
-    ceil: a window may reach beyond the padded image, as in cuda-convnet; see :func:`max_pool`. groups: parts
-    the channels are cut into, each seen by 1/groups of the filters. bias: its initial value, None for no
-    bias. initializer: of the weights (filters, C/groups, kernel, kernel), He's normal by default.
+    ceil: the last window may reach beyond the padded image, as in cuda-convnet; see :func:`max_pool`. groups: number of
+    groups of channels, each read by 1/groups of the filters. bias: its initial value, None for no bias. initializer: of
+    the weights (filters, C/groups, kernel, kernel), He's normal by default.
     """
     with new_layer(net, name, "conv"):
         windows = _place(net, x, kernel, stride, padding, ceil=ceil)
         channels = net.graph.spec(x).shape[1] // groups
         fan_in = channels * kernel * kernel
         weights = _weights(net, (filters, channels, kernel, kernel), initializer or he_normal(fan_in))
-        y = ops.conv2d(
-            net.graph,
-            x,
-            weights,
-            strides=windows.strides,
-            padding=windows.padding,
-            groups=groups,
-        )
+        y = ops.conv2d(net.graph, x, weights, strides=windows.strides, padding=windows.padding, groups=groups)
         return net.output(y if bias is None else _add_bias(net, y, bias))
 
 
@@ -89,9 +82,9 @@ def max_pool(
 ) -> Tensor:
     """Add the maximum of every ``window`` x ``window`` window, whose stride is its size by default.
 
-    Padding never wins. Without ``ceil`` there are (size + padding - window) // stride + 1 windows along a
-    side. With it, division rounds up (the sizing of Caffe and cuda-convnet): the last window may reach
-    beyond the padded image, but starts inside the image or the padding before it.
+    Padding is never the maximum. There are (size + padding - window) // stride + 1 windows along a side. With ``ceil``,
+    the division rounds up, as in Caffe and cuda-convnet: the last window may reach beyond the padded image, but starts
+    inside the image or the padding before it.
     """
     with new_layer(net, name, "pool"):
         windows = _place(net, x, window, stride or window, padding, ceil=ceil)
@@ -109,7 +102,7 @@ def avg_pool(
     padding: Padding = "valid",
     ceil: bool = False,
 ) -> Tensor:
-    """Add the mean of every window over its places inside the image; windows as in :func:`max_pool`."""
+    """Add the mean of every window over its pixels inside the image; windows as in :func:`max_pool`."""
     with new_layer(net, name, "pool"):
         windows = _place(net, x, window, stride or window, padding, ceil=ceil)
         y = ops.avg_pool(net.graph, x, window=windows.size, strides=windows.strides, padding=windows.padding)
@@ -130,17 +123,17 @@ def relu(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
 
 
 def flatten(net: NetworkBuilder, x: Tensor, *, name: str) -> Tensor:
-    """Add the features of each example in a row: (N, ...) -> (N, features)."""
+    """Add x with the features of each example flattened: (N, ...) -> (N, features)."""
     with new_layer(net, name, "shape"):
         examples, *rest = net.graph.spec(x).shape
         return net.output(x if len(rest) == 1 else ops.reshape(net.graph, x, (examples, -1)))
 
 
 def dropout(net: NetworkBuilder, x: Tensor, rate: float, *, name: str) -> Tensor:
-    """Add x (N, ...) with values dropped with probability ``rate`` and the others divided by 1 - rate.
+    """Add x (N, ...) with values set to 0 with probability ``rate`` and the others divided by 1 - rate.
 
-    In training only: the expectation is x, so evaluation passes x on (Srivastava et al. 2014, section 10, in
-    its inverted form). The draws are a function of seed, layer name, step and global example index.
+    Evaluation returns x, which is the expectation of the result (Srivastava et al. 2014, section 10, in its inverted
+    form). The draws are a function of seed, layer name, step and global example index.
     """
     with new_layer(net, name, "regularizer"):
         if not net.training or rate == 0.0:
@@ -161,11 +154,10 @@ def dropout(net: NetworkBuilder, x: Tensor, rate: float, *, name: str) -> Tensor
 def batch_norm(net: NetworkBuilder, x: Tensor, *, name: str, decay: float = 0.9, epsilon: float = 1e-5) -> Tensor:
     """Add gamma * (x - mean) / sqrt(variance + epsilon) + beta, channel by channel (Ioffe and Szegedy 2015).
 
-    x: (N, C) or (N, C, H, W). Training takes mean and variance from the batch and asks for the moving
-    averages to be advanced, average <- decay * average + (1 - decay) * batch; evaluation takes the averages.
-    The variance is the mean squared deviation in both, without the paper's m / (m - 1) for evaluation, so
-    that a batch of one value per channel is no special case. Variables (C,): gamma, beta, moving_mean,
-    moving_variance.
+    x: (N, C) or (N, C, H, W). Training uses mean and variance of the batch and requests that the moving averages be
+    advanced, average <- decay * average + (1 - decay) * batch; evaluation uses the averages. The variance is the mean
+    squared deviation in both, without the paper's m / (m - 1) for evaluation, so that a batch of one value per channel
+    is no special case. Variables (C,): gamma, beta, moving_mean, moving_variance.
     """
     with new_layer(net, name, "norm"):
         channels = net.graph.spec(x).shape[1]
@@ -198,7 +190,7 @@ def local_response_normalization(
 ) -> Tensor:
     """Add x / (k + alpha * sum of squares over ``size`` neighbouring channels) ** beta.
 
-    Krizhevsky et al. 2012, section 3.3. divide_by_size: alpha is divided by ``size``, as cuda-convnet does.
+    Krizhevsky et al. 2012, section 3.3. divide_by_size: divide alpha by ``size``, as cuda-convnet does.
     """
     with new_layer(net, name, "norm"):
         y = ops.local_response_normalization(
@@ -209,10 +201,10 @@ def local_response_normalization(
 
 @contextmanager
 def new_layer(net: NetworkBuilder, name: str, kind: str) -> Iterator[None]:
-    """Begin a layer; raises ValueError when the network has one of that name."""
-    # Variables are found by name, so a name used twice would quietly share weights.
+    """Begin a layer; raises ValueError if the network already has a layer of this name."""
+    # Variables are found by name, so two layers of one name would silently share weights.
     if name in net.layer_outputs:
-        raise ValueError(f"layer {name!r} is added twice; every layer of a network needs a name of its own")
+        raise ValueError(f"layer {name!r} is added twice; every layer of a network needs a different name")
     with net.layer(name, kind):
         yield
 
@@ -222,7 +214,7 @@ def _weights(net: NetworkBuilder, shape: tuple[int, ...], initializer: Initializ
 
 
 def _in_use(net: NetworkBuilder, parameter: Variable) -> Tensor:
-    """The value of a parameter in the dtype of activations."""
+    """Return the value of a parameter in the dtype of activations."""
     return ops.as_dtype(net.graph, parameter.tensor, net.dtype)
 
 
@@ -236,7 +228,7 @@ def _add_bias(net: NetworkBuilder, y: Tensor, initial: float) -> Tensor:
 
 
 def _place(net: NetworkBuilder, x: Tensor, window: int, stride: int, padding: Padding, *, ceil: bool) -> Windows:
-    """Put windows on the images x; raises ConfigError naming the layer when they hold none."""
+    """Place windows on the images x; raises ConfigError naming the layer if an image holds none."""
     _expect_rank(net, x, 4, "(N, C, H, W)")
     height, width = net.graph.spec(x).shape[2:]
     try:

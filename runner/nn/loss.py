@@ -1,10 +1,10 @@
-"""The head of a classifier: loss, prediction and hit of each example."""
+"""The head of a classifier: loss and prediction of each example, and whether the prediction is correct."""
 
 from __future__ import annotations
 
-from runner.engine import ops
-from runner.engine.network import NetworkBuilder, Outputs
-from runner.engine.tensor import Tensor
+from runner.engine.graph import ops
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.tensor import Tensor
 from runner.nn.layers import new_layer
 
 LOSSES = ("softmax", "logistic")
@@ -13,9 +13,9 @@ LOSSES = ("softmax", "logistic")
 def classify(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str = "softmax") -> Outputs:
     """Add layer "loss" over logits (N, C) and labels (N,) int64, computed in the network's state dtype.
 
-    loss: "softmax", the cross-entropy of a softmax over the classes; or "logistic", one logistic unit per
-    class against 1 for the label and 0 for the others, their cross-entropies summed (Krizhevsky 2014,
-    1-of-C). Nats. Raises ValueError for another one.
+    loss: "softmax", the cross-entropy of a softmax over the classes; or "logistic", one logistic unit per class with
+    target 1 for the label and 0 for the others, their cross-entropies summed (Krizhevsky 2014, 1-of-C). Losses are in
+    nats. Raises ValueError for any other loss.
     """
     graph = net.graph
     with new_layer(net, "loss", "loss"):

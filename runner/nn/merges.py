@@ -1,13 +1,13 @@
-"""Layers with which branches of a network meet again: sums, concatenations, and the shortcut that needs no weights."""
+"""Layers that join branches of a network: sums, concatenations, and the shortcut without weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.engine import ops
-from runner.engine.network import NetworkBuilder
-from runner.engine.op import ShapeError
-from runner.engine.tensor import Tensor
+from runner.engine.graph import ops
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.op import ShapeError
+from runner.engine.graph.tensor import Tensor
 from runner.nn.layers import new_layer
 
 
@@ -27,15 +27,15 @@ def concat(net: NetworkBuilder, branches: Sequence[Tensor], *, name: str) -> Ten
 
 
 def zero_padded_shortcut(net: NetworkBuilder, x: Tensor, channels: int, *, name: str, stride: int = 1) -> Tensor:
-    """Add every stride-th pixel of x (N, C, H, W) with zeros for the channels it lacks: (N, channels, H', W').
+    """Add every stride-th pixel of x (N, C, H, W), padded by channels of zeros: (N, channels, H', W').
 
-    H' = (H - 1) // stride + 1, likewise W', as of a convolution padded to keep its size. He et al. 2015, "Deep
+    H' = (H - 1) // stride + 1, likewise W', as for a convolution padded to keep the size. He et al. 2015, "Deep
     residual learning", section 3.3, option A.
     """
     with new_layer(net, name, "shape"):
         y = x
         if stride > 1:
-            # Means over single pixels.
+            # Means over single pixels take every stride-th pixel.
             y = ops.avg_pool(net.graph, x, window=(1, 1), strides=(stride, stride))
         lacking = channels - net.graph.spec(x).shape[1]
         return net.output(ops.pad(net.graph, y, low=(0, 0, 0, 0), high=(0, lacking, 0, 0)))

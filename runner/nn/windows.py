@@ -1,4 +1,4 @@
-"""Where windows of convolution and pooling stand: from padding as written to the four numbers of the ops."""
+"""Windows of convolution and pooling: from padding as models write it to the four numbers of the ops."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Padding = int | str | Sequence[int]
-"""Zeros around an image: one width for all sides, (top, bottom, left, right), "valid" for none, or "same": as
-many as make ceil(size / stride) windows, the odd one at the bottom and at the right."""
+"""Zeros around an image: one width for all sides, (top, bottom, left, right), "valid" for none, or "same" for
+ceil(size / stride) windows, with the odd zero at the bottom and at the right."""
 
 
 class TooSmallError(ValueError):
-    """The image does not hold a single window."""
+    """The image holds no window."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,11 @@ class Windows:
 
 
 def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *, ceil: bool = False) -> Windows:
-    """Put square windows on an image of (rows, columns).
+    """Place square windows on an image of (rows, columns).
 
-    There are (size + padding - window) / stride + 1 of them along a side, rounded down; the remainder is not
-    seen. ceil: rounded up, the sizing of Caffe and cuda-convnet, by more zeros at the bottom and at the
-    right; but no window starts beyond the image and the padding before it. Raises TooSmallError saying what
-    is needed.
+    There are (size + padding - window) / stride + 1 windows along a side, rounded down. ceil: rounded up, as in Caffe
+    and cuda-convnet, by more zeros at the bottom and at the right; but no window starts beyond the image and the
+    padding before it. Raises TooSmallError naming the smallest image.
     """
     before, after = zip(*(_zeros(side, window, stride, padding, axis) for axis, side in enumerate(image)), strict=True)
     overhang = stride - 1 if ceil else 0
@@ -48,7 +47,7 @@ def place(image: tuple[int, int], window: int, stride: int, padding: Padding, *,
 
 
 def _zeros(side: int, window: int, stride: int, padding: Padding, axis: int) -> tuple[int, int]:
-    """Zeros before and after an image along axis 0 (rows) or 1 (columns)."""
+    """Return the zeros before and after an image along axis 0 (rows) or 1 (columns)."""
     if isinstance(padding, int):
         return padding, padding
     if padding == "valid":
@@ -63,7 +62,7 @@ def _zeros(side: int, window: int, stride: int, padding: Padding, axis: int) -> 
 
 
 def _overhang(side: int, window: int, stride: int, low: int, high: int) -> int:
-    """Zeros to add after an image for the last window to be whole when their number is rounded up."""
+    """Return the zeros after an image that complete the last window if the number of windows is rounded up."""
     padded = low + side + high
     windows = -(-(padded - window) // stride) + 1
     if (windows - 1) * stride >= low + side:

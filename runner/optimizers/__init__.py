@@ -1,12 +1,19 @@
-"""Optimizers by the name that the configuration uses. To add one: write its class and list it here."""
+"""Optimizers by the name that the configuration uses. To add one: write its class and list it here.
+
+Read in this order:
+
+* ``base``: settings, the rule of an update, and slots; ``clipping``: the factor that shortens gradients.
+* ``sgd``, ``momentum``, ``adagrad``, ``adam``: rules that determine an update from one gradient.
+* ``lbfgs``: settings of L-BFGS; ``quasi_newton`` computes its directions and ``line_search`` the length of its steps,
+  by the commands of ``vector_machine``.
+* ``schedules``: factors of the learning rate.
+"""
 
 from runner.optimizers.adagrad import Adagrad
-from runner.optimizers.adam import Adam
-from runner.optimizers.adamw import AdamW
+from runner.optimizers.adam import Adam, AdamW
 from runner.optimizers.base import Optimizer
-from runner.optimizers.heavy_ball import HeavyBall
 from runner.optimizers.lbfgs import Lbfgs
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.momentum import HeavyBall, Momentum
 from runner.optimizers.sgd import Sgd
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {

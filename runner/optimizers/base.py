@@ -1,62 +1,80 @@
 """What an optimizer is: settings, and a rule that adds the update of each variable to a graph."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
-from runner.engine import ops
-from runner.engine.graph import Graph
-from runner.engine.op import ShapeError
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable, Variables
+from runner.bounds import NonNegative, Positive
+from runner.engine.graph import ops
+from runner.engine.graph.expression import Expr
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.op import ShapeError
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable, Variables
 from runner.errors import ConfigError
 from runner.optimizers.clipping import clip_factor, shortened
 
-NewValues = list[tuple[Variable, Tensor]]
-"""Variables and slots, each with its value after the step."""
 
-Rule = Callable[[Variable, Tensor], NewValues]
-"""Adds the update of one variable from its gradient."""
+@dataclass(frozen=True, eq=False)
+class State(Expr):
+    """A variable, or a slot of one, in the formulas of an update: stands for its value at the start of the step.
+
+    variables: the store that its slots are put in.
+    """
+
+    variable: Variable
+    variables: Variables
+
+    @classmethod
+    def of(cls, variables: Variables, variable: Variable) -> Self:
+        """Return a variable of a store as it stands in formulas."""
+        return cls(variables.graph, variable.tensor, variable, variables)
+
+    def slot(self, name: str) -> Self:
+        """Return the slot of this name, which starts at 0; see :class:`Optimizer`."""
+        return self.of(self.variables, self.variables.slot(self.variable, name))
+
+
+NewValues = Sequence[tuple[State, Expr]]
+"""A variable and its slots, each with its value after the step."""
+
+Rule = Callable[[State, Expr], NewValues]
+"""Adds the new values of a variable and its slots, from the variable and its gradient."""
 
 
 @dataclass
 class Optimizer(ABC):
     """Base of all optimizers; the fields are their configuration.
 
-    lr: base learning rate, which a schedule multiplies. weight_decay: strength of the pull of decayed
-    variables (weights, but not biases and normalisation parameters) towards 0; what it multiplies is each
-    optimizer's own. clip_norm: all gradients of an update together are shortened to this Euclidean norm;
-    None is off.
+    lr: base learning rate, which a schedule multiplies. weight_decay: strength of the pull of decayed variables
+    (weights, but not biases and normalisation parameters) towards 0; each optimizer says what it multiplies. clip_norm:
+    all gradients of an update together are shortened to this Euclidean norm; None is off.
 
-    State is held in slots, variables named after the one they serve ("conv1/weights/velocity"). They live on
-    its device and are saved in checkpoints with it.
+    State is held in slots, variables named after the one they serve ("conv1/weights/velocity"). They live on its device
+    and are saved in checkpoints with it.
+
+    line_search: an update evaluates its batch several times, so that a strategy must be able to.
     """
 
-    name: str = ""
-    lr: float = 0.01
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
+    line_search: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        require(0.0 < self.lr < math.inf, "lr", self.lr, "a finite number above 0")
-        require(
-            0.0 <= self.weight_decay < math.inf,
-            "weight_decay",
-            self.weight_decay,
-            "a finite number, 0 or more",
-        )
-        clips = self.clip_norm is None or 0.0 < self.clip_norm < math.inf
-        require(clips, "clip_norm", self.clip_norm, "null (off) or a finite number above 0")
+    name: str = ""
+    lr: Positive = 0.01
+    weight_decay: NonNegative = 0.0
+    clip_norm: Positive | None = None
 
     @property
     def against_divergence(self) -> str:
-        """What to do where values cease to be finite: the settings that make steps shorter."""
+        """Advice for losses that are no longer finite: the settings that make steps shorter."""
         return f"lower optimizer.lr or {'set ' if self.clip_norm is None else ''}optimizer.clip_norm"
+
+    @abstractmethod
+    def rule(self, learning_rate: Expr, step: Expr) -> Rule:
+        """Add what all variables share and return the rule for each; arguments as for :meth:`assign`."""
 
     def assign(
         self,
-        graph: Graph,
         variables: Variables,
         gradients: Sequence[tuple[Variable, Tensor]],
         *,
@@ -65,15 +83,15 @@ class Optimizer(ABC):
     ) -> list[str]:
         """Add one update of every variable that comes with a gradient; return the names of the assign nodes.
 
-        gradients: variables and their gradients, clipped already (:meth:`clipped`), any tensors of the graph of the
-        variable's shape and dtype. variables: the store that slots are put in. learning_rate: () in the variables'
-        dtype. step: () int64, the number of the step, from 0.
+        variables: the store of the variables, which slots are put in; nodes are added to its graph. gradients:
+        variables and their gradients, clipped already (:meth:`clipped`), any tensors of the graph of the variable's
+        shape and dtype. learning_rate: () in the variables' dtype. step: () int64, the number of the step, from 0.
         Nodes are stamped with the layer of the variable they update; scope and device are the caller's.
         """
         if not gradients:
             return []
-        rule = self.rule(graph, variables, learning_rate, step)
-        return [target for variable, gradient in gradients for target in assign_by(graph, rule, variable, gradient)]
+        rule = self.rule(Expr(variables.graph, learning_rate), Expr(variables.graph, step))
+        return [target for variable, gradient in gradients for target in assign_by(rule, variables, variable, gradient)]
 
     def clipped(
         self,
@@ -81,7 +99,7 @@ class Optimizer(ABC):
         gradients: Sequence[tuple[Variable, Tensor]],
         counted: Sequence[Tensor] | None = None,
     ) -> list[tuple[Variable, Tensor]]:
-        """Add what ``clip_norm`` asks for and return the variables with the gradients to update by.
+        """Shorten the gradients as ``clip_norm`` says and return them with their variables.
 
         Arguments and errors are those of :meth:`clip_factor`.
         """
@@ -94,11 +112,11 @@ class Optimizer(ABC):
         gradients: Sequence[tuple[Variable, Tensor]],
         counted: Sequence[Tensor] | None = None,
     ) -> Tensor | None:
-        """Add what ``clip_norm`` multiplies all gradients by, () in their dtype; None where nothing is clipped.
+        """Add the factor () by which ``clip_norm`` shortens all gradients, in their dtype; None if nothing is clipped.
 
-        gradients: variables and their gradients; the norm is taken over these, in this order. They may be on several
-        devices, and the norm is that of ``counted`` where some are copies: see
-        :func:`~runner.optimizers.clipping.clip_factor`. Raises ShapeError when a gradient is not like its variable.
+        gradients: variables and their gradients, which may be on several devices; the norm is taken over these, in this
+        order. counted: the tensors the norm is taken over instead, where some gradients are copies. Raises ShapeError
+        if a gradient differs from its variable in shape or dtype.
         """
         for variable, gradient in gradients:
             _expect_alike(graph, variable, gradient)
@@ -116,37 +134,25 @@ class Optimizer(ABC):
             short = shortened(graph, [gradient for _, gradient in gradients], factor)
         return [(variable, gradient) for (variable, _), gradient in zip(gradients, short, strict=True)]
 
-    @abstractmethod
-    def rule(self, graph: Graph, variables: Variables, learning_rate: Tensor, step: Tensor) -> Rule:
-        """Add what all variables share and return the rule for each; arguments as for :meth:`assign`."""
-
-    def with_decay(self, graph: Graph, variable: Variable, tensor: Tensor) -> Tensor:
-        """Add tensor + weight_decay * variable, or return ``tensor`` where nothing decays."""
-        if self.weight_decay == 0.0 or not variable.decayed:
-            return tensor
-        return ops.add(graph, tensor, ops.scale(graph, variable.tensor, self.weight_decay))
+    def with_decay(self, w: State, direction: Expr) -> Expr:
+        """Return direction + weight_decay * w, or ``direction`` if w does not decay."""
+        if self.weight_decay == 0.0 or not w.variable.decayed:
+            return direction
+        return direction + self.weight_decay * w
 
 
-def assign_by(graph: Graph, rule: Rule, variable: Variable, gradient: Tensor) -> list[str]:
+def assign_by(rule: Rule, variables: Variables, variable: Variable, gradient: Tensor) -> list[str]:
     """Add the update of one variable and its slots by a rule; return the names of the assign nodes."""
+    graph = variables.graph
     with graph.name_scope(variable.name), graph.layer(variable.layer):
-        return [ops.assign(graph, state.tensor, value).node for state, value in rule(variable, gradient)]
-
-
-def descend(graph: Graph, variable: Variable, direction: Tensor, learning_rate: Tensor) -> Tensor:
-    """Add variable - learning_rate * direction."""
-    return ops.sub(graph, variable.tensor, ops.mul(graph, direction, learning_rate))
+        values = rule(State.of(variables, variable), Expr(graph, gradient))
+        return [ops.assign(graph, state.tensor, value.tensor).node for state, value in values]
 
 
 def require(holds: bool, key: str, value: object, expected: str) -> None:
     """Raise ConfigError naming the key of the ``optimizer`` group unless the condition holds."""
     if not holds:
         raise ConfigError(f"optimizer.{key}={value}: expected {expected}")
-
-
-def require_decay_rate(key: str, value: float) -> None:
-    """Require a weight of the past in a running average or sum: from 0, below 1."""
-    require(0.0 <= value < 1.0, key, value, "a number from 0 to below 1")
 
 
 def _expect_alike(graph: Graph, variable: Variable, gradient: Tensor) -> None:

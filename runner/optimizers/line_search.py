@@ -1,4 +1,4 @@
-"""How far to go along a direction: the strong Wolfe conditions (Nocedal and Wright 2006, algorithms 3.5 and 3.6)."""
+"""Line search under the strong Wolfe conditions (Nocedal and Wright 2006, algorithms 3.5 and 3.6)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 DECREASE = 1e-4
-"""c1: the least decrease, as a part of what the slope at the start promises (their section 3.1)."""
+"""c1: the least decrease, as a fraction of the linear prediction by the slope at the start (section 3.1)."""
 
 FLATTENING = 0.9
-"""c2: the steepest slope that is left, as a part of that at the start; 0.9 for quasi-Newton directions (ibidem)."""
+"""c2: the steepest final slope, as a fraction of the slope at the start; 0.9 for quasi-Newton directions (ibid.)."""
 
 GROWTH = 2.0
-"""By what a step grows that goes down still."""
+"""Factor by which a step grows while the objective still decreases."""
 
 MARGIN = 0.1
-"""A new step in a bracket keeps at least this part of it away from both of its ends."""
+"""Least distance of a new step from both ends of its bracket, as a fraction of the bracket."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ Along = Callable[[float], Point]
 
 
 def search(along: Along, start: Point, first: float, most: int) -> Point | None:
-    """Return a point under the strong Wolfe conditions, the best one seen when ``most`` evaluations find none.
+    """Return a point under the strong Wolfe conditions, or the best point seen if ``most`` evaluations find none.
 
-    With t the step and f the objective: f(t) <= f(0) + c1 t f'(0) and \\|f'(t)\\| <= c2 \\|f'(0)\\|. start: at step 0,
-    its slope below 0. first: the step that is tried first. What is returned after too many evaluations obeys the
-    first condition; None where nothing did. An objective that is not finite counts as too high.
+    With t the step and f the objective: f(t) <= f(0) + c1 t f'(0) and |f'(t)| <= c2 |f'(0)|. start: the point at
+    step 0, with a slope below 0. first: the step that is tried first. The best point satisfies the first condition;
+    None if no point does. An objective that is not finite counts as too high.
     """
     return _Search(along, start, most).run(first)
 
 
 class _Search:
-    """One search, and how many evaluations it has left."""
+    """One search and its remaining evaluations."""
 
     def __init__(self, along: Along, start: Point, most: int) -> None:
         self._along = along
@@ -51,7 +51,7 @@ class _Search:
         self._left = most
 
     def run(self, step: float) -> Point | None:
-        """Go on until a bracket or a point is found: algorithm 3.5."""
+        """Extend the step until a bracket or a point is found: algorithm 3.5."""
         previous = self._start
         while self._left:
             point = self._evaluate(step)
@@ -83,7 +83,7 @@ class _Search:
         return self._along(step)
 
     def _too_high(self, point: Point, than: Point) -> bool:
-        """Too little decrease, or none since ``than``. Comparisons with NaN are false, so both are asked to hold."""
+        """Return whether a point decreases too little, or is not below ``than``; a comparison with NaN is too high."""
         enough = point.value <= self._start.value + DECREASE * point.step * self._start.slope
         return not (enough and (than is self._start or point.value < than.value))
 
@@ -95,9 +95,9 @@ class _Search:
 
 
 def between(low: Point, high: Point) -> float:
-    """Where the cubic through values and slopes of two points is least (their equation 3.59), inside the bracket.
+    """Return the minimizer of the cubic through values and slopes of two points (equation 3.59), inside the bracket.
 
-    The middle where it has no such place, or one within :data:`MARGIN` of an end.
+    The middle of the bracket if the cubic has no minimizer, or one within :data:`MARGIN` of an end.
     """
     middle = 0.5 * (low.step + high.step)
     width = high.step - low.step

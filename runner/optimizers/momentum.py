@@ -1,51 +1,63 @@
-"""Momentum with the learning rate inside the velocity, as Krizhevsky 2014 trains."""
+"""Momentum: with the learning rate inside the velocity (Krizhevsky 2014), or outside of it (Inception v3)."""
 
-import math
 from dataclasses import dataclass
 
-from runner.engine import ops
-from runner.engine.graph import Graph
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable, Variables
-from runner.optimizers.base import NewValues, Optimizer, Rule, require, require_decay_rate
+from runner.bounds import Positive, Rate
+from runner.engine.graph.expression import Expr
+from runner.optimizers.base import NewValues, Optimizer, Rule, State
 
 
 @dataclass
 class Momentum(Optimizer):
     """v <- momentum * v - lr * weight_decay * w - lr * g;  w <- w + v.
 
-    The update rule of Krizhevsky et al. 2012 (section 5) and Krizhevsky 2014. The velocity remembers steps
-    already scaled: after a change of the learning rate, earlier gradients still act with the rate of their
-    own time, and the change takes effect over about 1 / (1 - momentum) steps.
-    :class:`~runner.optimizers.heavy_ball.HeavyBall` scales afterwards; at a constant rate the two are equal,
-    with v = -lr * z.
+    The update rule of Krizhevsky et al. 2012 (section 5) and Krizhevsky 2014. The velocity remembers steps that are
+    already scaled: after a change of the learning rate, earlier gradients still act with the rate of their own step,
+    and the change takes effect over about 1 / (1 - momentum) steps. :class:`HeavyBall` scales afterwards; at a constant
+    rate the two are equal, with v = -lr * z.
 
-    bias_lr_factor: multiplies the rate of variables named ".../bias"; his released networks use 2. Slot:
+    bias_lr_factor: multiplies the rate of variables named ".../bias"; Krizhevsky's released networks use 2. Slot:
     velocity.
     """
 
     name: str = "momentum"
-    momentum: float = 0.9
-    bias_lr_factor: float = 1.0
+    momentum: Rate = 0.9
+    bias_lr_factor: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_decay_rate("momentum", self.momentum)
-        positive = 0.0 < self.bias_lr_factor < math.inf
-        require(positive, "bias_lr_factor", self.bias_lr_factor, "a finite number above 0")
+    def rule(self, learning_rate: Expr, step: Expr) -> Rule:
+        """Add the learning rate of biases and return the rule."""
+        bias_rate = learning_rate if self.bias_lr_factor == 1.0 else self.bias_lr_factor * learning_rate
 
-    def rule(self, graph: Graph, variables: Variables, learning_rate: Tensor, step: Tensor) -> Rule:
-        """Return the rule, with the learning rate of biases added beside that of the others."""
-        bias_rate = learning_rate
-        if self.bias_lr_factor != 1.0:
-            bias_rate = ops.scale(graph, learning_rate, self.bias_lr_factor)
+        def update(w: State, g: Expr) -> NewValues:
+            v = w.slot("velocity")
+            rate = bias_rate if w.variable.name.endswith("/bias") else learning_rate
+            g = self.with_decay(w, g)
+            new_v = self.momentum * v - g * rate
+            return [(v, new_v), (w, w + new_v)]
 
-        def updated(variable: Variable, gradient: Tensor) -> NewValues:
-            velocity = variables.slot(variable, "velocity")
-            rate = bias_rate if variable.name.endswith("/bias") else learning_rate
-            direction = self.with_decay(graph, variable, gradient)
-            kept = ops.scale(graph, velocity.tensor, self.momentum)
-            new_velocity = ops.sub(graph, kept, ops.mul(graph, direction, rate))
-            return [(velocity, new_velocity), (variable, ops.add(graph, variable.tensor, new_velocity))]
+        return update
 
-        return updated
+
+@dataclass
+class HeavyBall(Optimizer):
+    """z <- momentum * z + g + weight_decay * w;  w <- w - lr * z.
+
+    The form of Polyak 1964 that the Inception v3 guide, TensorFlow and PyTorch use. The accumulator remembers unscaled
+    gradients: a change of the learning rate acts at once on all of them. In this it differs from :class:`Momentum`.
+
+    Slot: accumulator. Its scale differs from that of the velocity, hence the other name: a checkpoint of one is refused
+    as a checkpoint of the other.
+    """
+
+    name: str = "heavy_ball"
+    momentum: Rate = 0.9
+
+    def rule(self, learning_rate: Expr, step: Expr) -> Rule:
+        """Return the rule."""
+
+        def update(w: State, g: Expr) -> NewValues:
+            z = w.slot("accumulator")
+            new_z = self.momentum * z + self.with_decay(w, g)
+            return [(z, new_z), (w, w - new_z * learning_rate)]
+
+        return update

@@ -1,8 +1,8 @@
 """L-BFGS (Nocedal 1980; Nocedal and Wright 2006, algorithms 7.4 and 7.5) by commands to a machine that holds vectors.
 
-The objective may change between iterations, as another batch does: an iteration begins with an evaluation of its own
-objective, and both gradients of the pair that it keeps are of that one (Schraudolph, Yu and Guenter 2007, section
-3.2.1), so that y is the change by the step and not that by the batch.
+The objective may change between iterations, for example with the batch. So each iteration begins with an evaluation of
+its objective, and both gradients of the pair that it keeps are gradients of this objective (Schraudolph, Yu and Guenter
+2007, section 3.2.1): y is the change due to the step, not to the batch.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from runner.optimizers.vector_machine import Add, Command, Dot, Scale, VectorMac
 
 X, GRADIENT, DIRECTION = "x", "gradient", "direction"
 START, START_GRADIENT = "start", "start_gradient"
-"""Where a line search began; when it is over, the step s and the change y of the gradient."""
+"""The start of a line search and its gradient; after the search, the step s and the change y of the gradient."""
 
 CURVATURE = 1e-4
-"""A pair is kept where s'y > CURVATURE * |s'g|, the slope at the start: a test of the form that L-BFGS-B has (Zhu et
-al. 1997), which asks for more than rounding. Under the strong Wolfe conditions s'y >= 0.1 |s'g|."""
+"""A pair is kept if s'y > CURVATURE * |s'g|, with the gradient g at the start: the form of the test in L-BFGS-B (Zhu et
+al. 1997), which excludes rounding errors. Under the strong Wolfe conditions s'y >= 0.1 |s'g|."""
 
 
 def step_name(place: int) -> str:
-    """The vector s of a pair."""
+    """Return the name of the vector s of a pair."""
     return f"step_{place}"
 
 
 def change_name(place: int) -> str:
-    """The vector y of a pair."""
+    """Return the name of the vector y of a pair."""
     return f"change_{place}"
 
 
 @dataclass
 class History:
-    """The numbers of the newest pairs (s, y); their vectors are the machine's, in places that are taken in turn.
+    """Scalars of the newest pairs (s, y); the machine holds their vectors in ``size`` places, which are reused in turn.
 
-    pairs: kept since the history was empty. curvatures, squares: s'y and y'y of the pair at each place.
+    pairs: number of pairs kept since the history was empty. curvatures, squares: s'y and y'y of the pair at each place.
     """
 
     size: int
@@ -50,11 +50,11 @@ class History:
             numbers += [0.0] * (self.size - len(numbers))
 
     def newest_first(self) -> list[int]:
-        """The places that hold a pair."""
+        """Return the places that hold a pair, newest first."""
         return [number % self.size for number in reversed(range(max(0, self.pairs - self.size), self.pairs))]
 
     def keep(self, curvature: float, square: float) -> int:
-        """Take in a pair instead of the oldest; return its place."""
+        """Replace the oldest pair by a new one; return its place."""
         place = self.pairs % self.size
         self.curvatures[place], self.squares[place] = curvature, square
         self.pairs += 1
@@ -67,10 +67,10 @@ class History:
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one iteration did.
+    """The outcome of one iteration.
 
-    objective: where it began. step: by which the direction was multiplied, 0 where no point was lower. evaluations:
-    of the objective. kept: whether its pair went into the history.
+    objective: at the start. step: factor of the direction, 0 if no lower point was found. evaluations: of the
+    objective. kept: whether the pair was added to the history.
     """
 
     objective: float
@@ -80,7 +80,7 @@ class Iteration:
 
 
 def commands(history: int) -> list[Command]:
-    """Everything that :func:`iterate` may command beside evaluations, with ``history`` pairs."""
+    """Return all commands of :func:`iterate` besides evaluations, with ``history`` pairs."""
     found: list[Command] = [
         Dot(GRADIENT, GRADIENT),
         Dot(GRADIENT, DIRECTION),
@@ -103,12 +103,12 @@ def commands(history: int) -> list[Command]:
 
 
 def iterate(machine: VectorMachine, history: History, *, longest: float | None, most: int) -> Iteration:
-    """Move "x" by one step along the direction of the history, and keep the pair that the step gives.
+    """Move "x" by one step along the quasi-Newton direction, and add the pair of this step to the history.
 
-    longest: the length of the first step tried where the history is empty and the direction is -g; None for that of
-    the gradient itself. most: evaluations of a line search; there is one before it, and one after it where its best
-    point is not its last, so that "gradient" is that of "x". Where it finds no lower point, "x" stays and the history
-    is dropped. An objective that is not finite is returned as it is. Raises NumericError where only the gradient is
+    longest: greatest length of the first step tried while the history is empty and the direction is -g; None for the
+    length of the gradient. most: evaluations of a line search; there is one before it, and one after it if its best
+    point is not its last, so that "gradient" belongs to "x". If the search finds no lower point, "x" stays and the
+    history is dropped. If the objective is not finite, nothing is moved. Raises NumericError if only the gradient is
     not finite.
     """
     objective = machine.evaluate()
@@ -131,7 +131,7 @@ def iterate(machine: VectorMachine, history: History, *, longest: float | None, 
 
 
 def _find_direction(machine: VectorMachine, history: History, square: float) -> float:
-    """Let "direction" be that of the history, -g where it leads uphill; return the slope along it."""
+    """Set "direction" to the quasi-Newton direction, or to -g if that leads uphill; return the slope along it."""
     _apply_inverse(machine, history)
     slope = machine.dot(GRADIENT, DIRECTION)
     if slope < 0.0:
@@ -157,7 +157,7 @@ def _apply_inverse(machine: VectorMachine, history: History) -> None:
 
 
 def _search(machine: VectorMachine, start: Point, first: float, most: int) -> tuple[Point | None, int]:
-    """Search along "direction"; return the point found, where "x" and "gradient" then are, and the evaluations made."""
+    """Search along "direction" and move "x" and "gradient" to the point found; return it and the evaluations made."""
     machine.scale(START, 1.0, X)
     machine.scale(START_GRADIENT, 1.0, GRADIENT)
     seen = []
@@ -176,7 +176,7 @@ def _search(machine: VectorMachine, start: Point, first: float, most: int) -> tu
 
 
 def _remember(machine: VectorMachine, history: History, least: float) -> bool:
-    """Keep the pair of a step that is over, unless the slope has hardly risen; say whether it was kept."""
+    """Keep the pair of a step unless the slope has hardly risen; return whether it was kept."""
     machine.add(START, X, -1.0, START)
     machine.add(START_GRADIENT, GRADIENT, -1.0, START_GRADIENT)
     curvature = machine.dot(START, START_GRADIENT)

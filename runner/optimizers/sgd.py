@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from runner.engine.graph import Graph
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable, Variables
-from runner.optimizers.base import NewValues, Optimizer, Rule, descend
+from runner.engine.graph.expression import Expr
+from runner.optimizers.base import NewValues, Optimizer, Rule, State
 
 
 @dataclass
@@ -14,11 +12,10 @@ class Sgd(Optimizer):
 
     name: str = "sgd"
 
-    def rule(self, graph: Graph, variables: Variables, learning_rate: Tensor, step: Tensor) -> Rule:
-        """Return the rule; there is no state."""
+    def rule(self, learning_rate: Expr, step: Expr) -> Rule:
+        """Return the rule; there are no slots."""
 
-        def updated(variable: Variable, gradient: Tensor) -> NewValues:
-            direction = self.with_decay(graph, variable, gradient)
-            return [(variable, descend(graph, variable, direction, learning_rate))]
+        def update(w: State, g: Expr) -> NewValues:
+            return [(w, w - self.with_decay(w, g) * learning_rate)]
 
-        return updated
+        return update

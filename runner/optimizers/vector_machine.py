@@ -1,4 +1,4 @@
-"""What a minimiser of many variables commands: arithmetic on named vectors that others hold. Only numbers come back."""
+"""Commands of a minimizer of many variables: arithmetic on named vectors in a machine, which returns only numbers."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ class Add:
 
 
 Command = Dot | Scale | Add
-"""What is known of a command before a run; factors are told with each."""
+"""The part of a command that is fixed before a run; factors are arguments of each call."""
 
 
 class VectorMachine(Protocol):
-    """Holds vectors of one length, among them the point "x" and the "gradient" of what is minimised."""
+    """A holder of vectors of one length, among them the point "x" and the "gradient" of the objective."""
 
     def dot(self, a: str, b: str) -> float:
         """Return a'b."""
         ...
 
     def scale(self, into: str, factor: float, a: str) -> None:
-        """Let into <- factor * a."""
+        """Set into <- factor * a."""
         ...
 
     def add(self, into: str, a: str, factor: float, b: str) -> None:
-        """Let into <- a + factor * b; ``into`` may be either of them."""
+        """Set into <- a + factor * b; ``into`` may be either of them."""
         ...
 
     def evaluate(self) -> float:
-        """Return the objective at "x" and let "gradient" be its gradient there."""
+        """Return the objective at "x" and set "gradient" to its gradient there."""
         ...

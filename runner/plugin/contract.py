@@ -7,14 +7,14 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from runner.data.settings import DatasetSettings
-from runner.engine.op import ByDecomposition, OpDef
+from runner.engine.graph.op import ByDecomposition, OpDef
 from runner.errors import ConfigError
 from runner.kernels.contract import Kernel
 from runner.models.base import Model
 from runner.optimizers.base import Optimizer
+from runner.strategies.base import Strategy
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """What is chosen in a configuration is called like this."""
@@ -27,11 +27,10 @@ DEVICE_TYPE = "cpu"
 class Plugin:
     """What one file adds to the tables, by the names that configurations use.
 
-    models, datasets, optimizers: name -> dataclass derived from :class:`~runner.models.base.Model`,
-    :class:`~runner.data.settings.DatasetSettings`, :class:`~runner.optimizers.base.Optimizer`; its fields are its
-    configuration, the field ``name`` has the name as its default.
-    strategies: name -> dataclass with fields ``name`` and ``workers`` and the method ``build`` of
-    :class:`~runner.strategies.base.Strategy`.
+    models, datasets, optimizers, strategies: name -> dataclass derived from :class:`~runner.models.base.Model`,
+    :class:`~runner.data.settings.DatasetSettings`, :class:`~runner.optimizers.base.Optimizer`,
+    :class:`~runner.strategies.base.Strategy`; its fields are its configuration, the field ``name`` has the name as its
+    default.
     ops: definitions, each with a kernel for "cpu" among ``kernels``. kernels: of these ops, or of the package's.
 
     Raises ConfigError for anything else.
@@ -40,19 +39,17 @@ class Plugin:
     models: Mapping[str, type[Model]] = field(default_factory=dict)
     datasets: Mapping[str, type[DatasetSettings]] = field(default_factory=dict)
     optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)
-    strategies: Mapping[str, type] = field(default_factory=dict)
+    strategies: Mapping[str, type[Strategy]] = field(default_factory=dict)
     ops: Sequence[OpDef] = ()
     kernels: Sequence[Kernel] = ()
 
     def __post_init__(self) -> None:
-        bases: dict[str, type] = {"models": Model, "datasets": DatasetSettings, "optimizers": Optimizer}
-        for table in ("models", "datasets", "optimizers", "strategies"):
+        bases = {"models": Model, "datasets": DatasetSettings, "optimizers": Optimizer, "strategies": Strategy}
+        for table, base in bases.items():
             options = getattr(self, table)
             _require(isinstance(options, Mapping), f"Plugin({table}=...)", options, "a dict of names and classes")
             for name, schema in options.items():
-                _check_option(f"Plugin({table}={{{name!r}: ...}})", name, schema, bases.get(table))
-        for name, schema in self.strategies.items():
-            _check_strategy(f"Plugin(strategies={{{name!r}: ...}})", schema)
+                _check_option(f"Plugin({table}={{{name!r}: ...}})", name, schema, base)
         for table, kind in (("ops", OpDef), ("kernels", Kernel)):
             items = getattr(self, table)
             listed = isinstance(items, list | tuple) and all(isinstance(item, kind) for item in items)
@@ -63,34 +60,27 @@ class Plugin:
     def _check_op(self, op: OpDef) -> None:
         place = f"Plugin(ops=[...]): op {op.name!r}"
         able = any((kernel.op, kernel.device_type) == (op.name, DEVICE_TYPE) for kernel in self.kernels)
-        _require(able, place, "without a kernel", f"one for {DEVICE_TYPE!r} among kernels, as of function_kernel")
+        expected = f"one for {DEVICE_TYPE!r} among kernels, as of function_kernel, or a decompose rule"
+        _require(able or op.decompose is not None, place, "without a kernel", expected)
         _require(op.executed_by == "kernel", place, f"executed_by={op.executed_by!r}", "executed_by='kernel'")
         decided = not isinstance(op.gradient, ByDecomposition) or op.decompose is not None
         _require(decided, place, "ByDecomposition without a rule", "a decompose rule, or a gradient rule")
 
 
-def _check_option(place: str, name: object, schema: object, base: type | None) -> None:
+def _check_option(place: str, name: object, schema: object, base: type) -> None:
     """Require a dataclass that a configuration can choose by ``name`` and fill."""
     named = isinstance(name, str) and NAME.fullmatch(name) is not None
     _require(named, place, name, "a name of small letters, digits and underscores")
-    derived = isinstance(schema, type) and (base is None or issubclass(schema, base))
-    _require(derived, place, schema, "a class" + (f" derived from {base.__name__}" if base else ""))
+    derived = isinstance(schema, type) and issubclass(schema, base)
+    _require(derived, place, schema, f"a class derived from {base.__name__}")
     assert isinstance(schema, type)
     own = "__dataclass_params__" in vars(schema)
     _require(own, place, f"class {schema.__name__}", "a dataclass: put @dataclass before it")
-    params: Any = vars(schema).get("__dataclass_params__")
-    _require(not params.frozen, place, "a frozen dataclass", "one that YAML can fill: leave frozen=True out")
     lacking = ", ".join(sorted(getattr(schema, "__abstractmethods__", ())))
     _require(not inspect.isabstract(schema), place, f"class {schema.__name__} without {lacking}", "all its methods")
     first = next(iter(dataclasses.fields(schema)), None)
     called = first is not None and (first.name, first.default) == ("name", name)
     _require(called, place, f"class {schema.__name__} without it", f"a first field, name: str = {name!r}")
-
-
-def _check_strategy(place: str, schema: type) -> None:
-    names = {each.name for each in dataclasses.fields(schema)}
-    fits = "workers" in names and callable(getattr(schema, "build", None))
-    _require(fits, place, f"class {schema.__name__} without", "a field workers: int and a method build(self, task)")
 
 
 def _require(holds: bool, place: str, came: object, expected: str) -> None:

@@ -8,19 +8,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.errors import ConfigError, RunnerError
+from runner.errors import ConfigError, RunnerError, as_runner_error
 
 
 @contextmanager
 def faults_told(plugins: Mapping[str, str]) -> Iterator[None]:
     """Raise ConfigError, with file and line, for an error that came from one of ``plugins``; others pass as they are.
 
-    plugins: by reference, as :func:`~runner.plugin.installing.provenance` gives them. A RunnerError says enough.
+    plugins: by reference, as :func:`~runner.plugin.installing.provenance` gives them. A RunnerError says enough, and a
+    MemoryError, whatever code raised it, becomes a ResourceError.
     """
     try:
         yield
     except RunnerError:
         raise
+    except MemoryError as error:
+        raise as_runner_error(error) from error
     except Exception as error:  # what code of the user's raises is about that code
         for path in map(_source, plugins):
             if lines := _lines(path, error):

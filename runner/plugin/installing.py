@@ -6,8 +6,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from runner.data import DATASETS
-from runner.engine.kernel_table import load_kernels
-from runner.engine.op import OPS, register
+from runner.engine.graph.op import OPS, register
+from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.contract import Kernel
 from runner.models import MODELS

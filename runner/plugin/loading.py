@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from runner.errors import ConfigError
+from runner.errors import ConfigError, DataError
 from runner.plugin.contract import Plugin
 from runner.plugin.faults import place, reason
+from runner.system.files import open_regular
 
 OBJECT = "plugin"
 """What the object is called in every plugin."""
@@ -45,7 +46,10 @@ def locate(reference: str) -> Located:
     name, _, pin = reference.partition(PIN)
     path = Path(name).expanduser().absolute() if name.endswith(".py") else _path_of_module(name)
     try:
-        source = path.read_bytes()
+        with open_regular(path) as file:
+            source = file.read()
+    except DataError as error:
+        raise ConfigError(f"--plugin {reference}: {error}") from error
     except OSError as error:
         raise ConfigError(f"--plugin {reference}: cannot read {path}: {error.strerror}") from error
     located = Located(str(path) if name.endswith(".py") else name, path, source, hashlib.sha256(source).hexdigest())

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.redaction import redact_code
+from runner.system.redaction import redact_code
 
 MAX_DIFF_BYTES = 1 << 20
 """Of the changes in one repository so much is kept."""

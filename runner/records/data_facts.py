@@ -12,7 +12,7 @@ from typing import Any
 from runner.data.dataset import Facts, Normalisation
 from runner.data.settings import DatasetSettings
 from runner.errors import DataError
-from runner.files import read_regular, replace_durably
+from runner.system.files import read_regular, replace_durably
 
 FACTS_FILE = "data.json"
 _VERSION = 1

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.files import read_regular, replace_durably
+from runner.system.files import read_regular, replace_durably
 
 LONGEST_BYTES = 1 << 30
 

@@ -16,10 +16,10 @@ from typing import Any, Self, TextIO
 
 from numpy.typing import NDArray
 
-from runner.engine.conductor import Clients, Finished
-from runner.engine.interleaving import Ending
+from runner.engine.run.interleaving import Ending
+from runner.engine.run.step_driver import Clients, Finished
 from runner.errors import ConfigError
-from runner.files import read_regular
+from runner.system.files import read_regular
 
 log = logging.getLogger(__name__)
 
@@ -60,15 +60,15 @@ class NotingClients:
         self._file: TextIO | None = None
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """As the clients do; see :class:`~runner.engine.conductor.Clients`."""
+        """As the clients do; see :class:`~runner.engine.run.step_driver.Clients`."""
         return self._clients.run(client, step=step, feeds=feeds)
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
-        """As the clients do; see :class:`~runner.engine.conductor.Clients`."""
+        """As the clients do; see :class:`~runner.engine.run.step_driver.Clients`."""
         self._clients.launch(client, step=step, feeds=feeds)
 
     def finished(self) -> Finished:
-        """As the clients do, and note it; see :class:`~runner.engine.conductor.Clients`."""
+        """As the clients do, and note it; see :class:`~runner.engine.run.step_driver.Clients`."""
         ended = self._clients.finished()
         if self._noted < self._most:
             self._write([ended.client, ended.step, {self._numbers[d]: turn for d, turn in ended.turns.items()}])

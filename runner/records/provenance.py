@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.cores import usable_cores
-from runner.memory import usable_memory
 from runner.records.code_state import CodeState, by_name, code_of, text_of
-from runner.redaction import redact_overrides
+from runner.system.cores import usable_cores
+from runner.system.memory import usable_memory
+from runner.system.redaction import redact_overrides
 
 _PACKAGE_FILE = Path(__file__).resolve().parents[1] / "__init__.py"
 

@@ -11,9 +11,9 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from runner.files import replace_durably
 from runner.records.run_directory import RunDirectory
-from runner.redaction import redact
+from runner.system.files import replace_durably
+from runner.system.redaction import redact
 from runner.tracking import MetricsLog, RunInfo, Tracker, read_metrics
 from runner.tracking.plots import confusion_matrix, learning_curves
 from runner.tracking.staleness import staleness_histogram, staleness_table

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, ResourceError
-from runner.files import create_directory, fsync_directory, read_regular, replace_durably
+from runner.system.files import create_directory, fsync_directory, read_regular, replace_durably
 
 CONFIG_FILE = "config.yaml"
 """The resolved configuration of a run, in its directory."""
@@ -27,7 +27,7 @@ PLACEMENT_FILE = "placement.json"
 """Where the layers of a model-parallel run are, in its directory."""
 
 RUN_FILE = "run.json"
-"""Which run a directory holds; there as soon as the run has begun."""
+"""The identifier of a run and the number of its starts, in its directory: the first file that a start writes."""
 
 SUMMARY_FILE = "summary.json"
 """The record of a run, in its directory."""
@@ -63,9 +63,11 @@ class RunDirectory:
         """Take the directory for a new run, or for the next start of the run it holds when ``resume``.
 
         A new run gets an unguessable ``run_id`` and epoch 1; each resume increments the epoch, on the disk,
-        under the lock. Raises DirectoryInUseError when another process holds it or, without ``resume``,
-        when it holds a run already; ConfigError when there is no run to resume; ResourceError when it
-        cannot be created or written; CheckpointError when ``run.json`` is damaged.
+        under the lock. The directory of a new run holds a run once :meth:`store_configuration` has returned;
+        if the process is killed before, the directory can be opened for a new run again. Raises
+        DirectoryInUseError when another process holds it or, without ``resume``, when it holds a run already;
+        ConfigError when there is no run to resume; ResourceError when it cannot be created or written;
+        CheckpointError when ``run.json`` is damaged.
         """
         path = Path(path).absolute()
         with _writing(path), ExitStack() as on_failure:
@@ -112,9 +114,10 @@ class RunDirectory:
         return self.path / CONFIG_FILE
 
     def store_configuration(self, text: bytes, *, private: bool = False) -> None:
-        """Store the configuration of this start of the run; private: for the eyes of its owner only.
+        """Store the configuration of this start of the run; private: only its owner may read the file.
 
-        Another one, by which earlier starts went, is kept beside it as ``config-N.yaml``, N being the last of them.
+        Call it last of all that prepares the directory: from then on the directory holds a run that can be resumed. A
+        different configuration of earlier starts is kept as ``config-N.yaml``, where N is the last of these starts.
         """
         stored = self.config_yaml
         if stored.exists() and (earlier := stored.read_bytes()) != text:
@@ -177,10 +180,9 @@ class RunDirectory:
         """What was decided since this start of the run, where the configuration does not decide everything."""
         return self.path / "asynchronous.json"
 
-    @property
-    def contributors_jsonl(self) -> Path:
-        """Whose shares counted in every update, where there were backup workers."""
-        return self.path / "contributors.jsonl"
+    def decisions_jsonl(self, name: str) -> Path:
+        """Decisions of every update that no configuration states, by the name of their record."""
+        return self.path / f"{name}.jsonl"
 
     @property
     def checkpoints(self) -> Path:
@@ -201,6 +203,11 @@ class RunDirectory:
 def code_diff_file(start: int) -> str:
     """The file with what was changed in the code since its commit, at this start of a run, counted from 1."""
     return "code.diff" if start == 1 else f"code-{start}.diff"
+
+
+def holds_run(path: Path) -> bool:
+    """Whether a directory holds a run: its preparation was completed, so that the run can be resumed."""
+    return (path / RUN_FILE).exists() and (path / CONFIG_FILE).exists()
 
 
 @contextmanager
@@ -269,11 +276,15 @@ def _next_state(path: Path, resume: bool) -> _State:
     if resume:
         state = _read_state(path)
         return replace(state, epoch=state.epoch + 1)
-    if os.path.lexists(path / RUN_FILE):
+    # A run that lost its run.json or configuration keeps its checkpoints: those of another run would replace them.
+    if holds_run(path) or any((path / "checkpoints").glob("step-*")):
         raise DirectoryInUseError(
             f"{path} already holds a run: continue it with `runner resume={shlex.quote(str(path))}`, or choose another "
             "directory with hydra.run.dir=DIR"
         )
+    if (path / CONFIG_FILE).exists():
+        # Not of a run. It must not be taken for the configuration of this one if the process is killed before its own.
+        os.rename(path / CONFIG_FILE, path / "config-0.yaml")
     return _State(run_id=secrets.token_hex(8), epoch=1)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.errors import DataError
-from runner.files import read_regular, replace_durably
 from runner.records.run_directory import SUMMARY_FILE
 from runner.records.summary import Summary
+from runner.system.files import read_regular, replace_durably
 
 PLUGINS_FILE = "plugins.json"
 _MAX_BYTES = 1 << 20

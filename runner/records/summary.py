@@ -24,7 +24,7 @@ import numpy as np
 
 from runner.errors import DataError
 from runner.records.provenance import Provenance
-from runner.redaction import redact_overrides, redact_text
+from runner.system.redaction import redact_overrides, redact_text
 
 SCHEMA_VERSION = 3
 STATUSES = ("finished", "failed", "interrupted")
@@ -72,11 +72,11 @@ class Summary:
       git_commit         commit of the code, "-dirty" behind it if files were changed, null without one
       versions           name -> version of Python, runner and the libraries that matter
       platform           operating system and its version
-      processor          model of the processor
+      CPU          model of the CPU
       strategy           name of the parallelism, such as "sync_data"
       workers            number of worker processes, backup workers too
       emulated           the slow network that was emulated, "" for a real one
-      devices            logical device -> what it is: "processor", or the card with its memory and driver
+      devices            logical device -> what it is: "CPU", or the GPU with its memory and driver
       device_reason      why these: as ``cluster.device`` asks, or what ``auto`` found
       plugins            file or module of each plugin -> SHA-256 of its source
       provenance         command line, machine and code (:class:`~runner.records.provenance.Provenance`), else null
@@ -117,7 +117,7 @@ class Summary:
     workers: int
     versions: dict[str, str]
     platform: str
-    processor: str
+    cpu_model: str
     schema_version: int = SCHEMA_VERSION
     error: Failure | None = None
     overrides: list[str] = field(default_factory=list)
@@ -220,8 +220,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def processor() -> str:
-    """Model of the processor, as the operating system names it."""
+def cpu_model() -> str:
+    """Model of the CPU, as the operating system names it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -17,7 +17,7 @@ def summary_tags(summary: Summary) -> dict[str, str]:
         "runner.emulated": summary.emulated,
         "runner.repeats": summary.repeats,
         "runner.plugins": ", ".join(f"{name} sha256:{digest}" for name, digest in summary.plugins.items()),
-        "runner.processor": summary.processor,
+        "runner.cpu_model": summary.cpu_model,
         "runner.devices": ", ".join(f"{name} {what}" for name, what in summary.devices.items()),
         "runner.system": summary.platform,
         "runner.versions": ", ".join(f"{name} {version}" for name, version in summary.versions.items()),

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import ClassVar, Self
 
-from runner.engine.device import task_of, worker_task
-from runner.engine.graph import Graph
-from runner.engine.interleaving import VirtualTime
-from runner.engine.program import Client, OneProcess, Program
-from runner.engine.stragglers import standard_normal
-from runner.engine.variables import Variables
+from runner.bounds import Count, CountOrZero, SmallCount
+from runner.engine.compile.program import Client, OneProcess, Program, VirtualClock
 from runner.errors import ConfigError
-from runner.strategies.base import Replica, Task, shares
-from runner.strategies.client_names import action_of
-from runner.strategies.clients import standing_clients
+from runner.strategies.base import Processes, Race, Strategy, Task, TrainingFacts, require_one_of
+from runner.strategies.clients import action_of, standing_clients
 from runner.strategies.downpour.model_replica import Habits, ModelReplica
-from runner.strategies.downpour.order import Downpour, Rules
+from runner.strategies.downpour.order import Rules
 from runner.strategies.downpour.pushed_server import PushedServer
 from runner.strategies.downpour.staleness import Staleness
-from runner.strategies.settings import require, require_one_of
-from runner.strategies.synchronous.parameter_server import Reads, shard_by_size, specs_of
+from runner.strategies.replica import shares
+from runner.strategies.servers.served_variables import ReadVariables, ServedVariables
 
 LOOPS = ("overlapped", "sequential", "direct")
 
 _TRANSFER_S = 0.1
 _PART_S = {"compute": 1.0, "fetch": 0.05, "push": 0.1}
-"""Medians of virtual time by what is done."""
-_SPREAD = 0.5
-"""Standard deviation of their natural logarithm."""
+"""What a client does -> median seconds of its parts on the virtual clock."""
+_SIGMA = 0.5
 
 
 @dataclass
-class AsyncData:
+class AsyncData(Strategy):
     """Model replicas that train at their own pace, and parameter servers that apply what comes.
 
     Whole variables are sharded over ``servers`` by size, with their slots. Replica k takes, as its step t, its share of
@@ -65,29 +59,31 @@ class AsyncData:
     P_j b + 8 from shard j, a push (P_j + M_j) b + 8 to it; a direct step takes P b + 8 S from all shards instead of
     the fetch. So a step takes, on average, (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
 
-    A checkpoint holds the shards' variables when nothing is under way. After a resume replicas fetch anew, every one
-    goes on with its share of the batch of the next update, and shards count, for the optimizer and for staleness, from
-    updates * workers / n_push. Gradients that were held for a push that did not come are lost. Two runs
-    of one configuration differ; what each decided is in its record.
+    A checkpoint holds the shards' variables when nothing is under way. Before it is written, each replica pushes the
+    gradients that it holds, P_j b + 8 bytes to shard j, by which moving averages do not advance. After a checkpoint, in
+    the same process as after a resume, all replicas fetch, each continues with its share of the batch of the next
+    update, and shards count, for the optimizer and for staleness, from updates * workers / n_push. So a run in virtual
+    time that is resumed from a checkpoint ends with the weights of the undisturbed run. Two runs of one configuration
+    that race differ; what each decided is in its record.
 
     Raises ConfigError for settings that contradict each other, and where there are more servers than variables.
     """
 
+    order_keys: ClassVar[tuple[str, ...]] = ("virtual_time", "replay")
+
     name: str = "async_data"
-    workers: int = 2
-    servers: int = 1
+    workers: SmallCount = 2
+    servers: SmallCount = 1
     loop: str = "overlapped"
-    n_fetch: int = 1
-    n_push: int = 1
-    warmstart_steps: int = 0
+    n_fetch: Count = 1
+    n_push: Count = 1
+    warmstart_steps: CountOrZero = 0
     staleness: Staleness = field(default_factory=Staleness)
     virtual_time: bool = False
     replay: str | None = None
 
     def __post_init__(self) -> None:
         require_one_of("loop", self.loop, LOOPS)
-        for key, least in {"servers": 1, "n_fetch": 1, "n_push": 1, "warmstart_steps": 0}.items():
-            require(getattr(self, key) >= least, key, getattr(self, key), f"{least} or more")
         if self.loop == "direct" and (self.n_fetch, self.n_push) != (1, 1):
             raise ConfigError(
                 f"parallelism.n_fetch={self.n_fetch} and n_push={self.n_push} with loop=direct: a replica without a "
@@ -100,33 +96,57 @@ class AsyncData:
             )
         self._require_own_pushes_kept()
 
+    @property
+    def processes(self) -> Processes:
+        """Replicas and parameter servers."""
+        return Processes(self.workers, self.servers)
+
+    @property
+    def race(self) -> Race:
+        """Replicas race, unless a virtual clock or a record orders them."""
+        return Race("its replicas", decided=self.virtual_time or self.replay is not None)
+
+    @property
+    def replayed(self) -> str | None:
+        """The record of endings."""
+        return self.replay
+
+    def replaying(self, record: str) -> Self:
+        """Return this strategy, ordered by a record of endings."""
+        return replace(self, replay=record, virtual_time=False)
+
+    def faults(self, facts: TrainingFacts) -> Iterator[str]:
+        """Yield faults, also for a warm start that takes all updates."""
+        yield from super().faults(facts)
+        if facts.total_steps is not None and self.warmstart_steps >= facts.total_steps:
+            yield (
+                f"parallelism.warmstart_steps={self.warmstart_steps} with {facts.total_steps} updates in all: the "
+                "first replica would make them all alone; use fewer warmstart_steps, or train longer (train.steps, "
+                "train.epochs)"
+            )
+
     def build(self, task: Task) -> Program:
         """Return the program: for each replica a client that computes and, for each shard, one that fetches and one
         that pushes."""
-        graph = Graph()
-        served = Variables(graph, seed=task.seed)
+        served = ServedVariables(task, self.servers)
+        graph = served.graph
         shards = [PushedServer(graph, served, j, task, self.staleness) for j in range(self.servers)]
-        assigned = shard_by_size(specs_of(task), self.servers)
-        placed = {name: shards[j].device for name, j in assigned.items()}
         replicas = [
-            ModelReplica(task, k, share, served, placed, shards, self._habits)
+            ModelReplica(task, k, share, served, shards, self._habits)
             for k, share in enumerate(shares(task.batch_size, self.workers))
         ]
-        scorers = []
-        for k in range(self.workers):
-            reads = Reads(served, placed, prefix=f"scorer_{k}", device=worker_task(k))
-            scorers.append(Replica(graph, task, device=reads.device, prefix=reads.prefix, variables=reads))
+        scorers = [served.replica(k, ReadVariables, "scorer") for k in range(self.workers)]
         training = [client for each in replicas for client in self._training(each, shards)]
-        clients = [*training, _begin(shards, replicas), *standing_clients(graph, scorers, [served])]
+        flushes = [each.flush(shards) for each in replicas] if self.n_push > 1 else []
+        clients = [*training, *flushes, _begin(shards, replicas), *standing_clients(graph, scorers, [served])]
         return Program(
             graph,
             {client.name: client for client in clients},
             {variable.name: variable.spec for variable in served},
             workers=self.workers,
             servers=self.servers,
-            conduct=partial(Downpour, rules=self._rules),
-            one_process=self._one_process(task.seed),
-            repeated_by_endings=True,
+            step_driver=self._rules,
+            one_process=self._one_process(task.seed, training),
         )
 
     def _require_own_pushes_kept(self) -> None:
@@ -181,10 +201,14 @@ class AsyncData:
             *(replace(client, per_update=1 / self.n_push) for client in pushes),
         ]
 
-    def _one_process(self, seed: int) -> OneProcess | None:
+    def _one_process(self, seed: int, training: Sequence[Client]) -> OneProcess | None:
         if self.replay is not None:
-            return OneProcess(replay=self.replay)
-        return OneProcess(partial(_virtual_time, seed)) if self.virtual_time else None
+            return OneProcess()
+        if not self.virtual_time:
+            return None
+        return OneProcess(
+            VirtualClock(seed, {c.name: _PART_S[action_of(c.name)] for c in training}, _SIGMA, _TRANSFER_S)
+        )
 
 
 def _begin(shards: Sequence[PushedServer], replicas: Sequence[ModelReplica]) -> Client:
@@ -192,15 +216,3 @@ def _begin(shards: Sequence[PushedServer], replicas: Sequence[ModelReplica]) -> 
     return Client(
         "begin", targets=tuple(targets), feeds={"applied": tuple(shard.begun_with for shard in shards)}, exact=True
     )
-
-
-def _virtual_time(seed: int) -> VirtualTime:
-    """A clock on which parts take lognormal times: pure functions of the seed, the client, the device and the step."""
-
-    def part_s(client: str, device: str, step: int) -> float:
-        median = _PART_S[action_of(client)]
-        # Whatever type of device computes there, the order is the same.
-        draw = standard_normal(seed, f"virtual_time/{client}/{task_of(device)}/device:cpu:0", step)
-        return median * math.exp(_SPREAD * draw)
-
-    return VirtualTime(part_s, lambda nbytes: _TRANSFER_S)

@@ -1,31 +1,29 @@
-"""The contract of a strategy, and the pieces every strategy builds programs from.
+"""The contract of a strategy: what every value of the ``parallelism`` axis states about itself.
 
 A strategy is a function from a task to a :class:`Program`: it decides how many copies of the network there are,
-where their nodes live and how their gradients meet. It sees layer stamps, never models.
+on which devices their nodes are, and how their gradients are summed. It sees layer stamps, never models. Everything
+that configuration, training and commands need to know about a strategy they ask through :class:`Strategy`, never by
+its name or type, so that a strategy of a plugin can do what a built-in one can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
-from runner.engine import ops
-from runner.engine.autodiff import gradients
-from runner.engine.graph import Graph
-from runner.engine.inputs import FIELDS, InputSlot
-from runner.engine.network import NetworkBuilder, NetworkFunction, Outputs, StateUpdate
-from runner.engine.program import Program
-from runner.engine.tensor import Tensor, TensorSpec, state_dtype
-from runner.engine.variables import Variable, Variables
+from runner.bounds import SmallCount
+from runner.engine.compile.program import Program
+from runner.engine.graph.network import NetworkFunction
+from runner.engine.graph.tensor import state_dtype
+from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer
 
 
 @dataclass(frozen=True)
 class Task:
-    """What there is to train, free of any decision about where.
+    """The training task, free of any decision about devices.
 
     example_shape: (C, H, W). dtype: of activations. batch_size: examples of one update over all
     workers. microbatches: parts a batch is computed in, one after the other, before its gradients are summed.
@@ -42,231 +40,163 @@ class Task:
 
     @property
     def state_dtype(self) -> str:
-        """The dtype of variables, gradients, statistics and losses, and of what is fed."""
+        """The dtype of variables, gradients, statistics and losses, and of fed values."""
         return state_dtype(self.dtype)
 
 
-class Strategy(Protocol):
-    """One value of the ``parallelism`` axis; its dataclass fields are its configuration."""
+@dataclass(frozen=True)
+class TrainingFacts:
+    """The facts of a configuration that a strategy checks itself against.
 
-    name: str
+    batch_size, eval_batch_size: examples over all workers. emulated: delays of links are emulated. compression: of
+    tensors between devices, "none" for none. train_examples, total_steps: None while the length of the training split
+    and of the run is not known.
+    """
+
+    optimizer: Optimizer
+    batch_size: int
+    eval_batch_size: int
+    microbatches: int
+    emulated: bool
+    compression: str
+    train_examples: int | None = None
+    total_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a run by role: workers compute, servers keep variables."""
+
     workers: int
+    servers: int = 0
 
+
+@dataclass(frozen=True)
+class Race:
+    """A race between processes that decides the values of a run, and the record from which the run can be repeated.
+
+    racers: who races, for messages. decisions: name of the record that
+    :meth:`~runner.engine.run.step_driver.StepDriver.decisions` returns. It holds what counted in each update,
+    goes on when a run is resumed, and repeats the run on the processes it had. None: the record is the order in which
+    clients ended. It is of a single start of a run and repeats the run in one process. decided: something other than
+    timing decides the race: a virtual clock or a record.
+    """
+
+    racers: str
+    decisions: str | None = None
+    decided: bool = False
+
+
+@dataclass(frozen=True)
+class LayerPlacement:
+    """How the layers of a program are placed whose strategy leaves their devices open.
+
+    costs: ``trace_summary.json`` of measured seconds, None for formulas. stored: ``placement.json`` of an earlier run,
+    None to search. rivals: other strategies whose step time is predicted for comparison: name -> settings of the
+    ``parallelism`` group. measured_steps: steps of the run and of its rivals that are measured before training.
+    """
+
+    costs: str | None = None
+    stored: str | None = None
+    rivals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    measured_steps: int = 0
+
+
+@dataclass
+class Strategy(ABC):
+    """Base of all strategies; the fields are their configuration.
+
+    splits_batch: every worker computes a share of each batch. line_search: an update may evaluate its batch several
+    times, as L-BFGS does. order_keys: keys that decide in which order clients run and not what they compute; runs that
+    differ in nothing else can repeat each other.
+    """
+
+    name: str = ""
+    workers: SmallCount = 1
+
+    splits_batch: ClassVar[bool] = True
+    line_search: ClassVar[bool] = False
+    order_keys: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
     def build(self, task: Task) -> Program:
-        """Return the program that trains ``task`` this way."""
-        ...
+        """Return the program that trains ``task`` this way.
 
+        Raises ConfigError for a network, batch or optimizer that the strategy cannot train.
+        """
 
-Share = tuple[int, int]
+    @property
+    def processes(self) -> Processes:
+        """The processes the strategy needs."""
+        return Processes(self.workers)
 
+    @property
+    def worker_keys(self) -> str:
+        """The settings that decide the number of worker processes, for messages."""
+        return f"parallelism.workers={self.workers}"
 
-def shares(total: int, parts: int) -> list[Share]:
-    """Cut 0..total into ``parts`` ranges as even as possible, larger ones first (numpy's array_split)."""
-    base, extra = divmod(total, parts)
-    edges = [0]
-    for part in range(parts):
-        edges.append(edges[-1] + base + (part < extra))
-    return list(pairwise(edges))
+    @property
+    def sums_by_all_reduce(self) -> bool:
+        """Whether the graph sums gradients by ``all_reduce`` ops, which a library between GPUs can carry out."""
+        return False
 
+    @property
+    def race(self) -> Race | None:
+        """The race that decides the values of a run; None if the configuration decides them."""
+        return None
 
-@dataclass(frozen=True)
-class Pass:
-    """Layers of one copy over its share of the batch.
+    @property
+    def replayed(self) -> str | None:
+        """Path of the record that this run repeats, by the key ``replay``; None for a run that repeats no other."""
+        return None
 
-    scope: where the nodes stand in the replica. state_updates: statistics of the share as they are.
-    """
+    @property
+    def layer_placement(self) -> LayerPlacement | None:
+        """How the layers are placed; None if ``build`` decides where every node is."""
+        return None
 
-    share: Share
-    scope: str
-    state_updates: Sequence[StateUpdate]
+    def replaying(self, record: str) -> Self:
+        """Return this strategy with the key ``replay``, so that it repeats a record of its :attr:`race`."""
+        raise NotImplementedError(f"parallelism={self.name} states a race, but not how its record is repeated")
 
+    def examples_per_update(self, batch_size: int) -> int:
+        """Examples that are given out for one update; more than ``batch_size`` if some shares may not count."""
+        return batch_size
 
-@dataclass(frozen=True)
-class Forward(Pass):
-    """The forward pass of one copy, from images to loss.
-
-    loss, accuracy: of the share, already divided by the size of the whole batch.
-    """
-
-    loss: Tensor
-    accuracy: Tensor
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What one copy computed on its share, already divided by the size of the whole batch.
-
-    Summed over the shares these are the loss, the accuracy, the gradients and the batch statistics of the batch.
-    settled: moving averages to advance by values that are no parts of a sum; they are equal in all copies.
-    """
-
-    loss: Tensor
-    accuracy: Tensor
-    gradients: Sequence[tuple[Variable, Tensor]]
-    state_updates: Sequence[StateUpdate]
-    settled: Sequence[StateUpdate] = ()
-
-
-class Replica:
-    """One copy of the network on one device: its variables, its scalars, its shares of the batches."""
-
-    def __init__(
-        self, graph: Graph, task: Task, *, device: str, prefix: str = "", variables: Variables | None = None
-    ) -> None:
-        """variables: what the network is built on; if None, the replica's own, on its device."""
-        self.graph = graph
-        self.task = task
-        self.device = device
-        self.prefix = prefix
-        if variables is None:
-            variables = Variables(graph, seed=task.seed, prefix=prefix, device=device)
-        self.variables = variables
-        self.train_inputs: list[InputSlot] = []
-        self.eval_inputs: list[InputSlot] = []
-        with graph.absolute_scope(prefix), graph.device(device):
-            self.step = ops.placeholder(graph, (), "int64", name="step")
-            self.learning_rate = ops.placeholder(graph, (), task.state_dtype, name="learning_rate")
-
-    def adopt(self, graph: Graph) -> None:
-        """Go on in ``graph``, a rewritten graph that holds all nodes this replica needs under their names."""
-        self.graph = graph
-        self.variables.graph = graph
-
-    def compute_gradients(self, share: Share, scope: str) -> Gradients:
-        """Add forward and backward pass over examples lo..hi-1 of the training batch."""
-        forward = self.forward(share, scope)
-        pairs = self.differentiate(forward)
-        return Gradients(forward.loss, forward.accuracy, pairs, self.weighted(forward))
-
-    def forward(self, share: Share, scope: str) -> Forward:
-        """Add the forward pass over examples lo..hi-1 of the training batch."""
-        with self.within(scope):
-            batch = self.inputs("train", share)
-            net = self.builder(batch, training=True)
-            outputs = self.task.network(net, batch)
-            # A gradient is the sum over examples divided by the whole batch, so shares simply add up.
-            loss = self._share_of_mean(outputs.losses, "loss")
-            accuracy = self._share_of_mean(outputs.correct, "accuracy")
-        return Forward(share, scope, net.state_updates, loss, accuracy)
-
-    def differentiate(self, forward: Forward) -> list[tuple[Variable, Tensor]]:
-        """Add the backward pass of a forward pass: the gradient of its loss for each trainable variable."""
-        scope = self._scoped(f"{forward.scope}/gradients")
-        with self.within(forward.scope):
-            found = gradients(self.graph, [forward.loss], [v.tensor for v in self.variables.trainable], scope=scope)
-        return self.paired(self.variables.trainable, found, forward.scope)
-
-    def paired(
-        self, variables: Sequence[Variable], found: Sequence[Tensor | None], scope: str
-    ) -> list[tuple[Variable, Tensor]]:
-        """Return each variable with its gradient, zeros where the loss does not depend on it."""
-        with self.within(scope):
-            return [(v, self._or_zeros(v, each)) for v, each in zip(variables, found, strict=True)]
-
-    def weighted(self, passed: Pass) -> list[StateUpdate]:
-        """Return the statistics of a pass as parts of the mean over the batch."""
-        weight = (passed.share[1] - passed.share[0]) / self.task.batch_size
-        with self.within(passed.scope):
-            return [weighted(self.graph, update, weight) for update in passed.state_updates]
-
-    def apply(self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
-        """Add the optimizer's update and the moving averages; returns the assign nodes to run."""
-        with self.within("update"):
-            clipped = self.task.optimizer.clipped(self.graph, totals)
-        return self.assign(clipped, state_updates)
-
-    def assign(self, clipped: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
-        """Add the update by gradients that are clipped already, and the moving averages; see :meth:`apply`."""
-        graph = self.graph
-        with self.within("update"):
-            targets = self.task.optimizer.assign(
-                graph, self.variables, clipped, learning_rate=self.learning_rate, step=self.step
+    def faults(self, facts: TrainingFacts) -> Iterator[str]:
+        """Yield a message for each setting that contradicts the facts, with what was expected and what to do."""
+        if self.splits_batch:
+            yield from self._faults_of_shares(facts)
+        if facts.optimizer.line_search and not self.line_search:
+            yield (
+                f"optimizer={facts.optimizer.name} with parallelism={self.name}: only single and sandblaster evaluate "
+                "a batch along a line; use one of them, or another optimizer"
             )
-            for update in state_updates:
-                targets.append(advance(graph, update))
-        return targets
 
-    def evaluate(self, share: Share) -> tuple[Outputs, Mapping[str, Tensor]]:
-        """Add a forward pass over examples lo..hi-1 of an evaluation batch; returns outputs and inputs."""
-        graph = self.graph
-        with graph.absolute_scope(self._scoped("eval")), graph.device(self.device):
-            batch = self.inputs("test", share)
-            return self.task.network(self.builder(batch, training=False), batch), batch
-
-    @contextmanager
-    def within(self, scope: str) -> Iterator[None]:
-        """Put what is added within on the replica's device, in a scope of its own names."""
-        with self.graph.absolute_scope(self._scoped(scope)), self.graph.device(self.device):
-            yield
-
-    def builder(self, batch: Mapping[str, Tensor], *, training: bool) -> NetworkBuilder:
-        """What adds layers over a batch to this replica."""
-        return NetworkBuilder(
-            self.graph,
-            self.variables,
-            dtype=self.task.dtype,
-            seed=self.task.seed,
-            training=training,
-            step=self.step,
-            index=batch["index"],
-        )
-
-    def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
-        """Add what is fed with examples lo..hi-1 of a batch of ``split``, images in the network's dtype."""
-        batch = placeholders(self.graph, self.task, share[1] - share[0])
-        fed = self.train_inputs if split == "train" else self.eval_inputs
-        fed += [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
-        return {**batch, "x": ops.as_dtype(self.graph, batch["x"], self.task.dtype)}
-
-    def _scoped(self, scope: str) -> str:
-        return f"{self.prefix}/{scope}" if self.prefix else scope
-
-    def _share_of_mean(self, per_example: Tensor, name: str) -> Tensor:
-        total = ops.reduce_sum(self.graph, per_example, axes=(0,))
-        return scaled(self.graph, total, 1.0 / self.task.batch_size, self.task.state_dtype, name)
-
-    def _or_zeros(self, variable: Variable, gradient: Tensor | None) -> Tensor:
-        if gradient is not None:
-            return gradient
-        return ops.fill(self.graph, 0.0, variable.spec.shape, variable.spec.dtype)
+    def _faults_of_shares(self, facts: TrainingFacts) -> Iterator[str]:
+        for key, size, workers, keys in (
+            ("batch_size", facts.batch_size, self.workers, f"parallelism.workers={self.workers}"),
+            ("eval_batch_size", facts.eval_batch_size, self.processes.workers, self.worker_keys),
+        ):
+            if size < workers:
+                yield (
+                    f"train.{key}={size} is smaller than {keys}: every worker needs "
+                    f"an example of each batch; use a batch of {workers} or more, or fewer workers"
+                )
+        if facts.microbatches > 1:
+            yield (
+                f"train.microbatches={facts.microbatches} with parallelism={self.name}: the shares of its "
+                "workers are its microbatches; use parallelism=single, or train.microbatches=1"
+            )
 
 
-def placeholders(graph: Graph, task: Task, count: int) -> dict[str, Tensor]:
-    """Add what a batch of ``count`` examples is fed to, one tensor for each field."""
-    dtype = task.state_dtype
-    specs = {
-        "x": TensorSpec((count, *task.example_shape), dtype),
-        "y": TensorSpec((count,), "int64"),
-        "index": TensorSpec((count,), "int64"),
-        "mask": TensorSpec((count,), dtype),
-    }
-    return {field: ops.placeholder(graph, specs[field].shape, specs[field].dtype, name=field) for field in FIELDS}
+def require(holds: bool, key: str, value: object, expected: str) -> None:
+    """Raise ConfigError naming the key of the ``parallelism`` group unless the condition holds."""
+    if not holds:
+        raise ConfigError(f"parallelism.{key}={value}: expected {expected}")
 
 
-def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
-    """Add a statistic's part of a mean over the batch."""
-    part = scaled(graph, update.batch_value, weight, update.variable.spec.dtype, "statistic")
-    return replace(update, batch_value=part)
-
-
-def advance(graph: Graph, update: StateUpdate) -> str:
-    """Let a moving average have its next value; returns the assign node to run."""
-    return ops.assign(graph, update.variable.tensor, advanced(graph, update)).node
-
-
-def advanced(graph: Graph, update: StateUpdate) -> Tensor:
-    """Add the next value of a moving average."""
-    variable = update.variable
-    old = scaled(graph, variable.tensor, update.decay, variable.spec.dtype, "old")
-    new = scaled(graph, update.batch_value, 1.0 - update.decay, variable.spec.dtype, "new")
-    return ops.add(graph, old, new)
-
-
-def scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -> Tensor:
-    """Add factor * tensor."""
-    return ops.mul(graph, tensor, ops.fill(graph, factor, (), dtype), name=name)
-
-
-def ordered_sum(graph: Graph, parts: Sequence[Tensor], name: str = "sum") -> Tensor:
-    """Sum in the order given, ((p0 + p1) + p2) + ...: the one order every strategy uses for shares of a batch."""
-    return parts[0] if len(parts) == 1 else ops.add_n(graph, parts, name=name)
+def require_one_of(key: str, value: str, options: Iterable[str]) -> None:
+    """Raise ConfigError listing the options unless the value is one of them."""
+    known = sorted(options)
+    require(value in known, key, repr(value), f"one of {', '.join(known)}")

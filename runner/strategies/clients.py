@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from runner.engine import ops
-from runner.engine.conductor import Clients, Conductor, Synchronous
-from runner.engine.graph import Graph
-from runner.engine.network import Answers
-from runner.engine.program import Client, Program
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable, Variables
-from runner.strategies.base import Replica, ordered_sum, shares
+from runner.engine.compile.program import ONE_CLIENT, TRAIN, Client, DriverSettings, Program
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import Answers
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable, Variables
+from runner.strategies.replica import Replica, ordered_sum, shares
 
 Scored = tuple[Answers, Mapping[str, Tensor]]
-"""What a replica answers for its share of an evaluation batch, and that share as it is fed."""
+"""The answers of a replica for its share of an evaluation batch, and the placeholders of that share."""
 
 
 class Fed(Protocol):
-    """Who is told the number of a training step and its learning rate."""
+    """A replica or server that is fed the number of a training step and its learning rate."""
 
     step: Tensor
     learning_rate: Tensor
@@ -43,20 +41,26 @@ def program(
     variable, or parts in the order of the replicas and of each store, of which the first has some. scored: what each
     replica answers for its share of an evaluation batch; None where all compute the whole network, which is then added.
     """
+    train = train_client(replicas, loss=loss, accuracy=accuracy, targets=targets, servers=servers)
+    return program_of(graph, replicas, [train], variables=variables, servers=len(servers), scored=scored)
+
+
+def train_client(
+    replicas: Sequence[Replica], *, loss: Tensor, accuracy: Tensor, targets: Sequence[str], servers: Sequence[Fed] = ()
+) -> Client:
+    """Return the client ``train``: one step of all replicas. targets: the assign nodes of the update."""
     fed: list[Fed] = [*replicas, *servers]
-    scalars = {
-        "step": tuple(each.step for each in fed),
-        "learning_rate": tuple(each.learning_rate for each in fed),
-    }
-    train = Client(
-        "train",
+    return Client(
+        TRAIN,
         fetches={"loss": loss, "accuracy": accuracy},
         targets=tuple(targets),
         inputs=tuple(slot for replica in replicas for slot in replica.train_inputs),
-        feeds=scalars,
+        feeds={
+            "step": tuple(each.step for each in fed),
+            "learning_rate": tuple(each.learning_rate for each in fed),
+        },
         slowed=True,
     )
-    return program_of(graph, replicas, [train], variables=variables, servers=len(servers), scored=scored)
 
 
 def program_of(
@@ -68,14 +72,12 @@ def program_of(
     servers: int = 0,
     scored: Sequence[Scored] | None = None,
     scratch: Sequence[Variables] = (),
-    conduct: Callable[[Clients], Conductor] = Synchronous,
-    examples: int | None = None,
-    replayed_steps: int | None = None,
+    step_driver: DriverSettings = ONE_CLIENT,
 ) -> Program:
     """Assemble the clients around those that train; replicas score.
 
-    variables, scored: as of :func:`program`. scratch: as of :func:`standing_clients`. conduct, examples,
-    replayed_steps: see :class:`Program`.
+    variables, scored: as of :func:`program`. scratch: as of :func:`standing_clients`. step_driver: see
+    :class:`Program`.
     """
     stores = [replica.variables for replica in replicas] if variables is None else [variables]
     clients = [*training, *standing_clients(graph, replicas, stores, scored=scored, scratch=scratch)]
@@ -85,9 +87,7 @@ def program_of(
         {variable.name: variable.whole for variable in stores[0]},
         workers=len(replicas),
         servers=servers,
-        conduct=conduct,
-        examples=examples,
-        replayed_steps=replayed_steps,
+        step_driver=step_driver,
     )
 
 
@@ -101,16 +101,16 @@ def standing_clients(
 ) -> list[Client]:
     """What every program has, however it trains: "init", "eval", "save" and "restore".
 
-    stores, scored: as of :func:`program`; the first store is saved. scratch: variables that are set to their initial
-    values both to start and to continue, and are in no checkpoint.
+    stores, scored: as of :func:`program`; the first store is saved. scratch: variables that are in no checkpoint: when
+    one is restored, copies of variables get their restored value, and others their initial value.
     """
     reset = tuple(v.initial for store in scratch for v in store)
-    restore = _restore(graph, stores)
+    restore = _restore(graph, stores, scratch)
     return [
         Client("init", targets=(*(v.initial for store in stores for v in store), *reset), exact=True),
         _evaluation(graph, replicas, _scored(replicas) if scored is None else scored),
         Client("save", fetches=_saved(graph, stores), exact=True),
-        replace(restore, targets=(*restore.targets, *reset)),
+        restore,
     ]
 
 
@@ -160,9 +160,9 @@ def _whole(graph: Graph, stores: Sequence[Variables], held: Sequence[Variable]) 
         return ops.concat(graph, [each.tensor for each in held], axis=first.part.axis, name=first.name)
 
 
-def _restore(graph: Graph, stores: Sequence[Variables]) -> Client:
+def _restore(graph: Graph, stores: Sequence[Variables], scratch: Sequence[Variables]) -> Client:
     feeds: dict[str, tuple[Tensor, ...]] = {}
-    targets: list[str] = []
+    restored: dict[Tensor, Tensor] = {}
     for store in stores:
         scope = f"{store.prefix}/restore" if store.prefix else "restore"
         for variable in store:
@@ -171,5 +171,21 @@ def _restore(graph: Graph, stores: Sequence[Variables]) -> Client:
                 feeds[variable.name] = (*feeds.get(variable.name, ()), value)
                 with graph.name_scope(variable.name):
                     own = value if variable.part is None else variable.part.cut(graph, value)
-                    targets.append(ops.assign(graph, variable.tensor, own).node)
+                    restored[variable.tensor] = ops.assign(graph, variable.tensor, own)
+    targets = [value.node for value in restored.values()]
+    for store in scratch:
+        with graph.absolute_scope(f"{store.prefix}/restore"):
+            for variable in store:
+                source = None if variable.source is None else restored[variable.source]
+                targets.append(variable.initial if source is None else ops.assign(graph, variable.tensor, source).node)
     return Client("restore", targets=tuple(targets), feeds=feeds, exact=True)
+
+
+def numbered(action: str, *numbers: int) -> str:
+    """The name of a client that does something for a worker, a server or a portion: "push_0_2"."""
+    return "_".join([action, *map(str, numbers)])
+
+
+def action_of(client: str) -> str:
+    """What a client of such a name does: "push"."""
+    return client.partition("_")[0]

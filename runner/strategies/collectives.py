@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from runner.engine import ops
-from runner.engine.graph import Graph
-from runner.engine.passes.rewriting import fresh_name
-from runner.engine.tensor import Tensor
-from runner.strategies.base import Share, ordered_sum, shares
+from runner.engine.compile.passes.rewriting import fresh_name
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.strategies.replica import Share, ordered_sum, shares
 
 
 def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
@@ -80,11 +80,11 @@ def all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], na
     """Sum one tensor per worker and leave the sum on every worker, each of which reads the parts of all.
 
     parts: K tensors of one shape, the k-th on ``devices[k]``. Returns K tensors of the same shape, equal to the bit on
-    all workers and to ((p0 + p1) + p2) + ... Where the cluster has a library for sums between its cards, that makes
-    them instead: :func:`~runner.engine.passes.lower_collectives.lower_collectives`.
+    all workers and to ((p0 + p1) + p2) + ... Where the cluster has a library for sums between its GPUs, that makes
+    them instead: :func:`~runner.engine.compile.passes.lower_collectives.lower_collectives`.
 
     Bytes on the wire, n elements of b bytes: worker k sends (K - 1) n b, its part to every other; in total
-    (K - 1) K n b. With the library none: what it moves between cards, 2 (K - 1) n b in all around a ring, is its own.
+    (K - 1) K n b. With the library none: what it moves between GPUs, 2 (K - 1) n b in all around a ring, is its own.
     """
     workers = len(devices)
     if workers == 1 or graph.spec(parts[0]).size == 0:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from runner.engine.autodiff import gradients
-from runner.engine.device import worker_task
-from runner.engine.graph import Graph
-from runner.engine.program import Program
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable
+from runner.bounds import BytesOrZero, Count, Positive, SmallCount
+from runner.engine.compile.program import Program
+from runner.engine.graph.autodiff import gradients
+from runner.engine.graph.device import worker_task
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable
 from runner.errors import ConfigError
-from runner.strategies.base import Gradients, Replica, Task, ordered_sum, shares
+from runner.strategies.base import Strategy, Task, require_one_of
 from runner.strategies.clients import Scored, program
-from runner.strategies.settings import require, require_bucket, require_one_of
+from runner.strategies.exchange import ALL_REDUCE, COMBINES, Totals, exchange
+from runner.strategies.replica import Gradients, Replica, batch_scores, shares
 from runner.strategies.sharded.dense_training import DenseTraining, Pairs
 from runner.strategies.sharded.hybrid_layers import Body, Rows, add_body, add_dense, rows_of
 from runner.strategies.sharded.network_parts import Parts, PartsOf
 from runner.strategies.sharded.schemes import SCHEMES, dense_passes, updates_per_batch
 from runner.strategies.synchronous.batch_statistics import STATISTICS, Normalised
-from runner.strategies.synchronous.exchange import COMBINES, Totals, exchange
 
 
 @dataclass
-class Hybrid:
+class Hybrid(Strategy):
     """K workers: each computes its share of the batch up to the first dense layer, and its units of the dense layers.
 
     Weights of dense layers are cut by output units, the j-th shard with its slots on worker j; everything else is on
@@ -61,22 +61,23 @@ class Hybrid:
     """
 
     name: str = "hybrid"
-    workers: int = 2
+    workers: SmallCount = 2
     scheme: str = "b"
-    fc_batch: int | None = None
-    dense_lr_factor: float = 1.0
+    fc_batch: Count | None = None
+    dense_lr_factor: Positive = 1.0
     combine: str = "sharded_reduce"
-    bucket_bytes: int = 1 << 20
+    bucket_bytes: BytesOrZero = 1 << 20
     statistics: str = "shares"
 
     def __post_init__(self) -> None:
         require_one_of("scheme", self.scheme, SCHEMES)
-        require(self.fc_batch is None or self.fc_batch >= 1, "fc_batch", self.fc_batch, "1 or more, or null")
-        positive = 0.0 < self.dense_lr_factor < math.inf
-        require(positive, "dense_lr_factor", self.dense_lr_factor, "a finite number above 0")
         require_one_of("combine", self.combine, COMBINES)
-        require_bucket(self.bucket_bytes)
         require_one_of("statistics", self.statistics, STATISTICS)
+
+    @property
+    def sums_by_all_reduce(self) -> bool:
+        """Whether ``combine=all_reduce``."""
+        return self.combine == ALL_REDUCE
 
     def build(self, task: Task) -> Program:
         """Return the program: K bodies, passes through sharded dense layers, a collective for the bodies' gradients.
@@ -99,8 +100,7 @@ class Hybrid:
         graph = replicas[0].graph
         totals = exchange(graph, computed, devices, COMBINES[self.combine], self.bucket_bytes)
         targets = _update(replicas, totals, dense)
-        with graph.device(devices[0]), graph.absolute_scope("train/total"):
-            loss, accuracy = ordered_sum(graph, losses, "loss"), ordered_sum(graph, accuracies, "accuracy")
+        loss, accuracy = batch_scores(replicas[0], computed)
         return program(graph, replicas, loss=loss, accuracy=accuracy, targets=targets, scored=_score(replicas))
 
     def _add_bodies(self, replicas: Sequence[Replica], parts_of: PartsOf) -> tuple[list[Body], Normalised]:

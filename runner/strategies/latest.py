@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.engine import ops
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Declaration, Variable, Variables
-from runner.optimizers.base import NewValues, Optimizer
+from runner.engine.graph import ops
+from runner.engine.graph.expression import Expr
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Declaration, Variable, Variables
+from runner.optimizers.base import Optimizer, State
 
 
 class Latest(Variables):
@@ -32,12 +33,13 @@ class Latest(Variables):
         gradients: with the variables they are for, whose values so far are updated. step: () int64, the number of the
         update.
         """
-        rule = optimizer.rule(self.graph, self, learning_rate, step)
+        rule = optimizer.rule(Expr(self.graph, learning_rate), Expr(self.graph, step))
         for variable, gradient in gradients:
             with self.graph.name_scope(variable.name), self.graph.layer(variable.layer):
-                self.advance(rule(self.now(variable), gradient))
+                values = rule(State.of(self, self.now(variable)), Expr(self.graph, gradient))
+                self.advance([(state.variable, value.tensor) for state, value in values])
 
-    def advance(self, values: NewValues) -> None:
+    def advance(self, values: Sequence[tuple[Variable, Tensor]]) -> None:
         """Go on from these values."""
         for variable, value in values:
             self._by_name.setdefault(variable.name, {})[variable.part] = replace(variable, tensor=value)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.engine.graph import Graph
-from runner.engine.network import StateUpdate
-from runner.engine.program import Program
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable
-from runner.strategies.base import Forward, Gradients, Replica, Task, ordered_sum, shares
+from runner.engine.compile.program import Program
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable
+from runner.strategies.base import Task
 from runner.strategies.clients import program
+from runner.strategies.replica import Gradients, Replica, batch_scores, ordered_sum, shares
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def computed_in_parts(task: Task, device: str) -> Computed:
         replica.compute_gradients(share, part_scope(task, k))
         for k, share in enumerate(shares(task.batch_size, task.microbatches))
     ]
-    loss, accuracy = mean_scores(replica, computed)
+    loss, accuracy = batch_scores(replica, computed)
     with graph.device(device), graph.absolute_scope("train/total"):
         totals = [
             (variable, ordered_sum(graph, [each.gradients[i][1] for each in computed]))
@@ -61,14 +62,6 @@ def computed_in_parts(task: Task, device: str) -> Computed:
 def part_scope(task: Task, part: int) -> str:
     """Where the nodes of a part stand."""
     return f"train/share_{part}" if task.microbatches > 1 else "train"
-
-
-def mean_scores(replica: Replica, parts: Sequence[Forward | Gradients]) -> tuple[Tensor, Tensor]:
-    """Add loss and accuracy of the batch, summed over its parts in their order."""
-    graph = replica.graph
-    with graph.device(replica.device), graph.absolute_scope("train/total"):
-        loss = ordered_sum(graph, [each.loss for each in parts], "loss")
-        return loss, ordered_sum(graph, [each.accuracy for each in parts], "accuracy")
 
 
 def _total_updates(graph: Graph, computed: Sequence[Gradients]) -> list[StateUpdate]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from runner.engine.device import worker_task
-from runner.engine.network import NetworkFunction
-from runner.engine.passes.layer_groups import colocate_layers, home_layers
-from runner.engine.program import Program
+from runner.bounds import CountOrZero, SmallCount
+from runner.engine.compile.passes.layer_groups import colocate_layers, home_layers
+from runner.engine.compile.program import Program
+from runner.engine.graph.device import worker_task
+from runner.engine.graph.network import NetworkFunction
 from runner.errors import ConfigError
-from runner.strategies.base import Task
-from runner.strategies.layer_patterns import by_pattern, matched
+from runner.strategies.base import LayerPlacement, Strategy, Task, TrainingFacts
+from runner.strategies.layer_names import by_pattern, matched, shard_of
 from runner.strategies.microbatches import in_microbatches
 from runner.strategies.sharded.blueprint import Blueprint
-from runner.strategies.sharded.layer_cuts import DENSE_WAYS, Way, dense_layers, shard_of
+from runner.strategies.sharded.layer_cuts import DENSE_WAYS, Way, dense_layers
 from runner.strategies.sharded.sharded_network import ShardedNetwork
 from runner.strategies.stale_updates import in_stale_parts
 
@@ -26,13 +27,13 @@ ANY_WORKER = "/job:worker"
 
 
 @dataclass
-class ModelParallel:
+class ModelParallel(Strategy):
     """One copy of the network on K devices (whitepaper 2016, sections 3.2.1, 4.3 and 7).
 
-    The program leaves open on which worker a layer is; :func:`~runner.engine.program_placement.place_program` decides
-    it, once for all clients. The unit is the layer (:mod:`~runner.engine.passes.layer_groups`): its variables, slots,
-    updates, forward and backward passes in all parts and evaluations sit together. The bits of a step do not depend on
-    the placement: where no layer is cut, it is the arithmetic of ``single train.microbatches=n``.
+    The program leaves the worker of each layer open; :func:`~runner.engine.compile.program_placement.place_program`
+    chooses it, once for all clients. The unit is the layer (:mod:`~runner.engine.compile.passes.layer_groups`): its
+    variables, slots, updates, forward and backward passes in all parts and evaluations share one worker. The bits of a
+    step do not depend on the placement: if no layer is cut, it is the arithmetic of ``single train.microbatches=n``.
 
     concurrent_steps: n parts of the batch that go through the devices as a pipeline (Fig. 9). pipeline:
     ``same_gradients`` sums their gradients in order for one update; ``stale`` makes an update of each, all computed
@@ -42,7 +43,7 @@ class ModelParallel:
     units over all workers, the j-th shard on worker j
     (:class:`~runner.strategies.sharded.sharded_network.ShardedNetwork`);
     None for none. They equal the whole layer but for rounding, and are placed as layers of their own, named by
-    :func:`~runner.strategies.sharded.layer_cuts.shard_name`.
+    :func:`~runner.strategies.layer_names.shard_name`.
     costs: ``trace_summary.json`` of a traced run of the same network and parts under ``single`` or ``model``: measured
     seconds of nodes instead of estimates. placement: ``placement.json`` of an earlier run, to be used as it is.
     compare_steps: so many steps of ``single`` and of ``sync_data`` are measured beside as many of its own before
@@ -57,9 +58,11 @@ class ModelParallel:
     is.
     """
 
+    splits_batch: ClassVar[bool] = False
+
     name: str = "model"
-    workers: int = 2
-    concurrent_steps: int = 1
+    workers: SmallCount = 2
+    concurrent_steps: SmallCount = 1
     pipeline: str = "same_gradients"
     # Maps from text to numbers and to text. OmegaConf would not let the command line put new keys in a map it knows the
     # type of.
@@ -67,13 +70,9 @@ class ModelParallel:
     shard: Any = None
     costs: str | None = None
     placement: str | None = None
-    compare_steps: int = 0
+    compare_steps: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        if self.concurrent_steps < 1:
-            raise ConfigError(f"parallelism.concurrent_steps={self.concurrent_steps}: expected 1 or more")
-        if self.compare_steps < 0:
-            raise ConfigError(f"parallelism.compare_steps={self.compare_steps}: expected 0 or more")
         if self.pipeline not in PIPELINES:
             options = ", ".join(PIPELINES)
             raise ConfigError(f"parallelism.pipeline={self.pipeline!r}: expected one of {options}")
@@ -98,6 +97,26 @@ class ModelParallel:
                     f"parallelism.{key} with parallelism.placement={self.placement}: a stored placement is used as it "
                     "is; leave out one of the two"
                 )
+
+    @property
+    def layer_placement(self) -> LayerPlacement:
+        """Layers without a constraint are placed; a step is compared with those of ``single`` and ``sync_data``."""
+        rivals = {"single": {}, "sync_data": {"workers": self.workers}}
+        return LayerPlacement(self.costs, self.placement, rivals, self.compare_steps)
+
+    def faults(self, facts: TrainingFacts) -> Iterator[str]:
+        """Yield faults, also for parts of a batch that are set by another key, or that have no example."""
+        yield from super().faults(facts)
+        if self.concurrent_steps > facts.batch_size > 0:
+            yield (
+                f"parallelism.concurrent_steps={self.concurrent_steps} is larger than "
+                f"train.batch_size={facts.batch_size}: every part needs an example; use fewer parts or a larger batch"
+            )
+        if facts.microbatches > 1:
+            yield (
+                f"train.microbatches={facts.microbatches} with parallelism={self.name}: its parts are "
+                "parallelism.concurrent_steps; use that, and train.microbatches=1"
+            )
 
     def build(self, task: Task) -> Program:
         """Return the program with its layers colocated and constrained; the rest is free to be placed.

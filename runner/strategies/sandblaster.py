@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from runner.engine import ops
-from runner.engine.conductor import Clients, Conductor
-from runner.engine.device import server_task, worker_task
-from runner.engine.graph import Graph
-from runner.engine.inputs import InputSlot
-from runner.engine.program import Client, Program
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variables
+from runner.bounds import SmallCount
+from runner.engine.compile.input_slots import InputSlot
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph import ops
+from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
+from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs
-from runner.strategies.base import Replica, Share, Task, ordered_sum, shares
+from runner.strategies.base import Processes, Strategy, Task, TrainingFacts
 from runner.strategies.clients import standing_clients
-from runner.strategies.lbfgs.dispatcher import GATHER, Dispatcher, PortionSizes, compute_name, fetch_name, keep_name
-from runner.strategies.lbfgs.minimising import LbfgsConductor
+from runner.strategies.lbfgs.dispatcher import (
+    GATHER,
+    PortionedMinimisation,
+    PortionSizes,
+    compute_name,
+    fetch_name,
+    keep_name,
+)
 from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
-from runner.strategies.served_copies import Copies
-from runner.strategies.settings import require
-from runner.strategies.synchronous.parameter_server import Reads, shard_by_size, specs_of
+from runner.strategies.replica import Replica, Share, ordered_sum, shares
+from runner.strategies.servers.served_variables import CopiedVariables, ReadVariables, ServedVariables
 
 
 @dataclass
-class Sandblaster:
+class Sandblaster(Strategy):
     """Sandblaster L-BFGS (Dean et al. 2012, section 4.2): N replicas, S parameter servers and a coordinator.
 
     The coordinator, in the master, never touches parameters: it orders the servers to compute dot products, multiples
-    and sums of vectors, of which each keeps the pieces of its variables (:func:`shard_by_size`), and the replicas to
-    compute portions of the batch, N * portions_per_worker of them and as even as possible. A free replica gets the
-    next portion; at the end those outstanding are given out again and again, and the first to finish counts.
-    See :class:`~runner.strategies.lbfgs.dispatcher.Dispatcher`.
+    and sums of vectors, of which each keeps the pieces of its variables
+    (:func:`~runner.strategies.servers.served_variables.shard_by_size`), and the replicas to compute portions of the
+    batch, N * portions_per_worker of them and as even as possible. A free replica gets the next portion; at the end
+    outstanding portions are given out again, and the first replica to finish one counts. See
+    :class:`~runner.strategies.lbfgs.dispatcher.Dispatcher`.
 
     Whoever computes what, an update is that of ``single`` with ``optimizer=lbfgs`` and as many microbatches, bit for
     bit where kernels have one layout and one order of sums, as those of float64 have.
@@ -47,33 +52,46 @@ class Sandblaster:
     N (portions_per_worker + 1) P.
     """
 
-    name: str = "sandblaster"
-    workers: int = 2
-    servers: int = 1
-    portions_per_worker: int = 8
+    line_search: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        for key in ("servers", "portions_per_worker"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "1 or more")
+    name: str = "sandblaster"
+    workers: SmallCount = 2
+    servers: SmallCount = 1
+    portions_per_worker: SmallCount = 8
+
+    @property
+    def processes(self) -> Processes:
+        """Replicas and parameter servers."""
+        return Processes(self.workers, self.servers)
+
+    def faults(self, facts: TrainingFacts) -> Iterator[str]:
+        """Yield faults, also for any optimizer but L-BFGS."""
+        yield from super().faults(facts)
+        if not facts.optimizer.line_search:
+            yield _needs_lbfgs(facts.optimizer)
 
     def build(self, task: Task) -> Program:
-        """Return the program of replicas and servers; its conductor is the coordinator.
+        """Return the program of replicas and servers; its step driver is the coordinator.
 
         Raises ConfigError for another optimizer than ``lbfgs``, for a network with batch normalisation, a batch with
         fewer examples than there are portions, or more servers than variables.
         """
         count = self.workers * self.portions_per_worker
         if not isinstance(task.optimizer, Lbfgs):
-            raise ConfigError(
-                f"parallelism=sandblaster with optimizer={task.optimizer.name}: its coordinator commands L-BFGS; "
-                "use optimizer=lbfgs, or another strategy"
-            )
+            raise ConfigError(_needs_lbfgs(task.optimizer))
         if task.batch_size < count:
             raise ConfigError(
                 f"train.batch_size={task.batch_size} with {count} portions (parallelism.workers={self.workers} times "
                 f"parallelism.portions_per_worker={self.portions_per_worker}): every portion needs an example"
             )
         return _Building(task, task.optimizer, self.workers, self.servers, count).program()
+
+
+def _needs_lbfgs(optimizer: Optimizer) -> str:
+    return (
+        f"optimizer={optimizer.name} with parallelism=sandblaster: its coordinator commands L-BFGS; "
+        "use optimizer=lbfgs, or another strategy"
+    )
 
 
 @dataclass(frozen=True)
@@ -97,11 +115,10 @@ class _Building:
         self._servers = servers
         self._portions = shares(task.batch_size, count)
         self._sizes = [hi - lo for lo, hi in self._portions]
-        self._graph = Graph()
-        self._served = Variables(self._graph, seed=task.seed)
-        placed = {name: server_task(j) for name, j in shard_by_size(specs_of(task), servers).items()}
-        self._replicas = [self._replica(Copies, placed, "replica", k) for k in range(workers)]
-        self._scorers = [self._replica(Reads, placed, "scorer", k) for k in range(workers)]
+        self._served = ServedVariables(task, servers)
+        self._graph = self._served.graph
+        self._replicas = [self._served.replica(k, CopiedVariables) for k in range(workers)]
+        self._scorers = [self._served.replica(k, ReadVariables, "scorer") for k in range(workers)]
 
     def program(self) -> Program:
         """Add everything and assemble it."""
@@ -124,13 +141,8 @@ class _Building:
             {variable.name: variable.spec for variable in self._served},
             workers=len(self._replicas),
             servers=self._servers,
-            conduct=self._conduct(vectors, list(gather.fetches)),
+            step_driver=self._step_driver(vectors, list(gather.fetches)),
         )
-
-    def _replica(self, kind: type[Reads], placed: Mapping[str, str], role: str, index: int) -> Replica:
-        prefix, device = f"{role}_{index}", worker_task(index)
-        variables = kind(self._served, placed, prefix=prefix, device=device)
-        return Replica(self._graph, self._task, device=device, prefix=prefix, variables=variables)
 
     def _computations(self, replica: Replica) -> list[_Computation]:
         """Add what a replica computes, once for every size of a portion."""
@@ -189,12 +201,11 @@ class _Building:
             pairs = zip(targets, values, strict=True)
             return tuple(ops.assign(self._graph, target, value).node for target, value in pairs)
 
-    def _conduct(self, vectors: Vectors, penalties: Sequence[str]) -> Callable[[Clients], Conductor]:
-        cut = PortionSizes(len(self._replicas), self._sizes)
-        trained = [variable.name for variable in vectors.trained]
-
-        def conduct(clients: Clients) -> Conductor:
-            dispatcher = Dispatcher(clients, cut, penalties)
-            return LbfgsConductor(dispatcher, self._optimizer, trained, self._task.state_dtype)
-
-        return conduct
+    def _step_driver(self, vectors: Vectors, penalties: Sequence[str]) -> PortionedMinimisation:
+        return PortionedMinimisation(
+            self._optimizer,
+            [variable.name for variable in vectors.trained],
+            self._task.state_dtype,
+            penalties,
+            PortionSizes(len(self._replicas), self._sizes),
+        )

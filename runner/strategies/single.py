@@ -1,20 +1,22 @@
 """``single``: one device does everything. The oracle every other strategy is compared with."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from runner.engine.conductor import Clients, Conductor
-from runner.engine.device import worker_task
-from runner.engine.program import TRAIN, OneProcess, Program
+from runner.bounds import SmallCount
+from runner.engine.compile.program import TRAIN, OneProcess, Program
+from runner.engine.graph.device import worker_task
 from runner.optimizers.lbfgs import Lbfgs
-from runner.strategies.base import Task
+from runner.strategies.base import Strategy, Task, TrainingFacts
 from runner.strategies.clients import program
-from runner.strategies.lbfgs.minimising import LbfgsConductor, WholeBatch
+from runner.strategies.lbfgs.minimising import Minimisation
 from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
 from runner.strategies.microbatches import Computed, computed_in_parts, updating
 
 
 @dataclass
-class Single:
+class Single(Strategy):
     """One worker, in the user's own process.
 
     With ``train.microbatches=k`` the batch is computed in k shares whose gradients are summed in share order: the
@@ -22,8 +24,30 @@ class Single:
     several times, by the client ``train``: it stores the gradient instead of applying it.
     """
 
+    splits_batch: ClassVar[bool] = False
+    line_search: ClassVar[bool] = True
+
     name: str = "single"
-    workers: int = 1
+    workers: SmallCount = 1
+
+    def faults(self, facts: TrainingFacts) -> Iterator[str]:
+        """Yield faults, also for more than one worker and for settings of links between workers."""
+        yield from super().faults(facts)
+        if self.workers > 1:
+            yield (
+                f"parallelism.workers={self.workers} with parallelism=single: it has one worker; "
+                "choose parallelism=sync_data for more"
+            )
+        if facts.compression != "none":
+            yield (
+                f"cluster.compression={facts.compression} with parallelism=single: nothing is sent; use "
+                "cluster.compression=none"
+            )
+        if facts.emulated:
+            yield (
+                "cluster.emulate=true with parallelism=single: one process has no wire to wait for; "
+                "use cluster.emulate=false, or parallelism=sync_data"
+            )
 
     def build(self, task: Task) -> Program:
         """Return the program: k forward and backward passes, ordered sums, one update.
@@ -47,8 +71,5 @@ def _minimising(optimizer: Lbfgs, computed: Computed) -> Program:
     evaluating = replace(train, fetches={**train.fetches, **objective.penalties})
     trained = [variable.name for variable in vectors.trained]
 
-    def conduct(clients: Clients) -> Conductor:
-        evaluator = WholeBatch(clients, list(objective.penalties))
-        return LbfgsConductor(evaluator, optimizer, trained, replica.task.state_dtype)
-
-    return replace(plain, clients={**plain.clients, TRAIN: evaluating, **commands}, conduct=conduct)
+    step_driver = Minimisation(optimizer, trained, replica.task.state_dtype, list(objective.penalties))
+    return replace(plain, clients={**plain.clients, TRAIN: evaluating, **commands}, step_driver=step_driver)

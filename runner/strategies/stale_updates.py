@@ -16,15 +16,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runner.engine import ops
-from runner.engine.graph import Graph
-from runner.engine.program import Program
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable
-from runner.strategies.base import Forward, Replica, Task, advanced, shares
+from runner.engine.compile.program import Program
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable
+from runner.strategies.base import Task
 from runner.strategies.clients import program
 from runner.strategies.latest import Latest
-from runner.strategies.microbatches import mean_scores, part_scope
+from runner.strategies.microbatches import part_scope
+from runner.strategies.replica import Forward, Replica, advanced, batch_scores, shares
 
 
 def in_stale_parts(task: Task, device: str) -> Program:
@@ -39,7 +40,7 @@ def in_stale_parts(task: Task, device: str) -> Program:
     for k, share in enumerate(shares(task.batch_size, task.microbatches)):
         passes.append(replica.forward(share, part_scope(task, k)))
         gradients.append(_of_own_mean(replica, passes[-1]))
-    loss, accuracy = mean_scores(replica, passes)
+    loss, accuracy = batch_scores(replica, passes)
     latest = Latest(replica.variables)
     for k, (passed, pairs) in enumerate(zip(passes, gradients, strict=True)):
         with graph.absolute_scope(f"update/part_{k}"), graph.device(device):

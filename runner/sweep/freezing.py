@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.config.configuration import dump, to_plain
+from runner.config.devices import require_precision
 from runner.config.hydra_app import Job
-from runner.console import print_error
+from runner.config.schema import Config
 from runner.errors import ConfigError, DirectoryInUseError
-from runner.files import create_directory, replace_durably
-from runner.records.run_directory import RUN_FILE
-from runner.redaction import redact
+from runner.records.run_directory import holds_run
 from runner.sweep.outcome import FAILURE_FILE, note_failure
 from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan, PlannedJob
+from runner.system.console import print_error
+from runner.system.files import create_directory, replace_durably
+from runner.system.redaction import redact
 
 HYDRA_FILE = "multirun.yaml"
 """Hydra's own record of a sweep."""
@@ -64,7 +66,7 @@ def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
     """Write what a job will train, or else why it cannot."""
     create_directory(directory)
     try:
-        config = job.config()
+        config = checked_config(job)
     except ConfigError as error:
         print_error(error, what=of_plan.label)
         (directory / FROZEN_FILE).unlink(missing_ok=True)
@@ -74,6 +76,14 @@ def freeze_job(job: Job, directory: Path, of_plan: PlannedJob) -> None:
     plain = to_plain(config)
     private = redact(plain) != plain
     replace_durably(directory / FROZEN_FILE, dump(config).encode(), mode=0o600 if private else 0o666)
+
+
+def checked_config(job: Job) -> Config:
+    """Return the configuration of a job. Raises ConfigError if it is impossible, here or on any machine."""
+    config = job.config()
+    if job.launcher is not None and job.launcher.is_local:
+        require_precision(config)
+    return config
 
 
 def require_own_directories(jobs: Sequence[PlannedJob]) -> None:
@@ -90,7 +100,7 @@ def require_own_directories(jobs: Sequence[PlannedJob]) -> None:
 
 
 def _refuse_used(directory: Path) -> None:
-    if (directory / RUN_FILE).exists():
+    if holds_run(directory):
         raise DirectoryInUseError(
             f"{directory} already holds a run: choose another directory for the sweep with hydra.sweep.dir=DIR"
         )

@@ -11,22 +11,22 @@ from pathlib import Path
 from runner.config.configuration import fix_machine_values, load_stored
 from runner.config.devices import Look
 from runner.config.schema import Config
-from runner.console import print_error
-from runner.cores import usable_cores
 from runner.errors import Interrupted, RunnerError
 from runner.kernels.gpu.discovery import discover
-from runner.records.run_directory import CONFIG_FILE, RUN_FILE
-from runner.sweep.card_places import card_share, dealt_text
+from runner.records.run_directory import CONFIG_FILE, holds_run
+from runner.sweep.gpu_places import dealt_text, gpu_share
 from runner.sweep.locks import job_lock
 from runner.sweep.outcome import FINISHED, forget, note_failure, recorded
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
+from runner.system.console import print_error
+from runner.system.cores import usable_cores
 
 
 @dataclass(frozen=True)
 class Work:
     """What there is to train.
 
-    resume: a run lies in ``directory`` and goes on from its newest checkpoint. cards: that it was dealt, in words, ""
+    resume: a run lies in ``directory`` and goes on from its newest checkpoint. gpus: that it was dealt, in words, ""
     where it was not dealt any.
     """
 
@@ -34,7 +34,7 @@ class Work:
     directory: Path
     job: PlannedJob
     resume: bool
-    cards: str = ""
+    gpus: str = ""
 
 
 def run_frozen_job(
@@ -50,7 +50,7 @@ def run_frozen_job(
 
     at_once: jobs that share the machine, for what its configuration leaves open. Where another process still runs it,
     that one is waited for. A RunnerError is told and noted, not raised: it is no concern of the other jobs. An
-    interruption is raised as Interrupted, a defect as it is, both noted. look: finds the cards.
+    interruption is raised as Interrupted, a defect as it is, both noted. look: finds the GPUs.
     """
     directory = sweep_dir / job.directory
     with job_lock(directory, lambda: _tell(f"{job.label}: another process still runs it; waiting for its end")):
@@ -72,22 +72,21 @@ def run_frozen_job(
 
 @contextmanager
 def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Iterator[Work]:
-    """What there is to train, with a share of the machine's cards that is the job's own meanwhile.
+    """What there is to train, with a share of the machine's GPUs that is the job's own meanwhile.
 
     A run that was begun goes on with the machine values it began with: it then comes to the same bits.
     """
     directory = sweep_dir / job.directory
-    begun, stored = (directory / RUN_FILE).exists(), directory / CONFIG_FILE
-    if begun and stored.exists():
-        config = load_stored(stored)
-        with card_share(sweep_dir, at_once, look, had=config.cluster.cards or ()):
+    if holds_run(directory):
+        config = load_stored(directory / CONFIG_FILE)
+        with gpu_share(sweep_dir, at_once, look, had=config.cluster.gpus or ()):
             yield Work(config, directory, job, resume=True)
         return
     frozen = load_stored(directory / FROZEN_FILE)
-    with card_share(sweep_dir, at_once, look) as share:
+    with gpu_share(sweep_dir, at_once, look) as share:
         config = fix_machine_values(frozen, max(1, usable_cores() // at_once), look, share)
         dealt = dealt_text(frozen.cluster, config.cluster, share, look)
-        yield Work(config, directory, job, resume=begun, cards=dealt)
+        yield Work(config, directory, job, resume=False, gpus=dealt)
 
 
 def _tell(text: str) -> None:

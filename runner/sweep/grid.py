@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from runner.config.command_line import split_arguments
 from runner.config.configuration import load_stored
 from runner.config.hydra_app import Job
-from runner.errors import ConfigError
-from runner.sweep.freezing import freeze_job, planned, require_own_directories
+from runner.config.launcher import STORED_LAUNCHERS
+from runner.errors import ConfigError, SecurityError
+from runner.sweep.freezing import checked_config, freeze_job, planned, require_own_directories
 from runner.sweep.plan import FROZEN_FILE, Plan, PlannedJob
+from runner.system.redaction import redact_overrides
 
 _J = TypeVar("_J", Job, PlannedJob)
 _Identity = tuple[tuple[str, ...], int]
 _LAUNCHER, _LAUNCHER_KEYS = "hydra/launcher", "hydra.launcher."
+_MULTIRUN = ("-m", "--multirun")
+_CONFIG_KEY = re.compile(r"(\+\+?|~)?(?!hydra\b)[A-Za-z_]\w*([./]\w+)*")
+_RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)
+_SWEEP_KEYS = re.compile(
+    rf"hydra/launcher=({'|'.join(STORED_LAUNCHERS)})"
+    r"|hydra\.(launcher\.\w+|sweeper\.max_batch_size)=(-?\d+|null)"
+    r"|hydra\.job\.chdir=(true|false)"
+    r"|hydra\.sweep\.(dir=.*|subdir=[^:]*)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Overrides of Hydra's own section that only choose values. The directory is replaced by that of the stored sweep."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +63,38 @@ class Change:
 
 
 def merged_arguments(stored: Sequence[str], given: Sequence[str]) -> list[str]:
-    """The command line of a sweep with ``given`` overrides in place of those of the same keys, or behind them.
+    """Return the command line of a sweep with ``given`` arguments in place of stored ones, or behind them.
 
-    Another launcher comes without the settings of the former.
+    A given override replaces the stored one of the same key, and another launcher also the settings of the former.
+    Given options such as ``--config-dir`` replace all stored ones but ``--multirun``. Raises SecurityError for stored
+    arguments that can name code and are not replaced.
     """
-    fresh = {_key(argument): argument for argument in given}
-    merged = [fresh.pop(_key(argument), argument) for argument in stored]
-    if _LAUNCHER in {_key(argument) for argument in given}:
+    overrides, options = split_arguments(stored)
+    given, given_options = split_arguments(given)
+    fresh = {_key(override): override for override in given}
+    merged = [fresh.pop(_key(override), override) for override in overrides]
+    if _LAUNCHER in {_key(override) for override in given}:
         merged = [item for item in merged if not item.startswith(_LAUNCHER_KEYS) or item in given]
-    return [*merged, *fresh.values()]
+    foreign = [item for item in merged if item not in given and not _is_plain(item)]
+    if not given_options:
+        foreign += [option for option in options if option not in _MULTIRUN]
+    if foreign:
+        shown = ", ".join(map(repr, redact_overrides(foreign)))
+        raise SecurityError(
+            f"the stored command line of the sweep has {shown}: such arguments can name code and are not taken from a "
+            "stored sweep; if you trust them, repeat them behind the directory"
+        )
+    return [*(option for option in options if option in _MULTIRUN), *merged, *fresh.values(), *given_options]
+
+
+def _is_plain(override: str) -> bool:
+    """Whether a stored override can only choose values, so that it may be used although another user stored it."""
+    key, _, value = override.partition("=")
+    if _SWEEP_KEYS.fullmatch(override):
+        return True
+    # A group, whose key has no point, is a file, and ".." would lead out of the folder of the YAML files. A resolver
+    # such as ${oc.env:TOKEN} reads what the author of the sweep must not learn.
+    return bool(_CONFIG_KEY.fullmatch(key)) and not (".." in value and "." not in key) and not _RESOLVER.search(value)
 
 
 def change_of(plan: Plan, jobs: Sequence[Job], sweep_dir: Path) -> Change:
@@ -124,7 +162,7 @@ def _numbered(job: PlannedJob, number: int) -> PlannedJob:
 
 def _same_configuration(job: Job, directory: Path) -> bool:
     try:
-        config = job.config()
+        config = checked_config(job)
     except ConfigError:
         return not (directory / FROZEN_FILE).exists()
     return (directory / FROZEN_FILE).exists() and config == load_stored(directory / FROZEN_FILE)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import DirectoryInUseError, Interrupted, RunnerError
-from runner.records.run_directory import RUN_FILE, SUMMARY_FILE
-from runner.records.summary import Failure, Summary, processor, versions
+from runner.records.run_directory import SUMMARY_FILE, holds_run
+from runner.records.summary import Failure, Summary, cpu_model, versions
 from runner.sweep.locks import job_is_running
 from runner.sweep.plan import PlannedJob
 
@@ -57,7 +57,7 @@ def recorded(directory: Path) -> tuple[str, Summary | None]:
     if there:
         summary = Summary.read(max(there, key=lambda path: path.stat().st_mtime_ns))
         return summary.status, summary
-    return (KILLED if (directory / RUN_FILE).exists() else NOT_STARTED), None
+    return (KILLED if holds_run(directory) else NOT_STARTED), None
 
 
 def last_ended(directory: Path) -> int | None:
@@ -78,7 +78,7 @@ def failure_summary(error: Exception, directory: Path, overrides: Sequence[str])
         workers=0,
         versions=versions(),
         platform=platform.platform(),
-        processor=processor(),
+        cpu_model=cpu_model(),
         error=Failure(type(error).__name__, str(error), exit_code),
         overrides=list(overrides),
     )

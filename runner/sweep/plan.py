@@ -14,11 +14,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from runner.config.launcher import Launcher, SweepPlace
 from runner.errors import ConfigError
-from runner.files import read_regular, replace_durably
-from runner.redaction import redact, redact_overrides
-from runner.sweep.launcher import Launcher
-from runner.sweep.place import SweepPlace
+from runner.system.files import read_regular, replace_durably
+from runner.system.redaction import redact, redact_overrides
 
 PLAN_FILE = "plan.json"
 FROZEN_FILE = "frozen.yaml"
@@ -105,9 +104,9 @@ def job_label(number: int, swept: Mapping[str, str]) -> str:
     return f"job {number}" + (f" ({text})" if text else "")
 
 
-def place_of(job: PlannedJob, directory: Path, cards: str) -> SweepPlace:
-    """What the run of this job is told of the sweep in ``directory``. cards: that it was dealt, in words."""
-    return SweepPlace(directory, job.number, job.swept, cards)
+def place_of(job: PlannedJob, directory: Path, gpus: str) -> SweepPlace:
+    """What the run of this job is told of the sweep in ``directory``. gpus: that it was dealt, in words."""
+    return SweepPlace(directory, job.number, job.swept, gpus)
 
 
 def _plan(document: Any, path: Path) -> Plan:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from runner.config.hydra_app import Job
 from runner.config.schema import Config
-from runner.console import print_error
 from runner.errors import Interrupted, RunnerError
 from runner.records.summary import Summary
 from runner.sweep.outcome import FAILURE_FILE, Outcome, note_failure, recorded
 from runner.sweep.plan import job_label
 from runner.sweep.report import report
+from runner.system.console import print_error
 
 
 class Sweep:

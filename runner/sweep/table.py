@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.monitor import Monitor
-from runner.redaction import redact_overrides
 from runner.sweep.outcome import FINISHED, Outcome
-from runner.text_table import text_table
+from runner.system.redaction import redact_overrides
+from runner.system.text_table import text_table
 
 _METRICS = ("test/accuracy", "test/loss", "train/loss")
 _ERROR_LENGTH = 60

@@ -1,1 +1,1 @@
-"""Recorded timelines to look at: a file for trace viewers, and what decided how long a step took."""
+"""Recorded timelines: a file for trace viewers, critical paths and waits."""

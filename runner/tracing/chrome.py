@@ -1,4 +1,4 @@
-"""A timeline in the Trace Event Format, which chrome://tracing and ui.perfetto.dev open.
+"""Write a timeline in the Trace Event Format, which chrome://tracing and ui.perfetto.dev open.
 
 Format: "Trace Event Format", Google, 2016: complete events ("X") with times in microseconds, flow events ("s", "f")
 from one to another, and metadata events ("M") with names.
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.engine.recording import RECEIVE, WAIT
-from runner.engine.timeline import ClientRun, Span
-from runner.tracing.course import Course, Update
+from runner.engine.run.recording import RECEIVE, WAIT
+from runner.engine.run.timeline import ClientRun, Span
+from runner.tracing.timeline_index import TimelineIndex, Update
 from runner.tracing.waiting import waits_between
 
 _NS_PER_US = 1000
@@ -21,12 +21,12 @@ _UPDATES = "steps"
 _TRANSFER = "transfer"
 
 _Lane = tuple[str, str]
-"""A process, and what is written at its row."""
+"""A process and the label of one of its rows."""
 
 
 @dataclass(frozen=True)
 class _Slice:
-    """A complete event before it has numbers."""
+    """A complete event before processes and rows are numbered."""
 
     lane: _Lane
     name: str
@@ -36,34 +36,34 @@ class _Slice:
     arguments: dict[str, Any]
 
 
-def chrome_trace(course: Course, updates: Sequence[Update]) -> bytes:
-    """Return the file: a process per process, in it a row per client and device, and rows for what the session saw.
+def chrome_trace(index: TimelineIndex, updates: Sequence[Update]) -> bytes:
+    """Return the content of a trace file as JSON.
 
-    Rows of a device have a slice for each run of the client, in it what it consists of, and what the device waited for
-    before it; those of the session a slice for each update, and for each run until all had answered. Flows lead from
-    every send to its receive. Time 0 is the beginning of what is shown. Every event says its step, those of runs its
-    client and its number; those of devices node, op and layer; those of transfers key, peer and bytes.
+    Each process has one row per client and device. A row holds a slice per run of the client, with the spans of the
+    run inside it and the wait before it. The session has a row of updates and one row of runs per client. A flow
+    leads from each send to its receive. Time 0 is the earliest event. Every event has its step; events of runs also
+    have client and number; events of devices have node, op and layer; transfers have key, peer and bytes.
     """
-    slices = [*_of_session(course, updates), *_of_devices(course)]
+    slices = [*_of_session(index, updates), *_of_devices(index)]
     rows = _Rows(slices)
-    events = [*rows.names(), *(rows.event(each) for each in slices), *_flows(course, rows)]
+    events = [*rows.names(), *(rows.event(each) for each in slices), *_flows(index, rows)]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")).encode()
 
 
-def _of_session(course: Course, updates: Sequence[Update]) -> Iterator[_Slice]:
+def _of_session(index: TimelineIndex, updates: Sequence[Update]) -> Iterator[_Slice]:
     for update in updates:
-        lane, step = (course.session, _UPDATES), update.step
+        lane, step = (index.session, _UPDATES), update.step
         yield _Slice(lane, f"step {step}", "step", update.begin_ns, update.end_ns, {"step": step})
-    for run in course.timeline.runs:
+    for run in index.timeline.runs:
         lane = (run.process, run.client)
         yield _Slice(lane, _name(run), "run", run.begin_ns, run.end_ns, _run(run))
 
 
-def _of_devices(course: Course) -> Iterator[_Slice]:
-    for wait in waits_between(course):
+def _of_devices(index: TimelineIndex) -> Iterator[_Slice]:
+    for wait in waits_between(index):
         name, arguments = f"wait for {wait.whom}", _run(wait.first) | {"peer": wait.whom}
         yield _Slice(_lane(wait.first), name, WAIT, wait.begin_ns, wait.end_ns, arguments)
-    for part in course.parts():
+    for part in index.parts():
         first, last = part[0], part[-1]
         yield _Slice(_lane(first), _name(first), "part", first.begin_ns, last.end_ns, _run(first))
         for span in part:
@@ -90,10 +90,10 @@ def _facts(span: Span) -> dict[str, Any]:
     return facts
 
 
-def _flows(course: Course, rows: _Rows) -> Iterator[dict[str, Any]]:
-    """An arrow for every tensor of which both ends are recorded."""
-    received = [span for span in course.timeline.spans if span.kind == RECEIVE]
-    ends = [(send, span) for span in received if (send := course.send_of(span)) is not None]
+def _flows(index: TimelineIndex, rows: _Rows) -> Iterator[dict[str, Any]]:
+    """Yield a flow for each transfer with both ends recorded."""
+    received = [span for span in index.timeline.spans if span.kind == RECEIVE]
+    ends = [(send, span) for span in received if (send := index.send_of(span)) is not None]
     for number, (send, span) in enumerate(ends, start=1):
         flow = {"name": _TRANSFER, "cat": _TRANSFER, "id": number}
         yield {"ph": "s", **flow, **rows.at(_lane(send), send.begin_ns)}
@@ -101,7 +101,7 @@ def _flows(course: Course, rows: _Rows) -> Iterator[dict[str, Any]]:
 
 
 class _Rows:
-    """The numbers of processes and rows, as the format wants them, in the order in which they are first used."""
+    """Number processes and rows in the order of first use, as the format requires."""
 
     def __init__(self, slices: Sequence[_Slice]) -> None:
         self._origin = min((each.begin_ns for each in slices), default=0)
@@ -111,19 +111,19 @@ class _Rows:
         self._numbers = {lane: (processes[lane[0]], tid) for tid, lane in enumerate(lanes, start=1)}
 
     def names(self) -> Iterator[dict[str, Any]]:
-        """What processes and rows are called."""
+        """Yield the metadata events that name processes and rows."""
         for process, pid in self._processes.items():
             yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": process}}
         for (_, row), (pid, tid) in self._numbers.items():
             yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": row}}
 
     def at(self, lane: _Lane, time_ns: int) -> dict[str, Any]:
-        """Where an event is, and when."""
+        """Return the fields that place an event on a row and in time."""
         pid, tid = self._numbers[lane]
         return {"pid": pid, "tid": tid, "ts": (time_ns - self._origin) / _NS_PER_US}
 
     def event(self, each: _Slice) -> dict[str, Any]:
-        """A complete event."""
+        """Return a slice as a complete event."""
         return {
             "ph": "X",
             "name": each.name,

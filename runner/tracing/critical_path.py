@@ -1,28 +1,28 @@
-"""What decided how long an update took: the chain of causes that ends with it, followed back to its beginning.
+"""The critical path of an update: the chain of causes that determined its duration, followed backwards in time.
 
-A device does one thing at a time. So what had to end before a span could begin is the span before it on the same
-device; where it waited for a tensor, the send of that tensor on another; and where it is the first of its run, what the
-session waited for before it told the device to begin, which is the run that ended last before that.
+A device executes one span at a time. The cause of a span is therefore the preceding span on its device. If the span
+waited for a tensor, the cause is the send of the tensor on another device. If the span is the first of its run, the
+cause is the run that ended last before the session started this run.
 
-Where every update waits for all that it is made of, the chain begins with the update. Where clients go on across
-updates, as in asynchronous training, it is cut there. Pure functions of what was recorded.
+In synchronous training the chain begins with the update. If clients run across updates, as in asynchronous training,
+the chain is cut at the beginning of the update. All functions here are pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runner.engine.recording import WAIT
-from runner.engine.timeline import Span
-from runner.tracing.course import Course, Update
+from runner.engine.run.recording import WAIT
+from runner.engine.run.timeline import Span
+from runner.tracing.timeline_index import TimelineIndex, Update
 
 OTHER = "other"
-"""Kind of a time on the path in which nothing is recorded: calls in between, messages, what the session decides."""
+"""Kind of time on the path without a recorded span: calls, messages, decisions of the session."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of the path: ``span``, as far as it lies on the path; None where nothing was recorded.
+    """A piece of the path: the part of ``span`` that is on the path; None if no span was recorded.
 
     place: a device, or the process of the session.
     """
@@ -34,52 +34,52 @@ class Segment:
 
     @property
     def ns(self) -> int:
-        """How long it is."""
+        """Duration in nanoseconds."""
         return self.end_ns - self.begin_ns
 
     @property
     def kind(self) -> str:
-        """The span's kind, or ``OTHER``. A wait is the time that a tensor travelled, or that its sender is unknown."""
+        """Kind of the span, or ``OTHER``. "wait" is the transfer time of a tensor, or a wait for an unknown sender."""
         return OTHER if self.span is None else self.span.kind
 
     @property
     def layer(self) -> str:
-        """The span's layer, "" for none."""
+        """Layer of the span, or ""."""
         return "" if self.span is None else self.span.layer
 
 
-def critical_path(course: Course, update: Update) -> list[Segment]:
-    """The path of one update, from its beginning to its end, without gap or overlap."""
-    walk = _Walk(course, update)
+def critical_path(index: TimelineIndex, update: Update) -> list[Segment]:
+    """Return the path of one update from its beginning to its end, without gap or overlap."""
+    walk = _Walk(index, update)
     while walk.now > walk.start:
         walk.step_back()
     return walk.path[::-1]
 
 
 class _Walk:
-    """Goes back in time, from the session at the end of an update.
+    """A walk back in time that starts in the session at the end of an update.
 
-    A wait leads to its sender if that had not finished sending when the wait began: what lies between the end of the
-    send and that of the wait is the tensor's travel, and stays a segment of the wait.
+    A wait leads to its sender if the send had not ended when the wait began. The time between the end of the send and
+    the end of the wait is the transfer of the tensor and remains a segment of the wait.
     """
 
-    def __init__(self, course: Course, update: Update) -> None:
+    def __init__(self, index: TimelineIndex, update: Update) -> None:
         self.start, self.now = update.begin_ns, update.end_ns
         self.path: list[Segment] = []
-        self._course = course
+        self._index = index
         self._device: str | None = None
 
     def step_back(self) -> None:
-        """Add what came last before now."""
+        """Add the segment that ends at ``now``."""
         if self._device is None:
             self._in_session()
         else:
             self._on_device(self._device)
 
     def _in_session(self) -> None:
-        """The session went on when the run before had ended."""
-        run = self._course.last_ended(self.now)
-        last = None if run is None else self._course.last_of(run)
+        """Step back to the run that ended last before now."""
+        run = self._index.last_ended(self.now)
+        last = None if run is None else self._index.last_of(run)
         if last is None:
             self._add(None, self.start)
         else:
@@ -87,7 +87,7 @@ class _Walk:
             self._device = last.device
 
     def _on_device(self, device: str) -> None:
-        span = self._course.last_before(device, self.now)
+        span = self._index.last_before(device, self.now)
         if span is None:
             self._add(None, self.start)
             return
@@ -98,25 +98,25 @@ class _Walk:
             self._device = send.device
             return
         self._add(span, span.begin_ns)
-        first = self._course.first_of_part(span)
+        first = self._index.first_of_part(span)
         if first.begin_ns >= self.now:
             self._before_part(first)
 
     def _before_part(self, first: Span) -> None:
-        """Go where that was which came last: of what the part waits for, the order to begin, and the device itself."""
-        known = self._course.beginning(first)
+        """Go to the latest of three causes: the last received transfer, the start of the run, the device itself."""
+        known = self._index.start_of_part(first)
         free = self.start if known.free_ns is None else known.free_ns
-        told = self.start if known.told is None else known.told.begin_ns
+        started = self.start if known.run is None else known.run.begin_ns
         if known.send is not None and known.send.end_ns >= free:
             self._add(known.wait, known.send.end_ns)
             self._device = known.send.device
-        elif told > free:
-            self._add(None, told)
+        elif started > free:
+            self._add(None, started)
             self._device = None
 
     def _waited_for(self, span: Span) -> Span | None:
-        """The send that kept a wait from ending earlier; None if it was over when the wait began, or is none."""
-        send = self._course.send_of(span) if span.kind == WAIT else None
+        """Return the send that delayed a wait; None if it ended before the wait began, or if ``span`` is no wait."""
+        send = self._index.send_of(span) if span.kind == WAIT else None
         if send is None or send.begin_ns >= self.now or send.end_ns <= span.begin_ns:
             return None
         return send
@@ -124,6 +124,6 @@ class _Walk:
     def _add(self, span: Span | None, to: int) -> None:
         to = max(to, self.start)
         if to < self.now:
-            place = self._course.session if self._device is None else self._device
+            place = self._index.session if self._device is None else self._device
             self.path.append(Segment(place, span, to, self.now))
             self.now = to

@@ -1,23 +1,23 @@
-"""Who was idle, for how long and for whom. Pure functions of what was recorded."""
+"""Idle time of devices: how long each waited, and for which other device. Pure functions of the timeline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from runner.engine.recording import WAIT
-from runner.engine.timeline import Span
-from runner.tracing.course import Course, Update
+from runner.engine.run.recording import WAIT
+from runner.engine.run.timeline import Span
+from runner.tracing.timeline_index import TimelineIndex, Update
 
 IDLE = "idle"
-"""Kind of a time in which a device did nothing that is recorded."""
+"""Kind of time without a recorded span on a device."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A device did nothing from ``begin_ns`` to ``end_ns`` because of ``whom``: a device, or the session's process.
+    """A device waited from ``begin_ns`` to ``end_ns`` for ``whom``: a device, or the process of the session.
 
-    first: what it did then.
+    first: the span that followed.
     """
 
     first: Span
@@ -28,37 +28,37 @@ class Wait:
 
 @dataclass
 class Waited:
-    """How often, and how long altogether, one device waited for another in an update, on the critical path or not."""
+    """Number and total duration of the waits of one device for another in an update."""
 
     times: int = 0
     ns: int = 0
 
 
-def waits_between(course: Course) -> Iterator[Wait]:
-    """The waits of devices between runs that were launched: for the order to begin, then for what comes last.
+def waits_between(index: TimelineIndex) -> Iterator[Wait]:
+    """Yield the waits of devices before launched runs: for the start of the run, then for the last transfer.
 
-    Such a run begins on a device when all that it receives there is there, so that the waiting lies before it.
+    A launched run begins on a device when everything it receives has arrived, so its waits precede it.
     """
-    for first, *_ in course.parts():
-        known = course.beginning(first)
-        if known.told is None or not known.told.launched or known.free_ns is None:
+    for first, *_ in index.parts():
+        known = index.start_of_part(first)
+        if known.run is None or not known.run.launched or known.free_ns is None:
             continue
-        told = min(known.told.begin_ns, first.begin_ns)
-        if told > known.free_ns:
-            yield Wait(first, course.session, known.free_ns, told)
-        begin = max(told, known.free_ns)
+        started = min(known.run.begin_ns, first.begin_ns)
+        if started > known.free_ns:
+            yield Wait(first, index.session, known.free_ns, started)
+        begin = max(started, known.free_ns)
         if known.send is not None and known.send.end_ns > begin:
             yield Wait(first, known.send.device, begin, first.begin_ns)
 
 
-def waited(course: Course, between: Iterable[Wait], update: Update) -> dict[tuple[str, str], Waited]:
-    """How long each device waited for each other one in an update: (who, for whom) -> how long, longest first.
+def waited(index: TimelineIndex, between: Iterable[Wait], update: Update) -> dict[tuple[str, str], Waited]:
+    """Return the waits of an update: (waiting device, awaited device) -> number and duration, longest first.
 
-    between: all that came of :func:`waits_between`.
+    between: the result of :func:`waits_between`.
     """
     found: dict[tuple[str, str], Waited] = {}
     waits: list[tuple[str, str, Span | Wait]] = [(each.first.device, each.whom, each) for each in between]
-    waits += [(span.device, span.peer, span) for span in course.timeline.spans if _is_wait(course, span)]
+    waits += [(span.device, span.peer, span) for span in index.timeline.spans if _is_wait(index, span)]
     for who, whom, each in waits:
         if each.begin_ns < update.end_ns and each.end_ns > update.begin_ns:
             so_far = found.setdefault((who, whom), Waited())
@@ -67,10 +67,10 @@ def waited(course: Course, between: Iterable[Wait], update: Update) -> dict[tupl
     return dict(sorted(found.items(), key=lambda item: (-item[1].ns, item[0])))
 
 
-def spent(course: Course, update: Update) -> dict[str, dict[str, int]]:
-    """What every device did with its time in an update: device -> kind -> ns, which add up to that of the update."""
+def spent(index: TimelineIndex, update: Update) -> dict[str, dict[str, int]]:
+    """Return device -> kind -> ns for an update; the times of a device add up to the duration of the update."""
     found: dict[str, dict[str, int]] = {}
-    for device, spans in course.devices.items():
+    for device, spans in index.devices.items():
         own = found[device] = {}
         for span in spans:
             if ns := _ns_within(span, update):
@@ -79,9 +79,9 @@ def spent(course: Course, update: Update) -> dict[str, dict[str, int]]:
     return found
 
 
-def _is_wait(course: Course, span: Span) -> bool:
-    """Whether a span is a wait within a run; what a launched one waits for has been there when it begins."""
-    run = course.run_of(span)
+def _is_wait(index: TimelineIndex, span: Span) -> bool:
+    """Whether a span is a wait within a run. A launched run does not wait: its tensors arrive before it begins."""
+    run = index.run_of(span)
     return span.kind == WAIT and (run is None or not run.launched)
 
 

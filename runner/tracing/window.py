@@ -1,4 +1,4 @@
-"""The updates of a run that are recorded, and the files that come of them."""
+"""Record the timeline of some updates of a run and write its files."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.engine.session import Session
+from runner.engine.run.session import Session
 from runner.errors import ClusterError, ResourceError
-from runner.files import replace_durably
+from runner.system.files import replace_durably
 from runner.tracing.chrome import chrome_trace
-from runner.tracing.course import Course, Update
 from runner.tracing.summary import summary_table, trace_summary
+from runner.tracing.timeline_index import TimelineIndex, Update
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TraceFiles:
-    """Where a timeline and what it says of critical paths and waits are written."""
+    """Paths of the timeline and of its summary."""
 
     timeline: Path
     summary: Path
 
 
 def recorded_steps(first: int, total: int, skip: int, count: int) -> range:
-    """The steps to record of a process that trains steps ``first``..``total`` - 1.
+    """Return the steps to record in a process that trains steps ``first`` to ``total - 1``.
 
-    ``count`` steps after ``skip``; where the run is too short for that, its last ones.
+    These are ``count`` steps after ``skip``, or the last ``count`` steps of a shorter run.
     """
     begin = max(first, min(first + skip, total - count))
     return range(begin, min(begin + count, total))
 
 
 class TraceWindow:
-    """Records what is done while some updates are made and writes what came of it; told of each by the training loop.
+    """Records some updates and writes their timeline. The training loop calls it before and after each update.
 
-    Of clients that are launched, and go on across updates, that is all that falls between the beginning of the first of
-    these updates and the end of the last, whichever run it is of.
+    If clients are launched and run across updates, everything between the beginning of the first recorded update and
+    the end of the last one is recorded.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TraceWindow:
         files: TraceFiles,
         announce: Callable[[Path], None],
     ) -> None:
-        """clients: that updates are made of. announce: called with the path of each file that was written."""
+        """clients: the names of the clients to record. announce: called with the path of each written file."""
         self._session = session
         self._clients = clients
         self._steps = steps
@@ -62,8 +62,8 @@ class TraceWindow:
         self._updates: list[Update] = []
 
     def before(self, step: int) -> None:
-        """An update is about to begin."""
-        # One more where there is one: the first after binding anew is slow, and not what the others are.
+        """Note the beginning of an update; start recording if its step is due."""
+        # Recording starts one step early: the first step after binding is slower than the others.
         if self._steps and not self._recording and self._steps[0] - 1 <= step <= self._steps[-1]:
             self._session.start_trace(self._clients)
             self._recording = True
@@ -71,17 +71,16 @@ class TraceWindow:
             self._open = (step, time.monotonic_ns())
 
     def after(self, step: int) -> None:
-        """An update has been made."""
+        """Note the end of an update; write the files after the last recorded step."""
         self._close()
         if self._steps and step == self._steps[-1]:
             self.finish()
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Write what was recorded so far, if anything is being recorded: no further update will be made.
+        """Stop recording and write the files; does nothing if nothing is being recorded.
 
-        error: that ended the last update, which is as long as it took until now. Where a worker failed nothing can be
-        collected, for what was recorded is with the workers, and ends with them: after an error a line in the log says
-        so, else that is raised. Raises ResourceError where a file cannot be written.
+        error: the error that ended the last update. If a worker failed, its recording is lost: after an error this is
+        logged, otherwise the ClusterError is raised. Raises ResourceError if a file cannot be written.
         """
         if not self._recording:
             return
@@ -94,12 +93,12 @@ class TraceWindow:
                 raise
             log.warning("no timeline could be collected from the workers: %s", lost)
             return
-        # Where a run ends before the first of them what led to it is better than nothing.
+        # If the run ended before the first step to record, keep the updates before it.
         updates = [each for each in self._updates if each.step in self._steps] or self._updates
         timeline = recorded.between(updates[0].begin_ns, updates[-1].end_ns)
-        course = Course(timeline)
-        summary = trace_summary(course, updates)
-        self._write(self._files.timeline, chrome_trace(course, updates))
+        index = TimelineIndex(timeline)
+        summary = trace_summary(index, updates)
+        self._write(self._files.timeline, chrome_trace(index, updates))
         self._write(self._files.summary, (json.dumps(summary, indent=1) + "\n").encode())
         log.info("timeline %s, to open at https://ui.perfetto.dev\n%s", self._files.timeline, summary_table(summary))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from runner.redaction import redact
+from runner.system.redaction import redact
 
 STATUSES = ("finished", "failed", "interrupted")
 _NAMELESS = ("none", "null", "true", "false")

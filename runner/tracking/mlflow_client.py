@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from pathlib import Path
 from typing import Any
 
-from runner.redaction import redact_text
+from runner.system.redaction import redact_text
 from runner.tracking.file_lock import file_lock
 from runner.tracking.writer import StoreUnavailableError
 

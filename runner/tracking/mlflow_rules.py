@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.redaction import redact
+from runner.system.redaction import redact
 
 KEY_LENGTH = 250
 PARAM_LENGTH = 6000

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from runner.redaction import redact_text
+from runner.system.redaction import redact_text
 from runner.tracking.base import RunInfo
 from runner.tracking.metrics_log import read_metrics
 from runner.tracking.mlflow_client import connect, source_tags, store_errors

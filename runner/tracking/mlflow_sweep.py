@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.redaction import redact_text
+from runner.system.redaction import redact_text
 from runner.tracking.file_lock import file_lock
 from runner.tracking.mlflow_client import connect, source_tags, store_errors
 from runner.tracking.mlflow_rules import RUN_STATUS, TAG_LENGTH

@@ -5,8 +5,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from runner.bounds import Bounds, Count
 from runner.tracking.base import STATUSES, RunInfo
 from runner.tracking.mlflow_client import resolve_uri
 from runner.tracking.mlflow_rules import flat_params, safe_tags
@@ -40,18 +41,15 @@ class MlflowTracking:
     uri: str | None = None
     pictures: bool = True
     system_metrics: bool = True
-    system_metrics_every_s: float = 5.0
-    queue_size: int = 10_000
-    finish_timeout_s: float = 60.0
+    system_metrics_every_s: Annotated[float, Bounds(0.01, 86_400)] = 5.0
+    queue_size: Count = 10_000
+    finish_timeout_s: Annotated[float, Bounds(0, 86_400, above=True)] = 60.0
 
     def check(self) -> None:
         """Raise ValueError if the settings cannot work; touches neither MLflow nor the store."""
         self.store_uri()
         if not self.experiment.strip():
             raise ValueError("tracking.experiment is empty: expected a name")
-        for key in ("system_metrics_every_s", "queue_size", "finish_timeout_s"):
-            if getattr(self, key) <= 0:
-                raise ValueError(f"tracking.{key} is {getattr(self, key)}: expected more than 0")
 
     def store_uri(self) -> str:
         """Address of the store runs are recorded in when started from this directory."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Self
 
-from runner.files import replace_durably
-from runner.redaction import REDACTED, redact_text
+from runner.system.files import replace_durably
+from runner.system.redaction import REDACTED, redact_text
 from runner.tracking.base import RunInfo
 from runner.tracking.mlflow_client import URI_VARIABLE, resolve_uri
 

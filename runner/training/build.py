@@ -6,39 +6,40 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from runner.config.check import training_facts
 from runner.config.outcome import outcome_hash
 from runner.config.schema import Config, LocalCluster
 from runner.data.dataset import Facts
 from runner.data.limits import facts_of
 from runner.data.source import source_from_config
-from runner.engine.cluster_session import ClusterSession
-from runner.engine.device import GPU
-from runner.engine.emulation import Emulation
-from runner.engine.interleaving import Interleaving, Recorded
-from runner.engine.kernel_table import kernels_for
-from runner.engine.links import BYTES_PER_S_OF_MBIT, Link
-from runner.engine.local_session import LocalSession
-from runner.engine.program import OneProcess, Program
-from runner.engine.session import Session
-from runner.engine.stragglers import Stragglers
-from runner.engine.tensor import state_dtype
+from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.emulation import Emulation, Stragglers
+from runner.engine.cluster.links import BYTES_PER_S_OF_MBIT, Link
+from runner.engine.compile.program import Program
+from runner.engine.graph.device import GPU
+from runner.engine.graph.tensor import state_dtype
+from runner.engine.run.interleaving import Interleaving, Recorded, virtual_time
+from runner.engine.run.kernel_table import kernels_for
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import Session
 from runner.errors import ConfigError
 from runner.plugin import faults_told, pinned_references, provenance
-from runner.processor import require_precision
 from runner.records.decisions import outcome_of
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
-from runner.strategies.base import Task
-from runner.strategies.model import ModelParallel
+from runner.strategies.base import Strategy, Task
 from runner.training.devices import cluster_of, in_one_process, require_kernels
 from runner.training.evaluation import with_validation
 from runner.training.experiment import Experiment
-from runner.training.placement import settle
+from runner.training.memory import require_variables_fit
+from runner.training.placement import synchronize
+from runner.training.preconditions import replayed_decisions
 
 
 def build(config: Config, kept_placement: Path | None = None) -> Experiment:
@@ -54,25 +55,24 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
 def _build(config: Config, kept_placement: Path | None) -> Experiment:
     parts: Any = config
     facts = facts_of(parts.data)
-    program: Any = parts.parallelism.build(task_of(config, facts))
-    if not isinstance(program, Program):  # a plugin's strategy may return anything
-        raise ConfigError(f"parallelism.name={parts.parallelism.name}: build returned {program}; expected a Program")
-    program = in_one_process(config.cluster, program, config.parallelism.name)
-    steps_per_epoch = facts.train_examples / _examples_of(config, program)
+    strategy: Strategy = parts.parallelism
+    steps_per_epoch = facts.train_examples / strategy.examples_per_update(config.train.batch_size)
     if config.train.steps is not None:
         total_steps = config.train.steps
     else:
         assert config.train.epochs is not None, "a checked configuration says how long to train"
         total_steps = math.ceil(config.train.epochs * steps_per_epoch)
-    _require_possible(config, program, total_steps)
-    if program.replayed_steps is not None:
-        _require_own_record(Path(parts.parallelism.replay), outcome_hash(config))
+    program = _program(config, facts, total_steps)
+    require_variables_fit(program)
+    replayed = replayed_decisions(config)
+    if replayed is not None:
+        _require_own_record(replayed, outcome_hash(config))
     cluster = cluster_of(config.cluster, program)
     if config.cluster.device_taken == GPU:
         require_kernels(program, cluster, kernels_for(cluster.devices))
-    settled = None
-    if isinstance(config.parallelism, ModelParallel):
-        settled = settle(config.parallelism, program, cluster, kept_placement)
+    settled, placement = None, strategy.layer_placement
+    if placement is not None:
+        settled = synchronize(placement, program, cluster, kept_placement)
         program = settled.program
     if facts.val_examples:
         program = with_validation(program)
@@ -87,6 +87,25 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
         emulation=_emulation(config.cluster, config.seed),
         settled=settled,
     )
+
+
+def _program(config: Config, facts: Facts, total_steps: int) -> Program:
+    """Return the strategy's program; raises ConfigError if strategy, data and run do not fit each other."""
+    parts: Any = config
+    strategy: Strategy = parts.parallelism
+    known = replace(training_facts(config), train_examples=facts.train_examples, total_steps=total_steps)
+    if faults := list(strategy.faults(known)):
+        raise ConfigError("\n".join(faults))
+    built: object = strategy.build(task_of(config, facts))
+    if not isinstance(built, Program):  # a plugin's strategy may return anything
+        raise ConfigError(f"parallelism.name={strategy.name}: build returned {built}; expected a Program")
+    program = in_one_process(config.cluster, built, strategy.name)
+    if config.cluster.emulate and program.one_process is not None:
+        raise ConfigError(
+            f"cluster.emulate=true with parallelism={strategy.name} in one process: it has no link to wait for; use "
+            "cluster.emulate=false, or let its workers be processes"
+        )
+    return program
 
 
 def task_of(config: Config, facts: Facts) -> Task:
@@ -108,24 +127,21 @@ def task_of(config: Config, facts: Facts) -> Task:
 def open_session(experiment: Experiment, directory: RunDirectory, check_finite: bool) -> Iterator[Session]:
     """Start what runs the experiment: this very process if its program wishes that, worker processes otherwise.
 
-    check_finite: stop at the first value that is not finite, and name its node. Raises ConfigError where a processor
-    that computes lacks the instructions for the configured precision, and for the record of an earlier run that cannot
-    be used.
+    check_finite: stop at the first value that is not finite, and name its node. Raises ConfigError if the record of an
+    earlier run cannot be used.
     """
     config: Any = experiment.config
-    if config.cluster.device_taken != GPU:
-        require_precision(config.precision)
     source_document = {
         "config": dataclasses.asdict(config.data),
         "seed": config.seed,
-        "batch_size": _examples_of(config, experiment.program),
+        "batch_size": config.parallelism.examples_per_update(config.train.batch_size),
         "eval_batch_size": config.train.eval_batch_size,
         "dtype": state_dtype(config.precision),
     }
     # Before the budget of threads is set: it holds for libraries that are loaded.
     registry = kernels_for(experiment.cluster.devices)
     if experiment.program.one_process is not None:
-        interleaving = _interleaving(experiment.program.one_process, config)
+        interleaving = _interleaving(experiment)
         with (
             threadpool_limits(experiment.threads_per_worker),
             source_from_config(**source_document) as source,
@@ -159,27 +175,6 @@ def open_session(experiment: Experiment, directory: RunDirectory, check_finite: 
             yield cluster_session
 
 
-def _examples_of(config: Config, program: Program) -> int:
-    """Examples that are given out in an update."""
-    return config.train.batch_size if program.examples is None else program.examples
-
-
-def _require_possible(config: Config, program: Program, total_steps: int) -> None:
-    """Raise ConfigError for what the program of a strategy cannot do in so many updates."""
-    strategy = config.parallelism.name
-    if config.cluster.emulate and program.one_process is not None:
-        raise ConfigError(
-            f"cluster.emulate=true with parallelism={strategy} in one process: it has no wire to wait for; use "
-            "cluster.emulate=false, or let its workers be processes"
-        )
-    warmstart_steps = getattr(config.parallelism, "warmstart_steps", 0)
-    if warmstart_steps and warmstart_steps >= total_steps:
-        raise ConfigError(
-            f"parallelism.warmstart_steps={warmstart_steps} with {total_steps} updates in all: the first replica would "
-            "make them all alone; use fewer warmstart_steps, or train longer (train.steps, train.epochs)"
-        )
-
-
 def _require_own_record(path: Path, outcome: str) -> None:
     """Raise ConfigError where what was decided in an earlier run is to count again in a run of something else."""
     if outcome_of(path) != outcome:
@@ -189,10 +184,13 @@ def _require_own_record(path: Path, outcome: str) -> None:
         )
 
 
-def _interleaving(wish: OneProcess, config: Config) -> Interleaving | None:
-    if wish.replay is not None:
-        return Recorded(read_endings(Path(wish.replay), outcome_hash(config)))
-    return None if wish.interleaving is None else wish.interleaving()
+def _interleaving(experiment: Experiment) -> Interleaving | None:
+    """Return the order in which one process runs parts of launched clients: recorded, on a virtual clock, or none."""
+    strategy: Strategy = experiment.config.parallelism
+    if strategy.replayed is not None and strategy.race is not None and strategy.race.decisions is None:
+        return Recorded(read_endings(Path(strategy.replayed), outcome_hash(experiment.config)))
+    alone = experiment.program.one_process
+    return None if alone is None or alone.clock is None else virtual_time(alone.clock)
 
 
 def _emulation(config: LocalCluster, seed: int) -> Emulation | None:

@@ -1,4 +1,4 @@
-"""A model-parallel step beside the same step on one device and under plain data parallelism."""
+"""The step of a placed program compared with steps of other strategies: predicted by the cost model, and measured."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from dataclasses import replace
 from statistics import median
 from time import perf_counter
 
-from runner.config.schema import Config
-from runner.engine.compile import compile_signature
-from runner.engine.conductor import Conductor
-from runner.engine.device import local_cluster
-from runner.engine.kernel_table import kernels_for
+from runner.config.check import training_facts
+from runner.config.configuration import option_of
+from runner.config.schema import Config, LocalCluster
+from runner.engine.compile.compile import compile_signature
+from runner.engine.graph.device import local_cluster
+from runner.engine.run.kernel_table import kernels_for
+from runner.engine.run.step_driver import StepDriver, bind
 from runner.records.run_directory import RunDirectory
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
+from runner.strategies.base import Strategy
 from runner.training.build import build, open_session, task_of
-from runner.training.devices import cards_of
+from runner.training.devices import gpus_of
 from runner.training.experiment import Experiment
 from runner.training.steps import train_step
 
-OWN = "model"
-
 
 def predicted_step_s(experiment: Experiment) -> dict[str, float]:
-    """Seconds of a training step by the cost model: of the placement, of ``single`` and of ``sync_data``.
+    """Return the seconds of a training step by the cost model: strategy -> seconds, that of the experiment first.
 
-    All with the same batch, devices and links. ``sync_data`` is left out where a worker would have no example.
+    All strategies have the same batch, devices and links. Left out are those that cannot train the batch, for example
+    because a worker would have no example.
     """
     settled = experiment.settled
     assert settled is not None, "only an experiment that was placed is compared"
-    found = {OWN: settled.placement.step_s}
-    for name, strategy in _others(experiment.config).items():
-        program = strategy.build(task_of(experiment.config, experiment.facts))
-        cards = cards_of(experiment.config.cluster, strategy.workers, servers=0)
-        cluster = replace(experiment.cluster, devices=local_cluster(strategy.workers, cards=cards).devices)
+    found = {experiment.config.parallelism.name: settled.placement.step_s}
+    for name, config in _rivals(experiment).items():
+        strategy: Strategy = config.parallelism
+        program = strategy.build(task_of(config, experiment.facts))
+        gpus = gpus_of(config.cluster, strategy.workers, servers=0)
+        cluster = replace(experiment.cluster, devices=local_cluster(strategy.workers, gpus=gpus).devices)
         signature = program.clients["train"].signature
         kernels = kernels_for(cluster.devices)
         compiled = compile_signature(program.graph, signature, cluster, kernels, seconds=settled.seconds)
@@ -43,61 +44,68 @@ def predicted_step_s(experiment: Experiment) -> dict[str, float]:
 
 
 def measured_step_s(experiment: Experiment, directory: RunDirectory, steps: int) -> dict[str, float]:
-    """Median seconds of so many training steps of the experiment itself, of ``single`` and of ``sync_data``.
+    """Return the median seconds of ``steps`` training steps: strategy -> seconds, that of the experiment first.
 
-    Each starts from the initial weights in a session of its own and takes one step more, at first, that is not
-    counted. ``single`` has the kernel threads of all workers together.
+    Each strategy starts from the initial weights in a separate session. Its first step is not counted. A strategy
+    with fewer workers has the kernel threads of all workers together.
     """
     found = {}
     for name, each in _experiments(experiment):
         with open_session(each, directory, check_finite=False) as session:
             session.run("init")
-            conductor = each.program.conduct(session)
-            found[name] = median([_seconds_of_step(each, conductor, step) for step in range(steps + 1)][1:])
+            step_driver = bind(each.program.step_driver, session)
+            found[name] = median([_seconds_of_step(each, step_driver, step) for step in range(steps + 1)][1:])
     return found
 
 
 def verdict(step_s: Mapping[str, float], how: str) -> str:
-    """One sentence on who is fastest; ``how`` says where the numbers come from, such as "predicted"."""
-    own, fastest = step_s[OWN], min(step_s, key=step_s.__getitem__)
+    """Return one sentence on the fastest strategy, compared with the first; how: "predicted", for example."""
+    own, fastest = next(iter(step_s)), min(step_s, key=step_s.__getitem__)
     times = ", ".join(f"{name} {1e3 * seconds:,.3f} ms" for name, seconds in step_s.items())
-    if step_s[fastest] < own:
-        return (
-            f"model parallelism loses, as {how}: {fastest} takes {step_s[fastest] / own:.0%} of its time for a step "
-            f"({times})"
-        )
-    return f"model parallelism is not slower than the others, as {how} ({times})"
+    if step_s[fastest] < step_s[own]:
+        return f"{own} is slower, as {how}: {fastest} takes {step_s[fastest] / step_s[own]:.0%} of its step ({times})"
+    return f"{own} is not slower than the others, as {how} ({times})"
 
 
-def _seconds_of_step(experiment: Experiment, conductor: Conductor, step: int) -> float:
+def _seconds_of_step(experiment: Experiment, step_driver: StepDriver, step: int) -> float:
     begin = perf_counter()
-    train_step(conductor, experiment, step)
+    train_step(step_driver, experiment, step, experiment.learning_rate(step))
     return perf_counter() - begin
 
 
-def _others(config: Config) -> dict[str, Single | SyncData]:
-    """The strategies to compare with."""
-    workers = config.parallelism.workers
-    others: dict[str, Single | SyncData] = {"single": Single()}
-    if workers <= min(config.train.batch_size, config.train.eval_batch_size):
-        others["sync_data"] = SyncData(workers=workers)
-    return others
-
-
 def _experiments(experiment: Experiment) -> Iterator[tuple[str, Experiment]]:
+    yield experiment.config.parallelism.name, experiment
+    for name, config in _rivals(experiment).items():
+        yield name, build(config)
+
+
+def _rivals(experiment: Experiment) -> dict[str, Config]:
+    """Return the configurations of the strategies to compare with, on the workers of the experiment."""
     config = experiment.config
-    threads, cores = experiment.threads_per_worker, config.cluster.cores_per_worker
-    yield OWN, experiment
-    for name, strategy in _others(config).items():
-        joined = config.parallelism.workers // strategy.workers
-        cluster = replace(
-            config.cluster,
-            workers=strategy.workers,
-            cards=None if config.cluster.cards is None else config.cluster.cards[: strategy.workers],
-            threads_per_worker=threads * joined,
-            cores_per_worker=None if cores is None else cores * joined,
-            emulate=config.cluster.emulate and strategy.workers > 1,
-            one_process=config.cluster.one_process if strategy.workers > 1 else None,
-            collectives=None,
-        )
-        yield name, build(replace(config, parallelism=strategy, cluster=cluster))
+    placement = config.parallelism.layer_placement
+    assert placement is not None, "only an experiment that was placed is compared"
+    rivals = {}
+    for name, settings in placement.rivals.items():
+        strategy: Strategy = option_of("parallelism", {"name": name, **settings})
+        rival = replace(config, parallelism=strategy, cluster=_cluster_of(config, strategy.workers))
+        if not any(strategy.faults(training_facts(rival))):
+            rivals[name] = rival
+    return rivals
+
+
+def _cluster_of(config: Config, workers: int) -> LocalCluster:
+    """Return the cluster of a configuration with fewer workers, each with more of its cores; one worker has no link."""
+    cluster: LocalCluster = config.cluster
+    joined, alone = config.parallelism.workers // workers, workers == 1
+    threads, cores = cluster.threads_per_worker, cluster.cores_per_worker
+    return replace(
+        cluster,
+        workers=workers,
+        gpus=None if cluster.gpus is None else cluster.gpus[:workers],
+        threads_per_worker=None if threads is None else threads * joined,
+        cores_per_worker=None if cores is None else cores * joined,
+        compression="none" if alone else cluster.compression,
+        emulate=cluster.emulate and not alone,
+        one_process=None if alone else cluster.one_process,
+        collectives=None,
+    )

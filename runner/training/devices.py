@@ -7,31 +7,31 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.cache_folder import card_code_folder
 from runner.config.collectives import sums_text
-from runner.config.devices import PROCESSOR, device_texts, reason
+from runner.config.devices import ON_CPU, device_texts, reason
 from runner.config.schema import AUTO, LocalCluster
-from runner.engine import op as op_table
-from runner.engine.card_use import CardUse
-from runner.engine.device import (
-    CARD_LATENCY_S,
-    CARD_LINK_BYTES_PER_S,
+from runner.engine.cluster.communicator_setup import require_library
+from runner.engine.cluster.links import BYTES_PER_S_OF_MBIT
+from runner.engine.compile.passes.lower_collectives import WHOLE
+from runner.engine.compile.program import OneProcess, Program
+from runner.engine.graph import op as op_table
+from runner.engine.graph.device import (
     GPU,
+    GPU_LATENCY_S,
+    GPU_LINK_BYTES_PER_S,
     NCCL,
     NO_LIBRARY,
-    Cards,
     Cluster,
     DeviceName,
+    GpuOptions,
+    Gpus,
     local_cluster,
 )
-from runner.engine.links import BYTES_PER_S_OF_MBIT
-from runner.engine.meeting import require_library
-from runner.engine.passes.lower_collectives import WHOLE
-from runner.engine.program import OneProcess, Program
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
+from runner.system.cache_folder import gpu_code_folder
 from runner.training.experiment import Experiment
 
 log = logging.getLogger(__name__)
@@ -39,41 +39,41 @@ log = logging.getLogger(__name__)
 
 def cluster_of(config: LocalCluster, program: Program) -> Cluster:
     """The devices of a program; the cost model takes cores and links as described, emulated or not."""
-    cards = cards_of(config, program.workers, program.servers)
+    gpus = gpus_of(config, program.workers, program.servers)
     described: dict[str, Any] = {"cores": min(config.threads_per_worker or 1, config.cores_per_worker or 1)}
     described["collectives"] = _collectives_of(config, program)
-    if cards is not None and program.one_process is not None:
-        described |= {"latency_s": CARD_LATENCY_S, "bytes_per_s": CARD_LINK_BYTES_PER_S}
+    if gpus is not None and program.one_process is not None:
+        described |= {"latency_s": GPU_LATENCY_S, "bytes_per_s": GPU_LINK_BYTES_PER_S}
     if config.latency_ms is not None:
         described["latency_s"] = config.latency_ms / 1e3
     if config.bandwidth_mbit is not None:
         described["bytes_per_s"] = config.bandwidth_mbit * BYTES_PER_S_OF_MBIT
-    return local_cluster(program.workers, program.servers, compression=config.compression, cards=cards, **described)
+    return local_cluster(program.workers, program.servers, compression=config.compression, gpus=gpus, **described)
 
 
 def _collectives_of(config: LocalCluster, program: Program) -> str:
-    """What sums over the cards of a program; "none" where nothing is to be summed so.
+    """What sums over the GPUs of a program; "none" where nothing is to be summed so.
 
-    Raises ConfigError for clients that overlap: each card would begin their sums in an order of its own.
+    Raises ConfigError for clients that overlap: each GPU would begin their sums in an order of its own.
     """
     if config.device_taken != GPU or config.collectives != NCCL or not sums_over_workers(program):
         return NO_LIBRARY
     if any(client.deferred for client in program.clients.values()):
         raise ConfigError(
-            "cluster.collectives=nccl with clients that overlap: all cards have to begin their sums in one order; use "
+            "cluster.collectives=nccl with clients that overlap: all GPUs have to begin their sums in one order; use "
             "cluster.collectives=none"
         )
     return NCCL if program.one_process is None else NO_LIBRARY
 
 
 def sums_over_workers(program: Program) -> bool:
-    """Whether a program has sums that a library between cards can make."""
+    """Whether a program has sums that a library between GPUs can make."""
     return any(node.op == WHOLE for node in program.graph)
 
 
 @dataclass(frozen=True)
 class Told:
-    """What computes and why, in words. devices: by name. versions, missing: of the libraries of a card that was taken:
+    """What computes and why, in words. devices: by name. versions, missing: of the libraries of a GPU that was taken:
     versions of those that are there, and why fast kernels are not."""
 
     devices: Mapping[str, str]
@@ -85,7 +85,7 @@ class Told:
 def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summary:
     """Say in the log what a run computes on and why; return the draft of its summary with the same.
 
-    Where that is a card, with the versions of its libraries too, and with those of fast kernels that are missing.
+    Where that is a GPU, with the versions of its libraries too, and with those of fast kernels that are missing.
     """
     cluster = experiment.config.cluster
     told = say_devices(cluster, experiment.cluster, found)
@@ -103,15 +103,15 @@ def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summar
 
 def say_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> Told:
     """Say in the log what the devices of a cluster are and why; return the same. placed: the devices themselves."""
-    texts = device_texts({device.name: device.card for device in placed.devices}, found)
+    texts = device_texts({device.name: device.gpu for device in placed.devices}, found)
     why = reason(cluster, found)
     for device, what in texts.items():
-        log.info("%s: %s%s", device, what, "" if what == PROCESSOR else _use_text(cluster))
-    # A card that lies idle is no small matter.
-    idle = found.cards and cluster.device == AUTO and cluster.device_taken != GPU
+        log.info("%s: %s%s", device, what, "" if what == ON_CPU else _use_text(cluster))
+    # A GPU that lies idle is no small matter.
+    idle = found.gpus and cluster.device == AUTO and cluster.device_taken != GPU
     log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
     for key in _unheeded(cluster):
-        log.warning("%s changes nothing: no card was taken", key)
+        log.warning("%s changes nothing: no GPU was taken", key)
     libraries = found.libraries if cluster.device_taken == GPU else ()
     used = {library.name: library.version for library in libraries if library.version}
     missing = {library.name: str(library) for library in libraries if library.fast and not library.version}
@@ -121,13 +121,13 @@ def say_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> Told:
 
 
 def _use_text(cluster: LocalCluster) -> str:
-    """What is other than usual on cards."""
+    """What is other than usual on GPUs."""
     tf32 = ", float32 products in TF32" if cluster.tf32 else ""
     return tf32 + (", the fastest plan of each convolution" if cluster.compare_plans else "")
 
 
 def _unheeded(cluster: LocalCluster) -> Iterator[str]:
-    """What is asked of cards where none was taken."""
+    """What is asked of GPUs where none was taken."""
     if cluster.device_taken != GPU:
         if cluster.tf32:
             yield "cluster.tf32=true"
@@ -139,20 +139,20 @@ def _unheeded(cluster: LocalCluster) -> Iterator[str]:
             yield "cluster.collectives=nccl"
 
 
-def cards_of(config: LocalCluster, workers: int, servers: int) -> Cards | None:
-    """The cards of a run with its machine values filled in; None where it computes on the processor."""
+def gpus_of(config: LocalCluster, workers: int, servers: int) -> Gpus | None:
+    """The GPUs of a run with its machine values filled in; None where it computes on the CPU."""
     if config.device_taken != GPU:
         return None
-    assert config.cards is not None, "where a card is taken, each device has one"
-    on_cards = servers if config.server_device == GPU else 0
-    use = CardUse(config.tf32, config.compare_plans, str(card_code_folder()))
-    return Cards(tuple(config.cards[:workers]), tuple(config.cards[workers : workers + on_cards]), use)
+    assert config.gpus is not None, "where a GPU is taken, each device has one"
+    on_gpus = servers if config.server_device == GPU else 0
+    use = GpuOptions(config.tf32, config.compare_plans, str(gpu_code_folder()))
+    return Gpus(tuple(config.gpus[:workers]), tuple(config.gpus[workers : workers + on_gpus]), use)
 
 
 def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Program:
-    """The program with the wish to be run by one process where the configuration has it, or cards make it worth while.
+    """The program with the wish to be run by one process where the configuration has it, or GPUs make it worth while.
 
-    There, copies go from card to card; NCCL wants a process for each. Clients that are launched beside each other would
+    There, copies go from GPU to GPU; NCCL wants a process for each. Clients that are launched beside each other would
     run one by one, so they have processes of their own. Raises ConfigError where that contradicts
     ``cluster.one_process``.
     """
@@ -174,9 +174,9 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
 
 
 def require_kernels(program: Program, cluster: Cluster, registry: Registry) -> None:
-    """Raise ConfigError for a node that no device fits, or that would be on a card and has no kernel for one.
+    """Raise ConfigError for a node that no device fits, or that would be on a GPU and has no kernel for one.
 
-    Either is a plugin's, as a rule. Raises ResourceError where the library that is to sum over the cards is missing.
+    Either is a plugin's, as a rule. Raises ResourceError where the library that is to sum over the GPUs is missing.
     """
     require_library(cluster, registry)
     types = {
@@ -188,11 +188,11 @@ def require_kernels(program: Program, cluster: Cluster, registry: Registry) -> N
             raise ConfigError(
                 f"cluster.device=gpu: node {node.name!r} is to be on {node.device!r}, and the cluster has "
                 f"{', '.join(device.name for device in cluster.devices)}: a strategy names worker_task(k) or "
-                "server_task(k), of whichever type that is; cluster.device=cpu has processors alone"
+                "server_task(k), of whichever type that is; cluster.device=cpu has CPUs alone"
             )
         by_kernel = op_table.lookup(node.op).executed_by == "kernel"
         if by_kernel and types[node.device] == {GPU} and GPU not in registry.device_types(node.op):
             raise ConfigError(
-                f"cluster.device=gpu: node {node.name!r} is on a card, and its op {node.op!r} has kernels for "
+                f"cluster.device=gpu: node {node.name!r} is on a GPU, and its op {node.op!r} has kernels for "
                 f"{', '.join(sorted(registry.device_types(node.op)))} only; use cluster.device=cpu"
             )

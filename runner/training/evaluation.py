@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.conductor import Clients
-from runner.engine.program import Program
-from runner.engine.session import scalar
+from runner.engine.compile.program import Program
+from runner.engine.run.session import scalar
+from runner.engine.run.step_driver import Clients
 
 TEST = "test"
 VALIDATION = "val"

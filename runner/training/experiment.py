@@ -7,9 +7,9 @@ from typing import Any
 
 from runner.config.schema import Config
 from runner.data.dataset import Facts
-from runner.engine.device import Cluster
-from runner.engine.emulation import Emulation
-from runner.engine.program import Program
+from runner.engine.cluster.emulation import Emulation
+from runner.engine.compile.program import Program
+from runner.engine.graph.device import Cluster
 from runner.training.evaluation import TEST, VALIDATION
 from runner.training.placement import Settled
 
@@ -39,6 +39,18 @@ class Experiment:
         config: Any = self.config
         factor: float = config.schedule.factor(step, self.total_steps, self.steps_per_epoch)
         return float(config.optimizer.lr) * factor
+
+    @property
+    def measured_steps(self) -> int:
+        """Steps of the run and of other strategies that are measured for comparison before training."""
+        placement = self.config.parallelism.layer_placement
+        return 0 if placement is None else int(placement.measured_steps)
+
+    @property
+    def runs_in_virtual_time(self) -> bool:
+        """Whether one process runs overlapping clients on a virtual clock."""
+        one_process = self.program.one_process
+        return one_process is not None and one_process.clock is not None
 
     @property
     def eval_every(self) -> int:

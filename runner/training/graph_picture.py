@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.engine.graph import Graph, Node
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
 from runner.tracking.box_diagram import box_diagram
 
 if TYPE_CHECKING:

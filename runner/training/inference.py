@@ -18,44 +18,24 @@ from runner.data import limits
 from runner.data.dataset import Dataset, Normalisation
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings
-from runner.engine.device import GPU, worker_task
-from runner.engine.graph import Graph
-from runner.engine.inputs import InputSource
-from runner.engine.kernel_table import kernels_for
-from runner.engine.local_session import LocalSession
-from runner.engine.program import Client, Program
-from runner.engine.tensor import TensorSpec, state_dtype
+from runner.engine.compile.input_slots import InputSource
+from runner.engine.graph.device import GPU
+from runner.engine.graph.tensor import TensorSpec, state_dtype
+from runner.engine.run.kernel_table import kernels_for
+from runner.engine.run.local_session import LocalSession
 from runner.errors import CheckpointError, ConfigError
-from runner.processor import require_precision
-from runner.strategies.base import Replica, Task
-from runner.strategies.clients import program_of
+from runner.strategies.base import Task
 from runner.training.build import task_of
-from runner.training.card_memory import require_card_memory
 from runner.training.devices import require_kernels
-from runner.training.evaluation import TEST, VALIDATION, Scores, evaluate, with_validation
+from runner.training.evaluation import TEST, VALIDATION, Scores, evaluate
 from runner.training.experiment import Experiment
-from runner.training.inference_device import OneDevice
-
-PREDICT = "predict"
-
-
-def forward_program(task: Task) -> Program:
-    """Return a program of one device that trains nothing.
-
-    Its variables are the weights alone. Beside the standing clients there is "validate", and "predict", which fetches
-    "logits" (N, C) for a batch of split "test", N being the size of an evaluation batch.
-    """
-    graph = Graph()
-    replica = Replica(graph, task, device=worker_task(0))
-    outputs, batch = replica.evaluate((0, task.eval_batch_size))
-    made = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
-    predict = Client(PREDICT, fetches={"logits": outputs.logits}, inputs=tuple(replica.eval_inputs), exact=True)
-    return replace(made, clients={**made.clients, PREDICT: predict})
+from runner.training.gpu_memory import require_gpu_memory
+from runner.training.inference_device import PREDICT, ForwardPasses, OneDevice
 
 
 def weights_of(config: Config) -> Mapping[str, TensorSpec]:
     """Return what the network of a configuration holds, by unsharded name: without any slots of its optimizer."""
-    return forward_program(_task_of(config)).variables
+    return ForwardPasses().build(_task_of(config)).variables
 
 
 def score(
@@ -66,7 +46,7 @@ def score(
     settings: of the dataset, with images and classes like those that the network was trained on. normalised_as: as
     these: its inputs become what they were in training. Raises CheckpointError where the checkpoint does not hold the
     network, ConfigError where stored pixels of the datasets are in different units, DataError where data cannot be
-    read, ResourceError where a card cannot hold an evaluation batch.
+    read, ResourceError where a GPU cannot hold an evaluation batch.
     """
     config: Any = device.config
     facts, size = limits.facts_of(settings), config.train.eval_batch_size
@@ -90,7 +70,7 @@ def probabilities(device: OneDevice, checkpoint: Path, inputs: NDArray[Any]) -> 
     """Return (N, C) probabilities of the classes for inputs (N, C', H, W), normalised, of a checkpoint of the network.
 
     Of a network with a softmax they add up to 1; with logistic units each stands for itself. Raises CheckpointError
-    where the checkpoint does not hold the network, ResourceError where a card cannot hold a batch.
+    where the checkpoint does not hold the network, ResourceError where a GPU cannot hold a batch.
     """
     config: Any = device.config
     size = min(len(inputs), config.train.eval_batch_size)
@@ -130,9 +110,7 @@ def _opened(device: OneDevice, checkpoint: Path, source: InputSource) -> Iterato
     registry = kernels_for(device.cluster.devices)
     if device.config.cluster.device_taken == GPU:
         require_kernels(experiment.program, device.cluster, registry)
-        require_card_memory(experiment, device.cards)
-    else:
-        require_precision(device.config.precision)
+        require_gpu_memory(experiment, device.gpus)
     with threadpool_limits(experiment.threads_per_worker):
         session = LocalSession(experiment.program, device.cluster, registry, source)
         try:
@@ -148,7 +126,7 @@ def _wired(device: OneDevice) -> Experiment:
     return Experiment(
         config=config,
         facts=config.data.facts(),
-        program=forward_program(_task_of(config)),
+        program=ForwardPasses().build(_task_of(config)),
         cluster=device.cluster,
         total_steps=0,
         steps_per_epoch=0.0,

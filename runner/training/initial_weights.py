@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 from runner.checkpoint import Checkpoint, find, load
 from runner.checkpoint.variables import Array
 from runner.config.schema import Config
-from runner.engine.tensor import TensorSpec
+from runner.engine.graph.tensor import TensorSpec
 from runner.errors import CheckpointError, ConfigError
 from runner.training.inference import weights_of
 
@@ -38,6 +38,15 @@ class InitialWeights:
                 *(f"  {name}: left, {why}" for name, why in self.left.items()),
             ]
         )
+
+
+def with_checkpoint_named(config: Config) -> Config:
+    """Return the configuration with the checkpoint that ``init_from`` means now in place of the run that has it.
+
+    The other run may go on. A start that was killed, or is repeated, must begin with the same weights all the same.
+    Raises CheckpointError if there is no checkpoint.
+    """
+    return config if config.init_from is None else replace(config, init_from=str(find(Path(config.init_from))))
 
 
 def initial_weights(config: Config) -> InitialWeights | None:

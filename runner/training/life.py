@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.checkpoint import CheckpointMeta, weights_sha256
-from runner.cleanup import at_the_end
 from runner.config.configuration import dump, to_plain
 from runner.config.devices import look_at, require_devices
+from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
-from runner.engine.kernel_table import native_libraries
-from runner.engine.session import Session
+from runner.engine.run.kernel_table import native_libraries
+from runner.engine.run.session import Session
 from runner.errors import NonFiniteLossError
-from runner.files import replace_durably
 from runner.plugin import faults_told, provenance
 from runner.records.data_facts import record_of, write_record
 from runner.records.provenance import Provenance, provenance_here
@@ -25,21 +24,24 @@ from runner.records.run_directory import RunDirectory
 from runner.records.run_plugins import write_plugins
 from runner.records.summary import Summary
 from runner.records.tags import summary_tags
-from runner.redaction import redact
-from runner.signals import StopRequest
-from runner.sweep.place import SweepPlace
+from runner.system.cleanup import at_the_end
+from runner.system.files import replace_durably
+from runner.system.redaction import redact
+from runner.system.signals import StopRequest
 from runner.tracking import RunInfo, job_name, sweep_name
 from runner.training.build import build, open_session
-from runner.training.card_memory import require_card_memory
 from runner.training.comparison import measured_step_s, predicted_step_s, verdict
 from runner.training.devices import tell_devices
 from runner.training.display import create_display
 from runner.training.experiment import Experiment
+from runner.training.gpu_memory import require_gpu_memory
 from runner.training.graph_picture import draw_graph
+from runner.training.initial_weights import with_checkpoint_named
 from runner.training.memory import require_memory
 from runner.training.non_finite import name_the_node
 from runner.training.placement import placement_text
 from runner.training.preconditions import (
+    changed_machine_values,
     kept_placement,
     require_record_of_one_configuration,
     require_resumable,
@@ -78,19 +80,22 @@ def run(
 def _run(
     config: Config, run_dir: Path, overrides: Sequence[str], sweep: SweepPlace | None, resume: bool, repeats: str
 ) -> Summary:
+    if not resume:
+        config = with_checkpoint_named(config)
     notes = [*require_same_plugins(run_dir), *require_same_data(config, run_dir)] if resume else []
+    notes += changed_machine_values(config, run_dir) if resume else []
     for note in notes:
         log.warning("%s", note)  # on the terminal: no log of the run is open yet
     found = look_at(config.cluster)
     require_devices(config, found)
     placement = kept_placement(config, run_dir) if resume else None
     experiment = build(config, placement)
-    require_resumable(experiment, resume)
+    require_resumable(config, resume)
     require_whole_record(experiment)
     require_record_of_one_configuration(config)
     experiment.config.data.require_present()
     require_memory(experiment)
-    require_card_memory(experiment, found.cards)
+    require_gpu_memory(experiment, found.gpus)
     if resume:
         require_same_normalisation(config, run_dir)
     start = None if resume else fresh_start(experiment)
@@ -101,17 +106,17 @@ def _run(
         directory.summary_json.unlink(missing_ok=True)  # of an earlier start, no news of this one
         if placement is None:
             directory.placement_json.unlink(missing_ok=True)
-        _store(config, directory)
         write_plugins(directory.path, provenance())
         if data is not None:
             write_record(directory.path, data)
+        _store(config, directory)  # last: only now does the directory hold a run
         draft = dataclasses.replace(
             tell_devices(experiment, found, draft_of(experiment, directory, overrides)),
             provenance=_keep_provenance(directory),
             repeats=repeats,
         )
-        if sweep is not None and sweep.cards:
-            log.info("devices: %s", sweep.cards)
+        if sweep is not None and sweep.gpus:
+            log.info("devices: %s", sweep.gpus)
         life = _Life(experiment, directory, draft, sweep, start)
         try:
             with faults_told(provenance()):  # summary and log are to say what the terminal does
@@ -193,15 +198,15 @@ class _Life:
 
     def _tell_placement(self) -> None:
         """Say where layers are and how a step compares with those of other strategies: predicted, measured if asked."""
-        settled, parallelism = self._experiment.settled, self._experiment.config.parallelism
+        settled, steps = self._experiment.settled, self._experiment.measured_steps
         if settled is None:
             return
         log.info("%s", placement_text(settled.placement))
         log.info("%s", verdict(predicted_step_s(self._experiment), "predicted by the cost model"))
-        if parallelism.compare_steps and not self._resume:
-            measured = measured_step_s(self._experiment, self._directory, parallelism.compare_steps)
+        if steps and not self._resume:
+            measured = measured_step_s(self._experiment, self._directory, steps)
             self.summary = dataclasses.replace(self.summary, compared_step_s=measured)
-            log.info("%s", verdict(measured, f"measured over {parallelism.compare_steps} steps each"))
+            log.info("%s", verdict(measured, f"measured over {steps} steps each"))
 
     def _train(self, session: Session, start: Start, stop: StopRequest) -> None:
         record = self._open_record(start.step)

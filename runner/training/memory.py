@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runner.engine.assignment import peer_of
-from runner.engine.kernel_table import kernels_for
-from runner.engine.plan import DevicePlan
-from runner.engine.program import Program
-from runner.engine.program_plans import ProgramPlans
+from runner.engine.cluster.assignment import peer_of
+from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.program import Program
+from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.run.kernel_table import kernels_for
 from runner.errors import ResourceError
-from runner.memory import available_memory, usable_memory
+from runner.system.memory import available_memory, process_room, usable_memory
 from runner.training.experiment import Experiment
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class ProcessMemory:
 def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[ProcessMemory]:
     """What every process of a run is planned to take on this machine, the master, which computes nothing, first.
 
-    Variables and steps of devices with a card are on the card.
+    Variables and steps of devices with a GPU are on the GPU.
     """
     program = experiment.program
     own_process = program.one_process is not None
@@ -67,7 +67,7 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
         process = "main" if own_process else peer_of(device.name)
         before = found.get(process) or ProcessMemory(process, data=dataset_bytes(experiment))
         after = _with_device(before, plans, 0 if own_process else _FETCH_COPIES)
-        elsewhere = device.card is not None
+        elsewhere = device.gpu is not None
         found[process] = replace(after, variables=before.variables, step=before.step) if elsewhere else after
     saver = "main" if own_process else "master"
     found[saver] = replace(found[saver], checkpoint=CHECKPOINT_COPIES * _variable_bytes(program))
@@ -80,29 +80,54 @@ def dataset_bytes(experiment: Experiment) -> int:
     return (facts.train_examples + facts.test_examples) * (math.prod(facts.shape) + _LABEL_BYTES)
 
 
+def require_variables_fit(program: Program) -> None:
+    """Raise ResourceError if this machine cannot hold one copy of all variables.
+
+    Needs no plan: the kernel libraries that a plan asks refuse very large tensors with errors of their own.
+    """
+    if _variable_bytes(program) > usable_memory():
+        raise ResourceError(
+            f"the variables of the model and the optimizer take {gib(_variable_bytes(program))}, and this machine has "
+            f"{gib(usable_memory())} of memory; use a smaller model, or images with fewer pixels"
+        )
+
+
 def require_memory(experiment: Experiment) -> None:
     """Raise ResourceError for a run that this machine cannot hold, whatever else runs on it; warn where it is full now.
 
     Only where it may come near is anything planned, for plans take time.
     """
-    if most_bytes(experiment) > usable_memory() // 2:
+    room = process_room()
+    if most_bytes(experiment) > (usable_memory() if room is None else min(usable_memory(), room)) // 2:
         kernels = kernels_for(experiment.cluster.devices)
         memory = planned_memory(experiment, ProgramPlans(experiment.program, experiment.cluster, kernels))
-        require_fit(memory, usable_memory())
+        require_fit(memory, usable_memory(), process_room())
         if _total(memory) > available_memory():
             log.warning("%s", fit_text(memory, usable_memory(), available_memory()))
 
 
-def require_fit(memory: Sequence[ProcessMemory], usable: int) -> None:
-    """Raise ResourceError, with the numbers, where processes need more than the ``usable`` bytes of this machine."""
+def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None = None) -> None:
+    """Raise ResourceError, with the numbers, if the processes need more memory than there is.
+
+    usable: bytes of this machine. room: bytes that resource limits leave to each process beside its program; None for
+    no limits.
+    """
+    largest = max(memory, key=lambda each: each.total)
+    parts = (
+        f"the largest, {largest.process}: {gib(largest.step)} in a step, {gib(largest.variables)} of variables, "
+        f"{gib(largest.data)} of data, {gib(largest.checkpoint)} to write a checkpoint. Use a smaller train.batch_size "
+        "or train.eval_batch_size, more train.microbatches (parallelism=single), fewer workers, a smaller model, or "
+        "data.train_limit"
+    )
     if _total(memory) > usable:
-        largest = max(memory, key=lambda each: each.total)
         raise ResourceError(
             f"the run needs {gib(_total(memory))} of memory in {len(memory)} process(es), and this machine has "
-            f"{gib(usable)}; the largest, {largest.process}: {gib(largest.step)} in a step, "
-            f"{gib(largest.variables)} of variables, {gib(largest.data)} of data. Use a smaller train.batch_size or "
-            "train.eval_batch_size, more train.microbatches (parallelism=single), fewer workers, a smaller model, or "
-            "data.train_limit"
+            f"{gib(usable)}; {parts}"
+        )
+    if room is not None and largest.total - PROGRAM_BYTES > room:
+        raise ResourceError(
+            f"a process of the run needs {gib(largest.total - PROGRAM_BYTES)} of memory beside its program, and its "
+            f"resource limits (ulimit -v, ulimit -d) leave {gib(room)}; {parts}; or raise the limits"
         )
 
 

@@ -44,22 +44,24 @@ def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: 
 
 
 def as_it_went(experiment: Experiment, directory: RunDirectory, first_step: int) -> Experiment | None:
-    """The experiment with what was decided on the way, so that its steps from ``first_step`` on can be repeated.
+    """Return the experiment that repeats the steps from ``first_step`` on, by the run's record if its workers race.
 
-    None where what it came to depends on the order in which clients ended, and that is not known from there on: it is
-    recorded from the start of a process on, and is that of a run from its first step only where it began there and has
-    no checkpoint since.
+    None if the values depend on the order in which clients ended and that order is not known from ``first_step`` on: a
+    record begins with the start of a process, so it repeats a run only from its first step. The order of virtual time
+    begins again at each checkpoint, so it is always known.
     """
     config: Any = experiment.config
-    # Some earlier start of the run may have had backup workers, and this one not.
-    if getattr(config.parallelism, "backup_workers", 0) and directory.contributors_jsonl.exists():
-        strategy = dataclasses.replace(config.parallelism, replay=str(directory.contributors_jsonl))
-        return build(dataclasses.replace(config, parallelism=strategy))
-    if not experiment.program.repeated_by_endings:
+    race = config.parallelism.race
+    if race is None:
         return experiment
+    if race.decisions is not None:
+        record = directory.decisions_jsonl(race.decisions)
+        if not record.exists():
+            return experiment
+        return build(dataclasses.replace(config, parallelism=config.parallelism.replaying(str(record))))
     if first_step or not directory.endings_jsonl.exists():
-        return None
-    strategy = dataclasses.replace(config.parallelism, replay=str(directory.endings_jsonl), virtual_time=False)
-    # The order says all that slow wires had a say in, and the one process that keeps it has none.
+        return experiment if experiment.runs_in_virtual_time else None
+    strategy = config.parallelism.replaying(str(directory.endings_jsonl))
+    # The record holds the order that slow links led to, and one process has no links.
     cluster = dataclasses.replace(config.cluster, emulate=False)
     return build(dataclasses.replace(config, parallelism=strategy, cluster=cluster))

@@ -9,17 +9,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.engine.cost import Seconds, node_seconds
-from runner.engine.device import Cluster, task_of
-from runner.engine.kernel_table import kernels_for
-from runner.engine.measured_costs import measured_seconds
-from runner.engine.passes.layer_groups import colocate_layers, devices_of_layers, home_layers
-from runner.engine.program import Program
-from runner.engine.program_placement import place_program
+from runner.engine.compile.cost import Seconds, node_seconds
+from runner.engine.compile.measured_costs import measured_seconds
+from runner.engine.compile.passes.layer_groups import colocate_layers, devices_of_layers, home_layers
+from runner.engine.compile.program import Program
+from runner.engine.compile.program_placement import place_program
+from runner.engine.graph.device import Cluster, task_of
+from runner.engine.run.kernel_table import kernels_for
 from runner.errors import ConfigError
-from runner.files import read_regular, replace_durably
-from runner.strategies.model import ModelParallel
-from runner.strategies.sharded.layer_cuts import shard_of
+from runner.strategies.base import LayerPlacement
+from runner.strategies.layer_names import shard_of
+from runner.system.files import read_regular, replace_durably
 
 VERSION = 1
 _MAX_BYTES = 1 << 26
@@ -60,15 +60,15 @@ class Settled:
     seconds: Seconds
 
 
-def settle(strategy: ModelParallel, program: Program, cluster: Cluster, kept: Path | None = None) -> Settled:
+def synchronize(wanted: LayerPlacement, program: Program, cluster: Cluster, kept: Path | None = None) -> Settled:
     """Place a program, or put it where a stored placement says.
 
-    kept: the placement of the run that goes on, before whatever the strategy names. Reads the files that
-    ``parallelism.placement`` and ``parallelism.costs`` name. Raises ConfigError where they are no such files or do
-    not fit.
+    kept: the placement of the resumed run, which comes before any that the strategy names. Reads the files that
+    ``parallelism.placement`` and ``parallelism.costs`` name. Raises ConfigError if a file cannot be read or does not
+    fit the program.
     """
-    seconds = _seconds_of_nodes(strategy.costs if kept is None else None, program, cluster)
-    stored = kept if kept is not None or strategy.placement is None else Path(strategy.placement)
+    seconds = _seconds_of_nodes(wanted.costs if kept is None else None, program, cluster)
+    stored = kept if kept is not None or wanted.stored is None else Path(wanted.stored)
     if stored is not None:
         layers = {layer: _task_named(device) for layer, device in read_layers(stored).items()}
         _expect_fit(stored, layers, program, cluster)

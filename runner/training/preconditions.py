@@ -11,18 +11,20 @@ from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
 from runner.plugin import changed_plugins, plugin_notes
 from runner.records.data_facts import FACTS_FILE, DataRecord, changes, facts_of, read_record, record_of
+from runner.records.decisions import read_decisions
 from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE
 from runner.records.run_plugins import read_plugins
 from runner.records.stored_run import earlier_configurations
 from runner.training.experiment import Experiment
 
 
-def require_resumable(experiment: Experiment, resume: bool) -> None:
-    """Raise ConfigError for a run that repeats another and is to go on: its order is known from the beginning alone."""
-    wish = experiment.program.one_process
-    if resume and wish is not None and wish.replay is not None:
+def require_resumable(config: Config, resume: bool) -> None:
+    """Raise ConfigError for a resumed run that repeats an order of endings, which is known from the first step only."""
+    strategy: Any = config.parallelism
+    if resume and strategy.replayed is not None and strategy.race.decisions is None:
         raise ConfigError(
-            f"resume with parallelism.replay={wish.replay}: a run is repeated from its first step on; start it anew"
+            f"resume with parallelism.replay={strategy.replayed}: a run is repeated from its first step on; start it "
+            "again"
         )
 
 
@@ -74,17 +76,27 @@ def _require_none(changed: str, config: Config, run_dir: Path) -> None:
 
 
 def require_whole_record(experiment: Experiment) -> None:
-    """Raise ConfigError where a record that is to be repeated ends before the run does.
+    """Raise ConfigError if a record of decisions ends before the run that is to repeat it.
 
-    With train.patience a run may end early, and its repetition then does after the same update.
+    With train.patience a run may end early, and its repetition then ends after the same update.
     """
-    recorded, total = experiment.program.replayed_steps, experiment.total_steps
-    if recorded is not None and recorded < total and experiment.config.train.patience is None:
-        config: Any = experiment.config
+    path, total = replayed_decisions(experiment.config), experiment.total_steps
+    if path is None or experiment.config.train.patience is not None:
+        return
+    recorded = len({line["step"] for line in read_decisions(path)})
+    if recorded < total:
         raise ConfigError(
-            f"parallelism.replay={config.parallelism.replay}: it has {recorded} updates, but {total} are to be made: "
-            "that run did not come to its end, and only what is recorded as a whole can be repeated"
+            f"parallelism.replay={path}: it has {recorded} updates, but {total} are to be made: that run did not end, "
+            "and only a whole record can be repeated"
         )
+
+
+def replayed_decisions(config: Config) -> Path | None:
+    """Return the record of decisions that a run repeats, None if it repeats no such record."""
+    strategy: Any = config.parallelism
+    if strategy.replayed is None or strategy.race.decisions is None:
+        return None
+    return Path(strategy.replayed)
 
 
 def require_record_of_one_configuration(config: Config) -> None:
@@ -94,10 +106,10 @@ def require_record_of_one_configuration(config: Config) -> None:
     only where the rate goes by the length. Raises ConfigError and SecurityError where a configuration by which it went
     cannot be read.
     """
-    parallelism: Any = config.parallelism
-    if not getattr(parallelism, "backup_workers", 0) or parallelism.replay is None:
+    path = replayed_decisions(config)
+    if path is None:
         return
-    folder = Path(parallelism.replay).parent
+    folder = path.parent
     earlier = earlier_configurations(folder)
     # The last one is what the record says that it is of, but for the order, in which it may be repeated here.
     last = folder / CONFIG_FILE
@@ -105,9 +117,27 @@ def require_record_of_one_configuration(config: Config) -> None:
     changed = list(changes_on_the_way(earlier, load_stored(last), but)) if earlier and last.exists() else []
     if changed:
         raise ConfigError(
-            f"parallelism.replay={parallelism.replay}: its run changed on the way: {'; '.join(changed)}. Its record is "
+            f"parallelism.replay={path}: its run changed on the way: {'; '.join(changed)}. Its record is "
             "of steps that no single configuration makes; repeat a run that was started once, or always alike"
         )
+
+
+_BITS = ("threads_per_worker", "device_taken", "collectives")
+"""Keys of the cluster for one value of which bits are promised."""
+
+
+def changed_machine_values(config: Config, run_dir: Path) -> list[str]:
+    """Return a note for each key of the cluster by whose change a resumed run can end with other bits."""
+    if not (run_dir / CONFIG_FILE).exists():
+        return []
+    before, now = load_stored(run_dir / CONFIG_FILE).cluster, config.cluster
+    changed = [(key, getattr(before, key), getattr(now, key)) for key in _BITS]
+    return [
+        f"resume={run_dir}: cluster.{key} was {was} and is {value} from now on, so the weights can differ in their "
+        "last bits from those of an undisturbed run"
+        for key, was, value in changed
+        if was not in (None, value)
+    ]
 
 
 def kept_placement(config: Config, run_dir: Path) -> Path | None:

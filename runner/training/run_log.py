@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.redaction import SecretlessFormatter
+from runner.system.redaction import SecretlessFormatter
 
 _FILE_ONLY = "file_only"
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoint import Checkpoint, load, newest
-from runner.engine.session import Session
+from runner.engine.run.session import Session
 from runner.errors import CheckpointError
 from runner.records.run_directory import RunDirectory
 from runner.training.experiment import Experiment

@@ -7,19 +7,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.engine.conductor import Conductor
-from runner.engine.session import Session, scalar
-from runner.engine.tensor import state_dtype
+from runner.engine.graph.tensor import state_dtype
+from runner.engine.run.session import Session, scalar
+from runner.engine.run.step_driver import StepDriver, bind
 from runner.training.experiment import Experiment
 
 
-def train_step(conductor: Conductor, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
-    """Run update number ``step``; return its loss and accuracy."""
-    feeds = {
-        "step": scalar(step, "int64"),
-        "learning_rate": scalar(experiment.learning_rate(step), state_dtype(experiment.config.precision)),
-    }
-    return conductor.update(step, feeds)
+def train_step(
+    step_driver: StepDriver, experiment: Experiment, step: int, learning_rate: float
+) -> Mapping[str, NDArray[Any]]:
+    """Run update number ``step`` with a learning rate; return its loss and accuracy."""
+    return step_driver.update(step, scalar(learning_rate, state_dtype(experiment.config.precision)))
 
 
 def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:
@@ -27,9 +25,9 @@ def replay(session: Session, experiment: Experiment, first_step: int, last_step:
 
     What is under way comes to its end where it did in the run: when that evaluated, and at last.
     """
-    conductor = experiment.program.conduct(session)
+    step_driver = bind(experiment.program.step_driver, session)
     for step in range(first_step, last_step + 1):
-        train_step(conductor, experiment, step)
+        train_step(step_driver, experiment, step, experiment.learning_rate(step))
         if (step + 1) % experiment.eval_every == 0:
-            conductor.settle()
-    conductor.settle()
+            step_driver.synchronize()
+    step_driver.synchronize()

@@ -11,13 +11,13 @@ from typing import Any
 from runner.config.configuration import to_plain
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.schema import Config
-from runner.engine.session import Session
+from runner.engine.run.session import Session
 from runner.errors import Interrupted, RunnerError
 from runner.plugin import provenance
 from runner.records.decisions import dropped_by_worker
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
-from runner.records.summary import Failure, Summary, config_hash, git_commit, processor, step_time, versions
+from runner.records.summary import Failure, Summary, config_hash, cpu_model, git_commit, step_time, versions
 from runner.training.experiment import Experiment
 from runner.training.progress import Progress
 from runner.training.standing import Standing
@@ -35,7 +35,7 @@ def draft_of(experiment: Experiment, directory: RunDirectory, overrides: Sequenc
         workers=experiment.program.workers,
         versions=versions(),
         platform=platform.platform(),
-        processor=processor(),
+        cpu_model=cpu_model(),
         overrides=list(overrides),
         git_commit=git_commit(Path(__file__).parent),
         emulated=str(experiment.emulation or ""),
@@ -54,7 +54,7 @@ def summed_up(
 ) -> Summary:
     """The summary with what was done so far, in so many seconds of this process."""
     final, best = record.final_and_best()
-    dropped_shares, dropped_examples = dropped_by_worker(directory.contributors_jsonl)
+    dropped_shares, dropped_examples = _dropped(config, directory)
     batch_size = config.train.batch_size
     busy = sum(progress.step_seconds)
     return dataclasses.replace(
@@ -73,6 +73,16 @@ def summed_up(
         peak_memory_bytes=session.peak_memory_bytes(),
         dropped_shares=dropped_shares,
         dropped_examples=dropped_examples,
+    )
+
+
+def _dropped(config: Config, directory: RunDirectory) -> tuple[dict[str, int], dict[str, int]]:
+    """Dropped shares and their examples by worker, from the decisions of each update."""
+    race = config.parallelism.race
+    return (
+        ({}, {})
+        if race is None or race.decisions is None
+        else dropped_by_worker(directory.decisions_jsonl(race.decisions))
     )
 
 

@@ -13,16 +13,17 @@ from typing import Any, NoReturn
 from numpy.typing import NDArray
 
 from runner.checkpoint import CheckpointMeta
-from runner.cleanup import at_the_end
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
-from runner.engine.session import Session
+from runner.engine.run.session import Session
+from runner.engine.run.step_driver import bind
 from runner.errors import Interrupted, NonFiniteLossError
 from runner.records.decisions import Decisions
 from runner.records.endings import NotingClients, Origin
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
-from runner.signals import StopRequest
+from runner.system.cleanup import at_the_end
+from runner.system.signals import StopRequest
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
 from runner.training.evaluation import TEST, evaluate
@@ -62,9 +63,10 @@ class Trainer:
         outcome = outcome_hash(experiment.config)
         origin = Origin(outcome, first_step, tuple(device.name for device in experiment.cluster.devices))
         self._noting: NotingClients | None = None
-        if experiment.program.repeated_by_endings:
+        race = experiment.config.parallelism.race
+        if race is not None and race.decisions is None:
             self._noting = NotingClients(session, directory.endings_jsonl, origin)
-        self._conductor = experiment.program.conduct(self._noting or session)
+        self._step_driver = bind(experiment.program.step_driver, self._noting or session)
         self._decisions = Decisions(directory.path, first_step, outcome)
         self._saver = Saver(experiment, directory, record, self._decisions, meta)
         self._directory = directory
@@ -90,15 +92,15 @@ class Trainer:
 
     def decided(self) -> Mapping[str, Any]:
         """What was decided so far and no configuration says; empty where there is nothing."""
-        return self._conductor.record()
+        return self._step_driver.record()
 
     def variables(self) -> dict[str, NDArray[Any]]:
-        """Every variable, whole, by unsharded name."""
-        self._conductor.settle()
+        """Return every variable, whole, by unsharded name, for a checkpoint or at the end of the run."""
+        self._step_driver.begin_again()
         return self._session.run("save")
 
     def _write_decisions(self) -> None:
-        for path in self._decisions.write(self._conductor.decisions()):
+        for path in self._decisions.write(self._step_driver.decisions()):
             self._record.artifact(path)
         if self._directory.endings_jsonl.exists():
             self._record.artifact(self._directory.endings_jsonl)
@@ -124,7 +126,7 @@ class Trainer:
         rate = self.experiment.learning_rate(step)
         self._trace.before(step)
         started = time.perf_counter()
-        answer = train_step(self._conductor, self.experiment, step)
+        answer = train_step(self._step_driver, self.experiment, step, rate)
         seconds = time.perf_counter() - started
         self._trace.after(step)
         loss = float(answer["loss"])
@@ -145,13 +147,13 @@ class Trainer:
                     "train/learning_rate": rate,
                     "perf/step_time_s": mean_s,
                     "perf/examples_per_s": config.train.batch_size / mean_s,
-                    **self._conductor.metrics(),
+                    **self._step_driver.metrics(),
                 },
             )
 
     def _refuse_loss(self, step: int, loss: float, rate: float) -> NoReturn:
         # What is under way ends first: without it the record of endings has gaps, and the run cannot be repeated.
-        with at_the_end("letting what is under way end", lambda error: self._conductor.settle()):
+        with at_the_end("letting what is under way end", lambda error: self._step_driver.synchronize()):
             advice = against_divergence(self.experiment)
             raise NonFiniteLossError(step, f"the loss of step {step} is {loss}, with learning rate {rate:g}: {advice}")
 
@@ -162,7 +164,7 @@ class Trainer:
 
     def _evaluate(self, *, counted: bool) -> None:
         """Score every split. counted: it is an evaluation of the schedule, of which patience counts the idle ones."""
-        self._conductor.settle()
+        self._step_driver.synchronize()
         done, classes = self.progress.done, self.experiment.facts.classes
         values = {} if self.progress.loss is None else {"train/loss": self.progress.loss}
         scored: dict[str, float] = {}
@@ -199,16 +201,25 @@ class Trainer:
     def _save(self) -> None:
         if self.progress.saved_step == self.progress.done:
             return
-        self._saver.save(self.progress, self.variables(), self._conductor.decisions())
+        self._saver.save(self.progress, self.variables(), self._step_driver.decisions())
 
     def _stop_if_asked(self) -> None:
-        if self._stop.signum is not None:
+        if self._stop.signum is None:
+            return
+        strategy = self.experiment.config.parallelism
+        stopped = f"stopped after step {self.progress.done} of {self.experiment.total_steps}"
+        advice = f"continue with: runner resume={shlex.quote(str(self._directory.path))}"
+        if strategy.replayed is not None and strategy.race is not None and strategy.race.decisions is None:
+            advice = f"start it again: a run with parallelism.replay={strategy.replayed} cannot be resumed"
+        elif not self.experiment.runs_in_virtual_time:
             self._save()
-            raise Interrupted(
-                self._stop.signum,
-                f"stopped after step {self.progress.done} of {self.experiment.total_steps}; "
-                f"continue with: runner resume={shlex.quote(str(self._directory.path))}",
+        elif self.progress.saved_step != self.progress.done:
+            # The order begins again at a checkpoint, and the undisturbed run has no checkpoint here.
+            stopped += (
+                ", without a checkpoint, because a checkpoint changes the order of virtual time; the updates since the "
+                "last checkpoint are repeated (checkpoint.every_steps)"
             )
+        raise Interrupted(self._stop.signum, f"{stopped}; {advice}")
 
 
 def _traced_steps(experiment: Experiment, first_step: int) -> range:

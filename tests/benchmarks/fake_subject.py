@@ -1,18 +1,19 @@
 """A subject that computes nothing: ``python -m tests.benchmarks.fake_subject BEHAVIOUR FOLDER``.
 
 BEHAVIOUR: "falls", its losses are 3, 2, 1, ...; "flat", they are 3, 3, ...; "chatty" as falls, but it prints; "breaks",
-it fails in the second run; "sleeps", it does not answer a run.
+it fails in the second run; "sleeps", it does not answer a run, and has started a process that sleeps as well.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from itertools import count
 
 from benchmarks.protocol import Run, serve
-from runner.cores import usable_cores
+from runner.system.cores import usable_cores
 
 
 class Fake:
@@ -26,6 +27,8 @@ class Fake:
     def load(self) -> None:
         if self._behaviour == "chatty":
             print("a library that talks")
+        if self._behaviour == "sleeps":
+            subprocess.Popen(["sleep", "60"])
 
     def phase(self, name: str) -> Run:
         runs = count()

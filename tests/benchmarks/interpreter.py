@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from benchmarks.problem import Layer, Problem
-from runner.engine import ops
-from runner.engine.device import local_cluster, worker_device
-from runner.engine.graph import Graph
-from runner.engine.local_session import LocalSession
-from runner.engine.program import Client, Program
-from runner.engine.tensor import Tensor
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry
 
 

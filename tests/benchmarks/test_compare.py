@@ -63,10 +63,10 @@ def test_the_case_is_counted(result: CaseResult) -> None:
 
 
 def test_the_report_is_written_whole(result: CaseResult, tmp_path: Path) -> None:
-    report = Report({"processor": "a processor"}, comparisons=[result])
+    report = Report({"CPU": "a CPU"}, comparisons=[result])
     report.write(tmp_path / "table.md", tmp_path / "raw.json")
     text = (tmp_path / "table.md").read_text()
-    assert "- processor: a processor" in text
+    assert "- CPU: a CPU" in text
     assert "| missing | not installed: make bench-peers ARGS=nonesuch |" in text
     raw = json.loads((tmp_path / "raw.json").read_text())
     seconds = raw["comparisons"][0]["subjects"][0]["seconds"]["step"]

@@ -12,11 +12,11 @@ from benchmarks.experiments import timed_experiment
 from benchmarks.network import forward_layers
 from benchmarks.problem import KINDS, Layer
 from runner import nn
-from runner.engine import ops
-from runner.engine.graph import Graph
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variables
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variables
 from runner.training.build import task_of
 
 IMAGE = (2, 3, 9, 9)

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.environments import ROOT
 from benchmarks.exchange import exchange_program
 from benchmarks.exchange_protocol import PUSH_PULL, RING, Exchange, deviation, given
-from runner.engine.device import local_cluster
-from runner.engine.local_session import LocalSession
+from runner.engine.graph.device import local_cluster
+from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry
 
 EXCHANGES = [Exchange(RING, 2), Exchange(RING, 3), Exchange(RING, 4), Exchange(PUSH_PULL, 2), Exchange(PUSH_PULL, 3)]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import installing, tables
+from benchmarks.environments import ROOT
 from benchmarks.options import Options
 from benchmarks.process import SubjectError
 from benchmarks.report import Report
@@ -46,6 +51,44 @@ def test_one_case_that_fails_does_not_keep_the_others_from_being_measured(capsys
     assert "- mlp: model.hidden: no such key" in printed
     assert "- lenet_b1: no answer within 1800 s" in printed
     assert "| alexnet | float32 | 12 |" in printed
+
+
+BUSY = """
+import runpy, sys
+from pathlib import Path
+from benchmarks import tables
+from benchmarks.process import SubjectProcess
+from benchmarks.subjects import SubjectSpec
+
+LOG = Path(sys.argv.pop())
+
+def measure(name, options, report):
+    spec = SubjectSpec("fake", "", "tests.benchmarks.fake_subject", ("sleeps",))
+    with SubjectProcess(spec, threads=1, log=LOG) as process:
+        process.ask("load")
+        process.send("run", phase="step", times=1)
+        print("busy", flush=True)
+        process.receive()
+
+tables._measure = measure
+runpy.run_module("benchmarks", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_subjects_and_what_they_have_started(signum: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BUSY, "mlp", str(tmp_path / "log")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as benchmarks:
+        assert benchmarks.stdout is not None
+        assert benchmarks.stdout.readline() == "busy\n"
+        subjects = psutil.Process(benchmarks.pid).children(recursive=True)
+        assert len(subjects) == 2
+        benchmarks.send_signal(signum)
+        assert benchmarks.wait() == 128 + signum
+    _, left = psutil.wait_procs(subjects, timeout=30)
+    for process in left:
+        process.kill()
+    assert left == []
 
 
 def test_peers_are_installed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

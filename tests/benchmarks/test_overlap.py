@@ -51,7 +51,7 @@ def test_the_section_has_medians_quartiles_and_what_is_hidden() -> None:
     row = "| sharded_reduce | 102 (101-103) | 142 (141-143) | 108 (107-109) | 0.85 | 0.85-0.85 |"
     assert row in overlap_section([found])
     assert "net, batch 4, 4 workers of one thread each" in overlap_section([found])
-    report = Report({"processor": "one"}, overlaps=[found])
+    report = Report({"CPU": "one"}, overlaps=[found])
     assert "versions: numpy 2" in report.markdown()
     assert "Phases:" not in report.markdown()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.cases import PRECISIONS
 from benchmarks.cells import markdown
-from benchmarks.gpu.networks import PRECISIONS as ON_CARDS
+from benchmarks.gpu.networks import PRECISIONS as ON_GPUS
 from benchmarks.results import TOLERANCES
 from benchmarks.scaling import ScalingResult
 from benchmarks.strategies import StrategyTable
@@ -79,4 +79,4 @@ def test_strategies_print_examples_per_second_and_failures() -> None:
 
 
 def test_tolerances_are_known_for_every_precision_there_is() -> None:
-    assert {*PRECISIONS, *ON_CARDS} == set(TOLERANCES)
+    assert {*PRECISIONS, *ON_GPUS} == set(TOLERANCES)

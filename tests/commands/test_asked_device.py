@@ -13,9 +13,9 @@ from tests.small_runs import small_config
 
 
 def stored(**cluster: object) -> Config:
-    """Of a run of two workers on cards."""
+    """Of a run of two workers on GPUs."""
     config = small_config("parallelism=sync_data", "parallelism.workers=2")
-    known = {"device": "gpu", "device_taken": "gpu", "cards": [3, 4], "emulate": True, "workers": 2, **cluster}
+    known = {"device": "gpu", "device_taken": "gpu", "gpus": [3, 4], "emulate": True, "workers": 2, **cluster}
     return replace(config, cluster=LocalCluster(**known))
 
 
@@ -25,21 +25,21 @@ def test_keys_of_the_device_are_told_from_files_and_other_overrides() -> None:
         "cluster.device=cpu",
         "./cluster.device=cpu",
         "cluster.workers=2",
-        "cluster.cards=[1]",
+        "cluster.gpus=[1]",
         "tf32",
     ]
     asked, others = split_device([*arguments, "cluster.tf32"])
-    assert asked == ["cluster.device=cpu", "cluster.cards=[1]"]
+    assert asked == ["cluster.device=cpu", "cluster.gpus=[1]"]
     assert others == ["a.png", "./cluster.device=cpu", "cluster.workers=2", "tf32", "cluster.tf32"]
 
 
 def test_what_trained_the_network_does_not_count() -> None:
     assert with_device(stored(), []).cluster == LocalCluster()
-    asked = ["cluster.device=gpu", "cluster.cards=[1]"]
-    assert with_device(stored(), asked).cluster == LocalCluster(device="gpu", cards=[1])
+    asked = ["cluster.device=gpu", "cluster.gpus=[1]"]
+    assert with_device(stored(), asked).cluster == LocalCluster(device="gpu", gpus=[1])
 
 
-def test_cards_round_as_in_training_unless_told_otherwise() -> None:
+def test_gpus_round_as_in_training_unless_told_otherwise() -> None:
     rounded = stored(tf32=True)
     assert with_device(rounded, []).cluster.tf32
     assert not with_device(rounded, ["cluster.tf32=false"]).cluster.tf32
@@ -50,11 +50,11 @@ def test_cards_round_as_in_training_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
-        (["cluster.cards=[0,1]"], r"cards=\[0, 1\]: one device computes, .*; expected the number of one card, such as"),
-        (["cluster.device=cpu", "cluster.cards=[0]"], r"cards=\[0\] with cluster\.device=cpu: there is no card; use"),
+        (["cluster.gpus=[0,1]"], r"gpus=\[0, 1\]: one device computes, .*; expected the number of one GPU, such as"),
+        (["cluster.device=cpu", "cluster.gpus=[0]"], r"gpus=\[0\] with cluster\.device=cpu: there is no GPU; use"),
         (
             ["cluster.device=cpu", "cluster.tf32=true"],
-            r"tf32=true with cluster\.device=cpu: there is no card; use",
+            r"tf32=true with cluster\.device=cpu: there is no GPU; use",
         ),
         (["cluster.device=tpu"], r"cluster\.device='tpu': expected one of auto, cpu, gpu"),
     ],

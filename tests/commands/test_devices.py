@@ -1,4 +1,4 @@
-"""The command line where a card is asked for and none is there."""
+"""The command line where a GPU is asked for and none is there."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ SMALL = ("model=mlp", "parallelism=single", "tracking=none")
 
 
 @pytest.mark.parametrize("verb", [(), ("explain",)])
-def test_a_card_that_is_not_there_is_an_error_of_resources(
-    verb: tuple[str, ...], folder: Path, capsys: Capture
-) -> None:
+def test_a_gpu_that_is_not_there_is_an_error_of_resources(verb: tuple[str, ...], folder: Path, capsys: Capture) -> None:
     message = refused([*verb, *SMALL, "cluster.device=gpu"], capsys, code=4)
-    assert "cluster.device=gpu: expected a card that can be used, but " in message
-    assert "`runner doctor` says what is there; cluster.device=cpu computes without a card" in message
+    assert "cluster.device=gpu: expected a GPU that can be used, but " in message
+    assert "`runner doctor` says what is there; cluster.device=cpu computes without a GPU" in message
     assert list(folder.glob("outputs/**/run.json")) == [], "nothing was begun"
 
 
-def test_explain_says_why_the_processor_computes(folder: Path, capsys: Capture) -> None:
+def test_explain_says_why_the_cpu_computes(folder: Path, capsys: Capture) -> None:
     assert main(["explain", *SMALL]) == 0
     out, _ = capsys.readouterr()
-    assert (
-        "\ndevices                 1 on processor; in one process\nchosen because          cluster.device=auto " in out
-    )
+    assert "\ndevices                 1 on CPU; in one process\nchosen because          cluster.device=auto " in out
     assert main(["explain", *SMALL, "cluster.device=cpu"]) == 0
     assert "\nchosen because          cluster.device=cpu asks for it\n" in capsys.readouterr().out

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 import zmq
 
-from runner import processor
 from runner.cli import main
 from runner.commands import doctor
-from tests.cards import NO_DRIVER, card, machine
+from runner.system import cpu_info
+from tests.gpus import NO_DRIVER, gpu, machine
 
 Capture = pytest.CaptureFixture[str]
 TOPICS = (
@@ -54,21 +54,21 @@ def test_everything_a_run_relies_on_is_reported(folder: Path, capsys: Capture):
     assert text.endswith("\nno trouble found\n")
 
 
-def test_cards_and_what_they_need_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "discover", lambda: machine(card(0), card(1)))
-    assert [f"{each.topic}: {each.found}" for each in doctor._cards()] == [
-        "gpu: 2 card(s), cluster.device=auto takes them",
+def test_gpus_and_what_they_need_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "discover", lambda: machine(gpu(0), gpu(1)))
+    assert [f"{each.topic}: {each.found}" for each in doctor._gpus()] == [
+        "gpu: 2 gpu(s), cluster.device=auto takes them",
         "gpu driver: 580.1 for CUDA up to 13.0",
-        "gpu 0: Big Card, compute capability 9.0, 80.0 GiB",
-        "gpu 1: Big Card, compute capability 9.0, 80.0 GiB",
+        "gpu 0: Big GPU, compute capability 9.0, 80.0 GiB",
+        "gpu 1: Big GPU, compute capability 9.0, 80.0 GiB",
         "gpu CuPy: 14.2.0 (cupy-cuda13x)",
     ]
 
 
-def test_a_machine_without_cards_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_gpus_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "discover", lambda: NO_DRIVER)
-    assert [(f"{each.topic}: {each.found}", each.trouble) for each in doctor._cards()] == [
-        ("gpu: 0 card(s), none is used: there is no NVIDIA driver: no libcuda", ""),
+    assert [(f"{each.topic}: {each.found}", each.trouble) for each in doctor._gpus()] == [
+        ("gpu: 0 gpu(s), none is used: there is no NVIDIA driver: no libcuda", ""),
         ("gpu driver: none", ""),
     ]
 
@@ -134,7 +134,7 @@ def test_git_that_does_not_answer_is_no_trouble(error: Exception, monkeypatch: p
 def test_it_says_whether_bfloat16_is_native(
     flags: set[str], line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ):
-    monkeypatch.setattr(processor, "flags", lambda: frozenset(flags))
+    monkeypatch.setattr(cpu_info, "flags", lambda: frozenset(flags))
     assert main(["doctor"]) == 0
     assert f"bfloat16         {line}" in report(capsys)
 

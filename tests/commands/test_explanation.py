@@ -6,7 +6,7 @@ import pytest
 
 from runner.commands.explanation import LayerRow, Sent, explain, layer_rows, sent_text, training_plans
 from runner.config.schema import Config
-from runner.engine.transfer_times import Transfer
+from runner.engine.compile.transfer_times import Transfer
 from runner.training.build import build
 from tests.small_runs import small_config
 

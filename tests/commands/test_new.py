@@ -9,7 +9,7 @@ import pytest
 
 from runner.cli import main
 from runner.commands.new import KINDS
-from runner.engine.kernel_table import load_kernels
+from runner.engine.run.kernel_table import load_kernels
 from tests.integration.command import summary_of
 from tests.plugin_tables import restored_tables
 from tests.refusal import Capture, refused

@@ -12,11 +12,11 @@ from runner.commands.repetition import repetition_here, repetition_of
 from runner.config.check import check
 from runner.config.configuration import dump, fix_machine_values, to_plain
 from runner.config.hydra_app import compose
-from runner.engine.graph import Graph
-from runner.engine.program import OneProcess, Program
+from runner.engine.compile.program import OneProcess, Program
+from runner.engine.graph.graph import Graph
 from runner.records.stored_run import StoredRun
 from runner.training.devices import in_one_process
-from tests.cards import NO_DRIVER, card, machine
+from tests.gpus import NO_DRIVER, gpu, machine
 from tests.small_runs import SMALL, small_config
 
 BACKUPS = ("parallelism=sync_data", "parallelism.combine=parameter_server", "parallelism.backup_workers=1")
@@ -46,25 +46,25 @@ def test_what_the_configuration_decides_is_repeated_as_it_is(overrides: tuple[st
 
 
 @pytest.mark.parametrize("overrides", [("parallelism=single",), ("parallelism=async_data",)])
-def test_where_the_cards_of_a_run_are_gone_the_processor_repeats_it_and_nothing_is_promised(
+def test_where_the_gpus_of_a_run_are_gone_the_cpu_repeats_it_and_nothing_is_promised(
     overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "endings-1.jsonl").touch()
-    config = fix_machine_values(compose([*SMALL, *overrides]).config(), 1, lambda: machine(card()))
+    config = fix_machine_values(compose([*SMALL, *overrides]).config(), 1, lambda: machine(gpu()))
     found = repetition_here(config, stored(tmp_path), lambda: NO_DRIVER)
-    assert (found.config.cluster.device_taken, found.config.cluster.cards, found.replayed) == ("cpu", None, None)
-    assert found.doubt == "it computed on a card, and here the processor does: there is no NVIDIA driver: no libcuda"
-    again = repetition_here(config, stored(tmp_path), lambda: machine(card()))
+    assert (found.config.cluster.device_taken, found.config.cluster.gpus, found.replayed) == ("cpu", None, None)
+    assert found.doubt == "it computed on a GPU, and here the CPU does: there is no NVIDIA driver: no libcuda"
+    again = repetition_here(config, stored(tmp_path), lambda: machine(gpu()))
     assert again == repetition_of(config, stored(tmp_path))
 
 
-def test_on_a_machine_with_fewer_cards_the_record_is_replayed_on_those(tmp_path: Path) -> None:
+def test_on_a_machine_with_fewer_gpus_the_record_is_replayed_on_those(tmp_path: Path) -> None:
     (tmp_path / "endings-1.jsonl").touch()
-    two = machine(card(0), card(1))
+    two = machine(gpu(0), gpu(1))
     config = fix_machine_values(compose([*SMALL, "parallelism=async_data"]).config(), 1, lambda: two)
     (tmp_path / "config-1.yaml").write_text(dump(config))
-    found = repetition_here(config, stored(tmp_path), lambda: machine(card()))
-    assert (config.cluster.cards, found.config.cluster.cards, found.doubt) == ([0, 1], [0, 0], "")
+    found = repetition_here(config, stored(tmp_path), lambda: machine(gpu()))
+    assert (config.cluster.gpus, found.config.cluster.gpus, found.doubt) == ([0, 1], [0, 0], "")
     assert found.replayed == tmp_path / "endings-1.jsonl"
 
 
@@ -90,7 +90,7 @@ def test_replicas_that_had_processes_of_their_own_are_replayed_in_one(tmp_path: 
     (tmp_path / "endings-1.jsonl").touch()
     config = small_config("parallelism=async_data", "cluster.one_process=false")
     again = repetition_of(config, stored(tmp_path)).config
-    together = Program(Graph(()), {}, {}, workers=2, one_process=OneProcess(replay=again.parallelism.replay))
+    together = Program(Graph(()), {}, {}, workers=2, one_process=OneProcess())
     assert in_one_process(again.cluster, together, "async_data") is together
 
 
@@ -151,18 +151,18 @@ def test_keys_that_an_earlier_version_did_not_have_did_not_change_on_the_way(tmp
     (tmp_path / "contributors.jsonl").touch()
     config = small_config(*BACKUPS)
     earlier = to_plain(config)
-    for key in ("device", "device_taken", "server_device", "cards", "one_process", "tf32", "compare_plans"):
+    for key in ("device", "device_taken", "server_device", "gpus", "one_process", "tf32", "compare_plans"):
         del earlier["cluster"][key]
     del earlier["cluster"]["stragglers"]["sigma"], earlier["train"]["min_delta"], earlier["init_from"]
     (tmp_path / "config-1.yaml").write_text(yaml.safe_dump(earlier))
     assert repetition_of(config, stored(tmp_path, starts=2)).doubt == ""
     rounded = fix_machine_values(small_config(*BACKUPS, "cluster.tf32=true"), 1, lambda: NO_DRIVER)
-    assert repetition_of(rounded, stored(tmp_path, starts=2)).doubt == "", "no card was there to round"
-    here = machine(card())
-    on_card = fix_machine_values(compose([*SMALL, *BACKUPS, "cluster.tf32=true"]).config(), 1, lambda: here)
-    (tmp_path / "config-1.yaml").write_text(yaml.safe_dump(earlier | {"model": to_plain(on_card)["model"]}))
-    doubt = repetition_of(on_card, stored(tmp_path, starts=2)).doubt
-    assert "config-1.yaml has other cluster.cards, cluster.tf32, cluster.device_taken. All" in doubt
+    assert repetition_of(rounded, stored(tmp_path, starts=2)).doubt == "", "no GPU was there to round"
+    here = machine(gpu())
+    on_gpu = fix_machine_values(compose([*SMALL, *BACKUPS, "cluster.tf32=true"]).config(), 1, lambda: here)
+    (tmp_path / "config-1.yaml").write_text(yaml.safe_dump(earlier | {"model": to_plain(on_gpu)["model"]}))
+    doubt = repetition_of(on_gpu, stored(tmp_path, starts=2)).doubt
+    assert "config-1.yaml has other cluster.gpus, cluster.tf32, cluster.device_taken. All" in doubt
 
 
 def test_every_configuration_of_the_way_is_named_in_order(tmp_path: Path) -> None:

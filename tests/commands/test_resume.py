@@ -13,8 +13,8 @@ from runner.cli import main
 from runner.commands import resume
 from runner.config.configuration import dump, fix_machine_values, load_stored
 from runner.config.hydra_app import compose
-from tests.cards import card, machine
 from tests.fake_life import FakeLife
+from tests.gpus import gpu, machine
 
 Capture = pytest.CaptureFixture[str]
 
@@ -74,6 +74,50 @@ def test_keys_of_the_cluster_that_are_named_stay_as_they_were_named(
     assert (cluster.workers, cluster.threads_per_worker, cluster.cores_per_worker) == (1, 4, 6.0)
 
 
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [([], (1, 6, 6.0)), (["cluster.threads_per_worker=1"], (1, 1, 6.0)), (["cluster.cores_per_worker=2"], (1, 6, 2.0))],
+)
+def test_another_strategy_keeps_what_the_run_was_started_with_by_name(
+    fake_life: FakeLife,
+    stored: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    named: list[str],
+    expected: tuple[int, int, float],
+):
+    monkeypatch.setattr(resume, "usable_cores", lambda: 6)
+    (stored / "config.yaml").write_text(dump(fix_machine_values(compose(["model=mlp", *named]).config(), cores=2)))
+    for strategy in ("hybrid", "single"):  # the second resume finds what the first one stored
+        assert main([f"resume={stored}", f"parallelism={strategy}"]) == 0
+        (stored / "config.yaml").write_text(dump(fake_life.calls[-1].config))
+    cluster = fake_life.calls[-1].config.cluster
+    assert (cluster.workers, cluster.threads_per_worker, cluster.cores_per_worker) == expected
+    assert set(cluster.filled_in) == {"workers", "threads_per_worker", "cores_per_worker", "gpus", "collectives"} - {
+        name.removeprefix("cluster.").partition("=")[0] for name in named
+    }
+
+
+def test_a_key_that_a_resume_names_stays_from_then_on(
+    fake_life: FakeLife, stored: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(resume, "usable_cores", lambda: 6)
+    assert main([f"resume={stored}", "cluster.threads_per_worker=2"]) == 0
+    (stored / "config.yaml").write_text(dump(fake_life.calls[-1].config))
+    assert main([f"resume={stored}", "parallelism=single"]) == 0
+    assert fake_life.calls[-1].config.cluster.threads_per_worker == 2
+
+
+def test_a_number_of_workers_that_was_named_is_refused_with_a_strategy_that_asks_for_another(
+    fake_life: FakeLife, stored: Path, capsys: Capture
+):
+    (stored / "config.yaml").write_text(dump(compose(["model=mlp", "cluster.workers=2"]).config()))
+    config = fix_machine_values(load_stored(stored / "config.yaml"), cores=2)
+    (stored / "config.yaml").write_text(dump(config))
+    assert main([f"resume={stored}", "parallelism=single"]) == 2
+    assert "cluster.workers=2 and parallelism.workers=1 differ" in capsys.readouterr().err
+    assert main([f"resume={stored}", "parallelism=single", "cluster.workers=1"]) == 0
+
+
 def test_without_another_strategy_the_budget_of_threads_stays(
     fake_life: FakeLife, stored: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -91,47 +135,47 @@ def test_waiting_can_be_given_up_where_better_was_better_by_something(fake_life:
     assert (train.patience, train.min_delta) == (None, 0.0)
 
 
-def test_a_run_of_a_card_goes_on_without_one_only_if_told_to(
+def test_a_run_of_a_gpu_goes_on_without_one_only_if_told_to(
     fake_life: FakeLife, stored: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     config = load_stored(stored / "config.yaml")
-    (stored / "config.yaml").write_text(dump(fix_machine_values(config, 2, lambda: machine(card()))))
+    (stored / "config.yaml").write_text(dump(fix_machine_values(config, 2, lambda: machine(gpu()))))
     assert main([f"resume={stored}"]) == 4
-    assert "cluster.device_taken=gpu, as when the run began: expected a card" in capsys.readouterr().err
+    assert "cluster.device_taken=gpu, as when the run began: expected a GPU" in capsys.readouterr().err
     assert not fake_life.calls
     assert main([f"resume={stored}", "cluster.device=cpu"]) == 0
     cluster = fake_life.only.config.cluster
-    assert (cluster.device, cluster.device_taken, cluster.cards) == ("cpu", "cpu", None)
+    assert (cluster.device, cluster.device_taken, cluster.gpus) == ("cpu", "cpu", None)
 
 
-def test_a_run_of_an_earlier_version_stays_on_the_processor_unless_it_is_told_otherwise(
+def test_a_run_of_an_earlier_version_stays_on_the_cpu_unless_it_is_told_otherwise(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    here = machine(card(0), card(1))
+    here = machine(gpu(0), gpu(1))
     monkeypatch.setattr(resume, "fix_machine_values", lambda config, cores: fix_machine_values(config, 2, lambda: here))
     plain = yaml.safe_load((stored / "config.yaml").read_text())
-    for key in ("device", "device_taken", "server_device", "cards", "one_process", "tf32", "compare_plans"):
+    for key in ("device", "device_taken", "server_device", "gpus", "one_process", "tf32", "compare_plans"):
         del plain["cluster"][key]  # which that version did not have
     (stored / "config.yaml").write_text(yaml.safe_dump(plain))
     earlier = load_stored(stored / "config.yaml")
 
     def goes_on(*overrides: str) -> tuple[str | None, list[int] | None]:
         cluster = resume._continued(earlier, overrides).cluster
-        return cluster.device_taken, cluster.cards
+        return cluster.device_taken, cluster.gpus
 
     assert goes_on("train.steps=9") == goes_on("parallelism.workers=3") == ("cpu", None)
     assert goes_on("cluster.device=auto") == goes_on("cluster=local") == ("gpu", [0, 1])
-    assert goes_on("cluster.device=gpu", "cluster.cards=[1,1]") == ("gpu", [1, 1])
+    assert goes_on("cluster.device=gpu", "cluster.gpus=[1,1]") == ("gpu", [1, 1])
 
 
-def test_another_strategy_shares_the_cards_out_anew(stored: Path, monkeypatch: pytest.MonkeyPatch):
-    here = machine(card(0), card(1), card(2))
+def test_another_strategy_shares_the_gpus_out_anew(stored: Path, monkeypatch: pytest.MonkeyPatch):
+    here = machine(gpu(0), gpu(1), gpu(2))
     config = fix_machine_values(load_stored(stored / "config.yaml"), 2, lambda: here)
-    assert config.cluster.cards == [0, 1]
+    assert config.cluster.gpus == [0, 1]
     monkeypatch.setattr(resume, "fix_machine_values", lambda config, cores: fix_machine_values(config, 2, lambda: here))
-    assert resume._continued(config, ["parallelism.workers=3"]).cluster.cards == [0, 1, 2]
-    assert resume._continued(config, ["train.steps=9"]).cluster.cards == [0, 1]
-    assert resume._continued(config, ["cluster.device=gpu", "cluster.cards=[2,2]"]).cluster.cards == [2, 2]
+    assert resume._continued(config, ["parallelism.workers=3"]).cluster.gpus == [0, 1, 2]
+    assert resume._continued(config, ["train.steps=9"]).cluster.gpus == [0, 1]
+    assert resume._continued(config, ["cluster.device=gpu", "cluster.gpus=[2,2]"]).cluster.gpus == [2, 2]
 
 
 def test_from_python_too(fake_life: FakeLife, stored: Path):
@@ -164,7 +208,7 @@ def test_resume_null_is_a_run_like_any_other(fake_life: FakeLife):
         (["resume=other"], "resume is given 2 times"),
         (["train.steps=few"], "train.steps: Value 'few' of type 'str' could not be converted to Integer"),
         (["train.steps=["], "train.steps=[: not a value in YAML"),
-        (["train.steps=0"], "train.steps=0: expected 1 or more"),
+        (["train.steps=0"], "train.steps=0: expected 1 to 1000000000"),
         (["train.steps=5", "train.epochs=5"], "exactly one says how long to train"),
     ],
 )

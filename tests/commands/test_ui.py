@@ -55,7 +55,9 @@ def test_it_becomes_a_server_for_this_machine_over_the_store_of_this_folder(fold
     assert options["--port"] == str(port)
     environment = became.value.environment
     assert environment["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{folder}/mlflow.db"
+    assert environment.items() >= ui.SERVER_ENVIRONMENT.items()
     assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
+    assert environment["PYTHONSAFEPATH"] == "1"
     assert environment["MLFLOW_SERVER_ALLOWED_HOSTS"] == f"127.0.0.1:{port},localhost:{port}"
     origins = f"http://127.0.0.1:{port},http://localhost:{port}"
     assert environment["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] == origins

@@ -28,6 +28,6 @@ def test_cores_are_shared_out_to_backup_workers_too() -> None:
 
 def test_a_pass_over_the_data_gives_out_every_example_once() -> None:
     experiment = build(small_config(*BACKED, "train.batch_size=50", "train.epochs=2", "train.steps=null"))
-    assert experiment.program.examples == 100
+    assert experiment.config.parallelism.examples_per_update(50) == 100
     assert experiment.facts.train_examples == 1438
     assert experiment.total_steps == math.ceil(2 * 14.38)

@@ -14,34 +14,14 @@ BACKED = ("parallelism.combine=parameter_server", "parallelism.backup_workers=1"
 
 FAULTS: list[tuple[Sequence[str], str]] = [
     (["precision=float16"], "precision='float16': expected one of float32, float64, bfloat16"),
-    (["seed=-1"], "seed=-1: expected 0 or more"),
-    (["checkpoint.keep=2"], "checkpoint.keep=2: expected 3 or more"),
-    (["trace_skip=-1"], "trace_skip=-1: expected 0 or more"),
-    (["trace_steps=0"], "trace_steps=0: expected 1 to 100"),
-    (["trace_steps=101"], "trace_steps=101: expected 1 to 100; a trace is held in memory"),
     (["resume=outputs/x"], "resume='outputs/x': a run is continued by `runner resume=DIR`"),
     (
         ["train.monitor=val/loss"],
         "train.monitor=val/loss with data.val_fraction=0: there is no validation split; set data.val_fraction above 0",
     ),
-    (["train.patience=0"], "train.patience=0: expected 1 or more"),
-    (["train.patience=1", "train.min_delta=-0.1"], "train.min_delta=-0.1: expected a finite number, 0 or more"),
-    (["train.patience=1", "train.min_delta=nan"], "train.min_delta=nan: expected a finite number, 0 or more"),
     (["train.min_delta=0.1"], "train.min_delta=0.1 with train.patience=null: nothing waits for better"),
     (["init_include=[a]"], "init_include=['a'] with init_from=null: no weights are taken; set init_from, or init_inc"),
     (["init_exclude=[]"], "init_exclude=[] with init_from=null: no weights are taken"),
-    (["data.val_fraction=1"], "data.val_fraction is 1.0, of 1438 train examples; it must be 0, or lie between 0 and 1"),
-    (["data.val_fraction=-0.1"], "data.val_fraction is -0.1"),
-    (["train.batch_size=0"], "train.batch_size=0: expected 1 or more"),
-    (["train.eval_batch_size=0"], "train.eval_batch_size=0: expected 1 or more"),
-    (["train.eval_every=0"], "train.eval_every=0: expected 1 or more"),
-    (["train.log_every=0"], "train.log_every=0: expected 1 or more"),
-    (["train.steps=0"], "train.steps=0: expected 1 or more"),
-    (["train.microbatches=0"], "train.microbatches=0: expected 1 or more"),
-    (["checkpoint.every_steps=0"], "checkpoint.every_steps=0: expected 1 or more"),
-    (["parallelism.workers=0"], "parallelism.workers=0: expected 1 or more"),
-    (["train.epochs=0"], "train.epochs=0.0: expected a finite number above 0"),
-    (["train.epochs=inf"], "train.epochs=inf: expected a finite number above 0"),
     (["train.epochs=null"], "train.epochs=null and train.steps=null: exactly one says how long to train"),
     (
         ["train.batch_size=3", "parallelism.workers=4"],
@@ -72,7 +52,6 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     (["parallelism=single", "parallelism.workers=2"], "parallelism.workers=2 with parallelism=single"),
     (["cluster.workers=3"], "cluster.workers=3 and parallelism.workers=2 differ"),
     (["parallelism.servers=2"], "parallelism.servers=2 with parallelism.combine=sharded_reduce: only combine="),
-    (["parallelism.combine=parameter_server", "parallelism.servers=0"], "parallelism.servers=0: expected 1 or more"),
     (
         [*BACKED, "cluster.workers=2"],
         "cluster.workers=2 and parallelism.workers=2 with parallelism.backup_workers=1 differ: set cluster."
@@ -89,24 +68,14 @@ FAULTS: list[tuple[Sequence[str], str]] = [
         "worker 3; expected numbers up to 2",
     ),
     (["parallelism.backup_workers=1"], "parallelism.backup_workers=1 with parallelism.combine=sharded_reduce: a coll"),
-    (["cluster.workers=0"], "cluster.workers=0: expected 1 or more, or null"),
-    (["cluster.threads_per_worker=0"], "cluster.threads_per_worker=0: expected 1 or more, or null"),
-    (["cluster.cores_per_worker=0"], "cluster.cores_per_worker=0.0: expected a finite number above 0, or null"),
-    (["cluster.cores_per_worker=inf"], "cluster.cores_per_worker=inf: expected a finite number above 0, or null"),
     (["cluster.compression=zip"], "cluster.compression='zip': expected one of none, high16"),
     (
         ["cluster.compression=high16", "precision=float64"],
         "cluster.compression=high16 with precision=float64: only float32 tensors are compressed, so none would be; "
         "use precision=float32 or bfloat16, or cluster.compression=none",
     ),
-    (["cluster.bandwidth_mbit=0"], "cluster.bandwidth_mbit=0.0: expected a finite number above 0, or null"),
-    (["cluster.bandwidth_mbit=nan"], "cluster.bandwidth_mbit=nan: expected a finite number above 0, or null"),
-    (["cluster.bandwidth_mbit=inf"], "cluster.bandwidth_mbit=inf: expected a finite number above 0, or null"),
-    (["cluster.latency_ms=-1"], "cluster.latency_ms=-1.0: expected 0 to 10000, or null"),
-    (["cluster.latency_ms=10001"], "cluster.latency_ms=10001.0: expected 0 to 10000, or null"),
     ([f"{STRAGGLERS}.distribution=normal"], f"{STRAGGLERS}.distribution='normal': expected one of none, constant, log"),
     ([f"{STRAGGLERS}.workers=[]"], f"{STRAGGLERS}.workers=[]: expected different numbers of workers from 0"),
-    ([f"{STRAGGLERS}.workers=[-1]"], f"{STRAGGLERS}.workers=[-1]: expected different numbers of workers from 0"),
     ([f"{STRAGGLERS}.workers=[1,1]"], f"{STRAGGLERS}.workers=[1, 1]: expected different numbers of workers from 0"),
     (
         [f"{STRAGGLERS}.workers=[0,2]"],
@@ -115,15 +84,11 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     ([f"{STRAGGLERS}.median_ms=1"], f"{STRAGGLERS}.median_ms=1.0: expected 0 where distribution=none"),
     (
         [f"{STRAGGLERS}.distribution=constant"],
-        f"{STRAGGLERS}.median_ms=0.0: expected above 0 and at most 60000",
-    ),
-    (
-        [f"{STRAGGLERS}.distribution=constant", f"{STRAGGLERS}.median_ms=60001"],
-        f"{STRAGGLERS}.median_ms=60001.0: expected above 0 and at most 60000",
+        f"{STRAGGLERS}.median_ms=0.0: expected above 0",
     ),
     (
         [f"{STRAGGLERS}.distribution=lognormal", f"{STRAGGLERS}.median_ms=1"],
-        f"{STRAGGLERS}.sigma=0.0: expected above 0 and at most 5",
+        f"{STRAGGLERS}.sigma=0.0: expected above 0",
     ),
     (
         [f"{STRAGGLERS}.distribution=constant", f"{STRAGGLERS}.median_ms=1", f"{STRAGGLERS}.sigma=1"],
@@ -175,11 +140,11 @@ def test_what_cannot_work_is_refused(overrides: Sequence[str], complaint: str):
 
 def test_one_message_tells_every_fault():
     with pytest.raises(ConfigError) as caught:
-        hydra_app.compose(["seed=-1", "precision=half", "checkpoint.keep=1"]).config()
+        hydra_app.compose(["train.min_delta=1", "precision=half", "init_include=[a]"]).config()
     assert [line.split("=")[0] for line in str(caught.value).splitlines()] == [
         "precision",
-        "seed",
-        "checkpoint.keep",
+        "train.min_delta",
+        "init_include",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What sums gradients of workers on cards: NCCL where it can, and said why not where it cannot."""
+"""What sums gradients of workers on GPUs: NCCL where it can, and said why not where it cannot."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from runner.config.outcome import differing_keys, outcome_hash
 from runner.config.schema import Config
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import Found, Library
-from tests.cards import NO_DRIVER, card, machine
+from tests.gpus import NO_DRIVER, gpu, machine
 
 SUMMED = ("parallelism=sync_data", "parallelism.workers=2", "parallelism.combine=all_reduce", "tracking=none")
 
 
-def with_nccl(*cards: int) -> Found:
+def with_nccl(*gpus: int) -> Found:
     """A machine with NCCL."""
-    found = machine(*map(card, cards))
+    found = machine(*map(gpu, gpus))
     return replace(found, libraries=(*found.libraries, Library("NCCL", "2.32.3", "")))
 
 
 TWO = with_nccl(0, 1)
-WITHOUT = machine(card(0), card(1))
+WITHOUT = machine(gpu(0), gpu(1))
 
 
 def taken(found: Found, *overrides: str) -> Config:
@@ -36,17 +36,17 @@ def taken(found: Found, *overrides: str) -> Config:
     return replace(config, cluster=take_devices(config, lambda: found))
 
 
-def test_nccl_is_taken_where_each_worker_has_a_card() -> None:
+def test_nccl_is_taken_where_each_worker_has_a_gpu() -> None:
     config = taken(TWO)
     assert config.cluster.collectives == "nccl"
-    assert sums_text(config, TWO, in_one_process=False) == "NCCL sums, from card to card"
+    assert sums_text(config, TWO, in_one_process=False) == "NCCL sums, from GPU to GPU"
 
 
 @pytest.mark.parametrize(
     ("found", "overrides", "why"),
     [
-        (with_nccl(0), (), "some share a card: cluster.cards=[0, 0]"),
-        (TWO, ("parallelism.workers=3",), "some share a card: cluster.cards=[0, 1, 0]"),
+        (with_nccl(0), (), "some share a GPU: cluster.gpus=[0, 0]"),
+        (TWO, ("parallelism.workers=3",), "some share a GPU: cluster.gpus=[0, 1, 0]"),
         (TWO, ("parallelism.workers=1",), "there is 1 worker"),
         (TWO, ("cluster.one_process=true",), "cluster.one_process=true keeps all workers in one"),
         (
@@ -68,14 +68,14 @@ def test_where_it_cannot_be_the_reason_is_said(found: Found, overrides: tuple[st
     assert config.cluster.collectives == "none"
     said = sums_text(config, found, in_one_process=False)
     assert said == f"parts travel through the host's memory and every worker sums them: {why}"
-    assert sums_text(config, found, in_one_process=True).startswith("parts travel from card to card and every")
+    assert sums_text(config, found, in_one_process=True).startswith("parts travel from GPU to GPU and every")
 
 
 @pytest.mark.parametrize(
     ("found", "overrides"),
     [(NO_DRIVER, ()), (TWO, ("cluster.device=cpu",)), (TWO, ("parallelism.combine=ring_all_reduce",))],
 )
-def test_where_nothing_is_to_be_summed_by_cards_nothing_is_decided(found: Found, overrides: tuple[str, ...]) -> None:
+def test_where_nothing_is_to_be_summed_by_gpus_nothing_is_decided(found: Found, overrides: tuple[str, ...]) -> None:
     assert taken(found, *overrides).cluster.collectives is None
 
 
@@ -83,28 +83,28 @@ def test_nccl_that_is_asked_for_is_taken_on_trust_or_refused() -> None:
     assert taken(WITHOUT, "cluster.collectives=nccl").cluster.collectives == "nccl"
     with pytest.raises(
         ConfigError,
-        match=r"cluster\.collectives=nccl: expected two workers or more, each with a card and in a process of its "
-        r"own, but some share a card: cluster\.cards=\[0, 0\]; use cluster\.collectives=null",
+        match=r"cluster\.collectives=nccl: expected two workers or more, each with a GPU and in a process of its "
+        r"own, but some share a GPU: cluster\.gpus=\[0, 0\]; use cluster\.collectives=null",
     ):
         taken(with_nccl(0), "cluster.collectives=nccl")
-    with pytest.raises(ConfigError, match=r"cluster\.collectives=nccl with cluster\.device=cpu: there is no card"):
+    with pytest.raises(ConfigError, match=r"cluster\.collectives=nccl with cluster\.device=cpu: there is no GPU"):
         taken(TWO, "cluster.collectives=nccl", "cluster.device=cpu")
     with pytest.raises(ConfigError, match=r"cluster\.collectives='ring': expected one of none, nccl, or null"):
         taken(TWO, "cluster.collectives=ring")
 
 
-def test_it_decides_what_a_run_on_cards_comes_to() -> None:
+def test_it_decides_what_a_run_on_gpus_comes_to() -> None:
     config, other = taken(TWO), taken(TWO, "cluster.collectives=none")
     assert outcome_hash(config) != outcome_hash(other)
     assert differing_keys(to_plain(config), to_plain(other)) == ["cluster.collectives"]
 
 
-def test_a_run_that_is_repeated_with_fewer_cards_sums_otherwise_and_says_so() -> None:
+def test_a_run_that_is_repeated_with_fewer_gpus_sums_otherwise_and_says_so() -> None:
     stored = taken(TWO)
     assert retake_devices(stored, lambda: TWO) == (stored, "")
     here, other = retake_devices(stored, lambda: with_nccl(0))
-    assert (here.cluster.cards, here.cluster.collectives) == ([0, 0], "none")
-    assert other == "cluster.collectives was nccl, and is none with the cards that are here"
+    assert (here.cluster.gpus, here.cluster.collectives) == ([0, 0], "none")
+    assert other == "cluster.collectives was nccl, and is none with the GPUs that are here"
     here, _ = retake_devices(stored, lambda: NO_DRIVER)
     assert here.cluster.collectives is None
 
@@ -113,7 +113,7 @@ def test_sums_of_the_workers_stay_those_wherever_the_run_is_repeated() -> None:
     """They need nothing of a machine, and NCCL's may have other bits."""
     stored = taken(with_nccl(2, 3), "cluster.collectives=none")
     here, other = retake_devices(stored, lambda: TWO)
-    assert (here.cluster.cards, here.cluster.collectives, other) == ([0, 1], "none", "")
+    assert (here.cluster.gpus, here.cluster.collectives, other) == ([0, 1], "none", "")
 
 
 def test_a_run_that_goes_on_under_another_strategy_decides_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,22 @@ from typing import Any
 import pytest
 
 from runner.config.configuration import fix_machine_values, from_plain, to_plain
-from runner.config.devices import device_texts, look_at, reason, require_devices, retake_devices, take_devices
+from runner.config.devices import (
+    device_texts,
+    look_at,
+    reason,
+    require_devices,
+    require_precision,
+    retake_devices,
+    take_devices,
+)
 from runner.config.hydra_app import compose
 from runner.config.outcome import outcome_hash
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError
-from runner.kernels.gpu.discovery import NO_CARDS, Found
-from tests.cards import NO_DRIVER, card, machine
+from runner.kernels.gpu.discovery import NO_GPUS, Found
+from runner.system import cpu_info as cpu_model
+from tests.gpus import NO_DRIVER, gpu, machine
 
 TWO = ("parallelism=sync_data", "parallelism.workers=2", "tracking=none")
 SERVED = (*TWO, "parallelism.combine=parameter_server", "parallelism.servers=2")
@@ -30,81 +39,115 @@ def taken(found: Found, *overrides: str) -> Any:
     return take_devices(asked(*overrides), lambda: found)
 
 
-def test_auto_takes_all_cards_in_turn_or_the_processor() -> None:
-    here = machine(card(0), card(1))
+def test_auto_takes_all_gpus_in_turn_or_the_cpu() -> None:
+    here = machine(gpu(0), gpu(1))
     cluster = taken(here, "parallelism.workers=3")
-    assert (cluster.device, cluster.device_taken, cluster.cards) == ("auto", "gpu", [0, 1, 0])
+    assert (cluster.device, cluster.device_taken, cluster.gpus) == ("auto", "gpu", [0, 1, 0])
     assert reason(cluster, here) == (
-        "cluster.device=auto takes a card where there is one, and there is Big Card, Big Card"
+        "cluster.device=auto takes a GPU where there is one, and there is Big GPU, Big GPU"
     )
     cluster = taken(NO_DRIVER)
-    assert (cluster.device, cluster.device_taken, cluster.cards) == ("auto", "cpu", None)
-    assert reason(cluster, NO_DRIVER) == "cluster.device=auto finds no card: there is no NVIDIA driver: no libcuda"
+    assert (cluster.device, cluster.device_taken, cluster.gpus) == ("auto", "cpu", None)
+    assert reason(cluster, NO_DRIVER) == "cluster.device=auto finds no GPU: there is no NVIDIA driver: no libcuda"
 
 
-def test_a_card_that_cannot_be_used_is_not_taken_and_the_reason_says_why() -> None:
-    here = machine(card(), obstacle="Big Card cannot be used: CuPy is not installed")
+def test_a_gpu_that_cannot_be_used_is_not_taken_and_the_reason_says_why() -> None:
+    here = machine(gpu(), obstacle="Big GPU cannot be used: CuPy is not installed")
     cluster = taken(here)
     assert cluster.device_taken == "cpu"
-    assert reason(cluster, here).endswith("Big Card cannot be used: CuPy is not installed")
+    assert reason(cluster, here).endswith("Big GPU cannot be used: CuPy is not installed")
 
 
-def test_the_processor_is_taken_without_looking_for_cards() -> None:
-    cluster = take_devices(asked("cluster.device=cpu"), lambda: pytest.fail("it is not asked for a card"))
+def test_the_cpu_is_taken_without_looking_for_gpus() -> None:
+    cluster = take_devices(asked("cluster.device=cpu"), lambda: pytest.fail("it is not asked for a GPU"))
     assert cluster.device_taken == "cpu"
-    assert look_at(cluster, lambda: pytest.fail("nor is anybody else")) is NO_CARDS
-    assert reason(cluster, NO_CARDS) == "cluster.device=cpu asks for it"
+    assert look_at(cluster, lambda: pytest.fail("nor is anybody else")) is NO_GPUS
+    assert reason(cluster, NO_GPUS) == "cluster.device=cpu asks for it"
 
 
-def test_a_card_that_is_asked_for_and_not_there_is_an_error() -> None:
+def test_a_gpu_that_is_asked_for_and_not_there_is_an_error() -> None:
     with pytest.raises(ResourceError) as refusal:
         taken(NO_DRIVER, "cluster.device=gpu")
     assert str(refusal.value) == (
-        "cluster.device=gpu: expected a card that can be used, but there is no NVIDIA driver: no libcuda. "
-        "`runner doctor` says what is there; cluster.device=cpu computes without a card, to other bits"
+        "cluster.device=gpu: expected a GPU that can be used, but there is no NVIDIA driver: no libcuda. "
+        "`runner doctor` says what is there; cluster.device=cpu computes without a GPU, to other bits"
     )
     assert refusal.value.exit_code == 4
 
 
-def test_cards_may_be_shared_and_have_to_be_there() -> None:
-    here = machine(card(0), card(1))
-    assert taken(here, "cluster.cards=[1,1]").cards == [1, 1]
-    with pytest.raises(
-        ResourceError, match=r"cluster\.cards=\[0, 2\]: there is no card 2; expected numbers of 0 \(Big"
-    ):
-        taken(here, "cluster.cards=[0,2]")
+def test_gpus_may_be_shared_and_have_to_be_there() -> None:
+    here = machine(gpu(0), gpu(1))
+    assert taken(here, "cluster.gpus=[1,1]").gpus == [1, 1]
+    with pytest.raises(ResourceError, match=r"cluster\.gpus=\[0, 2\]: there is no GPU 2; expected numbers of 0 \(Big"):
+        taken(here, "cluster.gpus=[0,2]")
 
 
-def test_cards_that_are_named_are_asked_for() -> None:
-    cluster = taken(machine(card(0), card(1)), "cluster.cards=[1,1]")
-    assert (cluster.device, cluster.device_taken, cluster.cards) == ("gpu", "gpu", [1, 1])
+def test_gpus_that_are_named_are_asked_for() -> None:
+    cluster = taken(machine(gpu(0), gpu(1)), "cluster.gpus=[1,1]")
+    assert (cluster.device, cluster.device_taken, cluster.gpus) == ("gpu", "gpu", [1, 1])
     with pytest.raises(ResourceError) as refusal:
-        taken(NO_DRIVER, "cluster.cards=[1,1]")
+        taken(NO_DRIVER, "cluster.gpus=[1,1]")
     assert str(refusal.value) == (
-        "cluster.cards=[1, 1]: expected a card that can be used, but there is no NVIDIA driver: no libcuda. "
-        "`runner doctor` says what is there; cluster.cards=null leaves it to cluster.device=auto"
+        "cluster.gpus=[1, 1]: expected a GPU that can be used, but there is no NVIDIA driver: no libcuda. "
+        "`runner doctor` says what is there; cluster.gpus=null leaves it to cluster.device=auto"
     )
     stored = taken(NO_DRIVER)
     with pytest.raises(
-        ConfigError, match=r"cards=\[0, 0\]: .* on the processor, .*; use cluster\.device=gpu, or cluster\.cards=null"
+        ConfigError, match=r"gpus=\[0, 0\]: .* on the CPU, .*; use cluster\.device=gpu, or cluster\.gpus=null"
     ):
-        take_devices(replace(asked(), cluster=replace(stored, cards=[0, 0])), lambda: machine(card()))
+        take_devices(replace(asked(), cluster=replace(stored, gpus=[0, 0])), lambda: machine(gpu()))
 
 
-def test_servers_are_on_the_processor_unless_they_are_to_be_on_cards() -> None:
-    here = machine(card(0), card(1), card(2))
-    assert take_devices(compose([*SERVED]).config(), lambda: here).cards == [0, 1]
+def test_servers_are_on_the_cpu_unless_they_are_to_be_on_gpus() -> None:
+    here = machine(gpu(0), gpu(1), gpu(2))
+    assert take_devices(compose([*SERVED]).config(), lambda: here).gpus == [0, 1]
     served = compose([*SERVED, "cluster.server_device=gpu"]).config()
-    assert take_devices(served, lambda: here).cards == [0, 1, 2, 0]
+    assert take_devices(served, lambda: here).gpus == [0, 1, 2, 0]
 
 
-def test_a_card_without_bfloat16_is_refused_for_it() -> None:
-    old = machine(card(capability=75))
+def test_a_gpu_without_bfloat16_is_refused_for_it() -> None:
+    old = machine(gpu(capability=75))
     assert taken(old).device_taken == "gpu"
     with pytest.raises(
-        ResourceError, match=r"precision=bfloat16: Big Card, compute capability 7\.5, .* begins with .* 8"
+        ResourceError, match=r"precision=bfloat16: Big GPU, compute capability 7\.5, .* begins with .* 8"
     ):
         taken(old, "precision=bfloat16")
+
+
+@pytest.fixture
+def cpu_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_model, "flags", lambda: frozenset({"avx2", "avx512f"}))
+
+
+@pytest.mark.usefixtures("cpu_without_bfloat16")
+def test_a_cpu_without_bfloat16_is_refused_for_it() -> None:
+    expected = (
+        "precision=bfloat16: expected a CPU with one of avx512_bf16, amx_bf16, and this one has none, so bfloat16 "
+        "would be slower than float32; use precision=float32, or a machine with one of them"
+    )
+    in_bfloat16 = asked("precision=bfloat16")
+    on_cpu = replace(in_bfloat16, cluster=replace(in_bfloat16.cluster, device_taken="cpu"))
+    for refuse in (
+        lambda: taken(NO_DRIVER, "precision=bfloat16"),
+        lambda: taken(machine(gpu()), "precision=bfloat16", "cluster.device=cpu"),
+        lambda: require_devices(on_cpu, machine(gpu())),
+        lambda: retake_devices(on_cpu, lambda: machine(gpu())),
+        lambda: require_precision(in_bfloat16, lambda: NO_DRIVER),
+    ):
+        with pytest.raises(ConfigError) as refusal:
+            refuse()
+        assert str(refusal.value) == expected
+
+
+@pytest.mark.usefixtures("cpu_without_bfloat16")
+def test_the_cpu_does_not_matter_where_a_gpu_computes_or_in_another_precision() -> None:
+    here = machine(gpu(0), gpu(1))
+    assert taken(here, "precision=bfloat16").device_taken == "gpu"
+    for overrides in (["cluster.device=gpu"], ["cluster.gpus=[0,1]"], ["cluster.device=auto"]):
+        require_precision(asked("precision=bfloat16", *overrides), lambda: here)
+    for precision in ("float32", "float64"):
+        require_precision(asked(f"precision={precision}"), lambda: pytest.fail("nothing depends on a GPU"))
+        assert taken(NO_DRIVER, f"precision={precision}").device_taken == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -116,14 +159,13 @@ def test_a_card_without_bfloat16_is_refused_for_it() -> None:
             ["cluster.device=cpu", "cluster.device_taken=gpu"],
             r"device_taken='gpu': expected cpu with device=cpu, or null",
         ),
-        (["cluster.cards=[]"], r"cluster\.cards=\[\]: expected numbers of cards from 0, at least one, or null"),
-        (["cluster.cards=[-1,0]"], r"cluster\.cards=\[-1, 0\]: expected numbers of cards from 0"),
-        (["cluster.cards=[0]"], r"cluster\.cards=\[0\] with parallelism\.workers=2: expected one number .* 2 in all"),
+        (["cluster.gpus=[]"], r"cluster\.gpus=\[\]: expected numbers of GPUs from 0, at least one, or null"),
+        (["cluster.gpus=[0]"], r"cluster\.gpus=\[0\] with parallelism\.workers=2: expected one number .* 2 in all"),
         (
-            ["cluster.device=cpu", "cluster.cards=[0,0]"],
-            r"cluster\.cards=\[0, 0\] with cluster\.device=cpu: there is no",
+            ["cluster.device=cpu", "cluster.gpus=[0,0]"],
+            r"cluster\.gpus=\[0, 0\] with cluster\.device=cpu: there is no",
         ),
-        (["cluster.device=cpu", "cluster.tf32=true"], r"cluster\.tf32=true with cluster\.device=cpu: there is no card"),
+        (["cluster.device=cpu", "cluster.tf32=true"], r"cluster\.tf32=true with cluster\.device=cpu: there is no GPU"),
         (["cluster.device=cpu", "cluster.server_device=gpu"], r"cluster\.server_device=gpu with cluster\.device=cpu"),
         (["cluster.device=cpu", "cluster.compare_plans=true"], r"cluster\.compare_plans=true with cluster\.device=cpu"),
         (["precision=float64", "cluster.tf32=true"], r"cluster\.tf32=true with precision=float64: only float32"),
@@ -134,76 +176,74 @@ def test_impossible_devices_are_refused(overrides: list[str], message: str) -> N
         asked(*overrides)
 
 
-def test_servers_on_cards_need_a_card_each() -> None:
-    with pytest.raises(ConfigError, match=r"\[0, 0, 0\] .*workers=2 and 2 parameter server\(s\) on cards: .* 4 in all"):
-        compose([*SERVED, "cluster.server_device=gpu", "cluster.cards=[0,0,0]"]).config()
+def test_servers_on_gpus_need_a_gpu_each() -> None:
+    with pytest.raises(ConfigError, match=r"\[0, 0, 0\] .*workers=2 and 2 parameter server\(s\) on GPUs: .* 4 in all"):
+        compose([*SERVED, "cluster.server_device=gpu", "cluster.gpus=[0,0,0]"]).config()
 
 
 def test_what_is_stored_says_what_was_asked_and_what_was_taken() -> None:
-    stored = to_plain(fix_machine_values(asked(), 4, lambda: machine(card())))
-    assert {key: stored["cluster"][key] for key in ("device", "device_taken", "cards")} == {
+    stored = to_plain(fix_machine_values(asked(), 4, lambda: machine(gpu())))
+    assert {key: stored["cluster"][key] for key in ("device", "device_taken", "gpus")} == {
         "device": "auto",
         "device_taken": "gpu",
-        "cards": [0, 0],
+        "gpus": [0, 0],
     }
-    again = fix_machine_values(from_plain(stored), 4, lambda: machine(card(0), card(1)))
-    assert again.cluster.cards == [0, 0], "what was taken stays"
+    again = fix_machine_values(from_plain(stored), 4, lambda: machine(gpu(0), gpu(1)))
+    assert again.cluster.gpus == [0, 0], "what was taken stays"
     with pytest.raises(
         ResourceError, match=r"device=auto with cluster\.device_taken=gpu, as when the run began: expect"
     ):
         fix_machine_values(from_plain(stored), 4, lambda: NO_DRIVER)
 
 
-def test_a_run_of_the_processor_stays_there() -> None:
+def test_a_run_of_the_cpu_stays_there() -> None:
     stored = fix_machine_values(asked(), 4, lambda: NO_DRIVER)
-    here = machine(card())
+    here = machine(gpu())
     assert fix_machine_values(stored, 4, lambda: here).cluster.device_taken == "cpu"
-    assert reason(stored.cluster, here) == (
-        "cluster.device=auto found no card when the run began; there is Big Card now"
-    )
+    assert reason(stored.cluster, here) == ("cluster.device=auto found no GPU when the run began; there is Big GPU now")
 
 
 def test_a_rerun_elsewhere_takes_what_is_there_and_says_so() -> None:
-    stored = fix_machine_values(asked(), 4, lambda: machine(card()))
-    here, other = retake_devices(stored, lambda: machine(card()))
+    stored = fix_machine_values(asked(), 4, lambda: machine(gpu()))
+    here, other = retake_devices(stored, lambda: machine(gpu()))
     assert (here, other) == (stored, "")
     elsewhere, other = retake_devices(stored, lambda: NO_DRIVER)
-    assert (elsewhere.cluster.device_taken, elsewhere.cluster.cards) == ("cpu", None)
-    assert other == "it computed on a card, and here the processor does: there is no NVIDIA driver: no libcuda"
-    wanted = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(card()))
-    with pytest.raises(ResourceError, match=r"cluster\.device=gpu: expected a card"):
+    assert (elsewhere.cluster.device_taken, elsewhere.cluster.gpus) == ("cpu", None)
+    assert other == "it computed on a GPU, and here the CPU does: there is no NVIDIA driver: no libcuda"
+    wanted = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(gpu()))
+    with pytest.raises(ResourceError, match=r"cluster\.device=gpu: expected a GPU"):
         retake_devices(wanted, lambda: NO_DRIVER)
 
 
-def test_cards_that_nobody_named_are_dealt_anew_where_there_are_fewer() -> None:
-    two, one = machine(card(0), card(1)), machine(card(0))
+def test_gpus_that_nobody_named_are_dealt_anew_where_there_are_fewer() -> None:
+    two, one = machine(gpu(0), gpu(1)), machine(gpu(0))
     stored = fix_machine_values(asked(), 4, lambda: two)
     here, other = retake_devices(stored, lambda: one)
-    assert (here.cluster.device_taken, here.cluster.cards, other) == ("gpu", [0, 0], "")
-    named = fix_machine_values(asked("cluster.cards=[0,1]"), 4, lambda: two)
-    told = r"there is no card 1; .* Several workers may have one card; cluster\.cards=null takes those that are there"
+    assert (here.cluster.device_taken, here.cluster.gpus, other) == ("gpu", [0, 0], "")
+    named = fix_machine_values(asked("cluster.gpus=[0,1]"), 4, lambda: two)
+    told = r"there is no GPU 1; .* Several workers may have one GPU; cluster\.gpus=null takes those that are there"
     for config, action in ((named, retake_devices), (stored, take_devices)):
         with pytest.raises(ResourceError, match=told):
             action(config, lambda: one)
 
 
-def test_records_of_cards_and_of_the_processor_do_not_stand_for_each_other() -> None:
+def test_records_of_gpus_and_of_the_cpu_do_not_stand_for_each_other() -> None:
     cpu = fix_machine_values(asked(), 4, lambda: NO_DRIVER)
-    gpu = fix_machine_values(asked(), 4, lambda: machine(card()))
-    explicit = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(card()))
-    rounded = fix_machine_values(asked("cluster.tf32=true"), 4, lambda: machine(card()))
-    compared = fix_machine_values(asked("cluster.compare_plans=true"), 4, lambda: machine(card()))
-    assert outcome_hash(cpu) != outcome_hash(gpu) == outcome_hash(explicit) != outcome_hash(rounded)
-    assert outcome_hash(gpu) != outcome_hash(compared) != outcome_hash(rounded)
+    on_gpu = fix_machine_values(asked(), 4, lambda: machine(gpu()))
+    explicit = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(gpu()))
+    rounded = fix_machine_values(asked("cluster.tf32=true"), 4, lambda: machine(gpu()))
+    compared = fix_machine_values(asked("cluster.compare_plans=true"), 4, lambda: machine(gpu()))
+    assert outcome_hash(cpu) != outcome_hash(on_gpu) == outcome_hash(explicit) != outcome_hash(rounded)
+    assert outcome_hash(on_gpu) != outcome_hash(compared) != outcome_hash(rounded)
     assert outcome_hash(cpu) == outcome_hash(replace(cpu, cluster=replace(cpu.cluster, device_taken=None)))
 
 
 def test_devices_are_described() -> None:
-    here = machine(card())
+    here = machine(gpu())
     devices = {"/job:worker/task:0/device:gpu:0": 0, "/job:ps/task:0/device:cpu:0": None}
     assert device_texts(devices, here) == {
-        "/job:worker/task:0/device:gpu:0": "card 0: Big Card, compute capability 9.0, 80.0 GiB, driver 580.1 for CUDA "
+        "/job:worker/task:0/device:gpu:0": "GPU 0: Big GPU, compute capability 9.0, 80.0 GiB, driver 580.1 for CUDA "
         "up to 13.0",
-        "/job:ps/task:0/device:cpu:0": "processor",
+        "/job:ps/task:0/device:cpu:0": "CPU",
     }
     require_devices(asked(), NO_DRIVER)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from runner.commands.explanation import explain
-from runner.engine.device import Cluster, Device
-from runner.engine.emulation import Emulation
-from runner.engine.links import Link
-from runner.engine.stragglers import Stragglers
+from runner.engine.cluster.emulation import Emulation, Stragglers
+from runner.engine.cluster.links import Link
+from runner.engine.graph.device import Cluster, Device
 from runner.training.build import build
 from tests.small_runs import small_config
 

@@ -23,7 +23,7 @@ REFERENCE = outcome_hash(small_config(*ASYNC))
         "trace_skip=3",
         "debug.check_finite=true",
         "cluster.latency_ms=1",
-        "checkpoint.keep_best=true",
+        "checkpoint.keep=5",
     ],
 )
 def test_how_a_run_is_ordered_and_watched_does_not_count(override: str) -> None:
@@ -51,6 +51,8 @@ def test_room_in_memory_decides_no_value() -> None:
         "train.patience=4",
         "data.val_fraction=0.1",
         "init_from=x",
+        "checkpoint.every_steps=2",
+        "checkpoint.keep_best=true",
         "cluster.compression=high16",
         "cluster.threads_per_worker=3",
     ],

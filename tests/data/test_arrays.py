@@ -158,9 +158,6 @@ def test_data_that_takes_too_much_memory_are_refused_with_the_bytes(path: Path) 
         ({"layout": "chw"}, r"data\.layout='chw': expected one of nchw, nhwc, or null"),
         ({"mean": [0.0]}, r"data\.mean=\[0\.0\] and data\.std=null: give both"),
         ({"mean": [0.0, 1.0], "std": [1.0, 1.0]}, "expected 1 numbers each, one for each channel"),
-        ({"mean": [0.0], "std": [0.0]}, r"data\.std=\[0\.0\]: expected finite numbers above 0"),
-        ({"mean": [float("nan")], "std": [1.0]}, r"data\.mean=\[nan\]: expected finite numbers"),
-        ({"max_bytes": 0}, r"data\.max_bytes=0: expected a number of bytes above 0"),
     ],
 )
 def test_impossible_settings_are_refused(path: Path, settings: dict[str, object], complaint: str) -> None:

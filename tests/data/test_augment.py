@@ -43,11 +43,6 @@ def test_extreme_draws_stay_inside():
     Augment(2, True).apply(images, np.array([[0.0, 0.0, 0.0], [1 - 2**-32] * 3]))
 
 
-def test_padding_must_be_a_number_of_pixels():
-    with pytest.raises(ConfigError, match=r"data\.augment\.crop_padding is -1; it must be a number of pixels"):
-        Augment(crop_padding=-1)
-
-
 def test_padding_must_leave_some_image_in_every_crop():
     with pytest.raises(ConfigError, match=r"crop_padding is 28; for dataset 'mnist' it must be less than 28"):
         Mnist(augment=Augment(crop_padding=28))

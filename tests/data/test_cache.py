@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -59,6 +60,14 @@ def test_corrupt_file_is_named_with_both_checksums(tmp_path: Path, tiny, damage)
     ):
         load_published(tiny.published, str(tmp_path))
     assert not is_cached(tiny.published, tmp_path)
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path, tiny):
+    path = tiny.store(tmp_path) / "train-labels"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match=f"{path} is a FIFO: expected a regular file; get it again with"):
+        load_published(tiny.published, str(tmp_path))
 
 
 def test_missing_file_is_named(tmp_path: Path, tiny):

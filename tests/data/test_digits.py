@@ -13,7 +13,7 @@ import pytest
 
 from runner.data import digits
 from runner.data.digits import Digits
-from runner.errors import ConfigError, DataError
+from runner.errors import DataError
 
 # Of the 178 182 177 183 181 182 181 179 174 180 images per class, a fifth each, rounded.
 TEST_COUNTS = [36, 36, 35, 37, 36, 36, 36, 36, 35, 36]
@@ -85,9 +85,3 @@ def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(digits, "find_spec", lambda _: spec)
     with pytest.raises(DataError, match=message):
         Digits().load()
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 20.0])
-def test_a_share_that_is_none_is_refused(fraction: float):
-    with pytest.raises(ConfigError, match=f"data.test_fraction is {fraction}; it must lie between 0 and 1"):
-        Digits(test_fraction=fraction)

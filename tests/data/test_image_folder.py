@@ -167,7 +167,6 @@ def test_data_that_take_too_much_memory_are_refused_with_the_bytes(folder: Path)
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"size": 0}, r"data\.size=0: expected pixels, 1 or more"),
         ({"channels": 4}, r"data\.channels=4: expected 3 for colour or 1 for grey"),
     ],
 )

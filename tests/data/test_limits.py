@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from runner.data.digits import Digits
 from runner.data.limits import facts_of, load
 from runner.data.source import source_from_config
 from runner.data.synthetic import Synthetic
-from runner.errors import ConfigError
 
 
 def synthetic(**limits: int | None) -> Synthetic:
@@ -46,9 +44,3 @@ def test_batches_come_from_the_chosen_examples_alone() -> None:
     with source_from_config(config | {"train_limit": 3}, seed=0, batch_size=6, dtype="float32") as source:
         x = source.read("train", 0, 0, 6)["x"]
     assert len(np.unique(x.reshape(6, -1), axis=0)) == 3
-
-
-@pytest.mark.parametrize("key", ["train_limit", "test_limit"])
-def test_no_examples_are_no_limit(key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"data\.{key} is 0; it must be at least 1, or null"):
-        synthetic(**{key: 0})

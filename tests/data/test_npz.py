@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import struct
 import zipfile
 from pathlib import Path
 
@@ -42,6 +44,11 @@ def member(shape: tuple[int, ...], descr: object = "<f4", payload: bytes = b"") 
     return file.getvalue() + payload
 
 
+def header(text: str) -> bytes:
+    """The beginning of a .npy file with any text as its header."""
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode()
+
+
 def archive(path: Path, **members: bytes) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, content in members.items():
@@ -64,6 +71,8 @@ def archive(path: Path, **members: bytes) -> Path:
         (member((1,) * 33, payload=b"\0" * 4), r"is of shape \(1, "),
         (b"\x80\x04N.", "cannot be read as an .npz file"),
         (b"\x93NUMPY\x09\x00" + b"\0" * 100, r"format \(9, 0\)"),
+        (header("[" * 5000), "cannot be read as an .npz file"),
+        (header("-" * 5000 + "1"), "cannot be read as an .npz file"),
     ],
 )
 def test_a_member_that_is_no_plain_array_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
@@ -71,6 +80,12 @@ def test_a_member_that_is_no_plain_array_is_refused(tmp_path: Path, content: byt
     with pytest.raises(DataError, match=complaint) as caught:
         read_headers(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "file.npz")
+    with pytest.raises(DataError, match=r"file\.npz is a FIFO: expected a regular file"):
+        read_headers(tmp_path / "file.npz")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -163,3 +165,20 @@ def test_several_arrays_in_one_file_are_refused(tmp_path: Path) -> None:
 def test_an_image_cannot_have_two_channels(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the network takes 2 channels, an image has 1 or 3; give it arrays"):
         read(saved(tmp_path / "a.png", PIXELS), (2, 2, 3))
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.npy"])
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match=rf"{name} is a FIFO: expected a regular file"):
+        read(tmp_path / name)
+
+
+IMPOSSIBLY_LARGE = str({"descr": "<f8", "fortran_order": False, "shape": (2**50,)})
+
+
+@pytest.mark.parametrize("header", ["[" * 5000, "-" * 5000 + "1", IMPOSSIBLY_LARGE], ids=["brackets", "signs", "size"])
+def test_a_header_that_no_array_has_is_refused(tmp_path: Path, header: str) -> None:
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+    with pytest.raises(DataError, match=r"a\.npy: cannot be read as a NumPy array"):
+        read(tmp_path / "a.npy")

@@ -81,6 +81,8 @@ def test_the_name_in_the_table_is_the_first_field(name: str):
         ({"shape": "3x4x5"}, r"data\.shape is '3x4x5', a str; expected list\[int\]"),
         ({"cache_dir": 7}, r"data\.cache_dir is 7, a int; expected str \| None"),
         ({"augment": {"flip": 1}}, r"data\.augment\.flip is 1, a int; expected bool"),
+        ({"classes": 0}, r"data\.classes=0: expected 1 to 1000000"),
+        ({"augment": {"crop_padding": -1}}, r"data\.augment\.crop_padding=-1: expected 0 to 65536"),
     ],
 )
 def test_wrong_keys_and_types_are_refused(plain: dict[str, object], message: str):

@@ -1,4 +1,4 @@
-"""Running a bare graph, and kernels that misbehave on purpose."""
+"""Running a single graph, with kernels replaced by functions of a test."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.engine.device import GPU, Cluster, Device, DeviceName, local_cluster
-from runner.engine.executor import DeviceExecutor
-from runner.engine.graph import Graph
-from runner.engine.local_session import LocalSession
-from runner.engine.passes.order_writes import order_writes
-from runner.engine.planner import plan_device
-from runner.engine.program import Client, Program
-from runner.engine.rendezvous import LocalRendezvous
-from runner.engine.storage import Arena, VariableStore
-from runner.engine.tensor import Tensor
-from runner.engine.wires import HostWires
+from runner.engine.compile.passes.order_writes import order_writes
+from runner.engine.compile.planner import plan_device
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph.device import GPU, Cluster, Device, DeviceName, local_cluster
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.executor import DeviceExecutor
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.rendezvous import LocalRendezvous
+from runner.engine.run.storage import Arena, VariableStore
+from runner.engine.run.wires import HostWires
 from runner.kernels.contract import Attributes, Choice, Kernel, Layout, Operand, Spec
 from runner.kernels.functions import arrange_plain, function_kernel
 from runner.kernels.host import HostPlatform
 from runner.kernels.registry import Registry
-from tests.engine.fake_kernels import decode, encode
+from tests.engine.run.fake_kernels import decode, encode
 
 Array = NDArray[Any]
 Function = Callable[..., Any]
@@ -34,15 +34,15 @@ GPU_0 = "/job:worker/task:0/device:gpu:0"
 
 
 def cluster_of(*names: str, **rates: float) -> Cluster:
-    """A cluster of devices of one speed."""
-    cards = {name: 0 if DeviceName.parse(name).type == GPU else None for name in names}
-    return Cluster(tuple(Device(name, card=card, **rates) for name, card in cards.items()))
+    """A cluster of equally fast devices."""
+    gpus = {name: 0 if DeviceName.parse(name).type == GPU else None for name in names}
+    return Cluster(tuple(Device(name, gpu=gpu, **rates) for name, gpu in gpus.items()))
 
 
 def client(
     name: str, fetches: Iterable[Tensor] = (), *, targets: Sequence[str] = (), feeds: Iterable[Tensor] = ()
 ) -> Client:
-    """A client whose fetches and feeds are called as their tensors are written."""
+    """A client whose fetches and feeds are named like their tensors."""
     return Client(name, {str(t): t for t in fetches}, targets=tuple(targets), feeds={str(t): (t,) for t in feeds})
 
 
@@ -50,7 +50,7 @@ def client(
 def session(
     graph: Graph, registry: Registry, *clients: Client, cluster: Cluster | None = None, **options: Any
 ) -> Iterator[LocalSession]:
-    """A session with these clients of a graph; on one device unless a cluster is given."""
+    """A session with these clients of a graph, by default on one device."""
     program = Program(graph, {each.name: each for each in clients}, {}, workers=1)
     opened = LocalSession(program, cluster or local_cluster(1), registry, **options)
     try:
@@ -75,10 +75,7 @@ def run_once(
 
 
 class Bench:
-    """An executor for a graph whose writes are ordered first, with its variables and its end of the rendezvous.
-
-    arena: shared with another; one of its own if None.
-    """
+    """An executor for a graph, with its variables and rendezvous. arena: a new one if None."""
 
     def __init__(
         self,
@@ -134,18 +131,15 @@ class Replaced(Registry):
         outputs: Sequence[Spec],
         offered: Sequence[Layout | None],
     ) -> Choice:
-        """The test's kernel, or the base's."""
         if op not in self._functions:
             return self._base.choose(op, device_type, attributes, inputs, outputs, offered)
         arrangement = arrange_plain(attributes, inputs, outputs, offered)
         return Choice(self.find(op, device_type, "test"), arrangement)
 
     def find(self, op: str, device_type: str, library: str) -> Kernel:
-        """The kernel of the library "test", or one of the base's."""
         if library != "test":
             return self._base.find(op, device_type, library)
         return function_kernel(op, self._functions[op], library="test")
 
     def device_types(self, op: str) -> frozenset[str]:
-        """As the base has them."""
         return self._base.device_types(op)

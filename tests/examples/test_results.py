@@ -11,21 +11,21 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.data.pipeline import Pipeline
-from runner.engine import ops
-from runner.engine.graph import Graph
-from runner.engine.kernel_table import load_kernels
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
-from runner.optimizers import Momentum, Sgd
+from runner.optimizers import Adam, Momentum, Optimizer, Sgd
 from runner.plugin import install
 from runner.strategies import STRATEGIES
-from runner.strategies.base import shares
+from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.optimizers.support import RATES, START, Trainer, assert_same_path, gradient_steps
 from tests.oracles import assert_gradients, evaluate
 from tests.plugin_tables import EXAMPLES, example, restored_tables
 from tests.strategies.networks import NETWORKS, Examples, task_of
-from tests.strategies.training import difference, expect_same_bits, opened, trained
+from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
 
 Array = NDArray[Any]
 
@@ -100,30 +100,37 @@ def local_sgd(**settings: int):
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(weight_decay=0.1), Momentum()], ids=["sgd", "momentum"])
-@pytest.mark.parametrize("network", ["dense", "batch_normalised", "dropped_out"])
-def test_local_sgd_that_averages_every_step_is_synchronous(network: str, optimizer, registry: Registry) -> None:
+@pytest.mark.parametrize("network", ["dense", "dropped_out", "batch_normalised"])
+def test_local_sgd_with_one_local_step_equals_single(network: str, optimizer, registry: Registry) -> None:
+    """With batch normalization, whose statistics are those of shares, it equals ``sync_data``."""
     task = task_of(NETWORKS[network], optimizer, batch_size=8)
     ours, history = trained(local_sgd(workers=2, every=1), task, registry, 4)
-    theirs, their_history = trained(SyncData(workers=2), task, registry, 4)
+    oracle = SyncData(workers=2) if network == "batch_normalised" else Single()
+    theirs, their_history = trained(oracle, task, registry, 4)
     assert difference(ours, theirs) < 1e-12
     np.testing.assert_allclose(history, their_history, rtol=1e-12)
 
 
+def alone(k: int, registry: Registry, steps: range, optimizer: Optimizer, start: Weights | None = None) -> Weights:
+    """The weights of ``single`` on the examples of worker ``k`` of two."""
+    task = task_of(NETWORKS["dense"], optimizer, batch_size=4)
+    with opened(Single(), task, registry, source=OneShare(k)) as trainer:
+        trainer.session.run("init")
+        if start is not None:
+            trainer.session.run("restore", feeds={**trainer.weights(), **start})
+        trainer.train(steps)
+        return trainer.weights()
+
+
 def test_local_sgd_is_the_mean_of_networks_that_learn_alone(registry: Registry) -> None:
     ours, _ = trained(local_sgd(workers=2, every=3), task_of(NETWORKS["dense"], Momentum(), batch_size=8), registry, 3)
-    alone = []
-    for k in range(2):
-        task = task_of(NETWORKS["dense"], Momentum(), batch_size=4)
-        with opened(Single(), task, registry, source=OneShare(k)) as trainer:
-            trainer.session.run("init")
-            trainer.train(range(3))
-            alone.append(trainer.weights())
-    mean = {name: (alone[0][name] + alone[1][name]) / 2 for name in ours}
+    first, second = (alone(k, registry, range(3), Momentum()) for k in range(2))
+    mean = {name: (first[name] + second[name]) / 2 for name in ours}
     assert difference(ours, mean) < 1e-12
-    assert difference(alone[0], alone[1]) > 1e-3
+    assert difference(first, second) > 1e-3
 
 
-def test_local_sgd_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(registry: Registry) -> None:
+def test_local_sgd_continues_from_a_checkpoint_bit_for_bit(registry: Registry) -> None:
     task = task_of(NETWORKS["dense"], Momentum(), batch_size=8)
     with opened(local_sgd(every=2), task, registry) as whole:
         whole.session.run("init")
@@ -137,7 +144,7 @@ def test_local_sgd_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(registry: 
         expect_same_bits(rest.weights(), expected)
 
 
-def test_local_sgd_sends_what_it_says(registry: Registry) -> None:
+def test_local_sgd_sends_the_bytes_of_its_formula(registry: Registry) -> None:
     task = task_of(NETWORKS["dense"], Momentum(), batch_size=9)
     strategy = local_sgd(workers=3, every=4)
     variables = sum(spec.nbytes for spec in strategy.build(task).variables.values())
@@ -152,5 +159,62 @@ def test_local_sgd_sends_what_it_says(registry: Registry) -> None:
     assert sum(average) == metrics + 2 * (3 - 1) * variables
 
 
+def diloco(**settings: float):
+    return example("own_strategy/diloco.py").strategies["diloco"](**settings)
+
+
+def test_diloco_with_one_inner_step_and_a_plain_outer_step_equals_single(registry: Registry) -> None:
+    task = task_of(NETWORKS["batch_normalised"], Adam(), batch_size=8)
+    plain = diloco(workers=1, inner_steps=1, outer_lr=1.0, outer_momentum=0.0)
+    ours, history = trained(plain, task, registry, 4)
+    theirs, their_history = trained(Single(), task, registry, 4)
+    assert difference({name: ours[name] for name in theirs}, theirs) < 1e-12
+    np.testing.assert_allclose(history, their_history, rtol=1e-12)
+
+
+def test_diloco_makes_the_outer_steps_of_its_paper(registry: Registry) -> None:
+    """Two rounds of two inner steps; the inner steps are those of ``single``, the outer ones NumPy's."""
+    strategy = diloco(workers=2, inner_steps=2, outer_lr=0.5, outer_momentum=0.8)
+    ours, _ = trained(strategy, task_of(NETWORKS["dense"], Sgd(), batch_size=8), registry, 4)
+    expected = alone(0, registry, range(0), Sgd())
+    velocity = {name: np.zeros_like(value) for name, value in expected.items()}
+    for steps in (range(2), range(2, 4)):
+        ends = [alone(k, registry, steps, Sgd(), expected) for k in range(2)]
+        for name, start in expected.items():
+            gradient = sum(start - end[name] for end in ends) / 2
+            velocity[name] = 0.8 * velocity[name] + gradient
+            expected[name] = start - 0.5 * (gradient + 0.8 * velocity[name])
+    assert difference({name: ours[name] for name in expected}, expected) < 1e-12
+    assert difference({name: ours[f"{name}/outer_velocity"] for name in expected}, velocity) < 1e-12
+
+
+def test_diloco_continues_from_a_checkpoint_bit_for_bit(registry: Registry) -> None:
+    task = task_of(NETWORKS["dense"], Sgd(), batch_size=8)
+    with opened(diloco(inner_steps=2), task, registry) as whole:
+        whole.session.run("init")
+        whole.train(range(3))
+        saved = whole.weights()
+        whole.train(range(3, 7))
+        expected = whole.weights()
+    assert not any("anchor" in name for name in saved)
+    with opened(diloco(inner_steps=2), task, registry) as rest:
+        rest.session.run("restore", feeds=saved)
+        rest.train(range(3, 7))
+        expect_same_bits(rest.weights(), expected)
+
+
+def test_diloco_sends_the_bytes_of_its_formula(registry: Registry) -> None:
+    task = task_of(NETWORKS["batch_normalised"], Adam(), batch_size=9)
+    strategy = diloco(workers=3, inner_steps=2)
+    parameters = sum(spec.nbytes for name, spec in strategy.build(task).variables.items() if name.count("/") == 1)
+    with opened(strategy, task, registry) as trainer:
+        trainer.session.run("init")
+        trainer.train([0])
+        step = sum(trainer.session.sent_bytes())
+        trainer.train([1])
+        outer = sum(trainer.session.sent_bytes()) - 2 * step
+    assert (step, outer) == (2 * 2 * 8, 2 * (3 - 1) * parameters)
+
+
 def test_no_example_is_in_the_tables_of_the_package() -> None:
-    assert "local_sgd" not in STRATEGIES
+    assert not {"local_sgd", "diloco"} & set(STRATEGIES)

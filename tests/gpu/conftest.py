@@ -1,6 +1,6 @@
-"""On what these tests run: ``--on=card``, ``--on=emulated``, or by default the small ones on the emulated card.
+"""On what these tests run: ``--on=gpu``, ``--on=emulated``, or by default the small ones on the emulated GPU.
 
-`make gpu` asks for the card, and fails where there is none. The suite collects the small ones only.
+`make gpu` asks for the GPU, and fails where there is none. The suite collects the small ones only.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from pathlib import Path
 
 import pytest
 
-from runner.cache_folder import card_code_folder
-from runner.kernels.gpu.cuda import CardsError, open_cards
+from runner.kernels.gpu.cuda import GpusError, open_gpus
 from runner.kernels.gpu.runtime import Runtime
-from tests.gpu.cards import Card
+from runner.system.cache_folder import gpu_code_folder
+from tests.gpu.gpus import Gpu
 from tests.kernels.gpu.emulation import EmulatedRuntime, sources_folder
 
-SMALL, EMULATED, CARD = "small", "emulated", "card"
+SMALL, EMULATED, GPU = "small", "emulated", "gpu"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Where to run, and real digits for those who have them."""
-    parser.addoption("--on", choices=(SMALL, EMULATED, CARD), default=SMALL, help="the card, or the emulated one")
+    parser.addoption("--on", choices=(SMALL, EMULATED, GPU), default=SMALL, help="the GPU, or the emulated one")
     parser.addoption("--mnist", type=Path, metavar="FILE", help="an .npz with x_train, y_train, x_test and y_test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The marks of these tests."""
-    config.addinivalue_line("markers", "small: quick on the emulated card, and part of the suite")
-    config.addinivalue_line("markers", "card_only: needs libraries, memory or speed that only a real card has")
-    if config.getoption("--on", SMALL) == CARD:
+    config.addinivalue_line("markers", "small: quick on the emulated GPU, and part of the suite")
+    config.addinivalue_line("markers", "gpu_only: needs libraries, memory or speed that only a real GPU has")
+    if config.getoption("--on", SMALL) == GPU:
         try:
-            found = open_cards(False)
-        except CardsError as error:
-            pytest.exit(f"make gpu needs a card: {error}", returncode=4)
+            found = open_gpus(False)
+        except GpusError as error:
+            pytest.exit(f"make gpu needs a GPU: {error}", returncode=4)
         # Here, where warnings of modules that are not ours are no errors yet.
         for name in ("cublas", "cudnn", "nccl"):
             found.library(name)
@@ -55,27 +55,27 @@ def _is_marked(name: str) -> Callable[[pytest.Item], bool]:
 
 WANTED: dict[str, Callable[[pytest.Item], bool]] = {
     SMALL: _is_marked("small"),
-    EMULATED: lambda item: not _is_marked("card_only")(item),
-    CARD: lambda item: True,
+    EMULATED: lambda item: not _is_marked("gpu_only")(item),
+    GPU: lambda item: True,
 }
 
 
 @pytest.fixture(scope="session")
 def _compiled(request: pytest.FixtureRequest) -> Path:
-    """Where sources compiled for the emulated card are kept, also those of the kernels' own tests."""
+    """Where sources compiled for the emulated GPU are kept, also those of the kernels' own tests."""
     return sources_folder(request)
 
 
 @pytest.fixture(scope="session")
-def _cards() -> Callable[[bool], Runtime]:
-    """The real card, opened once for each kind of product."""
-    return cache(partial(open_cards, code_folder=str(card_code_folder())))
+def _gpus() -> Callable[[bool], Runtime]:
+    """The real GPU, opened once for each kind of product."""
+    return cache(partial(open_gpus, code_folder=str(gpu_code_folder())))
 
 
 @pytest.fixture
-def card(request: pytest.FixtureRequest) -> Card:
-    """The card under test. An emulated one keeps all memory it ever gave, so it is another for every test."""
-    if request.config.getoption("--on", SMALL) == CARD:
-        return Card(request.getfixturevalue("_cards"))
+def gpu(request: pytest.FixtureRequest) -> Gpu:
+    """The GPU under test. An emulated one keeps all memory it ever gave, so it is another for every test."""
+    if request.config.getoption("--on", SMALL) == GPU:
+        return Gpu(request.getfixturevalue("_gpus"))
     folder = request.getfixturevalue("_compiled")
-    return Card(cache(lambda tf32: EmulatedRuntime(folder, nbytes=1 << 32)), emulated=True)
+    return Gpu(cache(lambda tf32: EmulatedRuntime(folder, nbytes=1 << 32)), emulated=True)

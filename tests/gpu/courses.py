@@ -1,7 +1,7 @@
-"""The first steps of whole networks; ``python -m tests.gpu.courses`` writes down those of processors, in float32.
+"""The first steps of whole networks; ``python -m tests.gpu.courses`` writes down those of CPUs, in float32.
 
-Without the libraries of fast kernels, as on a machine that has a card and little else, processors need minutes for
-them. The losses stand in a file instead, which the suite holds to what processors compute.
+Without the libraries of fast kernels, as on a machine that has a GPU and little else, CPUs need minutes for
+them. The losses stand in a file instead, which the suite holds to what CPUs compute.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.engine.kernel_table import load_kernels
-from runner.engine.session import scalar
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.session import scalar
 from runner.kernels.registry import Registry
 from runner.models.alexnet import AlexNet
 from runner.models.base import Model
@@ -57,21 +57,21 @@ class OneBatch(Examples):
         return super().read(split, 0, lo, hi)
 
 
-def losses(name: str, dtype: str, registry: Registry, *, cards: bool = False) -> list[float]:
+def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> list[float]:
     """Of the first steps of ``single``; clipping acts, so that an explosion would not."""
     network = NETWORKS[name]
     optimizer = Momentum(lr=network.rate, clip_norm=1.0)
     forward = network.model.network(CLASSES)
     task = Task(forward, optimizer, network.shape, dtype, 7, network.batch, TEST_BATCH)
     source = OneBatch(network.batch, network.shape, task.state_dtype)
-    with opened(Single(), task, registry, cards=cards, source=source) as trainer:
+    with opened(Single(), task, registry, gpus=gpus, source=source) as trainer:
         trainer.session.run("init")
-        feeds = {"learning_rate": scalar(network.rate, task.state_dtype)}
-        answers = [trainer.conductor.update(step, {"step": scalar(step, "int64"), **feeds}) for step in range(STEPS)]
+        rate = scalar(network.rate, task.state_dtype)
+        answers = [trainer.step_driver.update(step, rate) for step in range(STEPS)]
     return [float(answer["loss"]) for answer in answers]
 
 
-def of_processors(name: str) -> list[float]:
+def of_cpus(name: str) -> list[float]:
     """What the file says."""
     found: list[float] = json.loads(FILE.read_text())[name]
     return found

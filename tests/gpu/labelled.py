@@ -1,4 +1,4 @@
-"""Labelled images for training on a card: what is at hand there, where nothing can be fetched."""
+"""Labelled images for training on a GPU: what is at hand there, where nothing can be fetched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library that sums over cards, with one card alone: it can be loaded, joined, and put on streams."""
+"""The library that sums over GPUs, with one GPU alone: it can be loaded, joined, and put on streams."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.kernels.gpu.platform import CardPlatform
+from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.platform import Work
-from tests.gpu.cards import Card
+from tests.gpu.gpus import Gpu
 from tests.kernels.gpu.fake_nccl import with_nccl
 from tests.kernels.gpu.test_collective import bound, operand
 
@@ -17,14 +17,14 @@ DTYPES = ("float32", "float64", "bfloat16", "int32", "int64")
 
 
 @pytest.mark.small
-def test_a_card_alone_has_its_parts_for_sums(card: Card) -> None:
-    runtime: Any = card.opened(False)
-    if card.emulated:
+def test_a_gpu_alone_has_its_parts_for_sums(gpu: Gpu) -> None:
+    runtime: Any = gpu.opened(False)
+    if gpu.emulated:
         with_nccl(runtime)
     library = runtime.library("nccl")
     if library is None:
-        pytest.skip("NCCL is not installed, nor needed on one card")
-    platform = CardPlatform(runtime, 0)
+        pytest.skip("NCCL is not installed, nor needed on one GPU")
+    platform = GpuPlatform(runtime, 0)
     library.join(library.unique_id(), 0, 1)
     try:
         arrays = [np.arange(1000).astype(np.dtype(dtype)) for dtype in DTYPES]

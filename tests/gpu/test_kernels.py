@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.op import OPS
+from runner.engine.graph.op import OPS
 from runner.kernels.contract import Array, Kernel
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from runner.kernels.registry import Registry
-from tests.gpu.cards import Card
+from tests.gpu.gpus import Gpu
 from tests.kernels import harness
 from tests.kernels.gpu.running import DTYPES, drawn_for, node_of, offers_for, reference, require_close, run_op
 from tests.op_cases import CASES, Case, all_cases
@@ -55,9 +55,9 @@ def able(registry: Registry, op: str, arrays: list[Array], attributes: dict[str,
     return found
 
 
-def check(card: Card, op: str, case: Case, dtype: str, layout: Any, *, tf32: bool, tolerance: float) -> None:
+def check(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any, *, tf32: bool, tolerance: float) -> None:
     """Hold every kernel that takes a case to the reference."""
-    registry, runtime = card.registry(tf32=tf32), card.opened(tf32)
+    registry, runtime = gpu.registry(tf32=tf32), gpu.opened(tf32)
     runtime.use(0)
     arrays, attributes = drawn_for(op, case, dtype)
     expected = reference(op, arrays, attributes)
@@ -67,33 +67,33 @@ def check(card: Card, op: str, case: Case, dtype: str, layout: Any, *, tf32: boo
 
 
 @pytest.mark.small
-def test_every_case_is_a_node_that_a_kernel_takes(card: Card) -> None:
-    """Without running any, so that the suite knows before a card is there."""
-    registry = card.registry()
+def test_every_case_is_a_node_that_a_kernel_takes(gpu: Gpu) -> None:
+    """Without running any, so that the suite knows before a GPU is there."""
+    registry = gpu.registry()
     for op, case, dtype, layout in (each.values for each in PARAMETERS):
         assert able(registry, op, *drawn_for(op, case, dtype), layout)
 
 
 @pytest.mark.parametrize(("op", "case", "dtype", "layout"), PARAMETERS)
-def test_a_kernel_gives_what_the_reference_gives(card: Card, op: str, case: Case, dtype: str, layout: Any) -> None:
+def test_a_kernel_gives_what_the_reference_gives(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any) -> None:
     tolerance = TOLERANCES.get(dtype, 4 * case.tolerance)
-    check(card, op, case, dtype, layout, tf32=False, tolerance=tolerance)
+    check(gpu, op, case, dtype, layout, tf32=False, tolerance=tolerance)
 
 
 PRODUCTS = [each for each in PARAMETERS if each.values[0] in ROUNDED and each.values[2] == "float32"]
 
 
-@pytest.mark.card_only
+@pytest.mark.gpu_only
 @pytest.mark.parametrize(("op", "case", "dtype", "layout"), PRODUCTS)
-def test_with_tf32_products_are_near_the_reference(card: Card, op: str, case: Case, dtype: str, layout: Any) -> None:
-    check(card, op, case, dtype, layout, tf32=True, tolerance=TF32_TOLERANCE)
+def test_with_tf32_products_are_near_the_reference(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any) -> None:
+    check(gpu, op, case, dtype, layout, tf32=True, tolerance=TF32_TOLERANCE)
 
 
-@pytest.mark.card_only
+@pytest.mark.gpu_only
 @pytest.mark.parametrize("tf32", [False, True])
-def test_tf32_rounds_products_where_it_is_allowed_and_nowhere_else(card: Card, tf32: bool) -> None:
+def test_tf32_rounds_products_where_it_is_allowed_and_nowhere_else(gpu: Gpu, tf32: bool) -> None:
     """Factors that need 11 bits and more: a product of 1 + 2**-12 and 1 is one or the other."""
-    registry, runtime = card.registry(tf32=tf32), card.opened(tf32)
+    registry, runtime = gpu.registry(tf32=tf32), gpu.opened(tf32)
     a, b = np.full((256, 256), 1 + 2.0**-12, np.float32), np.eye(256, dtype=np.float32)
     attributes = {"transpose_a": False, "transpose_b": False}
     for kernel in able(registry, "matmul", [a, b], attributes, None):
@@ -105,8 +105,8 @@ def test_tf32_rounds_products_where_it_is_allowed_and_nowhere_else(card: Card, t
 
 
 @pytest.mark.small
-def test_every_op_has_a_kernel_of_our_own_on_a_card(card: Card) -> None:
-    registry = card.registry()
+def test_every_op_has_a_kernel_of_our_own_on_a_gpu(gpu: Gpu) -> None:
+    registry = gpu.registry()
     ops = [name for name, definition in OPS.items() if definition.executed_by == "kernel"]
     assert {op: [kernel.library for kernel in registry.of(op, "gpu")][-1:] for op in ops} == {
         op: ["cuda"] for op in ops

@@ -1,4 +1,4 @@
-"""What a step on a card is: the same captured as not, without the host waiting, in memory that was planned."""
+"""What a step on a GPU is: the same captured as not, without the host waiting, in memory that was planned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Strategy, Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
-from tests.gpu.cards import Card, Counted
+from tests.gpu.gpus import Counted, Gpu
 from tests.strategies.networks import Examples, task_of
 from tests.strategies.training import Trainer, opened
 
@@ -33,16 +33,16 @@ def task() -> Task:
 
 @contextmanager
 def begun(strategy: Strategy, registry: Registry) -> Iterator[Trainer]:
-    """LeNet on a card, initialised."""
-    with opened(strategy, task(), registry, cards=True) as trainer:
+    """LeNet on a GPU, initialised."""
+    with opened(strategy, task(), registry, gpus=True) as trainer:
         trainer.session.run("init")
         yield trainer
 
 
 @pytest.mark.small
-def test_a_replayed_step_is_the_eager_one(card: Card) -> None:
+def test_a_replayed_step_is_the_eager_one(gpu: Gpu) -> None:
     """The first step of a session runs eagerly, the second is captured, and later ones are replayed."""
-    registry = card.registry()
+    registry = gpu.registry()
     with begun(Single(), registry) as replaying:
         history = replaying.train(range(STEPS))
         replayed = replaying.weights()
@@ -59,8 +59,8 @@ def test_a_replayed_step_is_the_eager_one(card: Card) -> None:
 
 
 @pytest.mark.small
-def test_every_replay_is_one_launch_and_nothing_is_captured_twice(card: Card) -> None:
-    runtime, registry = card.counted()
+def test_every_replay_is_one_launch_and_nothing_is_captured_twice(gpu: Gpu) -> None:
+    runtime, registry = gpu.counted()
     with begun(Single(), registry) as trainer:
         trainer.train(range(2))
         before = dict(runtime.calls)
@@ -76,9 +76,9 @@ def test_every_replay_is_one_launch_and_nothing_is_captured_twice(card: Card) ->
 
 
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
-def test_a_step_waits_for_the_card_once_to_fetch(card: Card, strategy: Any) -> None:
+def test_a_step_waits_for_the_gpu_once_to_fetch(gpu: Gpu, strategy: Any) -> None:
     """Each device is waited for once, for all that is fetched; beside that, for stages of inputs still on their way."""
-    runtime, registry = card.counted()
+    runtime, registry = gpu.counted()
     with begun(strategy, registry) as trainer:
         trainer.train(range(3))
         before = runtime.calls["synchronize"]
@@ -98,18 +98,18 @@ def allocations(runtime: Counted, registry: Registry) -> tuple[int, int]:
 
 
 @pytest.mark.small
-def test_what_is_allocated_is_what_was_planned(card: Card) -> None:
+def test_what_is_allocated_is_what_was_planned(gpu: Gpu) -> None:
     """The arena of the step, and two stages for each input on its way; variables are there since "init".
 
     Beside that, launches that several updates share read from a table of a few words for each where they are.
     """
-    allocated, planned = allocations(*card.counted())
+    allocated, planned = allocations(*gpu.counted())
     assert planned <= allocated <= planned + TABLES
 
 
 @pytest.mark.small
-def test_what_cannot_be_is_said_in_the_words_of_processors(card: Card) -> None:
-    """A label out of range is found by the card while the step is under way, and told when it is over."""
+def test_what_cannot_be_is_said_in_the_words_of_cpus(gpu: Gpu) -> None:
+    """A label out of range is found by the GPU while the step is under way, and told when it is over."""
 
     class Mislabelled(Examples):
         def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_what_cannot_be_is_said_in_the_words_of_processors(card: Card) -> None:
             return {**batch, "y": batch["y"] + 100 * (step == 4)}
 
     source = Mislabelled(6, (1, 16, 16), "float32")
-    with opened(Single(), task(), card.registry(), cards=True, source=source) as trainer:
+    with opened(Single(), task(), gpu.registry(), gpus=True, source=source) as trainer:
         trainer.session.run("init")
         trainer.train(range(4))
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""The laws of the strategies on logical devices of one card: all of them equal ``single`` on processors.
+"""The laws of the strategies on logical devices of one GPU: all of them equal ``single`` on CPUs.
 
 Stated tolerances, products not rounded: float64, after six steps, 1e-9 for weights and losses; float32 2e-5 for
 weights and 1e-4 for losses. In float64 only kernels of our own run.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.kernel_table import load_kernels
+from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
@@ -26,7 +26,7 @@ from runner.strategies.model import ModelParallel
 from runner.strategies.sandblaster import Sandblaster
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
-from tests.gpu.cards import Card, on_card
+from tests.gpu.gpus import Gpu, on_gpu
 from tests.strategies.iterating import iterated
 from tests.strategies.networks import NETWORKS, hybrid, task_of
 from tests.strategies.placing import Placed
@@ -46,7 +46,7 @@ Made = Callable[[Registry], Strategy]
 
 def placed(registry: Registry) -> Placed:
     """Layers spread over three devices."""
-    near = on_card(3, latency_s=1e-9, bytes_per_s=1e15)
+    near = on_gpu(3, latency_s=1e-9, bytes_per_s=1e15)
     return Placed(ModelParallel(workers=3), near, registry=registry)
 
 
@@ -77,7 +77,7 @@ SMALL = {
     ("hybrid_b", "hybrid", "float32"),
     ("model", "batch_normalised", "float64"),
 }
-"""Strategy, network and dtype of those that the suite runs on the emulated card."""
+"""Strategy, network and dtype of those that the suite runs on the emulated GPU."""
 
 
 def cases() -> list[Any]:
@@ -102,7 +102,7 @@ def task_for(network: str, dtype: str, microbatches: int = 1, optimizer: Optimiz
 
 
 @cache
-def on_processors(network: str, dtype: str) -> tuple[Weights, list[Any]]:
+def on_cpus(network: str, dtype: str) -> tuple[Weights, list[Any]]:
     return trained(Single(), task_for(network, dtype), load_kernels(), STEPS)
 
 
@@ -116,74 +116,74 @@ def expect_near(found: tuple[Weights, list[Any]], expected: tuple[Weights, list[
 
 
 @pytest.mark.parametrize(("strategy", "network", "dtype"), cases())
-def test_it_equals_single_on_processors(card: Card, strategy: str, network: str, dtype: str) -> None:
-    registry = card.registry()
+def test_it_equals_single_on_cpus(gpu: Gpu, strategy: str, network: str, dtype: str) -> None:
+    registry = gpu.registry()
     chosen = {**PER_EXAMPLE, **POOLED}[strategy](registry)
-    found = trained(chosen, task_for(network, dtype), registry, STEPS, cards=True)
-    expect_near(found, on_processors(network, dtype), dtype)
+    found = trained(chosen, task_for(network, dtype), registry, STEPS, gpus=True)
+    expect_near(found, on_cpus(network, dtype), dtype)
 
 
 @pytest.mark.parametrize("dtype", sorted(TOLERANCES))
 @pytest.mark.parametrize("network", ["dense", "convolutional", "dropped_out"])
-def test_shares_on_devices_equal_shares_one_after_the_other_bit_for_bit(card: Card, network: str, dtype: str) -> None:
+def test_shares_on_devices_equal_shares_one_after_the_other_bit_for_bit(gpu: Gpu, network: str, dtype: str) -> None:
     """Same kernels, same shapes, same order of sums: where they lie changes no bit."""
-    registry = card.registry()
-    found = trained(SyncData(workers=3), task_for(network, dtype), registry, STEPS, cards=True)
-    expected = trained(Single(), task_for(network, dtype, microbatches=3), registry, STEPS, cards=True)
+    registry = gpu.registry()
+    found = trained(SyncData(workers=3), task_for(network, dtype), registry, STEPS, gpus=True)
+    expected = trained(Single(), task_for(network, dtype, microbatches=3), registry, STEPS, gpus=True)
     expect_same_bits(found[0], expected[0])
     assert found[1] == expected[1]
 
 
 @pytest.mark.parametrize("network", ["convolutional", pytest.param("hybrid", marks=pytest.mark.small)])
-def test_bfloat16_gives_about_the_losses_of_processors(card: Card, network: str) -> None:
-    _, history = trained(Single(), task_for(network, "bfloat16"), card.registry(), STEPS, cards=True)
-    expected = [loss for loss, _ in on_processors(network, "bfloat16")[1]]
+def test_bfloat16_gives_about_the_losses_of_cpus(gpu: Gpu, network: str) -> None:
+    _, history = trained(Single(), task_for(network, "bfloat16"), gpu.registry(), STEPS, gpus=True)
+    expected = [loss for loss, _ in on_cpus(network, "bfloat16")[1]]
     np.testing.assert_allclose([loss for loss, _ in history], expected, rtol=0.03)
 
 
 @pytest.mark.parametrize("loop", ["overlapped", "direct"])
-def test_replicas_at_their_own_pace_take_the_same_course_in_virtual_time(card: Card, loop: str) -> None:
+def test_replicas_at_their_own_pace_take_the_same_course_in_virtual_time(gpu: Gpu, loop: str) -> None:
     strategy, task = AsyncData(workers=3, servers=2, loop=loop), task_for("dense", "float64")
-    found = trained(strategy, task, card.registry(), STEPS, cards=True)
+    found = trained(strategy, task, gpu.registry(), STEPS, gpus=True)
     expect_near(found, trained(strategy, task, load_kernels(), STEPS), "float64")
 
 
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (3, 2)])
-def test_lbfgs_on_portions_makes_the_iterations_of_processors(card: Card, workers: int, servers: int) -> None:
+def test_lbfgs_on_portions_makes_the_iterations_of_cpus(gpu: Gpu, workers: int, servers: int) -> None:
     strategy = Sandblaster(workers=workers, servers=servers, portions_per_worker=2)
     task = task_for("dense", "float64", optimizer=Lbfgs(history=2, clip_norm=1.0, weight_decay=1e-3))
     run = partial(iterated, strategy, task, steps=range(4))
-    found, expected = run(card.registry(), cards=True), run(load_kernels())
+    found, expected = run(gpu.registry(), gpus=True), run(load_kernels())
     np.testing.assert_allclose(found.told, expected.told, rtol=1e-6)
     assert found.evaluations == expected.evaluations
 
 
 @pytest.mark.parametrize("optimizer", [momentum(), Adam(lr=0.01)], ids=["momentum", "adam"])
-def test_the_same_run_has_the_same_bits(card: Card, optimizer: Optimizer) -> None:
-    """Reductions have one order, whatever the card schedules first."""
-    registry, task = card.registry(), task_for("batch_normalised", "float32", optimizer=optimizer)
-    first, second = (trained(Single(), task, registry, STEPS, cards=True) for _ in range(2))
+def test_the_same_run_has_the_same_bits(gpu: Gpu, optimizer: Optimizer) -> None:
+    """Reductions have one order, whatever the GPU schedules first."""
+    registry, task = gpu.registry(), task_for("batch_normalised", "float32", optimizer=optimizer)
+    first, second = (trained(Single(), task, registry, STEPS, gpus=True) for _ in range(2))
     expect_same_bits(first[0], second[0])
     assert first[1] == second[1]
 
 
-def test_a_run_goes_on_on_a_card_where_processors_left_it(card: Card) -> None:
-    registry, task = card.registry(), task_for("dropped_out", "float64")
+def test_a_run_goes_on_on_a_gpu_where_cpus_left_it(gpu: Gpu) -> None:
+    registry, task = gpu.registry(), task_for("dropped_out", "float64")
     with opened(Single(), task, load_kernels()) as first:
         first.session.run("init")
         first.train(range(3))
         saved = first.weights()
-    with opened(SyncData(workers=2), task, registry, cards=True) as second:
+    with opened(SyncData(workers=2), task, registry, gpus=True) as second:
         second.session.run("restore", feeds=saved)
         second.train(range(3, STEPS))
-        assert difference(second.weights(), on_processors("dropped_out", "float64")[0]) <= TOLERANCES["float64"][0]
+        assert difference(second.weights(), on_cpus("dropped_out", "float64")[0]) <= TOLERANCES["float64"][0]
 
 
-def test_what_is_scored_is_what_processors_score(card: Card) -> None:
+def test_what_is_scored_is_what_cpus_score(gpu: Gpu) -> None:
     task = task_for("hybrid", "float64")
     scored = []
-    for registry, cards in ((card.registry(), True), (load_kernels(), False)):
-        with opened(SyncData(workers=2), task, registry, cards=cards) as trainer:
+    for registry, gpus in ((gpu.registry(), True), (load_kernels(), False)):
+        with opened(SyncData(workers=2), task, registry, gpus=gpus) as trainer:
             trainer.session.run("init")
             scored.append(trainer.evaluate())
     for name, value in scored[1].items():

@@ -1,4 +1,4 @@
-"""LeNet trained on a card to its usual accuracy, by one device and by two that share it."""
+"""LeNet trained on a GPU to its usual accuracy, by one device and by two that share it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.engine.device import Cluster, local_cluster
-from runner.engine.kernel_table import load_kernels
-from runner.engine.local_session import LocalSession
-from runner.engine.session import scalar
+from runner.engine.graph.device import Cluster, local_cluster
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import scalar
+from runner.engine.run.step_driver import bind
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Strategy, Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
-from tests.gpu.cards import Card, on_card
+from tests.gpu.gpus import Gpu, on_gpu
 from tests.gpu.labelled import Labelled, Shuffled, available, digits, drawn, mnist
 
 BATCH, TEST_BATCH = 32, 256
 
 ACCURACY = {"drawn": 0.98, "digits": 0.95, "mnist": 0.985}
-"""Share of the test split; on processors LeNet comes to 0.998 on what is drawn and to 0.969 on digits."""
+"""Share of the test split; on CPUs LeNet comes to 0.998 on what is drawn and to 0.969 on digits."""
 
 EPOCHS = {"drawn": 1, "digits": 20, "mnist": 2}
 
@@ -59,10 +60,9 @@ def learned(strategy: str, name: str, data: Labelled, dtype: str, registry: Regi
     program = STRATEGIES[strategy].build(task)
     session = LocalSession(program, cluster, registry, Shuffled(data, BATCH, TEST_BATCH))
     session.run("init")
-    conductor = program.conduct(session)
+    step_driver = bind(program.step_driver, session)
     for step in range(EPOCHS[name] * (len(data.y) // BATCH)):
-        feeds = {"step": scalar(step, "int64"), "learning_rate": scalar(0.01, "float32")}
-        loss = conductor.update(step, feeds)["loss"]
+        loss = step_driver.update(step, scalar(0.01, "float32"))["loss"]
         assert np.isfinite(loss), f"step {step}"
     found = accuracy(session, data)
     session.close()
@@ -70,15 +70,15 @@ def learned(strategy: str, name: str, data: Labelled, dtype: str, registry: Regi
 
 
 @pytest.mark.small
-def test_processors_learn_what_is_drawn() -> None:
-    """Else a card that does not would be held to what nothing can do."""
+def test_cpus_learn_what_is_drawn() -> None:
+    """Else a GPU that does not would be held to what nothing can do."""
     assert learned("single", "drawn", drawn(), "float32", load_kernels(), local_cluster(1)) >= ACCURACY["drawn"]
 
 
-@pytest.mark.card_only
+@pytest.mark.gpu_only
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_lenet_learns(card: Card, name: str, data: Labelled, strategy: str, precision: str) -> None:
+def test_lenet_learns(gpu: Gpu, name: str, data: Labelled, strategy: str, precision: str) -> None:
     dtype, tf32 = ("bfloat16" if precision == "bfloat16" else "float32"), precision == "tf32"
-    cluster = on_card(STRATEGIES[strategy].workers, tf32=tf32)
-    assert learned(strategy, name, data, dtype, card.registry(tf32=tf32), cluster) >= ACCURACY[name]
+    cluster = on_gpu(STRATEGIES[strategy].workers, tf32=tf32)
+    assert learned(strategy, name, data, dtype, gpu.registry(tf32=tf32), cluster) >= ACCURACY[name]

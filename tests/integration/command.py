@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from runner.engine.transport.private_directory import SHARED_MEMORY, remove_abandoned
+from runner.engine.cluster.transport.private_directory import SHARED_MEMORY, remove_abandoned
 from runner.records.summary import Summary
 
 LIMIT_S = 90.0

@@ -19,7 +19,7 @@ TRAIN = """
 import sys
 from pathlib import Path
 
-from runner.engine.session import scalar
+from runner.engine.run.session import scalar
 from runner.records.run_directory import RunDirectory
 from runner.training.build import build, open_session
 from tests.small_runs import small_config

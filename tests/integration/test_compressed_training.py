@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from runner.data.source import source_from_config
-from runner.engine.kernel_table import load_kernels
-from runner.engine.local_session import LocalSession
-from runner.engine.session import scalar
+from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import scalar
 from runner.training.build import build
 from tests.integration.command import run_command, summary_of
 from tests.small_runs import small_config

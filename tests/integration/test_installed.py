@@ -40,7 +40,7 @@ def test_the_wheel_carries_its_configuration(site: Path) -> None:
     assert not (site / "tests").exists()
 
 
-def test_the_wheel_carries_the_sources_of_the_kernels_for_cards(site: Path) -> None:
+def test_the_wheel_carries_the_sources_of_the_kernels_for_gpus(site: Path) -> None:
     place = Path("runner", "kernels", "gpu", "source")
     there, installed = ({path.name for path in (root / place).glob("*.cu*")} for root in (ROOT, site))
     assert "common.cuh" in there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,6 +129,15 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_node(tmp_path: Pa
     assert "lower optimizer.lr" in command.errors
     assert "is the first node that produced any" in command.errors
     assert "replica_" in command.errors
+
+
+def test_a_model_that_exceeds_the_resource_limits_of_a_process_is_refused(tmp_path: Path) -> None:
+    limited = ("bash", "-c", 'ulimit -v 1500000 && exec "$0" -m runner "$@"', sys.executable)
+    command = Command(tmp_path, "model=alexnet", "data=synthetic", "tracking=none", executable=limited)
+    assert command.finish() == 4
+    assert "of memory beside its program, and its resource limits (ulimit -v, ulimit -d) leave " in command.errors
+    assert "Traceback" not in command.errors
+    assert not list(tmp_path.glob("**/run.json"))
 
 
 def test_a_dataset_that_was_not_fetched_is_refused_before_anything_starts(tmp_path: Path) -> None:

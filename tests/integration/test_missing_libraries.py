@@ -44,7 +44,7 @@ class Ended:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     """The same run with all libraries, without oneDNN, and without llvmlite; side by side."""
     broken = tmp_path_factory.mktemp("broken")
-    (broken / "llvmlite.py").write_text("raise ImportError('not for this processor')\n", encoding="utf-8")
+    (broken / "llvmlite.py").write_text("raise ImportError('not for this CPU')\n", encoding="utf-8")
     search_path = os.pathsep.join(filter(None, [str(broken), os.environ.get("PYTHONPATH")]))
     environments = {"all": {}, "no onednn": {SETTING: "/missing"}, "no llvm": {"PYTHONPATH": search_path}}
     folders = {name: tmp_path_factory.mktemp("run") for name in environments}
@@ -75,7 +75,7 @@ def test_without_onednn_the_reference_kernels_compute_the_layers(runs: dict[str,
 def test_without_llvmlite_nothing_is_machine_code_of_its_own(runs: dict[str, Ended]) -> None:
     run = runs["no llvm"]
     assert run.libraries == {"numpy", "onednn"}
-    reason = "llvmlite cannot be loaded (not for this processor); pip install llvmlite"
+    reason = "llvmlite cannot be loaded (not for this CPU); pip install llvmlite"
     assert run.summary.kernels_missing == {"llvm": reason}
     assert f"WARNING runner.training.life: no kernels of llvm, slower ones are used: {reason}\n" in run.log
     assert "INFO runner.training.life: kernels of onednn " in run.log

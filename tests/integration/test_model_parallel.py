@@ -52,7 +52,7 @@ def test_the_placement_is_an_artifact(folder: Path) -> None:
 def test_log_and_summary_tell_how_it_compares(folder: Path) -> None:
     assert list(summary_of(folder / "run").compared_step_s) == ["model", "single", "sync_data"]
     text = (folder / "run" / "run.log").read_text()
-    assert "model parallelism loses, as predicted by the cost model: single takes" in text
+    assert "model is slower, as predicted by the cost model: single takes" in text
     assert "as measured over 2 steps each" in text
 
 

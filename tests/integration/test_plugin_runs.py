@@ -39,6 +39,16 @@ def test_workers_execute_what_the_master_did_and_the_record_says_it(folder: Path
     assert summary.plugins == {str(folder / "swish.py"): locate(str(folder / "swish.py")).sha256}
 
 
+def test_no_process_imports_a_file_of_the_folder_in_place_of_a_library(folder: Path) -> None:
+    for library in ("json", "msgpack", "numpy", "random", "uuid", "zmq"):
+        (folder / f"{library}.py").write_text("raise SystemExit(f'{__file__} was imported')\n")
+    command = begin(
+        folder, "-m", "hydra.sweep.dir=sweep", "seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"
+    )
+    assert command.finish() == 0, command.errors
+    assert [summary_of(folder / "sweep" / job).workers for job in "01"] == [2, 2]
+
+
 def test_a_file_that_changes_meanwhile_is_refused_by_the_workers(folder: Path) -> None:
     # The file itself is what changes it, after the master has read it.
     with (folder / "swish.py").open("a") as file:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.engine.kernel_table import load_kernels
+from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import (
     Arrangement,
     Array,
@@ -119,7 +119,7 @@ def invoke(bound: Bound) -> None:
     if callable(bound):
         bound()
     elif calls := native_calls(bound):
-        # Where neither cffi nor a call of machine code is, kernels of cards are tested all the same.
+        # Where neither cffi nor a call of machine code is, kernels of GPUs are tested all the same.
         from runner.kernels.cpu.dispatch import join_in_python
 
         status = join_in_python(calls)() & 0xFFFF

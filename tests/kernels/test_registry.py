@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from runner.engine.tensor import TensorSpec
+from runner.engine.graph.tensor import TensorSpec
 from runner.kernels.contract import (
     Arrangement,
     Attributes,
@@ -93,7 +93,7 @@ def test_a_kernel_is_told_attributes_specs_and_what_is_offered() -> None:
 
 
 def test_two_kernels_of_one_priority_are_an_error() -> None:
-    with pytest.raises(KernelError, match="op 'relu' on 'cpu': two kernels of priority 5"):
+    with pytest.raises(KernelError, match="op 'relu' on 'cpu': two kernels have priority 5"):
         _registry(_kernel("relu", 5), _kernel("relu", 5))
 
 
@@ -130,7 +130,7 @@ def test_devices_of_an_op() -> None:
 
 
 def test_machine_code_needs_somebody_who_joins_it() -> None:
-    with pytest.raises(KernelError, match="1 calls of machine code are to be joined, but no library for that"):
+    with pytest.raises(KernelError, match="1 machine-code calls: no library that joins them is loaded"):
         Registry().join([NativeCall(0, (0, 0, 0, 0), None)])
 
 
@@ -179,7 +179,7 @@ def test_a_function_may_return_its_input() -> None:
 def test_a_function_that_gives_another_shape_or_dtype_than_its_op_says_is_wrong(result: object, came: str) -> None:
     call = _bound(lambda: result, [], [_operand(PAIR)])
     assert callable(call)
-    with pytest.raises(TypeError, match=rf"the kernel gave {came}, expected float32\[2\]"):
+    with pytest.raises(TypeError, match=rf"the kernel returned {came}, expected float32\[2\]"):
         call()
 
 
@@ -203,7 +203,7 @@ def test_an_operand_shows_its_bytes_as_an_array(spec: TensorSpec) -> None:
 
 def test_a_tensor_in_another_layout_is_no_array() -> None:
     operand = Operand(PAIR, Layout("aB8b", 32), allocate(32))
-    with pytest.raises(ValueError, match="a tensor in layout 'aB8b' was taken for a plain array"):
+    with pytest.raises(ValueError, match="a tensor in layout 'aB8b' was used as a plain array"):
         operand.array  # noqa: B018
 
 

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from runner.engine import ops
-from runner.engine.autodiff import gradients
-from runner.engine.network import Outputs
-from runner.engine.tensor import Tensor
+from runner.engine.graph import ops
+from runner.engine.graph.autodiff import gradients
+from runner.engine.graph.network import Outputs
+from runner.engine.graph.tensor import Tensor
 from runner.models import Model
 from tests.nn.support import Array, Bench, bench, initial_values
 
@@ -19,7 +19,7 @@ STEP = 1e-6
 def network(
     model: Model, *shape: int, classes: int = 10, examples: int = 2, training: bool = True
 ) -> tuple[Bench, Outputs]:
-    """``model`` over random images of (C, H, W), float64, with labels of all classes in turn."""
+    """Add ``model`` over random images of (C, H, W), float64, with labels of all classes in turn."""
     rng = np.random.default_rng(7)
     b = bench(rng.standard_normal((examples, *shape)), training=training, step=3)
     labels = ops.placeholder(b.net.graph, (examples,), "int64", name="y")
@@ -32,7 +32,7 @@ def parameter_count(b: Bench) -> int:
 
 
 def multiply_adds(b: Bench) -> int:
-    """Of the convolutions and matrix products, for one example."""
+    """Multiply-adds of convolutions and matrix products, for one example."""
     graph = b.net.graph
     total = 0
     for node in graph:
@@ -43,25 +43,14 @@ def multiply_adds(b: Bench) -> int:
     return total // len(b.feeds[b.x])
 
 
-def image_sizes(b: Bench) -> dict[str, tuple[int, ...]]:
-    """(C, H, W) that each layer gives out, without layers that leave them as they are."""
-    sizes: dict[str, tuple[int, ...]] = {}
-    before: tuple[int, ...] = ()
-    for name, tensor in b.net.layer_outputs.items():
-        shape = b.shape(tensor)[1:]
-        if len(shape) == 3 and shape != before:
-            sizes[name] = before = shape
-    return sizes
-
-
 def kinds(b: Bench) -> dict[str, str]:
-    """Kind of every layer that adds nodes, in order."""
+    """Return the kind of every layer that adds nodes, in order."""
     stamps = (b.net.graph.nodes[tensor.node].layer for tensor in b.net.layer_outputs.values())
     return {stamp.name: stamp.kind for stamp in stamps if stamp is not None}
 
 
 def assert_trainable(b: Bench, outputs: Outputs) -> None:
-    """Extend the graph to the gradient of the summed loss: every parameter has one of its own shape."""
+    """Add the gradient of the summed loss by every parameter, and compare its shape and dtype."""
     graph = b.net.graph
     variables = b.net.variables.trainable
     found = gradients(graph, [ops.reduce_sum(graph, outputs.losses)], [variable.tensor for variable in variables])
@@ -70,7 +59,7 @@ def assert_trainable(b: Bench, outputs: Outputs) -> None:
 
 
 def assert_gradients(b: Bench, outputs: Outputs) -> None:
-    """Hold the gradient of the summed loss by x and all parameters to differences along a random direction.
+    """Compare the gradient of the summed loss by x and all parameters with differences along a random direction.
 
     The step is so short that, at the fixed draws of a test, no ReLU and no maximum changes its branch.
     """

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine import ops
-from runner.engine.graph import Graph
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variables
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variables
 from tests.oracles import evaluate
 
 Array = NDArray[Any]
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Bench:
-    """One copy of a network under test: its builder, its image input and what is fed to it."""
+    """One copy of a network under test: its builder, its image input and its feeds."""
 
     net: NetworkBuilder
     x: Tensor
@@ -35,7 +35,7 @@ class Bench:
         self.feeds[self.net.variables[name].tensor] = value
 
     def values(self, *tensors: Tensor, feeds: Mapping[Tensor, Array] | None = None) -> list[Array]:
-        """Compute tensors from the feeds and the variables, initial where nothing else was set."""
+        """Compute tensors from the feeds and the variables, which have their initial values unless set."""
         given = {**initial_values(self.net), **self.feeds, **(feeds or {})}
         return evaluate(self.net.graph, tensors, given)
 
@@ -44,7 +44,7 @@ class Bench:
 
 
 def bench(x: Array, *, training: bool = True, step: int = 0, first_index: int = 0, seed: int = 0) -> Bench:
-    """A builder in the dtype of x (N, ...), fed as the input; example i has index first_index + i."""
+    """Return a builder over the input x (N, ...), in its dtype; example i has index first_index + i."""
     graph = Graph()
     return copy_onto(graph, Variables(graph, seed=seed), x, training=training, step=step, first_index=first_index)
 
@@ -52,7 +52,7 @@ def bench(x: Array, *, training: bool = True, step: int = 0, first_index: int = 
 def copy_onto(
     graph: Graph, variables: Variables, x: Array, *, training: bool, step: int = 0, first_index: int = 0
 ) -> Bench:
-    """Another copy of a network in the same graph, over the same variables."""
+    """Return another copy of a network in the same graph, over the same variables."""
     fed = ops.placeholder(graph, x.shape, x.dtype.name, name="x")
     index = ops.placeholder(graph, x.shape[:1], "int64", name="index")
     number = ops.placeholder(graph, (), "int64", name="step")
@@ -70,7 +70,7 @@ def copy_onto(
 
 
 def initial_values(net: NetworkBuilder) -> dict[Tensor, Array]:
-    """The value that each variable's initial assign commits."""
+    """Return the value that each variable's initial assign commits."""
     variables = list(net.variables)
     sources = [net.graph.nodes[variable.initial].inputs[1] for variable in variables]
     values = evaluate(net.graph, sources, {})
@@ -82,7 +82,7 @@ def normal(*shape: int, seed: int = 1) -> Array:
 
 
 def images(*shape: int) -> Array:
-    """Zeros, where only shapes matter."""
+    """Return zeros, for tests in which only shapes matter."""
     return np.zeros(shape)
 
 

@@ -1,4 +1,4 @@
-"""Layers over bfloat16 images: what they give is bfloat16, what they hold and what is scored is float32."""
+"""Layers over bfloat16 images: outputs are bfloat16, variables and scores are float32."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine import ops
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
+from runner.engine.graph import ops
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.tensor import Tensor
 from tests.nn.support import Array, bench, normal
 
 NARROW = "bfloat16"
@@ -44,13 +44,13 @@ def _value(layer: Layer, x: Array, training: bool) -> Array:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
-def test_a_layer_computes_what_it_computes_in_float32(layer: Layer, training: bool) -> None:
+def test_layer_agrees_with_float32(layer: Layer, training: bool) -> None:
     narrow, wide = (_value(layer, X.astype(dtype), training).astype("float32") for dtype in (NARROW, "float32"))
     assert np.abs(narrow - wide).max() <= 2**-7 * np.abs(wide).max()
 
 
 @pytest.mark.parametrize("loss", nn.LOSSES)
-def test_a_classifier_scores_in_float32(loss: str) -> None:
+def test_classifier_scores_in_float32(loss: str) -> None:
     logits = (3 * normal(5, 4)).astype(NARROW)
     b = bench(logits)
     labels = ops.placeholder(b.net.graph, (5,), "int64", name="y")

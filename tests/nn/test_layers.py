@@ -5,8 +5,8 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 from runner import nn
-from runner.engine.initializers import Constant
-from runner.engine.op import ShapeError
+from runner.engine.graph.initializers import Constant
+from runner.engine.graph.op import ShapeError
 from runner.errors import ConfigError
 from tests.nn.support import Array, bench, copy_onto, images, initial_values, names, normal
 
@@ -51,7 +51,7 @@ class TestConv:
         halves = [correlate(x[:, :2], w[:3], 1, (0, 0, 0, 0)), correlate(x[:, 2:], w[3:], 1, (0, 0, 0, 0))]
         np.testing.assert_allclose(b.value(y), np.concatenate(halves, axis=1), rtol=0, atol=1e-12)
 
-    def test_rounds_its_size_up_when_asked(self) -> None:
+    def test_ceil_rounds_the_size_up(self) -> None:
         b = bench(images(1, 3, 224, 224))
         assert b.shape(nn.conv(b.net, b.x, 2, 11, name="c", stride=4, ceil=True)) == (1, 2, 55, 55)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine import ops
-from runner.engine.autodiff import gradients
-from runner.engine.network import Outputs
+from runner.engine.graph import ops
+from runner.engine.graph.autodiff import gradients
+from runner.engine.graph.network import Outputs
 from tests.nn.support import Array, Bench, bench, normal
 
 LOGITS = 3.0 * normal(5, 4)

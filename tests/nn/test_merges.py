@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine import ops
-from runner.engine.autodiff import gradients
-from runner.engine.op import ShapeError
+from runner.engine.graph import ops
+from runner.engine.graph.autodiff import gradients
+from runner.engine.graph.op import ShapeError
 from tests.nn.support import Bench, bench, images, normal
 
 
@@ -25,7 +25,7 @@ class TestAdd:
         assert (b.value(y) == np.maximum(x, 0) + x).all()
         assert kind_of(b, "a") == "merge"
 
-    def test_broadcasts_nothing(self) -> None:
+    def test_operands_of_two_shapes_are_refused(self) -> None:
         b = bench(images(2, 3, 4, 4))
         pooled = nn.max_pool(b.net, b.x, 4, name="p")
         with pytest.raises(ShapeError) as caught:
@@ -76,7 +76,7 @@ class TestZeroPaddedShortcut:
         expected[:, :, ::2, ::2] = 1.0
         assert (b.value(dx) == expected).all()
 
-    def test_drops_no_channels(self) -> None:
+    def test_shortcut_with_fewer_channels_is_refused(self) -> None:
         b = bench(images(1, 4, 4, 4))
         with pytest.raises(ShapeError, match=r"node 's/pad': .* two non-negative widths"):
             nn.zero_padded_shortcut(b.net, b.x, 3, name="s")

@@ -14,7 +14,7 @@ STRIDES = st.integers(1, 5)
 
 
 def count(side: int, window: int, stride: int, padding: Padding, *, ceil: bool = False) -> int:
-    """Windows along one side, as the ops count them."""
+    """Return the number of windows along one side, as the ops count them."""
     placed = place((side, side), window, stride, padding, ceil=ceil)
     return (side + placed.padding[0] + placed.padding[1] - window) // stride + 1
 
@@ -33,7 +33,7 @@ def test_rows_and_columns_are_padded_apart() -> None:
 
 
 @given(SIDES, WINDOWS, STRIDES)
-def test_same_makes_as_many_windows_as_strides_fit(side: int, window: int, stride: int) -> None:
+def test_same_padding_makes_size_over_stride_windows(side: int, window: int, stride: int) -> None:
     assert count(side, window, stride, "same") == math.ceil(side / stride)
 
 
@@ -75,6 +75,6 @@ def test_too_small_names_both_sizes() -> None:
 
 
 @pytest.mark.parametrize("padding", ["SAME", (1, 2), [1, 2, 3, 4, 5]])
-def test_padding_that_means_nothing(padding: Padding) -> None:
+def test_unknown_padding_is_refused(padding: Padding) -> None:
     with pytest.raises(ValueError, match="expected 'valid', 'same', a width or"):
         place((9, 9), 3, 1, padding)

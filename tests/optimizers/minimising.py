@@ -15,7 +15,7 @@ Objective = Callable[[Vector], tuple[float, Vector]]
 
 
 class NumpyMachine:
-    """A vector machine in this process that notes its commands."""
+    """A vector machine in this process that records its commands."""
 
     def __init__(self, objective: Objective, x: Vector) -> None:
         self.objective = objective
@@ -54,7 +54,7 @@ def minimised(
 
 
 def rosenbrock(x: Vector) -> tuple[float, Vector]:
-    """The chained valley; its minimum is 0 at ones."""
+    """Rosenbrock's chained valley; its minimum is 0 at ones."""
     ahead, behind = x[1:], x[:-1]
     gradient = np.zeros_like(x)
     gradient[:-1] = -400.0 * behind * (ahead - behind**2) - 2.0 * (1.0 - behind)
@@ -63,7 +63,7 @@ def rosenbrock(x: Vector) -> tuple[float, Vector]:
 
 
 def beale(x: Vector) -> tuple[float, Vector]:
-    """Least at (3, 0.5), 0."""
+    """Beale's function; its minimum is 0 at (3, 0.5)."""
     a, b = x
     powers = np.array([b, b**2, b**3])
     rest = np.array([1.5, 2.25, 2.625]) - a + a * powers
@@ -72,14 +72,14 @@ def beale(x: Vector) -> tuple[float, Vector]:
 
 
 def booth(x: Vector) -> tuple[float, Vector]:
-    """Least at (1, 3), 0."""
+    """Booth's function; its minimum is 0 at (1, 3)."""
     matrix = np.array([[1.0, 2.0], [2.0, 1.0]])
     rest = matrix @ x - np.array([7.0, 5.0])
     return float(rest @ rest), 2.0 * matrix.T @ rest
 
 
 class Quadratic:
-    """x'Ax / 2 - b'x with a drawn A of some condition number; ``solution`` is where it is least."""
+    """x'Ax / 2 - b'x with a random A of a given condition number; ``solution`` is its minimizer."""
 
     def __init__(self, size: int, condition: float, seed: int) -> None:
         generator = np.random.default_rng(seed)

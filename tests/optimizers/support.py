@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine import ops
-from runner.engine.graph import Graph, LayerStamp
-from runner.engine.initializers import Constant
-from runner.engine.tensor import Tensor, TensorSpec
-from runner.engine.variables import Variable, Variables
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.initializers import Constant
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.variables import Variable, Variables
 from runner.optimizers import Optimizer
 from tests.oracles import evaluate
 
@@ -24,7 +25,7 @@ START = {
     "fc1/bias": np.array([0.1, -0.2, 0.3]),
 }
 RATES = (0.1, 0.1, 0.03, 0.2, 0.05, 0.01)
-"""A rate that changes, so that rules which differ only then are told apart."""
+"""A rate that changes, so that tests distinguish rules which differ only then."""
 
 
 def gradient_steps(seed: int = 0, steps: int = len(RATES)) -> list[dict[str, Array]]:
@@ -52,9 +53,9 @@ class Trainer:
         self.state: dict[Tensor, Array] = self._initial()
 
     def update(self, gradients: Sequence[tuple[Variable, Tensor]]) -> list[str]:
-        """Add an update by gradients that are clipped as the optimizer asks; returns the assign nodes."""
+        """Clip the gradients as the optimizer is configured and add the update; returns the assign nodes."""
         clipped = self.optimizer.clipped(self.graph, gradients)
-        return self.optimizer.assign(self.graph, self.variables, clipped, learning_rate=self.rate, step=self.step)
+        return self.optimizer.assign(self.variables, clipped, learning_rate=self.rate, step=self.step)
 
     def run(self, gradients: Sequence[dict[str, Array]], rates: Sequence[float]) -> list[dict[str, Array]]:
         """Make one step per entry and return the trained variables after each."""
@@ -90,7 +91,7 @@ class Trainer:
 def assert_same_path(
     found: Sequence[dict[str, Array]], expected: Sequence[dict[str, Array]], tolerance: float = 1e-12
 ) -> None:
-    """Hold every variable after every step to its expected value."""
+    """Compare every variable after every step with its expected value."""
     assert len(found) == len(expected)
     for step, (left, right) in enumerate(zip(found, expected, strict=True)):
         for name in START:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from runner.engine import ops
-from runner.engine.graph import Graph
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
 from runner.optimizers import Momentum, Sgd
 from runner.optimizers.clipping import clip_factor, global_norm, shortened
 from tests.optimizers.support import RATES, START, Trainer, gradient_steps
@@ -21,7 +21,7 @@ VALUES = st.floats(-1e6, 1e6, allow_subnormal=False)
 
 
 def clipped(tensors: list[Array], limit: float) -> tuple[float, list[Array]]:
-    """The global norm and the clipped tensors."""
+    """Return the global norm and the clipped tensors."""
     graph = Graph()
     fed = [ops.placeholder(graph, t.shape, t.dtype.name) for t in tensors]
     outputs = [global_norm(graph, fed), *shortened(graph, fed, clip_factor(graph, fed, limit))]
@@ -30,7 +30,7 @@ def clipped(tensors: list[Array], limit: float) -> tuple[float, list[Array]]:
     return float(norm), rest
 
 
-def test_three_four_five() -> None:
+def test_norm_of_three_and_four() -> None:
     norm, (a, b) = clipped([np.array([[3.0]]), np.array([0.0, -4.0])], limit=1.0)
     assert norm == 5.0
     np.testing.assert_allclose(a, [[0.6]], rtol=1e-15)
@@ -38,8 +38,8 @@ def test_three_four_five() -> None:
 
 
 @given(arrays(np.float64, 5, elements=VALUES), arrays(np.float64, (2, 3), elements=VALUES), st.floats(1e-3, 1e3))
-def test_law(a: Array, b: Array, limit: float) -> None:
-    """Never longer than the limit, never turned, and untouched to the bit when short enough."""
+def test_clipped_tensors_are_scaled_to_the_limit(a: Array, b: Array, limit: float) -> None:
+    """Never longer than the limit, never rotated, and equal bit for bit if short enough."""
     norm, after = clipped([a, b], limit)
     factor = min(1.0, limit / norm) if norm > 0 else 1.0
     for before, tensor in zip((a, b), after, strict=True):
@@ -49,7 +49,7 @@ def test_law(a: Array, b: Array, limit: float) -> None:
     assert np.sqrt(sum((t**2).sum() for t in after)) <= limit * (1 + 1e-12) or norm <= limit
 
 
-def test_gradients_stay_where_they_are_and_only_scalars_move() -> None:
+def test_only_scalars_cross_devices() -> None:
     graph = Graph()
     tensors = []
     for task in (1, 2):
@@ -70,14 +70,14 @@ def test_zeros_stay_zeros() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
-def test_a_norm_that_is_not_finite_is_seen_in_every_tensor(bad: float) -> None:
+def test_norm_that_is_not_finite_makes_every_tensor_nan(bad: float) -> None:
     tensors = [np.array([1.0, bad], np.float32), np.ones(3, np.float32)]
     norm, after = clipped(tensors, limit=1.0)
     assert not np.isfinite(norm)
     assert all(np.isnan(tensor).all() for tensor in after)
 
 
-def test_norm_is_that_of_all_gradients_together() -> None:
+def test_norm_is_over_all_gradients() -> None:
     steps = gradient_steps(steps=1)
     length = float(np.sqrt(sum((g**2).sum() for g in steps[0].values())))
     (after,) = Trainer(Sgd(clip_norm=length / 4)).run(steps, [1.0])
@@ -90,7 +90,7 @@ def test_weight_decay_is_not_clipped() -> None:
     np.testing.assert_allclose(after["fc1/weights"], START["fc1/weights"] / 2, rtol=0, atol=1e-8)
 
 
-def test_a_generous_limit_changes_no_bit() -> None:
+def test_a_limit_that_is_not_reached_changes_no_bit() -> None:
     free = Trainer(Momentum()).run(gradient_steps(), RATES)
     bound = Trainer(Momentum(clip_norm=1e6)).run(gradient_steps(), RATES)
     assert all((left[name] == right[name]).all() for left, right in zip(free, bound, strict=True) for name in START)

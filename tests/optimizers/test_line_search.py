@@ -1,4 +1,4 @@
-"""Line searches end under the strong Wolfe conditions, or say that they did not."""
+"""Line searches end at a point under the strong Wolfe conditions, or return None."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Curve = Callable[[float], tuple[float, float]]
 
 
 def quartic(t: float) -> tuple[float, float]:
-    """Two valleys: value and slope."""
+    """Return value and slope of a function with two valleys."""
     return t**4 - 6.0 * t**2 - t, 4.0 * t**3 - 12.0 * t - 1.0
 
 
@@ -33,7 +33,7 @@ def fall(t: float) -> tuple[float, float]:
 
 
 def climb(t: float) -> tuple[float, float]:
-    """Goes up where its slope says down."""
+    """Return a rising value with a falling slope."""
     return t, -1.0
 
 
@@ -52,7 +52,7 @@ def noted(curve: Curve) -> tuple[Along, list[Point]]:
 
 @pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
 @pytest.mark.parametrize("first", [1e-3, 0.1, 1.0, 1.9, 10.0, 1e3])
-def test_what_is_found_obeys_both_conditions(curve: Curve, first: float) -> None:
+def test_found_point_satisfies_both_conditions(curve: Curve, first: float) -> None:
     along, seen = noted(curve)
     start = Point(0.0, *curve(0.0))
     found = search(along, start, first, 40)
@@ -63,14 +63,14 @@ def test_what_is_found_obeys_both_conditions(curve: Curve, first: float) -> None
     assert abs(found.slope) <= FLATTENING * abs(start.slope)
 
 
-def test_a_good_first_step_is_taken_as_it_is() -> None:
+def test_good_first_step_is_accepted() -> None:
     along, seen = noted(bowl)
     assert search(along, Point(0.0, *bowl(0.0)), 1.0, 40) == Point(1.0, *bowl(1.0))
     assert len(seen) == 1
 
 
 @pytest.mark.parametrize("most", [1, 2, 7])
-def test_no_more_evaluations_than_allowed(most: int) -> None:
+def test_evaluations_are_bounded(most: int) -> None:
     along, seen = noted(fall)
     found = search(along, Point(0.0, *fall(0.0)), 1.0, most)
     assert len(seen) == most
@@ -81,7 +81,7 @@ def test_no_more_evaluations_than_allowed(most: int) -> None:
     assert len(seen) == most
 
 
-def test_where_evaluations_end_in_a_bracket_its_lowest_point_is_found() -> None:
+def test_lowest_point_of_the_bracket_is_returned_after_the_last_evaluation() -> None:
     along, seen = noted(lambda t: (-t, -1.0) if t < 4.0 else (10.0, 1.0))
     found = search(along, Point(0.0, 0.0, -1.0), 1.0, 5)
     assert found == min(seen, key=lambda point: point.value)
@@ -89,8 +89,8 @@ def test_where_evaluations_end_in_a_bracket_its_lowest_point_is_found() -> None:
     assert found.step > 2.0
 
 
-def test_a_point_above_the_one_before_closes_a_bracket() -> None:
-    """Though it is low enough beside the start, and steep still."""
+def test_point_above_the_previous_one_closes_a_bracket() -> None:
+    """The point decreases enough and is still steep."""
     along, _ = noted(lambda t: {1.0: (-1.0, -1.0), 2.0: (-0.9, -1.0)}.get(t, (-1.05, 0.0)))
     found = search(along, Point(0.0, 0.0, -1.0), 1.0, 9)
     assert found is not None
@@ -103,7 +103,7 @@ def test_a_new_step_is_well_inside_the_bracket(a: float, b: float, c: float, d: 
     assert 0.099 <= (step - at) / width <= 0.901
 
 
-def test_a_cubic_is_least_where_it_is_looked_for() -> None:
+def test_minimizer_of_a_cubic_is_found() -> None:
     def cubic(t: float) -> Point:
         return Point(t, t**3 - 3.0 * t, 3.0 * t**2 - 3.0)
 
@@ -112,5 +112,5 @@ def test_a_cubic_is_least_where_it_is_looked_for() -> None:
 
 
 @pytest.mark.parametrize("high", [Point(1.0, math.inf, 1.0), Point(1.0, math.nan, 1.0), Point(1.0, 1.0, math.nan)])
-def test_the_middle_where_an_end_is_not_finite(high: Point) -> None:
+def test_bracket_with_an_end_that_is_not_finite_is_halved(high: Point) -> None:
     assert between(Point(0.0, 0.0, -1.0), high) == 0.5

@@ -1,4 +1,4 @@
-"""L-BFGS on problems whose minimum is known, beside SciPy's, and what it commands."""
+"""L-BFGS on problems of known minimum, compared with SciPy, and its commands."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ PROBLEMS: dict[str, tuple[Objective, Vector, Vector]] = {
     "booth": (booth, np.array([-5.0, 8.0]), np.array([1.0, 3.0])),
     "quadratic": (QUADRATIC, np.zeros(20), QUADRATIC.solution),
 }
-"""Name -> objective, start, where it is least."""
+"""Name -> objective, start, minimizer."""
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_it_finds_the_minimum(name: str) -> None:
+def test_lbfgs_finds_the_minimum(name: str) -> None:
     objective, start, solution = PROBLEMS[name]
     machine = NumpyMachine(objective, start)
     minimised(machine, History(10))
@@ -42,19 +42,19 @@ def test_it_finds_the_minimum(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_it_finds_what_scipy_finds_with_about_as_many_evaluations(name: str) -> None:
+def test_lbfgs_needs_about_as_many_evaluations_as_scipy(name: str) -> None:
     objective, start, _ = PROBLEMS[name]
     machine = NumpyMachine(objective, start)
     done = minimised(machine, History(10), tolerance=1e-6)
     settings = {"maxcor": 10, "gtol": 1e-6, "ftol": 0.0}
     reference = minimize(objective, start, jac=True, method="L-BFGS-B", options=settings)
     np.testing.assert_allclose(machine.vectors[X], reference.x, atol=1e-5)
-    # A new objective may begin with every iteration, so each begins with an evaluation of its own.
+    # Every iteration may have a new objective, so each begins with an evaluation.
     assert len(machine.values) - len(done) <= 1.5 * reference.nfev + 5
 
 
 def inverse_by_formula(pairs: list[tuple[Vector, Vector]], size: int) -> Vector:
-    """H by equation 7.17 of Nocedal and Wright, from the oldest pair on, all in dense matrices."""
+    """Return H by equation 7.17 of Nocedal and Wright, from the oldest pair on, in dense matrices."""
     s, y = pairs[-1]
     inverse = np.eye(size) * (s @ y) / (y @ y)
     for s, y in pairs:
@@ -65,7 +65,7 @@ def inverse_by_formula(pairs: list[tuple[Vector, Vector]], size: int) -> Vector:
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
-def test_the_direction_is_that_of_the_formula(size: int) -> None:
+def test_direction_equals_the_formula(size: int) -> None:
     machine, history = NumpyMachine(rosenbrock, np.tile([-1.2, 1.0], 4)), History(size)
     for _ in range(8):
         iterate(machine, history, longest=1.0, most=20)
@@ -91,7 +91,7 @@ def test_pairs_are_the_step_and_the_change_of_the_gradient() -> None:
     assert history.squares[0] == pytest.approx(y @ y)
 
 
-def test_no_other_commands_are_given_than_those_announced_and_all_that_can_occur_are() -> None:
+def test_announced_commands_are_exactly_those_that_occur() -> None:
     machine = NumpyMachine(rosenbrock, np.tile([-1.2, 1.0], 4))
     minimised(machine, History(3))
     uphill = NumpyMachine(lambda x: (float(x @ x), -2.0 * x), np.ones(8))
@@ -101,7 +101,7 @@ def test_no_other_commands_are_given_than_those_announced_and_all_that_can_occur
     assert set(machine.commands) | set(uphill.commands) == set(announced)
 
 
-def test_where_evaluations_run_out_point_and_gradient_are_those_of_the_best() -> None:
+def test_point_and_gradient_are_those_of_the_best_point_after_the_last_evaluation() -> None:
     def shelf(x: Vector) -> tuple[float, Vector]:
         return (-float(x[0]), np.array([-1.0])) if x[0] < 1.5 else (10.0, np.array([1.0]))
 
@@ -112,7 +112,7 @@ def test_where_evaluations_run_out_point_and_gradient_are_those_of_the_best() ->
     assert (machine.vectors[X], machine.vectors[GRADIENT]) == (1.0, -1.0)
 
 
-def test_the_first_step_tried_is_no_longer_than_asked() -> None:
+def test_first_step_is_bounded() -> None:
     tried = []
 
     def objective(x: Vector) -> tuple[float, Vector]:
@@ -127,7 +127,7 @@ def test_the_first_step_tried_is_no_longer_than_asked() -> None:
     np.testing.assert_allclose(start - tried[1], booth(start)[1])
 
 
-def test_a_gradient_that_points_uphill_leaves_the_point_and_drops_the_history() -> None:
+def test_wrong_gradient_keeps_the_point_and_drops_the_history() -> None:
     machine, history = NumpyMachine(booth, np.array([-5.0, 8.0])), History(4)
     iterate(machine, history, longest=1.0, most=20)
     machine.objective = lambda x: (float(x @ x), -2.0 * x)
@@ -137,7 +137,7 @@ def test_a_gradient_that_points_uphill_leaves_the_point_and_drops_the_history() 
     np.testing.assert_array_equal(machine.vectors[X], before)
 
 
-def test_a_history_that_points_uphill_is_dropped() -> None:
+def test_history_with_an_uphill_direction_is_dropped() -> None:
     machine, history = NumpyMachine(booth, np.array([-5.0, 8.0])), History(4)
     iterate(machine, history, longest=1.0, most=20)
     history.curvatures[0] *= -1.0
@@ -146,20 +146,20 @@ def test_a_history_that_points_uphill_is_dropped() -> None:
 
 
 def test_a_pair_without_curvature_is_not_kept() -> None:
-    """On a slope that is the same everywhere the gradient does not change."""
+    """The gradient of a linear objective does not change."""
     machine, history = NumpyMachine(lambda x: (float(x.sum()), np.ones(2)), np.zeros(2)), History(4)
     did = iterate(machine, history, longest=1.0, most=5)
     assert did.step > 0.0
     assert (did.kept, history.pairs) == (False, 0)
 
 
-def test_at_the_minimum_nothing_moves() -> None:
+def test_minimum_is_a_fixed_point() -> None:
     machine, history = NumpyMachine(booth, np.array([1.0, 3.0])), History(4)
     did = iterate(machine, history, longest=1.0, most=20)
     assert (did.objective, did.step, did.evaluations) == (0.0, 0.0, 1)
 
 
-def test_an_objective_that_is_not_finite_is_told() -> None:
+def test_objective_that_is_not_finite_is_returned() -> None:
     machine = NumpyMachine(lambda x: (math.nan, x), np.ones(2))
     assert math.isnan(iterate(machine, History(4), longest=1.0, most=20).objective)
 
@@ -170,8 +170,8 @@ def test_a_gradient_that_is_not_finite_is_refused() -> None:
         iterate(machine, History(4), longest=1.0, most=20)
 
 
-def test_two_gradients_of_a_pair_are_of_one_objective() -> None:
-    """With another batch in each iteration y is the change by the step alone."""
+def test_both_gradients_of_a_pair_belong_to_one_objective() -> None:
+    """With another batch in each iteration, y is the change due to the step alone."""
     machine, history = NumpyMachine(booth, np.array([-5.0, 8.0])), History(4)
     iterate(machine, history, longest=1.0, most=20)
     machine.objective = lambda x: (booth(x)[0] + 1000.0 * x[0], booth(x)[1] + np.array([1000.0, 0.0]))

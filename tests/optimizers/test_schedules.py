@@ -42,7 +42,7 @@ def test_step_in_epochs() -> None:
     assert factors(schedule, 24, 25, 37, 38) == pytest.approx([1.0, 0.1, 0.1, 0.01], rel=1e-15)
 
 
-def test_krizhevskys_schedule() -> None:
+def test_schedule_of_krizhevsky() -> None:
     schedule = Step(boundaries=[0.25, 0.5, 0.75], multiplier=250 ** (-1 / 3))
     rates = [0.01 * factor for factor in factors(schedule, 0, 24, 25, 50, 75, 99)]
     assert rates == pytest.approx([0.01, 0.01, 0.0015874, 0.00025198, 0.00004, 0.00004], rel=1e-4)
@@ -90,7 +90,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
 
 
 @given(schedules(), st.integers(2, 200), st.floats(0.5, 50.0))
-def test_warmup_adds_no_jump_and_leaves_the_rest_alone(schedule: Schedule, total: int, per_epoch: float) -> None:
+def test_warmup_joins_the_decay_without_a_jump(schedule: Schedule, total: int, per_epoch: float) -> None:
     path = [schedule.factor(step, total, per_epoch) for step in range(total)]
     decay = [schedule.decay(step, total, per_epoch) for step in range(total)]
     ramp = 1.0 / (schedule.warmup_steps + 1)
@@ -105,7 +105,6 @@ def test_warmup_adds_no_jump_and_leaves_the_rest_alone(schedule: Schedule, total
 @pytest.mark.parametrize(
     ("schema", "settings", "message"),
     [
-        (Constant, {"warmup_steps": -1}, "schedule.warmup_steps=-1: expected 0 (off) or more steps"),
         (Step, {"unit": "hours"}, "schedule.unit='hours': expected one of progress, epochs"),
         (
             Step,
@@ -117,14 +116,6 @@ def test_warmup_adds_no_jump_and_leaves_the_rest_alone(schedule: Schedule, total
             {"boundaries": [2.0, 1.0], "unit": "epochs"},
             "schedule.boundaries=[2.0, 1.0]: expected rising numbers of epochs above 0",
         ),
-        (Step, {"multiplier": 0.0}, "schedule.multiplier=0.0: expected a number above 0 and at most 1"),
-        (
-            Exponential,
-            {"multiplier": 1.5},
-            "schedule.multiplier=1.5: expected a number above 0 and at most 1",
-        ),
-        (Exponential, {"every_epochs": 0.0}, "schedule.every_epochs=0.0: expected a finite number above 0"),
-        (Cosine, {"final_factor": 2.0}, "schedule.final_factor=2.0: expected a number from 0 to 1"),
     ],
 )
 def test_impossible_settings(schema: type[Schedule], settings: dict[str, Any], message: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.engine.kernel_table import load_kernels
+from runner.engine.run.kernel_table import load_kernels
 from tests.plugin_tables import restored_tables
 
 

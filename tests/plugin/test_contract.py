@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.engine.op import OPS, ByDecomposition
+from runner.engine.graph.op import OPS, ByDecomposition
 from runner.errors import ConfigError
 from runner.kernels.functions import function_kernel
 from runner.models import Mlp
@@ -15,6 +15,7 @@ from runner.models.base import Model
 from runner.optimizers import Sgd
 from runner.plugin import Plugin
 from runner.strategies import STRATEGIES
+from runner.strategies.base import Strategy
 
 
 @dataclass
@@ -37,14 +38,7 @@ class Abstract(Model):
 
 
 @dataclass
-class Workerless:
-    name: str = "mine"
-
-    def build(self, task: object) -> None: ...
-
-
-@dataclass(frozen=True)
-class Frozen:
+class Alone:
     name: str = "mine"
     workers: int = 1
 
@@ -52,9 +46,8 @@ class Frozen:
 
 
 @dataclass
-class Buildless:
+class Buildless(Strategy):
     name: str = "mine"
-    workers: int = 1
 
 
 SWISH = replace(OPS["sigmoid"], name="swish")
@@ -83,9 +76,8 @@ def test_what_fits_is_accepted() -> None:
         ({"models": {"tiny": Abstract}}, r"came class Abstract without forward, expected all its methods"),
         ({"models": {"tiny": Nameless}}, r"came class Nameless without it, expected a first field, name: str = 'tiny'"),
         ({"models": {"small": Tiny}}, r"expected a first field, name: str = 'small'"),
-        ({"strategies": {"mine": Frozen}}, r"came a frozen dataclass, expected one that YAML can fill"),
-        ({"strategies": {"mine": Workerless}}, r"expected a field workers: int and a method build"),
-        ({"strategies": {"mine": Buildless}}, r"expected a field workers: int and a method build"),
+        ({"strategies": {"mine": Alone}}, r"expected a class derived from Strategy"),
+        ({"strategies": {"mine": Buildless}}, r"came class Buildless without build, expected all its methods"),
         ({"ops": SWISH}, r"Plugin\(ops=\.\.\.\): came .*, expected a list of OpDef"),
         ({"kernels": [abs]}, r"Plugin\(kernels=\.\.\.\): came .*, expected a list of Kernel"),
         ({"ops": [SWISH]}, r"op 'swish': came without a kernel, expected one for 'cpu' among kernels"),
@@ -103,3 +95,7 @@ def test_what_fits_is_accepted() -> None:
 def test_what_does_not_fit_is_refused(offered: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         Plugin(**offered)
+
+
+def test_an_op_with_a_decomposition_needs_no_kernel() -> None:
+    Plugin(ops=[replace(SWISH, decompose=lambda graph, inputs, attributes: inputs)])

@@ -94,11 +94,11 @@ def test_an_error_of_a_module_is_told_and_others_pass(tmp_path: Path, monkeypatc
 STRATEGY = """\
 from dataclasses import dataclass
 from runner.plugin import Plugin
+from runner.strategies.base import Strategy
 
 @dataclass
-class Mine:
+class Mine(Strategy):
     name: str = "mine"
-    workers: int = 1
 
     def build(self, task):
         return "a graph"

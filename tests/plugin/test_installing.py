@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from runner.config.configuration import from_plain, to_plain
-from runner.engine.kernel_table import load_kernels
-from runner.engine.op import OPS
+from runner.engine.graph.op import OPS
+from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import REGISTRY
 from runner.models import MODELS
@@ -82,7 +82,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path, name: str) -> None:
 
 KERNELS = """
 from dataclasses import replace
-from runner.engine.op import OPS
+from runner.engine.graph.op import OPS
 from runner.kernels.registry import function_kernel
 from runner.plugin import Plugin
 

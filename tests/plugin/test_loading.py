@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from pathlib import Path
 
@@ -68,6 +69,12 @@ def test_a_pinned_source_must_be_that_one(tmp_path: Path) -> None:
 def test_what_is_not_there_is_refused(reference: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         locate(reference)
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mine.py")
+    with pytest.raises(ConfigError, match=r"^--plugin .*/mine\.py: .*/mine\.py is a FIFO: expected a regular file$"):
+        locate(str(tmp_path / "mine.py"))
 
 
 @pytest.mark.parametrize(

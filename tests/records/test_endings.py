@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.engine.conductor import Finished
-from runner.engine.interleaving import Ending, Launched, Recorded
+from runner.engine.run.interleaving import Ending, Launched, Recorded
+from runner.engine.run.step_driver import Finished
 from runner.errors import ConfigError, RunnerError, SecurityError
 from runner.records.endings import NotingClients, Origin, read_endings
 

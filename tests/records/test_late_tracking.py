@@ -62,7 +62,8 @@ def test_what_fails_for_one_run_fails_for_it_alone(tmp_path: Path) -> None:
 def test_a_run_that_is_still_running_is_left_alone(tmp_path: Path) -> None:
     replay = FakeReplay()
     run = late_run(tmp_path / "run")
-    with RunDirectory.open(run, resume=False):
+    with RunDirectory.open(run, resume=False) as directory:
+        directory.store_configuration(b"tracking: {uri: null}\n")
         assert bring_over([run], replay) == BroughtOver(running=[run])
     assert replay.asked == []
     assert bring_over([run], replay) == BroughtOver({run: 3})

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.cores import usable_cores
-from runner.memory import usable_memory
 from runner.records.code_state import CodeState
 from runner.records.provenance import Provenance, command_line, provenance_here, provenance_tags
+from runner.system.cores import usable_cores
+from runner.system.memory import usable_memory
 
 
 def test_the_command_can_be_typed_again_without_its_secrets() -> None:

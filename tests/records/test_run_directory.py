@@ -151,14 +151,15 @@ def test_children_do_not_inherit_the_lock(tmp_path: Path) -> None:
 
 def test_what_is_to_be_typed_is_quoted_for_the_shell(tmp_path: Path) -> None:
     folder = tmp_path / "my run"
-    start(folder).close()
+    with start(folder) as directory:
+        directory.store_configuration(b"seed: 0\n")
     with pytest.raises(DirectoryInUseError, match=f"`runner resume='{folder}'`"):
         start(folder)
 
 
 def test_finished_run_is_not_overwritten(tmp_path: Path) -> None:
     with start(tmp_path) as first:
-        pass
+        first.store_configuration(b"seed: 0\n")
     before = (tmp_path / "run.json").read_bytes()
     with pytest.raises(
         DirectoryInUseError, match=rf"already holds a run: .*`runner resume={tmp_path}`.*hydra\.run\.dir"
@@ -167,6 +168,25 @@ def test_finished_run_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "run.json").read_bytes() == before
     with resume(tmp_path) as again:
         assert again.run_id == first.run_id
+
+
+def test_a_directory_whose_preparation_was_cut_off_starts_a_new_run(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("not: of a run")
+    with start(tmp_path) as first:
+        assert not (tmp_path / "config.yaml").exists()
+    assert (tmp_path / "config-0.yaml").read_text() == "not: of a run"
+    with start(tmp_path) as second:
+        assert (second.run_id != first.run_id, second.epoch) == (True, 1)
+
+
+@pytest.mark.parametrize("lost", ["run.json", "config.yaml"])
+def test_a_run_that_lost_a_file_keeps_its_checkpoints(tmp_path: Path, lost: str) -> None:
+    with start(tmp_path) as first:
+        first.store_configuration(b"seed: 0\n")
+        (first.checkpoints / "step-3").mkdir()
+    (tmp_path / lost).unlink()
+    with pytest.raises(DirectoryInUseError, match="already holds a run"):
+        start(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["missing", "empty"])

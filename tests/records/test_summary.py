@@ -18,8 +18,8 @@ from runner.records.summary import (
     Failure,
     Summary,
     config_hash,
+    cpu_model,
     git_commit,
-    processor,
     step_time,
     versions,
 )
@@ -33,13 +33,13 @@ SUMMARY = Summary(
     workers=2,
     versions={"python": "3.11.9", "numpy": "2.3.0"},
     platform="Linux",
-    processor="CPU",
+    cpu_model="CPU",
     overrides=["optimizer.lr=0.1"],
     git_commit="a" * 40 + "-dirty",
     provenance=Provenance(
         "runner optimizer.lr=0.1", "/data", 2, 1 << 34, [CodeState("/data", "a" * 40, "e" * 64, 120, ["notes.txt"])]
     ),
-    devices={"/job:worker/task:0/device:gpu:0": "card 0: H100"},
+    devices={"/job:worker/task:0/device:gpu:0": "GPU 0: H100"},
     device_reason="cluster.device=gpu asks for it",
     repeats="fedcba9876543210",
     kernels={"cpu": "numpy 2.3.0"},
@@ -82,7 +82,7 @@ def test_so_is_one_of_a_run_that_failed_early(path: Path) -> None:
         workers=1,
         versions={},
         platform="",
-        processor="",
+        cpu_model="",
         error=Failure("NumericError", "the loss of step 3 is nan", 5),
     )
     failed.write(path)
@@ -226,8 +226,8 @@ def test_versions_name_what_a_result_depends_on() -> None:
     assert found["numpy"] == np.__version__
 
 
-def test_the_processor_has_a_name() -> None:
-    assert processor()
+def test_the_cpu_has_a_name() -> None:
+    assert cpu_model()
 
 
 def test_the_schema_has_version_2() -> None:

@@ -12,7 +12,7 @@ SUMMARY = Summary("0123", "failed", "", "/runs/1", "single", 1, {"python": "3.11
 def test_what_is_known_is_a_tag_and_nothing_else() -> None:
     known = {
         "runner.run_dir": "/runs/1",
-        "runner.processor": "CPU",
+        "runner.cpu_model": "CPU",
         "runner.system": "Linux",
         "runner.versions": "python 3.11.7, numpy 2.3.0",
     }

@@ -8,22 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from runner.engine import ops
-from runner.engine.device import local_cluster, worker_device
-from runner.engine.graph import Graph
-from runner.engine.inputs import InputSource
-from runner.engine.interleaving import VirtualTime
-from runner.engine.local_session import LocalSession
-from runner.engine.program import Program
-from runner.engine.session import Session, scalar
+from runner.engine.compile.input_slots import InputSource
+from runner.engine.compile.program import Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.graph import Graph
+from runner.engine.run.interleaving import VirtualTime
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import Session, scalar
+from runner.engine.run.step_driver import bind
 from runner.kernels.registry import Registry
-from runner.strategies.base import Replica, Task, ordered_sum, shares
+from runner.strategies.base import Task
 from runner.strategies.clients import program
+from runner.strategies.replica import Replica, ordered_sum, shares
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import Examples
 from tests.strategies.training import Weights
 
+Array = NDArray[Any]
 Line = Mapping[str, Any]
 
 
@@ -42,9 +46,9 @@ def drawn_time(seed: int) -> VirtualTime:
     return VirtualTime(seconds, lambda nbytes: 1e-3 * nbytes)
 
 
-def feeds_of(step: int, dtype: str) -> dict[str, Any]:
-    """What an update is fed: a falling learning rate."""
-    return {"step": scalar(step, "int64"), "learning_rate": scalar(0.1 / (1 + step), dtype)}
+def rate_of(step: int, dtype: str) -> Array:
+    """A falling learning rate."""
+    return scalar(0.1 / (1 + step), dtype)
 
 
 @dataclass
@@ -57,20 +61,20 @@ class Run:
     dtype: str
 
     def __post_init__(self) -> None:
-        self.conductor = self.program.conduct(self.session)
+        self.step_driver = bind(self.program.step_driver, self.session)
 
     def train(self, steps: Iterable[int]) -> list[tuple[float, float]]:
         """Make updates; returns loss and accuracy of each."""
-        fetched = [self.conductor.update(step, feeds_of(step, self.dtype)) for step in steps]
+        fetched = [self.step_driver.update(step, rate_of(step, self.dtype)) for step in steps]
         return [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
 
     def lines(self) -> Sequence[Line]:
         """The record so far."""
-        return list(self.conductor.decisions()["contributors"])
+        return list(self.step_driver.decisions()["contributors"])
 
     def weights(self) -> Weights:
         """Every variable by unsharded name."""
-        self.conductor.settle()
+        self.step_driver.synchronize()
         return self.session.run("save")
 
 
@@ -86,7 +90,7 @@ def running(
 ) -> Iterator[Run]:
     """A program of a strategy at work; source: of other examples than there usually are."""
     made = strategy.build(task)
-    source = source or Examples(made.examples, task.example_shape, task.state_dtype)
+    source = source or Examples(strategy.examples_per_update(task.batch_size), task.example_shape, task.state_dtype)
     cluster = local_cluster(made.workers, made.servers)
     session = LocalSession(made, cluster, registry, source, interleaving=clock)
     try:
@@ -140,7 +144,8 @@ def expected_of(
             sessions[contributors] = LocalSession(made, local_cluster(1), registry, source)
         session = sessions[contributors]
         session.run("init") if weights is None else session.run("restore", feeds=dict(weights))
-        fetched = session.run("train", step=line["step"], feeds=feeds_of(line["step"], task.state_dtype))
+        feeds = {"step": scalar(line["step"], "int64"), "learning_rate": rate_of(line["step"], task.state_dtype)}
+        fetched = session.run("train", step=line["step"], feeds=feeds)
         history.append((float(fetched["loss"]), float(fetched["accuracy"])))
         weights = session.run("save")
     assert weights is not None

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from runner.engine.device import local_cluster
-from runner.engine.interleaving import Interleaving, VirtualTime
-from runner.engine.local_session import LocalSession
-from runner.engine.program import Program
-from runner.engine.session import scalar
+from runner.engine.compile.program import Program
+from runner.engine.graph.device import local_cluster
+from runner.engine.run.interleaving import Interleaving, VirtualTime
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import scalar
+from runner.engine.run.step_driver import bind
 from runner.kernels.registry import Registry
 from runner.strategies.base import Strategy, Task
 from tests.strategies.networks import Examples
-from tests.strategies.training import Weights, first_card
+from tests.strategies.training import Weights, first_gpu
 
 COMMAND_S, WIRE_S = 0.01, 0.1
 
@@ -70,13 +71,13 @@ def session_of(
     registry: Registry,
     interleaving: Interleaving | None = None,
     *,
-    cards: bool = False,
+    gpus: bool = False,
 ) -> Iterator[tuple[Program, LocalSession]]:
-    """A program and a session of it, not initialised. cards: whether all devices are on the first card."""
+    """A program and a session of it, not initialised. gpus: whether all devices are on the first GPU."""
     program = strategy.build(task)
     source = Examples(task.batch_size, task.example_shape, task.state_dtype)
     workers, servers = program.workers, program.servers
-    cluster = local_cluster(workers, servers, cards=first_card(workers, servers, cards))
+    cluster = local_cluster(workers, servers, gpus=first_gpu(workers, servers, gpus))
     session = LocalSession(program, cluster, registry, source, interleaving=interleaving)
     try:
         yield program, session
@@ -92,19 +93,18 @@ def iterated(
     *,
     interleaving: Interleaving | None = None,
     saved: Weights | None = None,
-    cards: bool = False,
+    gpus: bool = False,
 ) -> Course:
-    """Make iterations from the initial values, or from those saved. cards: as of :func:`session_of`."""
-    with session_of(strategy, task, registry, interleaving, cards=cards) as (program, session):
+    """Make iterations from the initial values, or from those saved. gpus: as of :func:`session_of`."""
+    with session_of(strategy, task, registry, interleaving, gpus=gpus) as (program, session):
         session.run("init") if saved is None else session.run("restore", feeds=saved)
-        conductor = program.conduct(session)
+        step_driver = bind(program.step_driver, session)
         told, metrics = [], []
         for step in steps:
-            feeds = {"step": scalar(step, "int64"), "learning_rate": scalar(1.0, task.state_dtype)}
-            answer = conductor.update(step, feeds)
-            metrics.append(conductor.metrics())
+            answer = step_driver.update(step, scalar(1.0, task.state_dtype))
+            metrics.append(step_driver.metrics())
             told.append((float(answer["loss"]), float(answer["accuracy"]), metrics[-1]["train/objective"]))
-        conductor.settle()
+        step_driver.synchronize()
         # Before variables are read: their bytes are sent by nobody.
         sent = session.sent_bytes()
-        return Course(session.run("save"), told, metrics, conductor.decisions(), sent, program)
+        return Course(session.run("save"), told, metrics, step_driver.decisions(), sent, program)

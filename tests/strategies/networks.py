@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine.network import NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.tensor import Tensor
+from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph.tensor import Tensor
 from runner.optimizers.base import Optimizer
 from runner.strategies.base import Task
 

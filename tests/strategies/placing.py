@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runner.engine.device import Cluster, local_cluster
-from runner.engine.kernel_table import load_kernels
-from runner.engine.passes.layer_groups import devices_of_layers
-from runner.engine.program import Program
-from runner.engine.program_placement import place_program
+from runner.engine.compile.passes.layer_groups import devices_of_layers
+from runner.engine.compile.program import Program
+from runner.engine.compile.program_placement import place_program
+from runner.engine.graph.device import Cluster, local_cluster
+from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel

@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.graph import Graph
-from runner.engine.initializers import Constant
-from runner.engine.network import NetworkBuilder, Outputs
-from runner.engine.tensor import Tensor, TensorSpec
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.initializers import Constant
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.optimizers.sgd import Sgd
 from runner.strategies import STRATEGIES
-from runner.strategies.base import Strategy, ordered_sum, shares
+from runner.strategies.base import Strategy
+from runner.strategies.replica import ordered_sum, shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import NETWORKS, Batch, Examples, dense, task_of

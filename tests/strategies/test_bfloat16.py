@@ -11,18 +11,18 @@ import pytest
 
 from runner import nn
 from runner.checkpoint import CheckpointMeta, load, save
-from runner.engine.graph import Graph
-from runner.engine.kernel_table import load_kernels
-from runner.engine.network import NetworkBuilder, Outputs
-from runner.engine.passes.optimize import default_passes, optimize
+from runner.engine.compile.passes.optimize import default_passes, optimize
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Strategy, Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
-from tests.engine.passes.exactness import counts
-from tests.engine.passes.training_graphs import training_step
+from tests.engine.compile.passes.exactness import counts
+from tests.engine.compile.passes.training_graphs import training_step
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, task_of
 from tests.strategies.training import Trainer, Weights, difference, expect_same_bits, opened, trained
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from runner.engine import ops
-from runner.engine.device import local_cluster, worker_device
-from runner.engine.graph import Graph
-from runner.engine.tensor import Tensor
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
-from runner.strategies.base import shares
 from runner.strategies.collectives import SMALLEST, Combine, all_reduce, in_buckets, ring_all_reduce, sharded_reduce
+from runner.strategies.replica import shares
 from tests.engine.running import client, session
 
 Parts = list[NDArray[np.floating]]

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.engine import ops
-from runner.engine.device import local_cluster, worker_device
-from runner.engine.graph import Graph
-from runner.engine.program import Client
-from runner.engine.tensor import Tensor
+from runner.engine.compile.program import Client
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
-from runner.strategies.base import Task, shares
+from runner.strategies.base import Task
 from runner.strategies.collectives import Combine, ring_all_reduce, sharded_reduce
+from runner.strategies.exchange import COMBINES
+from runner.strategies.replica import shares
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
-from runner.strategies.synchronous.exchange import COMBINES
 from tests.engine.running import client, session
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Trainer, Weights, expect_same_bits, opened

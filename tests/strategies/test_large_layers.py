@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine.network import NetworkBuilder, Outputs
-from runner.engine.op import OPS
-from runner.engine.passes.fusion_update import SMALLEST_BYTES
-from runner.engine.plan import DevicePlan, Instruction
+from runner.engine.compile.passes.fusion_rules import SMALLEST_BYTES
+from runner.engine.compile.plan import DevicePlan, Instruction
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.op import OPS
 from runner.kernels.cpu.machine_code import classification, dispatch, elementwise, sums
 from runner.kernels.cpu.machine_code.pairs import pay
 from runner.kernels.cpu.onednn import loading as onednn
@@ -83,8 +83,8 @@ def of_large_weights(plan: DevicePlan) -> list[Instruction]:
 def test_no_instruction_writes_the_gradient(registry: Registry, dtype: str) -> None:
     plan = train_plan(dtype, registry)
     writers = of_large_weights(plan)
-    narrowed = ["cast"] * (dtype == "bfloat16")
-    assert sorted(each.op for each in writers) == [*narrowed, "matmul_elementwise"]
+    casts = ["cast"] * (dtype == "bfloat16")
+    assert sorted(each.op for each in writers) == [*casts, "matmul_elementwise"]
     assert INNER * COLUMNS * 4 >= SMALLEST_BYTES
     update = writers[-1]
     assert (update.op, update.library) == ("matmul_elementwise", "llvm")
@@ -101,12 +101,12 @@ def even_task(microbatches: int = 1) -> Task:
     return task_of(even, Momentum(), batch_size=24, microbatches=microbatches, dtype="bfloat16")
 
 
-@pytest.mark.skipif(not pay(), reason="the processor does not multiply pairs of bfloat16, or blocks too")
+@pytest.mark.skipif(not pay(), reason="the CPU does not multiply pairs of bfloat16, or blocks too")
 def test_no_instruction_rounds_large_weights_for_others(registry: Registry) -> None:
     with opened(Single(), even_task(), registry) as trainer:
         plans = [plan for client in ("train", "eval") for plan in trainer.session.plans(client).values()]
     readers = [[each.op for each in plan.instructions if _reads(plan, each, (1056, 1024))] for plan in plans]
-    assert readers == [["matmul_narrowed", "matmul_narrowed", "matmul_elementwise"], ["matmul_narrowed"]]
+    assert readers == [["matmul_cast", "matmul_cast", "matmul_elementwise"], ["matmul_cast"]]
 
 
 def _reads(plan: DevicePlan, instruction: Instruction, shape: tuple[int, ...]) -> bool:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.compile import Compiled, Observer, compile_signature
-from runner.engine.cost import node_seconds
-from runner.engine.device import worker_device
-from runner.engine.graph import Graph
-from runner.engine.kernel_table import load_kernels
-from runner.engine.passes.layer_groups import home_layers
-from runner.engine.program import Program
-from runner.engine.transfer_times import transfers
+from runner.engine.compile.compile import Compiled, Observer, compile_signature
+from runner.engine.compile.cost import node_seconds
+from runner.engine.compile.passes.layer_groups import home_layers
+from runner.engine.compile.program import Program
+from runner.engine.compile.transfer_times import transfers
+from runner.engine.graph.device import worker_device
+from runner.engine.graph.graph import Graph
+from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
@@ -157,8 +157,6 @@ def test_impossible_constraints_are_refused_with_the_layers(constraints: dict[st
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"concurrent_steps": 0}, "parallelism.concurrent_steps=0: expected 1 or more"),
-        ({"compare_steps": -1}, "parallelism.compare_steps=-1: expected 0 or more"),
         ({"constraints": ["fc1"]}, "parallelism.constraints=['fc1']: expected a map from patterns of layer names to"),
         ({"constraints": {"fc1": "1"}}, "parallelism.constraints={'fc1': '1'}: expected a map from patterns"),
         ({"pipeline": "fresh"}, "parallelism.pipeline='fresh': expected one of same_gradients, stale"),

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from runner import nn
-from runner.engine.network import NetworkBuilder, Outputs
-from runner.engine.session import scalar
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.run.session import scalar
 from runner.kernels.contract import NativeCall
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.engine.device import local_cluster, worker_device
-from runner.engine.local_session import LocalSession
-from runner.engine.program import Program
+from runner.engine.compile.program import Program
+from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.momentum import Momentum
 from runner.optimizers.sgd import Sgd
-from runner.strategies.base import Task, shares
+from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
+from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.stale_updates import in_stale_parts
 from tests.strategies.networks import NETWORKS, Examples, dense, task_of

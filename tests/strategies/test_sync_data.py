@@ -8,22 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.compile import compile_signature
-from runner.engine.device import local_cluster
-from runner.engine.kernel_table import load_kernels
-from runner.engine.program import Client
-from runner.engine.tensor import Tensor
+from runner.engine.compile.compile import compile_signature
+from runner.engine.compile.program import Client
+from runner.engine.graph.device import local_cluster
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.momentum import Momentum
-from runner.strategies.base import Task, shares
+from runner.strategies.base import Task
 from runner.strategies.collectives import in_buckets
+from runner.strategies.exchange import COMBINES
+from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
-from runner.strategies.synchronous.exchange import COMBINES
 from tests.strategies.networks import NETWORKS, task_of
 from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
 
@@ -183,11 +184,6 @@ def test_gradients_that_fit_a_bucket_are_one_message_for_each_owner() -> None:
     scores = 2
     assert sends(1 << 20) == scores + 2 * 2
     assert sends(0) == scores + 6 * 2 * 2
-
-
-def test_a_negative_bucket_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"parallelism\.bucket_bytes=-1: expected a number of bytes, 0 or more"):
-        SyncData(bucket_bytes=-1)
 
 
 @pytest.mark.parametrize("workers", [2, 3])

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.device import Cards, local_cluster
-from runner.engine.inputs import InputSource
-from runner.engine.local_session import LocalSession
-from runner.engine.program import Client, Program
-from runner.engine.session import scalar
+from runner.engine.compile.input_slots import InputSource
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph.device import Gpus, local_cluster
+from runner.engine.run.interleaving import virtual_time
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import scalar
+from runner.engine.run.step_driver import bind
 from runner.kernels.registry import Registry
 from runner.strategies.base import Strategy, Task
 from tests.strategies.networks import Examples
@@ -29,15 +31,12 @@ class Trainer:
     def __init__(self, program: Program, session: LocalSession, dtype: str) -> None:
         self.program = program
         self.session = session
-        self.conductor = program.conduct(session)
+        self.step_driver = bind(program.step_driver, session)
         self._dtype = dtype
 
     def train(self, steps: Iterable[int]) -> list[tuple[float, float]]:
         """Run steps with a falling learning rate; returns loss and accuracy of each."""
-        fetched = []
-        for step in steps:
-            rate = scalar(0.1 / (1 + step), self._dtype)
-            fetched.append(self.conductor.update(step, {"step": scalar(step, "int64"), "learning_rate": rate}))
+        fetched = [self.step_driver.update(step, scalar(0.1 / (1 + step), self._dtype)) for step in steps]
         return [(float(each["loss"]), float(each["accuracy"])) for each in fetched]
 
     def evaluate(self, batch: int = 0) -> Weights:
@@ -46,7 +45,7 @@ class Trainer:
 
     def weights(self) -> Weights:
         """Every variable by unsharded name."""
-        self.conductor.settle()
+        self.step_driver.synchronize()
         return self.session.run("save")
 
 
@@ -58,21 +57,21 @@ def opened(
     *,
     compression: str = "none",
     source: InputSource | None = None,
-    cards: bool = False,
+    gpus: bool = False,
     **more: Client,
 ) -> Iterator[Trainer]:
     """A program of a strategy, not initialised.
 
-    compression: of transfers. source: of its examples, if not the endless ones. cards: whether all devices are on the
-    first card. more: clients besides its own.
+    compression: of transfers. source: of its examples, if not the endless ones. gpus: whether all devices are on the
+    first GPU. more: clients besides its own.
     """
     program = strategy.build(task)
     program = replace(program, clients={**program.clients, **more})
     source = source or Examples(task.batch_size, task.example_shape, task.state_dtype)
     workers, servers = program.workers, program.servers
-    cluster = local_cluster(workers, servers, compression=compression, cards=first_card(workers, servers, cards))
-    wish = program.one_process
-    interleaving = None if wish is None or wish.interleaving is None else wish.interleaving()
+    cluster = local_cluster(workers, servers, compression=compression, gpus=first_gpu(workers, servers, gpus))
+    alone = program.one_process
+    interleaving = None if alone is None or alone.clock is None else virtual_time(alone.clock)
     session = LocalSession(program, cluster, registry, source, interleaving=interleaving)
     try:
         yield Trainer(program, session, task.state_dtype)
@@ -80,16 +79,16 @@ def opened(
         session.close()
 
 
-def first_card(workers: int, servers: int, cards: bool = True) -> Cards | None:
-    """The first card for all devices, or no card for any."""
-    return Cards((0,) * workers, (0,) * servers) if cards else None
+def first_gpu(workers: int, servers: int, gpus: bool = True) -> Gpus | None:
+    """The first GPU for all devices, or no GPU for any."""
+    return Gpus((0,) * workers, (0,) * servers) if gpus else None
 
 
 def trained(
-    strategy: Strategy, task: Task, registry: Registry, steps: int, *, cards: bool = False
+    strategy: Strategy, task: Task, registry: Registry, steps: int, *, gpus: bool = False
 ) -> tuple[Weights, list[Any]]:
     """Weights and history after some steps from the initial values."""
-    with opened(strategy, task, registry, cards=cards) as trainer:
+    with opened(strategy, task, registry, gpus=gpus) as trainer:
         trainer.session.run("init")
         history = trainer.train(range(steps))
         return trainer.weights(), history

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.launcher import Launcher
 from runner.sweep.in_turn import run_in_turn
-from runner.sweep.launcher import Launcher
 
 
 def test_every_job_runs_and_the_first_failure_is_told() -> None:

@@ -47,7 +47,7 @@ def test_a_stored_sweep_loads_no_code_by_itself(interrupted: FakeLife, folder: P
     plugin = folder / "all_conv.py"
     assert f"the sweep needs its plugins: runner --plugin {plugin} sweep resume {folder / 'sweep'}" in message
     with restored_tables():
-        assert main([*PLUGIN, *RESUME, "--accept-changes", "seed=3"]) == 0
+        assert main([*PLUGIN, *RESUME, "--config-dir", "conf", "--accept-changes", "seed=3"]) == 0
     capsys.readouterr()
     with restored_tables():
         assert "the sweep needs its plugins" in refused([*RESUME, "seed=3"], capsys), "the changed plan knows them too"

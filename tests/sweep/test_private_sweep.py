@@ -9,7 +9,7 @@ import pytest
 
 from runner.cli import main
 from runner.config.hydra_frozen import JOB, launch_planned
-from runner.sweep.launcher import Launcher
+from runner.config.launcher import Launcher
 from tests.fake_life import FakeLife
 
 SECRET = "hunter2"

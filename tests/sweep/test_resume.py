@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.cli import main
-from runner.errors import Interrupted, NumericError
+from runner.config.configuration import dump
+from runner.errors import Interrupted, NumericError, SecurityError
 from runner.sweep.grid import merged_arguments
 from runner.sweep.locks import sweep_lock
 from tests.fake_life import Call, FakeLife
@@ -39,6 +41,7 @@ def stop_at_seed(seed: int, error: Exception) -> Any:
         if call.config.seed == seed:
             call.run_dir.mkdir(exist_ok=True)
             (call.run_dir / "run.json").write_text("{}")
+            (call.run_dir / "config.yaml").write_text(dump(call.config))
             raise error
 
     return act
@@ -91,21 +94,138 @@ def test_a_finished_sweep_only_shows_its_table_again(fake_life: FakeLife, folder
     assert capsys.readouterr().out == table
 
 
-def test_a_sweep_taken_up_elsewhere_is_recorded_where_it_was_started(
-    interrupted: FakeLife, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+def test_a_sweep_is_resumed_only_in_the_folder_of_its_start(
+    interrupted: FakeLife,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: Capture,
 ):
-    ended_in: list[Path] = []
-    monkeypatch.setattr("runner.tracking.NoTracking.finish_sweep", lambda *arguments: ended_in.append(Path.cwd()))
-    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    assert main(["sweep", "resume", str(folder / "sweep")]) == 0
-    assert ended_in == [folder]
+    capsys.readouterr()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    message = refused(["sweep", "resume", str(folder / "sweep")], capsys)
+    assert f"the sweep was started in '{folder}', where its relative paths begin" in message
+    assert f"the working directory is '{elsewhere}'; change to the former" in message
+    assert interrupted.calls == []
+
+
+HARMLESS = {"n_jobs": 2, "timeout": None, "verbose": 0, "batch_size": "auto", "pre_dispatch": "2*n_jobs"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "named"),
+    [
+        ({"environment": {"PYTHONPATH": "/hostile"}}, "'hydra.job.env_set.PYTHONPATH'"),
+        ({"name": "joblib", "environment": {"LD_PRELOAD": "x.so"}}, "'hydra.job.env_set.LD_PRELOAD'"),
+        ({"name": "joblib", "settings": {**HARMLESS, "temp_folder": "/hostile"}}, "'hydra.launcher.temp_folder'"),
+        ({"name": "joblib", "settings": {**HARMLESS, "pre_dispatch": "exit()"}}, "'hydra.launcher.pre_dispatch'"),
+        ({"name": "joblib", "settings": {**HARMLESS, "new": ["a"]}}, "'hydra.launcher.new'"),
+        ({"name": "submitit_local", "settings": {"setup": ["curl x | sh"]}}, "'hydra/launcher=submitit_local'"),
+    ],
+)
+def test_what_can_run_code_is_not_taken_from_a_stored_launcher(
+    interrupted: FakeLife, folder: Path, capsys: Capture, launcher: dict[str, Any], named: str
+):
+    capsys.readouterr()
+    stored = plan(folder)
+    (folder / "sweep" / "plan.json").write_text(json.dumps({**stored, "launcher": {**stored["launcher"], **launcher}}))
+    message = refused(RESUME, capsys, code=8)
+    assert f"{folder / 'sweep' / 'plan.json'} has {named}: such settings can run code" in message
+    assert "name them behind the directory" in message
+    assert interrupted.calls == []
+
+
+def test_variables_of_a_sweep_are_those_of_the_command_line(
+    fake_life: FakeLife, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("MINE", raising=False)
+    seen: list[str | None] = []
+
+    def act(call: Call) -> None:
+        seen.append(os.environ.get("MINE"))
+        if len(seen) == 1:
+            raise Interrupted(2)
+
+    fake_life.act = act
+    assert main([*SWEEP, "seed=1,2", "+hydra.job.env_set.MINE=1"]) == 130
+    capsys.readouterr()
+    refused(RESUME, capsys, code=8)
+    assert "has '+hydra.job.env_set.MINE=1'" in refused([*RESUME, "seed=1,2"], capsys, code=8)
+    assert main([*RESUME, "+hydra.job.env_set.MINE=2"]) == 0
+    assert seen == ["1", "2", "2"]
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "hydra.launcher._target_=os.system",
+        "+hydra.callbacks.x={_target_: os.system}",
+        "~hydra.launcher",
+        "hydra={launcher: {_target_: os.system}}",
+        "hydra/launcher=submitit_slurm",
+        "+hydra/callbacks=hostile",
+        "+model@hydra.callbacks=hostile",
+        "hydra.launcher.setup=[sh]",
+        "hydra.job.env_set.LD_PRELOAD=x.so",
+        "hydra.searchpath=[/hostile]",
+        "hydra.sweeper.params={hydra.launcher.n_jobs: 1}",
+        "hydra.sweep.subdir=${oc.env:TOKEN}",
+        "tracking.uri=http://hostile/${oc.env:TOKEN}",
+        "tracking.uri=http://hostile/${oc${a}.env:TOKEN}",
+        "model=../../hostile",
+        "--config-dir",
+        "--config-path=/hostile",
+        "-cd",
+        "--info",
+    ],
+)
+def test_a_stored_argument_that_can_name_code_is_not_used_again(argument: str):
+    with pytest.raises(SecurityError, match=re.escape(repr(argument))):
+        merged_arguments(["-m", "seed=1,2", argument], ["a=1"])
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "hydra/launcher=joblib",
+        "hydra.launcher.n_jobs=-1",
+        "hydra.sweeper.max_batch_size=null",
+        "hydra.job.chdir=true",
+        "hydra.sweep.dir=multirun/${now:%Y-%m-%d}",
+        "hydra.sweep.subdir=${hydra.job.num}",
+        "+debug=overfit",
+        "++optimizer.lr=0.1,0.2",
+        "~train.monitor",
+        "cluster/launcher=local",
+        "data.path=../data",
+        "model.hidden=[4,${train.batch_size}]",
+        "hydrated=1",
+    ],
+)
+def test_a_stored_argument_that_only_chooses_values_is_used_again(argument: str):
+    assert merged_arguments(["-m", argument], ["a=1"]) == ["-m", argument, "a=1"]
+
+
+def test_a_given_argument_replaces_one_that_can_name_code():
+    stored = ["-m", "--config-dir", "hostile", "seed=1", "hydra.launcher.setup=[sh]"]
+    given = ["--config-dir", "mine", "hydra.launcher.setup=[]"]
+    assert merged_arguments(stored, given) == ["-m", "seed=1", "hydra.launcher.setup=[]", "--config-dir", "mine"]
 
 
 def test_a_job_that_died_without_a_word_goes_on(interrupted: FakeLife, folder: Path):
     (folder / "sweep" / "0" / "summary.json").unlink()
     (folder / "sweep" / "0" / "run.json").write_text("{}")
+    (folder / "sweep" / "0" / "config.yaml").write_text((folder / "sweep" / "0" / "frozen.yaml").read_text())
     assert main(RESUME) == 0
     assert (interrupted.calls[0].config.seed, interrupted.calls[0].resume) == (1, True)
+
+
+def test_a_job_that_was_killed_before_its_configuration_was_stored_starts_again(interrupted: FakeLife, folder: Path):
+    (folder / "sweep" / "0" / "summary.json").unlink()
+    (folder / "sweep" / "0" / "run.json").write_text("{}")
+    assert main(RESUME) == 0
+    assert (interrupted.calls[0].config.seed, interrupted.calls[0].resume) == (1, False)
 
 
 @pytest.mark.parametrize(("ended", "trained"), [(1, []), (-1, [2])], ids=["newer", "older"])
@@ -216,9 +336,10 @@ def test_a_configuration_that_would_differ_now_is_refused(fake_life: FakeLife, f
     main(["--config-dir", "own", *SWEEP, "model=mine", "seed=1"])
     (own / "mine.yaml").write_text("defaults: ['/schema/model/mlp@_here_']\nhidden: [6]\n")
     capsys.readouterr()
-    message = refused([*RESUME, "seed=1,2"], capsys)
+    own_files = ["--config-dir", "own"]
+    message = refused([*RESUME, *own_files, "seed=1,2"], capsys)
     assert "  new: job 1 (seed=2)\n  job 0 (seed=1): would have another configuration" in message
-    assert main([*RESUME, "--accept-changes", "seed=1,2"]) == 0
+    assert main([*RESUME, *own_files, "--accept-changes", "seed=1,2"]) == 0
     assert [call.config.model.hidden for call in fake_life.calls] == [[5], [6]]
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runner.cli import main
-from runner.errors import DirectoryInUseError, Interrupted, NumericError
+from runner.config.hydra_app import compose
+from runner.config.launcher import Launcher, SweepPlace
+from runner.errors import ConfigError, DirectoryInUseError, Interrupted, NumericError
 from runner.records.summary import Failure, Summary
+from runner.sweep.freezing import checked_config
 from runner.sweep.locks import sweep_lock
-from runner.sweep.place import SweepPlace
+from runner.system import cpu_info
 from runner.tracking.replay import Replay
 from tests.fake_life import Call, FakeLife, summary_of
 
@@ -90,6 +95,32 @@ def test_an_impossible_combination_fails_its_job_only(fake_life: FakeLife, folde
     assert [call.config.train.batch_size for call in fake_life.calls] == [8]
     assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished", "failed"]
     assert "job 0 (train.batch_size=1): error: train.batch_size=1 is smaller" in capsys.readouterr().err
+
+
+def test_a_precision_that_the_cpu_lacks_is_refused_before_the_first_job(
+    fake_life: FakeLife, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cpu_info, "flags", lambda: frozenset({"avx2"}))
+    fake_life.act = lambda call: print("job 0 trains", file=sys.stderr)
+    assert main([*SWEEP, "precision=float32,bfloat16"]) == 1
+    assert [call.config.precision for call in fake_life.calls] == ["float32"]
+    err = capsys.readouterr().err
+    refused = err.index("job 1 (precision=bfloat16): error: precision=bfloat16: expected a CPU with one of avx512_bf16")
+    assert refused < err.index("job 0 trains")
+    assert not (folder / "sweep" / "1" / "frozen.yaml").exists()
+    assert main(["sweep", "resume", "sweep", "precision=float32,bfloat16"]) == 1, (
+        "the refused job is not taken for a changed one"
+    )
+
+
+def test_the_cpu_of_this_machine_does_not_matter_to_jobs_that_other_machines_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cpu_info, "flags", lambda: frozenset({"avx2"}))
+    job = replace(compose(["precision=bfloat16"]), launcher=Launcher("submitit_slurm"))
+    assert checked_config(job).precision == "bfloat16"
+    with pytest.raises(ConfigError, match="precision=bfloat16"):
+        checked_config(replace(job, launcher=Launcher("submitit_local")))
 
 
 def test_what_a_failed_run_wrote_about_itself_is_in_the_table(fake_life: FakeLife, folder: Path):

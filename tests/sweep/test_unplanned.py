@@ -6,10 +6,10 @@ import dataclasses
 from pathlib import Path
 
 from runner.config.hydra_app import Job, compose
+from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.errors import NumericError
 from runner.records.summary import Summary
-from runner.sweep.place import SweepPlace
 from runner.sweep.sweep import Sweep
 from tests.fake_life import Call, summary_of
 

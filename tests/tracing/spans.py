@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from runner.engine.device import worker_device
-from runner.engine.timeline import ClientRun, Span, Timeline
-from runner.tracing.course import Course, Update
+from runner.engine.graph.device import worker_device
+from runner.engine.run.timeline import ClientRun, Span, Timeline
+from runner.tracing.timeline_index import TimelineIndex, Update
 
 SESSION = "master-0"
 
@@ -52,12 +52,12 @@ def run(
     return ClientRun(SESSION, client, number, step, begin, end, launched=launched)
 
 
-def one_run(spans: list[Span]) -> tuple[Course, Update]:
+def one_run(spans: list[Span]) -> tuple[TimelineIndex, Update]:
     """An update that is one run of one client, and takes no time beside its spans."""
     begin, end = min(each.begin_ns for each in spans), max(each.end_ns for each in spans)
     first = spans[0]
     whole = run(begin, end, client=first.client, number=first.number, step=first.step)
-    return Course(Timeline(tuple(spans), (whole,))), Update(first.step, begin, end)
+    return TimelineIndex(Timeline(tuple(spans), (whole,))), Update(first.step, begin, end)
 
 
 ALONE = [span("a", "input", 2, 3), span("a", "compute", 3, 7), span("a", "compute", 9, 10)]
@@ -86,7 +86,7 @@ SHARE = [
     span("b", "receive", 24, 25, "g", peer="a", client="share"),
     span("b", "compute", 25, 26, client="share"),
 ]
-LAUNCHED = Course(
+LAUNCHED = TimelineIndex(
     Timeline((*READ, *SHARE), (run(0, 9, client="read", launched=True), run(10, 28, client="share", launched=True)))
 )
 """Worker a reads from server b, computes and sends what came of it back, in two runs that the session launches."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from runner.engine.timeline import Timeline
+from runner.engine.run.timeline import Timeline
 from runner.tracing.chrome import chrome_trace
-from runner.tracing.course import Course, Update
+from runner.tracing.timeline_index import TimelineIndex, Update
 from tests.tracing.spans import LAUNCHED, SESSION, device, run, span
 
 Event = dict[str, Any]
 
-COURSE = Course(
+COURSE = TimelineIndex(
     Timeline(
         (
             span("a", "compute", 5_000, 9_500, step=3, number=7),
@@ -24,13 +24,13 @@ COURSE = Course(
 UPDATES = [Update(3, 4_000, 10_000)]
 
 
-def document(course: Course = COURSE, updates: list[Update] = UPDATES) -> list[Event]:
-    found: list[Event] = json.loads(chrome_trace(course, updates))["traceEvents"]
+def document(index: TimelineIndex = COURSE, updates: list[Update] = UPDATES) -> list[Event]:
+    found: list[Event] = json.loads(chrome_trace(index, updates))["traceEvents"]
     return found
 
 
-def events(phase: str, course: Course = COURSE, updates: list[Update] = UPDATES) -> list[Event]:
-    return [event for event in document(course, updates) if event["ph"] == phase]
+def events(phase: str, index: TimelineIndex = COURSE, updates: list[Update] = UPDATES) -> list[Event]:
+    return [event for event in document(index, updates) if event["ph"] == phase]
 
 
 def rows(events: list[Event]) -> dict[int, str]:
@@ -102,4 +102,4 @@ def test_a_transfer_of_which_one_end_is_recorded_has_no_flow() -> None:
 
 
 def test_nothing_recorded_is_a_file_too() -> None:
-    assert document(Course(Timeline((), ())), []) == []
+    assert document(TimelineIndex(Timeline((), ())), []) == []

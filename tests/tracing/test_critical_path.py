@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.timeline import ClientRun, Span, Timeline
-from runner.tracing.course import Course, Update
+from runner.engine.run.timeline import ClientRun, Span, Timeline
 from runner.tracing.critical_path import critical_path
+from runner.tracing.timeline_index import TimelineIndex, Update
 from tests.tracing.spans import ALONE, B_WAITS_FOR_A, LAUNCHED, SESSION, device, one_run, run, span
 
 Piece = tuple[str, str, int, int]
 
 
-def pieces(course: Course, update: Update) -> list[Piece]:
+def pieces(index: TimelineIndex, update: Update) -> list[Piece]:
     """The path as (letter, kind, from, to); "m" is the session."""
     letters = {device(letter): letter for letter in "abc"} | {SESSION: "m"}
-    return [(letters[each.place], each.kind, each.begin_ns, each.end_ns) for each in critical_path(course, update)]
+    return [(letters[each.place], each.kind, each.begin_ns, each.end_ns) for each in critical_path(index, update)]
 
 
 CAME_EARLY = [
@@ -122,7 +122,7 @@ def test_a_device_that_was_busy_is_what_a_launched_run_waited_for() -> None:
     busy = [span("a", "compute", 0, 8, client="slow"), span("a", "compute", 9, 11, client="next")]
     runs = (run(0, 10, client="slow", launched=True), run(2, 12, client="next", launched=True))
     path = [("a", "compute", 0, 8), ("a", "other", 8, 9), ("a", "compute", 9, 11), ("m", "other", 11, 12)]
-    assert pieces(Course(Timeline(tuple(busy), runs)), Update(0, 0, 12)) == path
+    assert pieces(TimelineIndex(Timeline(tuple(busy), runs)), Update(0, 0, 12)) == path
 
 
 def test_a_send_that_is_over_when_its_receiver_has_begun_was_waited_for_too() -> None:
@@ -134,24 +134,24 @@ def test_a_send_that_is_over_when_its_receiver_has_begun_was_waited_for_too() ->
         span("b", "wait", 8, 9, "k", peer="a", client="push"),
         span("b", "compute", 9, 10, client="push"),
     ]
-    course = Course(Timeline(tuple(spans), (run(0, 10, client="push", launched=True),)))
+    index = TimelineIndex(Timeline(tuple(spans), (run(0, 10, client="push", launched=True),)))
     path = [("a", "compute", 0, 5), ("a", "send", 5, 6)]
     path += [("b", "input", 6, 8), ("b", "wait", 8, 9), ("b", "compute", 9, 10)]
-    assert pieces(course, Update(0, 0, 10)) == path
+    assert pieces(index, Update(0, 0, 10)) == path
 
 
 def test_runs_of_one_update_follow_one_another() -> None:
     spans = [span("a", "compute", 2, 4), span("a", "compute", 6, 9, number=1)]
-    course = Course(Timeline(tuple(spans), (run(1, 5), run(5, 10, number=1))))
+    index = TimelineIndex(Timeline(tuple(spans), (run(1, 5), run(5, 10, number=1))))
     path = [("m", "other", 0, 1), ("a", "other", 1, 2), ("a", "compute", 2, 4), ("m", "other", 4, 5)]
     path += [("a", "other", 5, 6), ("a", "compute", 6, 9), ("m", "other", 9, 10)]
-    assert pieces(course, Update(0, 0, 10)) == path
+    assert pieces(index, Update(0, 0, 10)) == path
 
 
 def test_transfers_of_another_run_are_others() -> None:
     spans = [span("a", "send", 0, 9, "k", peer="b"), span("b", "wait", 2, 5, "k", peer="a", number=1)]
-    course = Course(Timeline(tuple(spans), (run(0, 12), run(2, 6, number=1))))
-    assert pieces(course, Update(0, 2, 6)) == [("b", "wait", 2, 5), ("m", "other", 5, 6)]
+    index = TimelineIndex(Timeline(tuple(spans), (run(0, 12), run(2, 6, number=1))))
+    assert pieces(index, Update(0, 2, 6)) == [("b", "wait", 2, 5), ("m", "other", 5, 6)]
 
 
 @pytest.mark.parametrize("update", [Update(0, 40, 50), Update(0, 28, 29)])
@@ -160,12 +160,12 @@ def test_an_update_in_which_nothing_ended_is_the_session_alone(update: Update) -
 
 
 def test_nothing_recorded_is_one_piece_too() -> None:
-    (only,) = critical_path(Course(Timeline((), ())), Update(0, 3, 5))
+    (only,) = critical_path(TimelineIndex(Timeline((), ())), Update(0, 3, 5))
     assert (only.kind, only.ns) == ("other", 2)
 
 
 @st.composite
-def courses(draw: st.DrawFn) -> Course:
+def courses(draw: st.DrawFn) -> TimelineIndex:
     """Three devices with parts of runs one after the other; transfers find their ends, or not, at any time."""
     spans: list[Span] = []
     runs: list[ClientRun] = []
@@ -181,12 +181,12 @@ def courses(draw: st.DrawFn) -> Course:
                 now = begin + draw(st.integers(0, 6))
                 key = "" if kind == "compute" else draw(st.sampled_from(["k", "l", "m"]))
                 spans.append(span(letter, kind, begin, now, key, number=number))
-    return Course(Timeline(tuple(spans), tuple(runs)))
+    return TimelineIndex(Timeline(tuple(spans), tuple(runs)))
 
 
 @given(courses(), st.integers(0, 30), st.integers(0, 30))
-def test_the_path_covers_the_update_without_gap_or_overlap(course: Course, begin: int, ns: int) -> None:
-    path = critical_path(course, Update(0, begin, begin + ns))
+def test_the_path_covers_the_update_without_gap_or_overlap(index: TimelineIndex, begin: int, ns: int) -> None:
+    path = critical_path(index, Update(0, begin, begin + ns))
     assert sum(segment.ns for segment in path) == ns
     assert all(segment.ns > 0 for segment in path)
     assert all(before.end_ns == after.begin_ns for before, after in pairwise(path))

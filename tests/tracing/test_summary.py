@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from runner.engine.timeline import Timeline
-from runner.tracing.course import Course, Update
+from runner.engine.run.timeline import Timeline
 from runner.tracing.summary import summary_table, trace_summary
+from runner.tracing.timeline_index import TimelineIndex, Update
 from tests.tracing.spans import ALONE, B_WAITS_FOR_A, LAUNCHED, one_run, run, span
 
 SECOND = [replace(each, step=1, number=1, begin_ns=each.begin_ns + 20, end_ns=each.end_ns + 20) for each in ALONE]
 SUMMARY = trace_summary(
-    Course(Timeline((*B_WAITS_FOR_A, *SECOND), (run(0, 20), run(22, 30, step=1, number=1)))),
+    TimelineIndex(Timeline((*B_WAITS_FOR_A, *SECOND), (run(0, 20), run(22, 30, step=1, number=1)))),
     [Update(0, 0, 20), Update(1, 22, 30)],
 )
 
@@ -52,7 +52,7 @@ def test_launched_runs_are_summed_over_session_and_devices() -> None:
 def test_every_node_that_computes_has_its_median() -> None:
     spans = [replace(span("a", "compute", 10 * k, 10 * k + ns), node="y") for k, ns in enumerate((5, 1, 3, 8))]
     other = [span("b", "send", 0, 9, "k"), span("b", "compute", 1, 3)]
-    assert trace_summary(Course(Timeline((*spans, *other), ())), [])["node_ns"] == {"1-3": 2, "y": 4}
+    assert trace_summary(TimelineIndex(Timeline((*spans, *other), ())), [])["node_ns"] == {"1-3": 2, "y": 4}
 
 
 def test_the_table_has_shares_of_all_steps_and_a_line_of_each() -> None:
@@ -63,18 +63,18 @@ def test_the_table_has_shares_of_all_steps_and_a_line_of_each() -> None:
         "  worker-0         input 3.6%, compute 57.1%, send 7.1%, idle 32.1%",
         "  worker-1         compute 28.6%, receive 3.6%, wait 39.3%, idle 28.6%",
         "step 0: 0.000 ms; waited: worker-1 for worker-0 0.000 (1x)",
-        "step 1: 0.000 ms; waited: nobody",
+        "step 1: 0.000 ms; waited: no process",
     ]
 
 
 def test_many_layers_are_cut_and_the_rest_is_summed() -> None:
     spans = [replace(span("a", "compute", 10 * k, 10 * k + 10), layer=f"fc{k:02}") for k in range(10)]
-    course, update = one_run(spans)
-    lines = summary_table(trace_summary(course, [update])).splitlines()
+    index, update = one_run(spans)
+    lines = summary_table(trace_summary(index, [update])).splitlines()
     layers = [line.split() for line in lines if line.startswith("  layer")]
     assert [line[1] for line in layers[:-1]] == [f"fc{k:02}" for k in range(8)]
     assert (layers[-1][1:3], layers[-1][-1]) == (["2", "more"], "20.0%")
 
 
 def test_nothing_recorded_is_said() -> None:
-    assert summary_table(trace_summary(Course(Timeline((), ())), [])) == "no step was recorded"
+    assert summary_table(trace_summary(TimelineIndex(Timeline((), ())), [])) == "no step was recorded"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runner.engine.timeline import Timeline
-from runner.tracing.course import Course, Update
+from runner.engine.run.timeline import Timeline
+from runner.tracing.timeline_index import TimelineIndex, Update
 from runner.tracing.waiting import Waited, spent, waited, waits_between
 from tests.tracing.spans import LAUNCHED, SESSION, SHARE, device, one_run, run, span
 
@@ -11,7 +11,7 @@ A, B, C = map(device, "abc")
 
 
 def test_all_waits_of_an_update_count_whether_on_the_path_or_not() -> None:
-    course, update = one_run(
+    index, update = one_run(
         [
             span("a", "compute", 0, 3),
             span("a", "wait", 3, 9, "y", peer="b"),
@@ -20,11 +20,11 @@ def test_all_waits_of_an_update_count_whether_on_the_path_or_not() -> None:
             span("c", "wait", 0, 2, "w", peer="a"),
         ]
     )
-    assert list(waits_between(course)) == []
-    found = waited(course, [], update)
+    assert list(waits_between(index)) == []
+    found = waited(index, [], update)
     assert found == {(A, B): Waited(2, 7), (B, A): Waited(1, 4), (C, A): Waited(1, 2)}
     assert list(found) == [(A, B), (B, A), (C, A)]
-    assert waited(course, [], Update(0, 4, 20)) == {(A, B): Waited(1, 5)}
+    assert waited(index, [], Update(0, 4, 20)) == {(A, B): Waited(1, 5)}
 
 
 def test_before_a_launched_run_a_device_waits_for_its_launch_and_then_for_what_comes_last() -> None:
@@ -39,14 +39,14 @@ def test_before_a_launched_run_a_device_waits_for_its_launch_and_then_for_what_c
 
 def test_a_device_that_is_busy_until_it_can_begin_waits_for_nobody() -> None:
     busy = span("b", "compute", 9, 24, client="other")
-    course = Course(Timeline((busy, *SHARE), (run(10, 28, client="share", launched=True),)))
-    assert list(waits_between(course)) == []
+    index = TimelineIndex(Timeline((busy, *SHARE), (run(10, 28, client="share", launched=True),)))
+    assert list(waits_between(index)) == []
 
 
 def test_every_device_spends_the_time_of_an_update() -> None:
-    course, update = LAUNCHED, Update(0, 0, 30)
-    assert spent(course, update) == {
+    index, update = LAUNCHED, Update(0, 0, 30)
+    assert spent(index, update) == {
         A: {"receive": 1, "compute": 9, "input": 1, "send": 1, "idle": 18},
         B: {"compute": 2, "send": 1, "receive": 1, "idle": 26},
     }
-    assert spent(course, Update(0, 14, 25)) == {A: {"compute": 6, "send": 1, "idle": 4}, B: {"receive": 1, "idle": 10}}
+    assert spent(index, Update(0, 14, 25)) == {A: {"compute": 6, "send": 1, "idle": 4}, B: {"receive": 1, "idle": 10}}

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from runner.engine.local_session import LocalSession
+from runner.engine.run.local_session import LocalSession
 from runner.errors import ClusterError, ResourceError
 from runner.kernels.registry import Registry
 from runner.optimizers.lbfgs import Lbfgs

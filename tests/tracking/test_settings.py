@@ -48,8 +48,6 @@ def test_a_store_mlflow_does_not_know_is_refused_with_the_options_and_without_th
     [
         (MlflowTracking(uri="mlruns"), "tracking store 'mlruns'"),
         (MlflowTracking(experiment=" "), r"tracking\.experiment is empty"),
-        (MlflowTracking(queue_size=0), r"tracking\.queue_size is 0: expected more than 0"),
-        (MlflowTracking(finish_timeout_s=-1.0), r"tracking\.finish_timeout_s is -1\.0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: MlflowTracking, message: str) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.commands.explanation import explain, training_plans
-from runner.errors import ConfigError, RunnerError
+from runner.engine.run.step_driver import StepDriver
+from runner.errors import ConfigError, Interrupted, RunnerError
 from runner.records.record import Record
 from runner.records.summary import Summary
 from runner.tracking import read_metrics
+from runner.training import steps, trainer
 from runner.training.build import build
+from runner.training.experiment import Experiment
 from runner.training.life import run
 from tests.small_runs import small_config
 
@@ -71,6 +77,83 @@ def test_a_run_goes_on_from_a_checkpoint_with_endings_of_its_own(tmp_path: Path)
     assert json.loads((tmp_path / "run" / "endings-2.jsonl").read_text().splitlines()[0])["first_step"] == 4
 
 
+CHECKPOINTED = (VIRTUAL, "optimizer=adam", "train.steps=9", "train.eval_every=2", "checkpoint.every_steps=3")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("parallelism.workers=3", "parallelism.n_push=2", "parallelism.n_fetch=3"),
+        ("parallelism/staleness=drop", "parallelism.loop=sequential", "parallelism.warmstart_steps=4"),
+        ("checkpoint.keep_best=true", "checkpoint.every_steps=null", "checkpoint.keep=9", "data.val_fraction=0.1"),
+    ],
+    ids=" ".join,
+)
+def test_a_killed_run_in_virtual_time_resumes_to_the_weights_of_the_undisturbed_one(
+    tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    undisturbed = train(tmp_path / "run", *CHECKPOINTED, *settings)
+    saved = sorted(int(path.name.removeprefix("step-")) for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert len(saved) > 1
+    for step in saved[:-1]:
+        killed = shutil.copytree(tmp_path / "run", tmp_path / f"killed-{step}")
+        for later in saved[saved.index(step) + 1 :]:
+            shutil.rmtree(killed / "checkpoints" / f"step-{later}")
+        (killed / "summary.json").unlink()
+        resumed = train(killed, *CHECKPOINTED, *settings, resume=True)
+        assert resumed.weights_sha256 == undisturbed.weights_sha256
+        assert resumed.final["test/loss"] == undisturbed.final["test/loss"]
+
+
+def test_a_run_with_checkpoints_is_repeated_from_its_endings(tmp_path: Path) -> None:
+    settings = CHECKPOINTED[1:]
+    first = train(tmp_path / "first", VIRTUAL, *settings, "parallelism.n_push=2")
+    replay = f"parallelism.replay={tmp_path / 'first' / 'endings-1.jsonl'}"
+    second = train(tmp_path / "second", replay, *settings, "parallelism.n_push=2")
+    assert second.weights_sha256 == first.weights_sha256
+    assert decided(tmp_path / "second") == decided(tmp_path / "first")
+
+
+def stopped_after(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> str:
+    """Train until Ctrl-C comes in an update; return the message with which the run ends."""
+    train_step = steps.train_step
+
+    def stopping(step_driver: StepDriver, experiment: Experiment, number: int, rate: float) -> Any:
+        if number + 1 == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return train_step(step_driver, experiment, number, rate)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "train_step", stopping)
+        with pytest.raises(Interrupted) as stopped:
+            train(folder, *overrides)
+    return str(stopped.value)
+
+
+@pytest.mark.parametrize(("step", "saved"), [(2, []), (3, ["step-3"]), (5, ["step-3"])])
+def test_a_stopped_run_in_virtual_time_saves_only_where_the_undisturbed_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, saved: list[str]
+) -> None:
+    undisturbed = train(tmp_path / "undisturbed", *CHECKPOINTED)
+    message = stopped_after(step, tmp_path / "run", monkeypatch, *CHECKPOINTED)
+    assert message.startswith(f"stopped after step {step} of 9")
+    assert ("without a checkpoint, which would change the order of virtual time" in message) == (step != 3)
+    assert message.endswith(f"; continue with: runner resume={tmp_path / 'run'}")
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == saved
+    resumed = train(tmp_path / "run", *CHECKPOINTED, resume=True)
+    assert resumed.weights_sha256 == undisturbed.weights_sha256
+
+
+def test_a_stopped_repetition_says_that_it_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path / "first", VIRTUAL)
+    replay = f"parallelism.replay={tmp_path / 'first' / 'endings-1.jsonl'}"
+    message = stopped_after(2, tmp_path / "run", monkeypatch, replay)
+    assert message == f"stopped after step 2 of 4; start it again: a run with {replay} cannot be resumed"
+    with pytest.raises(ConfigError, match="a run is repeated from its first step on; start it anew"):
+        train(tmp_path / "run", replay, resume=True)
+
+
 def test_a_run_of_one_client_leaves_no_such_files(tmp_path: Path) -> None:
     run(small_config(), tmp_path / "run", overrides=[])
     assert {path.name for path in (tmp_path / "run").iterdir()}.isdisjoint({"endings-1.jsonl", "asynchronous.json"})
@@ -89,7 +172,7 @@ def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", [VIRTUAL, "parallelism.replay=x"])
 def test_an_emulated_network_in_one_process_is_refused(order: str) -> None:
-    expected = r"^cluster.emulate=true with parallelism=async_data in one process: it has no wire to wait for"
+    expected = r"^cluster.emulate=true with parallelism=async_data in one process: it has no link to wait for"
     with pytest.raises(ConfigError, match=expected):
         build(small_config(*ASYNC, order, "cluster=slow_network"))
 

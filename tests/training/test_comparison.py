@@ -18,11 +18,11 @@ SPLIT = ("parallelism=model", "parallelism.constraints={fc1: 0, fc2: 1}")
 
 def test_who_is_faster_is_said_in_a_sentence() -> None:
     assert verdict({"model": 4e-3, "single": 1e-3, "sync_data": 2e-3}, "measured") == (
-        "model parallelism loses, as measured: single takes 25% of its time for a step "
+        "model is slower, as measured: single takes 25% of its step "
         "(model 4.000 ms, single 1.000 ms, sync_data 2.000 ms)"
     )
     assert verdict({"model": 1e-3, "single": 1e-3}, "predicted").startswith(
-        "model parallelism is not slower than the others, as predicted (model 1.000 ms"
+        "model is not slower than the others, as predicted (model 1.000 ms"
     )
 
 
@@ -37,7 +37,7 @@ def test_a_forced_split_of_a_small_network_loses_and_is_told() -> None:
     predicted = predicted_step_s(build(small_config(*SPLIT)))
     assert predicted["model"] > predicted["single"] + 2 * 5e-4
     text = explain(small_config(*SPLIT))
-    assert "model parallelism loses, as predicted by the cost model: single takes" in text
+    assert "model is slower, as predicted by the cost model: single takes" in text
     assert "strategy   predicted ms per step" in text
     assert any(
         line.startswith("fc2") and line.endswith("/job:worker/task:1/device:cpu:0") for line in text.splitlines()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,15 @@ import numpy as np
 import pytest
 
 from runner.config.configuration import load_stored
+from runner.config.schema import Config
 from runner.data.arrays import Arrays
 from runner.data.dataset import Dataset
 from runner.errors import DataError
+from runner.records.run_directory import holds_run
 from runner.records.summary import Summary
+from runner.training import life
 from runner.training.build import build
+from runner.training.experiment import Experiment
 from runner.training.life import _Life, run
 from runner.training.preconditions import require_same_data, require_same_normalisation
 from tests.data.own_data import small_arrays, write_arrays
@@ -163,3 +170,91 @@ def test_what_was_not_kept_of_the_data_is_not_compared_which_is_said(
     path.unlink()
     train(tmp_path, "train.steps=4", resume=True)
     assert "did not keep what its data were (data.json): not compared" in caplog.text
+
+
+def test_a_changed_budget_of_threads_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(tmp_path, "train.steps=2")
+    train(tmp_path, "train.steps=3", resume=True)
+    assert "threads_per_worker was" not in caplog.text
+    train(tmp_path, "train.steps=4", "cluster.threads_per_worker=2", resume=True)
+    expected = "cluster.threads_per_worker was 1 and is 2 from now on, so the weights can differ in their last bits"
+    assert expected in caplog.text
+    assert expected in (tmp_path / "run.log").read_text()
+
+
+class Killed(BaseException):
+    """The process was killed: nothing that it does from then on has an effect."""
+
+
+def kill_at(operation: int, patch: pytest.MonkeyPatch) -> None:
+    """Let the first ``operation`` operations on files succeed and all later ones raise :class:`Killed`."""
+    count = itertools.count()
+
+    def killing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if next(count) >= operation:
+                raise Killed
+            return function(*arguments, **named)
+
+        return call
+
+    for name in ("open", "mkdir", "unlink", "rename", "posix_fallocate", "fsync"):
+        patch.setattr(os, name, killing(getattr(os, name)))
+
+
+def prepared(folder: Path, patch: pytest.MonkeyPatch, config: Config, *, resume: bool) -> bool:
+    """Prepare a start of a run and train nothing; return whether the preparation was completed."""
+    reached: list[Config] = []
+
+    def draft_of(experiment: Experiment, *arguments: object) -> Summary:
+        reached.append(experiment.config)
+        raise Killed
+
+    with patch.context() as stub:
+        stub.setattr(life, "draft_of", draft_of)
+        with pytest.raises(Killed):
+            run(config, folder, overrides=[], resume=resume)
+    return bool(reached)
+
+
+def killed_at_each_operation(folder: Path, monkeypatch: pytest.MonkeyPatch, config: Config) -> Iterator[Path]:
+    """Yield, for each operation on files that prepares a start, a copy of ``folder`` with a start killed there.
+
+    The start resumes the run in ``folder``, or begins one if there is none.
+    """
+    resume = folder.exists()
+    for operation in itertools.count():
+        copy = folder.with_name(f"{folder.name}-{operation}")
+        if resume:
+            shutil.copytree(folder, copy)
+        with monkeypatch.context() as patch:
+            kill_at(operation, patch)
+            completed = prepared(copy, patch, config, resume=resume)
+        yield copy
+        if completed:
+            return
+
+
+def test_a_run_that_was_killed_while_its_directory_was_prepared_starts_again_or_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, resumed = small_config(), list[bool]()
+    for folder in killed_at_each_operation(tmp_path / "run", monkeypatch, config):
+        resumed.append(holds_run(folder))
+        assert prepared(folder, monkeypatch, config, resume=resumed[-1])
+        assert {"config.yaml", "data.json", "plugins.json"} <= {path.name for path in folder.iterdir()}
+        assert list(folder.glob("config-*.yaml")) == []
+    assert resumed == sorted(resumed)
+    assert set(resumed) == {False, True}
+
+
+def test_a_run_that_was_killed_while_it_was_being_resumed_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path / "run", "train.steps=2")
+    config, strategies = small_config(*IN_ONE_PROCESS), set()
+    for folder in killed_at_each_operation(tmp_path / "run", monkeypatch, config):
+        strategies.add(strategy_in(folder / "config.yaml"))
+        assert prepared(folder, monkeypatch, config, resume=True)
+        assert strategy_in(min(folder.glob("config-*.yaml"))) == ("single", 1)
+    assert strategies == {("single", 1), ("async_data", 2)}

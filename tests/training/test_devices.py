@@ -1,4 +1,4 @@
-"""The devices of a run: every strategy is planned on cards as it is on processors, in one process where that pays."""
+"""The devices of a run: every strategy is planned on GPUs as it is on CPUs, in one process where that pays."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from runner.commands.explanation.devices import plans_of
 from runner.commands.explanation.text import explain_with_memory
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import compose
+from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
-from runner.engine.card_use import CardUse
-from runner.engine.device import CARD_LATENCY_S, CARD_LINK_BYTES_PER_S, Cluster, local_cluster, task_of
-from runner.engine.graph import Graph
-from runner.engine.plan import DevicePlan
+from runner.engine.compile.plan import DevicePlan
+from runner.engine.graph.device import GPU_LATENCY_S, GPU_LINK_BYTES_PER_S, Cluster, GpuOptions, local_cluster, task_of
+from runner.engine.graph.graph import Graph
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import INSTALL, Found, Library
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
-from runner.sweep.place import SweepPlace
 from runner.training import life
 from runner.training.build import build
 from runner.training.comparison import _experiments, predicted_step_s
 from runner.training.devices import cluster_of, require_kernels, tell_devices
 from runner.training.experiment import Experiment
-from tests.cards import NO_DRIVER, card, card_kernels, machine
+from tests.gpus import NO_DRIVER, gpu, gpu_kernels, machine
 
-__all__ = ["card_kernels"]
+__all__ = ["gpu_kernels"]
 
 SMALL = ("model=mlp", "model.hidden=[8]", "tracking=none", "tracking.pictures=false", "train.steps=3")
 STRATEGIES = {
@@ -66,43 +65,43 @@ def plans(experiment: Experiment) -> dict[str, dict[str, DevicePlan]]:
     }
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_is_planned_on_cards_without_knowing(strategy: str) -> None:
-    experiment = placed(machine(card()), *STRATEGIES[strategy])
+def test_every_strategy_is_planned_on_gpus_without_knowing(strategy: str) -> None:
+    experiment = placed(machine(gpu()), *STRATEGIES[strategy])
     kinds = {task_of(device.name): device.type for device in experiment.cluster.devices}
     assert set(kinds.values()) == ({"cpu", "gpu"} if experiment.program.servers else {"gpu"})
     assert all((kind == "gpu") == task.startswith("/job:worker") for task, kind in kinds.items())
     if strategy != "model":  # whose placement goes by the rates
-        on_processor = plans(placed(NO_DRIVER, *STRATEGIES[strategy]))
+        on_cpu = plans(placed(NO_DRIVER, *STRATEGIES[strategy]))
         assert {name: set(each) for name, each in plans(experiment).items()} == {
-            name: set(each) for name, each in on_processor.items()
+            name: set(each) for name, each in on_cpu.items()
         }
     for each in plans(experiment).values():
         for task, plan in each.items():
             assert plan.device == f"{task}/device:{kinds[task]}:0"
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", ["servers", "backup", "async_data", "sandblaster"])
-def test_servers_follow_the_workers_onto_cards_if_asked(strategy: str) -> None:
-    experiment = placed(machine(card(0), card(1)), *STRATEGIES[strategy], "cluster.server_device=gpu")
+def test_servers_follow_the_workers_onto_gpus_if_asked(strategy: str) -> None:
+    experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES[strategy], "cluster.server_device=gpu")
     devices = experiment.cluster.devices
     assert len(devices) == experiment.program.workers + experiment.program.servers > experiment.program.workers
-    assert [(device.type, device.card) for device in devices] == [("gpu", k % 2) for k in range(len(devices))]
+    assert [(device.type, device.gpu) for device in devices] == [("gpu", k % 2) for k in range(len(devices))]
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_cards_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
-    on_cards, on_processor = (placed(found, *STRATEGIES[strategy]) for found in (machine(card()), NO_DRIVER))
-    assert (on_cards.program.one_process is None) == (strategy in OVERLAPPING)
-    assert (on_processor.program.one_process is None) == (strategy != "single")
+def test_gpus_are_in_one_process_unless_clients_overlap(strategy: str) -> None:
+    on_gpus, on_cpu = (placed(found, *STRATEGIES[strategy]) for found in (machine(gpu()), NO_DRIVER))
+    assert (on_gpus.program.one_process is None) == (strategy in OVERLAPPING)
+    assert (on_cpu.program.one_process is None) == (strategy != "single")
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("gpu_kernels")
 def test_the_number_of_processes_can_be_said() -> None:
-    apart = placed(machine(card()), *STRATEGIES["sync_data"], "cluster.one_process=false")
+    apart = placed(machine(gpu()), *STRATEGIES["sync_data"], "cluster.one_process=false")
     assert apart.program.one_process is None
     together = placed(NO_DRIVER, *STRATEGIES["sync_data"], "cluster.one_process=true")
     assert together.program.one_process is not None
@@ -116,71 +115,69 @@ def test_the_number_of_processes_can_be_said() -> None:
         placed(NO_DRIVER, "parallelism=single", "cluster.one_process=false")
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("gpu_kernels")
 def test_an_emulated_network_keeps_its_processes() -> None:
-    slow = placed(machine(card()), *STRATEGIES["sync_data"], "cluster=slow_network", "cluster.emulate=true")
+    slow = placed(machine(gpu()), *STRATEGIES["sync_data"], "cluster=slow_network", "cluster.emulate=true")
     assert slow.program.one_process is None
 
 
-@pytest.mark.usefixtures("card_kernels")
-def test_links_of_cards_are_those_of_a_process_unless_they_are_described() -> None:
+@pytest.mark.usefixtures("gpu_kernels")
+def test_links_of_gpus_are_those_of_a_process_unless_they_are_described() -> None:
     def rates(cluster: Cluster) -> tuple[float, float]:
         return cluster.latency_s, cluster.bytes_per_s
 
-    assert rates(placed(machine(card()), *STRATEGIES["ring"]).cluster) == (CARD_LATENCY_S, CARD_LINK_BYTES_PER_S)
+    assert rates(placed(machine(gpu()), *STRATEGIES["ring"]).cluster) == (GPU_LATENCY_S, GPU_LINK_BYTES_PER_S)
     assert rates(placed(NO_DRIVER, *STRATEGIES["ring"]).cluster) == (Cluster.latency_s, Cluster.bytes_per_s)
-    told = placed(machine(card()), *STRATEGIES["ring"], "cluster.latency_ms=2", "cluster.bandwidth_mbit=8")
+    told = placed(machine(gpu()), *STRATEGIES["ring"], "cluster.latency_ms=2", "cluster.bandwidth_mbit=8")
     assert rates(told.cluster) == (2e-3, 1e6)
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("gpu_kernels")
 def test_that_plans_are_compared_reaches_the_devices() -> None:
-    (device,) = placed(machine(card()), "parallelism=single", "cluster.compare_plans=true").cluster.devices
-    assert replace(device.use, code_folder="") == CardUse(compare_plans=True)
+    (device,) = placed(machine(gpu()), "parallelism=single", "cluster.compare_plans=true").cluster.devices
+    assert replace(device.use, code_folder="") == GpuOptions(compare_plans=True)
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("gpu_kernels")
 def test_tf32_reaches_the_devices() -> None:
-    assert placed(machine(card()), "parallelism=single", "cluster.tf32=true").cluster.devices[0].use.tf32
-    assert not placed(machine(card()), "parallelism=single").cluster.devices[0].use.tf32
+    assert placed(machine(gpu()), "parallelism=single", "cluster.tf32=true").cluster.devices[0].use.tf32
+    assert not placed(machine(gpu()), "parallelism=single").cluster.devices[0].use.tf32
 
 
-def test_an_op_without_a_kernel_for_cards_is_named() -> None:
+def test_an_op_without_a_kernel_for_gpus_is_named() -> None:
     program = placed(NO_DRIVER, *STRATEGIES["servers"]).program
-    on_cards = cluster_of(config_on(machine(card()), *STRATEGIES["servers"]).cluster, program)
-    with pytest.raises(
-        ConfigError, match=r"device=gpu: node 'replica_0/.*' is on a card, and its op '\w+' has kernels"
-    ):
-        require_kernels(program, on_cards, Registry())
+    on_gpus = cluster_of(config_on(machine(gpu()), *STRATEGIES["servers"]).cluster, program)
+    with pytest.raises(ConfigError, match=r"device=gpu: node 'replica_0/.*' is on a GPU, and its op '\w+' has kernels"):
+        require_kernels(program, on_gpus, Registry())
     require_kernels(program, local_cluster(2, servers=2), Registry())
 
 
-def test_a_strategy_that_names_processors_is_told_how_to_leave_the_type_open() -> None:
+def test_a_strategy_that_names_cpus_is_told_how_to_leave_the_type_open() -> None:
     program = placed(NO_DRIVER, *STRATEGIES["sync_data"]).program
     fixed = Graph({node.name: replace(node, device=f"{task_of(node.device)}/device:cpu:0") for node in program.graph})
-    on_cards = cluster_of(config_on(machine(card()), *STRATEGIES["sync_data"]).cluster, program)
+    on_gpus = cluster_of(config_on(machine(gpu()), *STRATEGIES["sync_data"]).cluster, program)
     with pytest.raises(
         ConfigError,
         match=r"node '.*' is to be on '/job:worker/task:\d/device:cpu:0', .* has /job:worker/task:0/device:gpu:0, .*: "
-        r"a strategy names worker_task\(k\) or server_task\(k\), .*; cluster\.device=cpu has processors alone",
+        r"a strategy names worker_task\(k\) or server_task\(k\), .*; cluster\.device=cpu has CPUs alone",
     ):
-        require_kernels(replace(program, graph=fixed), on_cards, Registry())
+        require_kernels(replace(program, graph=fixed), on_gpus, Registry())
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("gpu_kernels")
 def test_steps_are_compared_on_the_same_devices() -> None:
-    experiment = placed(machine(card(0), card(1)), *STRATEGIES["model"])
+    experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["model"])
     slow = placed(NO_DRIVER, *STRATEGIES["model"])
     assert predicted_step_s(experiment)["single"] < predicted_step_s(slow)["single"]
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("apart", [False, True])
-def test_steps_are_measured_on_the_cards_and_in_the_processes_of_the_run(apart: bool) -> None:
+def test_steps_are_measured_on_the_gpus_and_in_the_processes_of_the_run(apart: bool) -> None:
     asked = f"cluster.one_process={'false' if apart else 'null'}"
-    experiment = placed(machine(card(0), card(1)), *STRATEGIES["model"], asked)
+    experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["model"], asked)
     found = dict(_experiments(experiment))
-    assert {name: [device.card for device in each.cluster.devices] for name, each in found.items()} == {
+    assert {name: [device.gpu for device in each.cluster.devices] for name, each in found.items()} == {
         "model": [0, 1],
         "single": [0],
         "sync_data": [0, 1],
@@ -189,13 +186,13 @@ def test_steps_are_measured_on_the_cards_and_in_the_processes_of_the_run(apart: 
     assert together == {"model": not apart, "single": True, "sync_data": not apart}
 
 
-@pytest.mark.usefixtures("card_kernels")
-def test_a_placement_of_processors_holds_on_cards(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("gpu_kernels")
+def test_a_placement_of_cpus_holds_on_gpus(tmp_path: Path) -> None:
     found = placed(NO_DRIVER, *STRATEGIES["model"]).settled
     assert found is not None
     found.placement.write(tmp_path / "placement.json")
     given = f"parallelism.placement={tmp_path / 'placement.json'}"
-    again = placed(machine(card()), *STRATEGIES["model"], given).settled
+    again = placed(machine(gpu()), *STRATEGIES["model"], given).settled
     assert again is not None
     assert {layer: task_of(device) for layer, device in again.placement.layers.items()} == {
         layer: task_of(device) for layer, device in found.placement.layers.items()
@@ -203,17 +200,17 @@ def test_a_placement_of_processors_holds_on_cards(tmp_path: Path) -> None:
     assert all(device.endswith("/device:gpu:0") for device in again.placement.layers.values())
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("gpu_kernels")
 def test_log_and_summary_say_what_computes_and_why(caplog: pytest.LogCaptureFixture) -> None:
-    here = machine(card())
+    here = machine(gpu())
     with caplog.at_level(logging.INFO, "runner"):
         asked = ("parallelism=single", "cluster.tf32=true", "cluster.compare_plans=true")
         told = tell_devices(placed(here, *asked), here, DRAFT)
     assert told.devices == {
-        "/job:worker/task:0/device:gpu:0": "card 0: Big Card, compute capability 9.0, 80.0 GiB, driver 580.1 for "
+        "/job:worker/task:0/device:gpu:0": "GPU 0: Big GPU, compute capability 9.0, 80.0 GiB, driver 580.1 for "
         "CUDA up to 13.0"
     }
-    assert told.device_reason == "cluster.device=auto takes a card where there is one, and there is Big Card"
+    assert told.device_reason == "cluster.device=auto takes a GPU where there is one, and there is Big GPU"
     assert told.versions == {"python": "3", "CuPy": "14.2.0 (cupy-cuda13x)"}
     assert "for CUDA up to 13.0, float32 products in TF32, the fastest plan of each convolution\n" in caplog.text
     assert f"devices: {told.device_reason}" in caplog.text
@@ -226,19 +223,19 @@ def test_log_and_summary_say_what_computes_and_why(caplog: pytest.LogCaptureFixt
         ("CuPy is not installed", ("cluster.device=cpu",), logging.INFO),
     ],
 )
-def test_a_card_that_lies_idle_is_warned_of(
+def test_a_gpu_that_lies_idle_is_warned_of(
     obstacle: str, overrides: tuple[str, ...], level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    here = machine(card(), obstacle=obstacle)
+    here = machine(gpu(), obstacle=obstacle)
     experiment = placed(here, "parallelism=single", *overrides)
     with caplog.at_level(logging.INFO, "runner"):
         told = tell_devices(experiment, here, DRAFT)
-    assert told.devices == {"/job:worker/task:0/device:cpu:0": "processor"}
+    assert told.devices == {"/job:worker/task:0/device:cpu:0": "CPU"}
     assert told.versions == DRAFT.versions
     assert caplog.records[-1].levelno == level
 
 
-def test_keys_that_only_cards_heed_are_warned_of_where_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_that_only_gpus_heed_are_warned_of_where_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
     def warnings(*overrides: str) -> list[str]:
         caplog.clear()
         tell_devices(placed(NO_DRIVER, *STRATEGIES["servers"], *overrides), NO_DRIVER, DRAFT)
@@ -246,15 +243,15 @@ def test_keys_that_only_cards_heed_are_warned_of_where_there_is_none(caplog: pyt
 
     assert warnings() == warnings("cluster.device=cpu") == []
     assert warnings("cluster.tf32=true", "cluster.compare_plans=true", "cluster.server_device=gpu") == [
-        "cluster.tf32=true changes nothing: no card was taken",
-        "cluster.compare_plans=true changes nothing: no card was taken",
-        "cluster.server_device=gpu changes nothing: no card was taken",
+        "cluster.tf32=true changes nothing: no GPU was taken",
+        "cluster.compare_plans=true changes nothing: no GPU was taken",
+        "cluster.server_device=gpu changes nothing: no GPU was taken",
     ]
 
 
-@pytest.mark.usefixtures("card_kernels")
-def test_a_library_of_fast_kernels_that_a_card_lacks_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    bare = replace(machine(card()), libraries=(Library("cuDNN", "", "convolutions crawl", fast=True),))
+@pytest.mark.usefixtures("gpu_kernels")
+def test_a_library_of_fast_kernels_that_a_gpu_lacks_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    bare = replace(machine(gpu()), libraries=(Library("cuDNN", "", "convolutions crawl", fast=True),))
     told = tell_devices(placed(bare, "parallelism=single"), bare, DRAFT)
     missing = f"not installed, convolutions crawl: {INSTALL}"
     assert told.kernels_missing == {"cuDNN": missing}
@@ -262,32 +259,32 @@ def test_a_library_of_fast_kernels_that_a_card_lacks_is_told(caplog: pytest.LogC
     assert tell_devices(placed(NO_DRIVER, "parallelism=single"), bare, DRAFT).kernels_missing == {}
 
 
-@pytest.mark.usefixtures("card_kernels")
+@pytest.mark.usefixtures("gpu_kernels")
 @pytest.mark.parametrize("strategy", ["single", "servers"])
-def test_a_run_on_a_card_comes_near_to_that_on_the_processor(
+def test_a_run_on_a_gpu_comes_near_to_that_on_the_cpu(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = machine(card())
+    here = machine(gpu())
     monkeypatch.setattr("runner.training.life.look_at", lambda cluster: here)
-    on_card = life.run(config_on(here, *STRATEGIES[strategy]), tmp_path / "card", overrides=())
+    on_gpu = life.run(config_on(here, *STRATEGIES[strategy]), tmp_path / "gpu", overrides=())
     monkeypatch.setattr("runner.training.life.look_at", lambda cluster: NO_DRIVER)
     config = config_on(NO_DRIVER, *STRATEGIES["single"])
-    on_processor = life.run(config, tmp_path / "processor", overrides=())
-    assert on_card.status == "finished"
-    assert on_card.devices["/job:worker/task:0/device:gpu:0"].startswith("card 0: Big Card")
-    assert on_card.kernels["gpu"] == "cuda"
-    assert on_card.final["train/loss"] == pytest.approx(on_processor.final["train/loss"], rel=1e-4)
+    on_cpu = life.run(config, tmp_path / "CPU", overrides=())
+    assert on_gpu.status == "finished"
+    assert on_gpu.devices["/job:worker/task:0/device:gpu:0"].startswith("GPU 0: Big GPU")
+    assert on_gpu.kernels["gpu"] == "cuda"
+    assert on_gpu.final["train/loss"] == pytest.approx(on_cpu.final["train/loss"], rel=1e-4)
 
 
 def test_a_run_leaves_its_devices_in_its_summary(tmp_path: Path) -> None:
     summary = life.run(config_on(NO_DRIVER, "parallelism=single"), tmp_path / "run", overrides=())
-    assert summary.devices == {"/job:worker/task:0/device:cpu:0": "processor"}
+    assert summary.devices == {"/job:worker/task:0/device:cpu:0": "CPU"}
     assert summary.device_reason.startswith("cluster.device=auto f")
 
 
-def test_the_log_says_which_cards_a_job_of_a_sweep_was_dealt(tmp_path: Path) -> None:
+def test_the_log_says_which_gpus_a_job_of_a_sweep_was_dealt(tmp_path: Path) -> None:
     config = config_on(NO_DRIVER, "parallelism=single")
-    for text in ("this one has card 1 of 2", ""):
+    for text in ("this one has GPU 1 of 2", ""):
         place = SweepPlace(tmp_path, 0, {}, text)
         life.run(config, tmp_path / (text or "none"), overrides=(), sweep=place)
         log = (tmp_path / (text or "none") / "run.log").read_text()
@@ -295,31 +292,31 @@ def test_the_log_says_which_cards_a_job_of_a_sweep_was_dealt(tmp_path: Path) -> 
         assert not text or f"devices: {text}\n" in log
 
 
-def test_a_run_of_a_card_that_is_gone_is_refused_before_its_directory_is_made(
+def test_a_run_of_a_gpu_that_is_gone_is_refused_before_its_directory_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_on(machine(card()), "parallelism=single")
+    config = config_on(machine(gpu()), "parallelism=single")
     monkeypatch.setattr("runner.training.life.look_at", lambda cluster: NO_DRIVER)
-    with pytest.raises(ResourceError, match=r"device_taken=gpu, as when the run began: expected a card"):
+    with pytest.raises(ResourceError, match=r"device_taken=gpu, as when the run began: expected a GPU"):
         life.run(config, tmp_path / "run", overrides=())
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("card_kernels")
-def test_explain_shows_devices_and_cards() -> None:
-    here = machine(card())
-    text, _, on_cards = explain_with_memory(config_on(here, *STRATEGIES["sync_data"]), here)
+@pytest.mark.usefixtures("gpu_kernels")
+def test_explain_shows_devices_and_gpus() -> None:
+    here = machine(gpu())
+    text, _, on_gpus = explain_with_memory(config_on(here, *STRATEGIES["sync_data"]), here)
     assert (
-        "\ndevices                 3 on card 0: Big Card, compute capability 9.0, 80.0 GiB, driver 580.1 for CUDA up "
-        "to 13.0; in one process\nchosen because          cluster.device=auto takes a card" in text
+        "\ndevices                 3 on GPU 0: Big GPU, compute capability 9.0, 80.0 GiB, driver 580.1 for CUDA up "
+        "to 13.0; in one process\nchosen because          cluster.device=auto takes a GPU" in text
     )
     assert "\nfloat32 products        float32\nplans of convolutions   those that cuDNN puts first\n" in text
     assert "\n/job:worker/task:2/device:gpu:0 " in text
-    assert "\ncard  devices  processes  variables  step  fed and sent  contexts  MiB in all\n   0        3 " in text
-    assert "GiB of card 0 (Big Card, compute capability 9.0, 80.0 GiB)\n" in text
-    (on_card,) = on_cards
-    assert (on_card.card, len(on_card.devices), on_card.processes) == (0, 3, 1)
-    text, _, on_cards = explain_with_memory(config_on(NO_DRIVER, *STRATEGIES["sync_data"]), NO_DRIVER)
-    assert "\ndevices                 3 on processor; a process each\nchosen because" in text
-    assert on_cards == []
-    assert "\ncard " not in text
+    assert "\ngpu  devices  processes  variables  step  fed and sent  contexts  MiB in all\n  0        3 " in text
+    assert "GiB of GPU 0 (Big GPU, compute capability 9.0, 80.0 GiB)\n" in text
+    (on_gpu,) = on_gpus
+    assert (on_gpu.gpu, len(on_gpu.devices), on_gpu.processes) == (0, 3, 1)
+    text, _, on_gpus = explain_with_memory(config_on(NO_DRIVER, *STRATEGIES["sync_data"]), NO_DRIVER)
+    assert "\ndevices                 3 on CPU; a process each\nchosen because" in text
+    assert on_gpus == []
+    assert "\ngpu " not in text

@@ -11,7 +11,7 @@ import pytest
 from runner.commands.results import results_table
 from runner.errors import Interrupted
 from runner.records.summary import Summary
-from runner.signals import StopRequest
+from runner.system.signals import StopRequest
 from runner.training.display import PlainDisplay
 
 
@@ -55,7 +55,7 @@ def finished() -> Summary:
         workers=2,
         versions={},
         platform="",
-        processor="",
+        cpu_model="",
         kernels={"cpu": "numpy"},
         steps=5,
         examples=160,

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.engine.graph import Graph, LayerStamp
-from runner.engine.ops.executor import placeholder
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.ops.executor import placeholder
 from runner.tracking.box_diagram import Box
 from runner.training.graph_picture import draw_graph
 

@@ -1,4 +1,4 @@
-"""A trained network on one device of this machine: a card where there is one, and what computes is said."""
+"""A trained network on one device of this machine: a GPU where there is one, and what computes is said."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ import pytest
 
 from runner.checkpoint import find
 from runner.cli import main
+from runner.config.hydra_app import compose
 from runner.config.schema import LocalCluster
-from runner.engine import kernel_table
+from runner.engine.run import kernel_table
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.registry import Registry
+from runner.system import cpu_info as cpu_model
 from runner.training import inference, inference_device
 from runner.training.inference import probabilities, score
 from runner.training.inference_device import OneDevice, one_device
 from runner.training.life import run
-from tests.cards import NO_DRIVER, card, card_kernels, machine
-from tests.gpu.cards import Card
+from tests.gpu.gpus import Gpu
+from tests.gpus import NO_DRIVER, gpu, gpu_kernels, machine
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.small_runs import small_config
 
-__all__ = ["card_kernels"]
+__all__ = ["gpu_kernels"]
 
 SMALL_DATA = ("data.train_limit=64", "data.test_limit=40", "data.val_fraction=0.25", "train.eval_batch_size=16")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run of two workers on the processor."""
+    """The directory of a run of two workers on the CPU."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     config = small_config(*SMALL_DATA, "parallelism=sync_data", "parallelism.workers=2", "cluster.one_process=true")
     run(config, folder, overrides=[])
@@ -49,23 +51,23 @@ def on(found: Found, *overrides: str, **cluster: Any) -> OneDevice:
     return one_device(replace(config, cluster=LocalCluster(**cluster)), 2, lambda: found)
 
 
-def test_a_card_is_taken_where_there_is_one_whatever_trained(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gpu_is_taken_where_there_is_one_whatever_trained(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "runner"):
-        device = on(machine(card(4), card(5)), "parallelism=sync_data", "parallelism.workers=2", tf32=True)
-    assert [(each.name, each.card, each.use.tf32) for each in device.cluster.devices] == [
+        device = on(machine(gpu(4), gpu(5)), "parallelism=sync_data", "parallelism.workers=2", tf32=True)
+    assert [(each.name, each.gpu, each.use.tf32) for each in device.cluster.devices] == [
         ("/job:worker/task:0/device:gpu:0", 4, True)
     ]
     assert device.config.cluster.threads_per_worker == 2
-    assert device.what.startswith("card 4: Big Card")
+    assert device.what.startswith("GPU 4: Big GPU")
     assert device.reason in caplog.text
     assert "TF32" in caplog.text
     elsewhere = on(NO_DRIVER)
-    assert (elsewhere.what, elsewhere.cluster.devices[0].card) == ("processor", None)
-    assert elsewhere.reason.startswith("cluster.device=auto finds no card")
+    assert (elsewhere.what, elsewhere.cluster.devices[0].gpu) == ("CPU", None)
+    assert elsewhere.reason.startswith("cluster.device=auto finds no GPU")
 
 
-def test_a_card_that_lies_idle_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    on(machine(card(), obstacle="CuPy is not installed"))
+def test_a_gpu_that_lies_idle_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    on(machine(gpu(), obstacle="CuPy is not installed"))
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
@@ -76,20 +78,25 @@ def test_a_card_that_lies_idle_is_warned_of(caplog: pytest.LogCaptureFixture) ->
             NO_DRIVER,
             (),
             {"device": "gpu"},
-            r"cluster\.device=gpu: expected a card that can be used, but there is no NV",
+            r"cluster\.device=gpu: expected a GPU that can be used, but there is no NV",
         ),
-        (machine(card()), (), {"cards": [7]}, r"cluster\.cards=\[7\]: there is no card 7; expected numbers of 0 \("),
+        (machine(gpu()), (), {"gpus": [7]}, r"cluster\.gpus=\[7\]: there is no GPU 7; expected numbers of 0 \("),
         (
-            machine(card(capability=75)),
+            machine(gpu(capability=75)),
             ("precision=bfloat16",),
             {},
-            r"precision=bfloat16: Big Card.* does not",
+            r"precision=bfloat16: Big GPU.* does not",
         ),
     ],
 )
-def test_a_card_that_cannot_be_had_is_refused(
-    found: Found, overrides: Sequence[str], cluster: dict[str, Any], complaint: str
+def test_a_gpu_that_cannot_be_had_is_refused(
+    found: Found,
+    overrides: Sequence[str],
+    cluster: dict[str, Any],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(cpu_model, "flags", lambda: frozenset({"avx512_bf16"}))
     with pytest.raises(ResourceError, match=complaint):
         on(found, *overrides, **cluster)
 
@@ -101,56 +108,55 @@ def scores_on(device: OneDevice, trained: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("precision", "near"), [("float32", 1e-5), ("float64", 1e-12)])
-def test_a_card_scores_and_predicts_as_the_processor_does(
+def test_a_gpu_scores_and_predicts_as_the_cpu_does(
     trained: Path, precision: str, near: float, compiled_sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime, registry = Card(lambda tf32: EmulatedRuntime(compiled_sources)).counted()
-    monkeypatch.setattr(kernel_table, "load_card_kernels", lambda use, home: registry)
-    devices = [on(found, f"precision={precision}") for found in (machine(card()), NO_DRIVER)]
-    on_card, on_processor = (scores_on(device, trained) for device in devices)
-    assert set(on_card) == {"test", "val"}
-    for split, scores in on_card.items():
-        assert scores.loss == pytest.approx(on_processor[split].loss, rel=near)
-        assert np.array_equal(scores.confusion, on_processor[split].confusion)
+    runtime, registry = Gpu(lambda tf32: EmulatedRuntime(compiled_sources)).counted()
+    monkeypatch.setattr(kernel_table, "load_gpu_kernels", lambda use, home: registry)
+    devices = [on(found, f"precision={precision}") for found in (machine(gpu()), NO_DRIVER)]
+    on_gpu, on_cpu = (scores_on(device, trained) for device in devices)
+    assert set(on_gpu) == {"test", "val"}
+    for split, scores in on_gpu.items():
+        assert scores.loss == pytest.approx(on_cpu[split].loss, rel=near)
+        assert np.array_equal(scores.confusion, on_cpu[split].confusion)
     inputs = np.random.default_rng(0).normal(size=(20, 1, 8, 8))
     seen, expected = (probabilities(device, find(trained), inputs) for device in devices)
     np.testing.assert_allclose(seen, expected, rtol=10 * near)
-    assert runtime.allocated > 0, "the card computed"
+    assert runtime.allocated > 0, "the GPU computed"
 
 
-@pytest.mark.usefixtures("card_kernels")
-def test_a_card_that_cannot_hold_a_batch_is_refused_before_memory_is_taken(trained: Path) -> None:
-    with pytest.raises(ResourceError, match=r"the run needs .* of card 0 .*, which has 0\.01 GiB: 1 device"):
-        scores_on(on(machine(card(memory_bytes=10 << 20))), trained)
+@pytest.mark.usefixtures("gpu_kernels")
+def test_a_gpu_that_cannot_hold_a_batch_is_refused_before_memory_is_taken(trained: Path) -> None:
+    with pytest.raises(ResourceError, match=r"the run needs .* of GPU 0 .*, which has 0\.01 GiB: 1 device"):
+        scores_on(on(machine(gpu(memory_bytes=10 << 20))), trained)
 
 
-def test_an_op_without_a_kernel_for_cards_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_op_without_a_kernel_for_gpus_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "kernels_for", lambda devices: Registry())
-    with pytest.raises(ConfigError, match=r"device=gpu: node 'eval/.*' is on a card, and its op"):
-        scores_on(on(machine(card())), trained)
+    with pytest.raises(ConfigError, match=r"device=gpu: node 'eval/.*' is on a GPU, and its op"):
+        scores_on(on(machine(gpu())), trained)
 
 
-def test_instructions_of_the_processor_are_asked_of_it_alone(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(precision: str) -> None:
-        raise ResourceError(f"no {precision} here")
-
-    monkeypatch.setattr(inference, "require_precision", refuse)
-    with pytest.raises(ResourceError, match="no float32 here"):
-        scores_on(on(NO_DRIVER), trained)
+def test_bfloat16_needs_instructions_of_the_cpu_only_where_the_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_model, "flags", lambda: frozenset({"avx2"}))
+    config = compose([*SMALL_DATA, "precision=bfloat16"]).config()
+    assert one_device(config, 2, lambda: machine(gpu())).what.startswith("GPU 0")
+    with pytest.raises(ConfigError, match="precision=bfloat16: expected a CPU with one of avx512_bf16, amx_bf16"):
+        one_device(config, 2, lambda: NO_DRIVER)
 
 
 @pytest.fixture
-def big_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with an emulated card, for commands."""
-    monkeypatch.setattr(inference_device, "one_device", partial(one_device, look=lambda: machine(card())))
+def big_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with an emulated GPU, for commands."""
+    monkeypatch.setattr(inference_device, "one_device", partial(one_device, look=lambda: machine(gpu())))
 
 
-@pytest.mark.usefixtures("card_kernels", "big_card")
+@pytest.mark.usefixtures("gpu_kernels", "big_gpu")
 def test_both_verbs_say_what_computed(trained: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(trained), "--output", "out.json"]) == 0
     found = json.loads(Path("out.json").read_text())
-    assert found["device"].startswith("card 0: Big Card, compute capability 9.0")
-    assert found["device_reason"] == "cluster.device=auto takes a card where there is one, and there is Big Card"
+    assert found["device"].startswith("GPU 0: Big GPU, compute capability 9.0")
+    assert found["device_reason"] == "cluster.device=auto takes a GPU where there is one, and there is Big GPU"
     assert f"\ncomputed on    {found['device']}\n" in capsys.readouterr().out
     np.save("one.npy", np.zeros((1, 8, 8), np.uint8))
     assert main(["predict", str(trained), "one.npy"]) == 0
@@ -158,7 +164,7 @@ def test_both_verbs_say_what_computed(trained: Path, folder: Path, capsys: pytes
     for verb in (["eval"], ["predict", "one.npy"]):
         assert main([verb[0], str(trained), *verb[1:], "cluster.device=cpu"]) == 0
         assert "computed on" in (said := "".join(capsys.readouterr()))
-        assert "processor\n" in said
+        assert "CPU\n" in said
 
 
 def test_a_device_without_a_file_predicts_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from runner.checkpoint import load
+from runner.config.configuration import load_stored
 from runner.errors import CheckpointError, ConfigError
 from runner.records.summary import Summary
 from runner.training.initial_weights import InitialWeights, initial_weights
@@ -119,6 +121,19 @@ def test_a_run_that_goes_on_has_its_own_weights(trained: Path, tmp_path: Path) -
     resumed = train(tmp_path / "run", *begun, "train.steps=4", resume=True)
     assert resumed.weights_sha256 == whole.weights_sha256
     assert resumed.init_from == ""
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_the_same_weights(
+    trained: Path, tmp_path: Path
+) -> None:
+    """Although the run that they are from has gone on."""
+    source = shutil.copytree(trained, tmp_path / "source")
+    undisturbed = train(tmp_path / "run", f"init_from={source}")
+    assert load_stored(tmp_path / "run" / "config.yaml").init_from == str(source / "checkpoints" / "step-3")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-3")
+    train(source, "train.steps=5", resume=True)
+    resumed = run(load_stored(tmp_path / "run" / "config.yaml"), tmp_path / "run", overrides=[], resume=True)
+    assert resumed.weights_sha256 == undisturbed.weights_sha256
 
 
 def test_moving_averages_are_weights_too(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from runner.cli import main
 from runner.commands.explanation.devices import plans_of
 from runner.errors import ResourceError
+from runner.records.summary import Summary
 from runner.training import life, memory
 from runner.training.build import build
 from runner.training.memory import PROGRAM_BYTES, ProcessMemory, fit_text, planned_memory, require_fit, require_memory
@@ -66,11 +67,29 @@ def test_what_fits_is_told_and_what_does_not_is_refused_with_numbers() -> None:
         require_fit(two, needed - 1)
     assert str(refusal.value).startswith(
         "the run needs 7.29 GiB of memory in 2 process(es), and this machine has 7.29 GiB; the largest, worker-1: "
-        "4.00 GiB in a step, 1.00 GiB of variables, 1.00 GiB of data. Use a smaller train.batch_size"
+        "4.00 GiB in a step, 1.00 GiB of variables, 1.00 GiB of data, 0.00 GiB to write a checkpoint. Use a "
     )
     assert fit_text(two, 16 * GIB, 8 * GIB).endswith("this machine has 16.00 GiB, 8.00 GiB available now")
     assert fit_text(two, 16 * GIB, 2 * GIB).endswith("2.00 GiB available now, less than it needs")
     assert fit_text(two, 4 * GIB, 2 * GIB).endswith("2.00 GiB available now, it cannot fit")
+
+
+def test_a_process_that_exceeds_its_resource_limits_is_refused_with_numbers() -> None:
+    two = [ProcessMemory("worker-0", variables=GIB), ProcessMemory("worker-1", variables=GIB, checkpoint=5 * GIB)]
+    require_fit(two, 16 * GIB, room=6 * GIB)
+    with pytest.raises(ResourceError) as refusal:
+        require_fit(two, 16 * GIB, room=6 * GIB - 1)
+    assert str(refusal.value).startswith(
+        "a process of the run needs 6.00 GiB of memory beside its program, and its resource limits (ulimit -v, "
+        "ulimit -d) leave 6.00 GiB; the largest, worker-1: 0.00 GiB in a step, 1.00 GiB of variables, 0.00 GiB of data,"
+    )
+    assert str(refusal.value).endswith("; or raise the limits")
+
+
+def test_resource_limits_are_compared_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "process_room", lambda: 1 << 10)
+    with pytest.raises(ResourceError, match=r"resource limits \(ulimit -v, ulimit -d\) leave 0\.00 GiB"):
+        require_memory(build(small_config()))
 
 
 def test_a_small_run_is_not_planned_for_this(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +104,30 @@ def test_a_run_that_cannot_fit_is_refused_before_its_directory_is_made(
     with pytest.raises(ResourceError, match=r"the run needs 0\.15 GiB of memory in 1 process\(es\)"):
         life.run(small_config(), tmp_path / "run", overrides=())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_runs_out_of_memory_ends_as_one_without_resources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def execute(_: object) -> None:
+        raise MemoryError("Unable to allocate 64.0 MiB")
+
+    monkeypatch.setattr("runner.training.life._Life.execute", execute)
+    with pytest.raises(ResourceError, match=r"^out of memory: Unable to allocate 64\.0 MiB; use a smaller batch"):
+        life.run(small_config(), tmp_path / "run", overrides=())
+    error = Summary.read(tmp_path / "run" / "summary.json").error
+    assert error is not None
+    assert (error.class_name, error.exit_code) == ("ResourceError", 4)
+
+
+def test_variables_that_no_machine_holds_are_refused_before_kernel_libraries_see_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "model=lenet", "model.units=1000000000", "parallelism=sync_data"]) == 4
+    assert "the variables of the model and the optimizer take " in capsys.readouterr().err
+    images = ("data=synthetic", "data.shape=[65536,65536,65536]")
+    assert main(["explain", "model=mlp", "model.hidden=[1000000000]", *images]) == 4
+    assert "more than any machine has; use a smaller model" in capsys.readouterr().err
 
 
 def test_a_machine_that_is_full_now_is_warned_of(
@@ -102,7 +145,7 @@ def test_explain_says_what_is_needed_and_refuses_what_cannot_fit(
     arguments = ["explain", "model=mlp", "parallelism=single"]
     assert main(arguments) == 0
     assert "\nprocess  variables  step  sent  data  checkpoint  program  MiB in all\nmain " in capsys.readouterr().out
-    monkeypatch.setattr("runner.memory.usable_memory", lambda: SMALL_MACHINE)
+    monkeypatch.setattr("runner.system.memory.usable_memory", lambda: SMALL_MACHINE)
     assert main(arguments) == 4
     out, err = capsys.readouterr()
     assert "\nmain " in out

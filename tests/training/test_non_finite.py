@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.config.outcome import outcome_hash
-from runner.engine.session import Session
+from runner.engine.run.session import Session
 from runner.errors import NumericError
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
@@ -71,9 +71,10 @@ def test_what_is_under_way_when_a_run_is_ruined_is_in_its_record(tmp_path: Path)
 
 
 def test_after_a_checkpoint_their_order_is_not_known_and_the_origin_is_a_possible_one(
-    tmp_path: Path, repeated: list[Any], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, repeated: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(small_config(*RUINED, "optimizer.lr=0.1", "train.steps=2"), tmp_path / "run", overrides=[])
+    monkeypatch.setattr(origin, "as_it_went", lambda *arguments: None)
     expected = r"\. A possible origin, that of another race: .*node '"
     with caplog.at_level(logging.WARNING), pytest.raises(NumericError, match=expected):
         run(small_config(*RUINED), tmp_path / "run", overrides=[], resume=True)
@@ -81,6 +82,18 @@ def test_after_a_checkpoint_their_order_is_not_known_and_the_origin_is_a_possibl
     assert strategy.replay is None
     expected = "the order in which clients overlapped cannot be repeated from step 2 on: another race is run, and "
     assert any(message.startswith(expected) for message in caplog.messages)
+
+
+def test_the_order_of_virtual_time_is_known_after_a_checkpoint_and_that_of_a_race_is_not(
+    tmp_path: Path, directory: RunDirectory, repeated: list[Any]
+) -> None:
+    directory.endings_jsonl.touch()
+    assert as_it_went(build(small_config(*ASYNC)), directory, 5) is None
+    run(small_config(*RUINED, "optimizer.lr=0.1", "train.steps=2"), tmp_path / "ruined", overrides=[])
+    with pytest.raises(NumericError, match=r"\. Its origin: .*node '"):
+        run(small_config(*RUINED), tmp_path / "ruined", overrides=[], resume=True)
+    (strategy,) = repeated
+    assert strategy.virtual_time
 
 
 def test_what_does_not_overlap_is_repeated_as_it_is(directory: RunDirectory) -> None:

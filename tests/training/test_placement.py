@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.engine.device import worker_device, worker_task
+from runner.engine.graph.device import worker_device, worker_task
 from runner.errors import ConfigError, SecurityError
 from runner.training.build import build
 from runner.training.experiment import Experiment

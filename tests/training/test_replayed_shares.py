@@ -37,7 +37,7 @@ def replaying(path: Path, *overrides: str) -> Config:
 
 def test_the_record_of_a_run_with_the_same_outcome_is_taken(tmp_path: Path) -> None:
     path = record(tmp_path, outcome_hash(small_config(*BACKED)), SHARES)
-    assert build(replaying(path, "train.log_every=1")).program.replayed_steps == 3
+    require_whole_record(build(replaying(path, "train.log_every=1")))
 
 
 @pytest.mark.parametrize("outcome", ["another", None])
@@ -56,7 +56,7 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
 
 def test_a_record_that_is_too_short_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     path = record(tmp_path, outcome_hash(small_config(*BACKED)), SHARES[:2])
-    expected = r"contributors\.jsonl: it has 2 updates, but 3 are to be made: that run did not come to its end"
+    expected = r"contributors\.jsonl: it has 2 updates, but 3 are to be made: that run did not end"
     with pytest.raises(ConfigError, match=expected):
         run(replaying(path), tmp_path / "run", overrides=[])
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.checkpoint import load
-from runner.engine.conductor import Conductor
+from runner.engine.compile.program import DriverSettings
+from runner.engine.run.step_driver import Clients, StepDriver, drives
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, Interrupted, NumericError, RunnerError
 from runner.records.record import Record
 from runner.records.summary import Summary
@@ -47,15 +48,22 @@ def test_steps_are_repeated_with_their_ends_where_they_were() -> None:
     experiment = build(small_config("train.eval_every=2"))
     events: list[Any] = []
 
-    class Settling(Conductor):
-        def update(self, step: int, feeds: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
+    class Noted(DriverSettings):
+        pass
+
+    @drives(Noted)
+    class Settling(StepDriver):
+        def __init__(self, clients: Clients, settings: Noted) -> None:
+            pass
+
+        def update(self, step: int, learning_rate: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
             events.append(step)
             return {}
 
-        def settle(self) -> None:
+        def synchronize(self) -> None:
             events.append("settled")
 
-    program = replace(experiment.program, conduct=lambda clients: Settling())
+    program = replace(experiment.program, step_driver=Noted())
     session: Any = None
     replay(session, replace(experiment, program=program), first_step=1, last_step=4)
     assert events == [1, "settled", 2, 3, "settled", 4, "settled"]
@@ -171,7 +179,7 @@ def refuse(*arguments: object, **named: object) -> Any:
     ("what", "said"),
     [
         ("training.trainer.Decisions.write", "writing what was decided"),
-        ("training.summing_up.dropped_by_worker", "summing up"),
+        ("training.summing_up.step_time", "summing up"),
         ("records.record.Record.plots", "drawing plots"),
     ],
 )
@@ -189,7 +197,7 @@ def test_what_fails_after_a_failure_is_a_warning_and_the_record_is_closed(
 def test_what_fails_after_a_good_end_fails_the_run_and_closes_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.training.summing_up.dropped_by_worker", refuse)
+    monkeypatch.setattr("runner.training.summing_up.step_time", refuse)
     statuses = closings(monkeypatch)
     with pytest.raises(OSError, match="no space"):
         train(tmp_path)
@@ -250,10 +258,10 @@ def test_a_trace_is_two_files_and_a_table_and_changes_no_bit(tmp_path: Path) -> 
 def test_a_run_that_is_stopped_within_its_trace_writes_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(conductor: Conductor, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
+    def stopped(driver: StepDriver, experiment: Experiment, step: int, rate: float) -> Mapping[str, NDArray[Any]]:
         if step == 3:
             signal.raise_signal(signal.SIGTERM)
-        return train_step(conductor, experiment, step)
+        return train_step(driver, experiment, step, rate)
 
     monkeypatch.setattr("runner.training.trainer.train_step", stopped)
     with pytest.raises(Interrupted):
@@ -265,8 +273,8 @@ def test_a_run_that_is_stopped_within_its_trace_writes_what_there_is(
 def test_a_run_that_fails_within_its_trace_writes_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(conductor: Conductor, experiment: Experiment, step: int) -> Mapping[str, NDArray[Any]]:
-        answer = train_step(conductor, experiment, step)
+    def failing(driver: StepDriver, experiment: Experiment, step: int, rate: float) -> Mapping[str, NDArray[Any]]:
+        answer = train_step(driver, experiment, step, rate)
         if step == 3:
             raise RunnerError("out of luck")
         return answer

@@ -10,7 +10,7 @@ import pytest
 
 from runner.checkpoint import BEST, find, load
 from runner.data.source import source_from_config
-from runner.engine.local_session import LocalSession
+from runner.engine.run.local_session import LocalSession
 from runner.errors import Interrupted
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
@@ -159,12 +159,12 @@ def test_a_run_that_died_anywhere_ends_early_where_the_undisturbed_one_does(
 
     def dying(self: Any) -> None:
         if self.progress.done == died_after:
-            raise MemoryError
+            raise KeyError
         step(self)
 
     with monkeypatch.context() as patched:
         patched.setattr(trainer.Trainer, "_step", dying)
-        with pytest.raises(MemoryError):
+        with pytest.raises(KeyError):
             train(tmp_path, *STOPPING, "checkpoint.every_steps=5")
     resumed = run(small_config(*STOPPING, "checkpoint.every_steps=5"), tmp_path / "run", overrides=[], resume=True)
     assert (resumed.steps, resumed.stopped, resumed.best_step) == (whole.steps, whole.stopped, whole.best_step)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from runner.config.collectives import sums_text
 from runner.config.devices import device_texts, reason
-from runner.engine.device import GPU
-from runner.engine.kernel_table import kernels_for
-from runner.engine.plan import DevicePlan
-from runner.engine.program_plans import ProgramPlans
+from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.graph.device import GPU
+from runner.engine.run.kernel_table import kernels_for
 from runner.kernels.gpu.discovery import Found
-from runner.text_table import mean_number, number, text_table
+from runner.system.text_table import mean_number, number, text_table
 from runner.training.comparison import predicted_step_s, verdict
 from runner.training.devices import sums_over_workers
 from runner.training.experiment import Experiment
@@ -40,9 +40,9 @@ def _training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, 
 
 
 def device_lines(experiment: Experiment, found: Found) -> list[str]:
-    """What the devices are, why, and how many processes they are in. found: the cards of this machine."""
+    """What the devices are, why, and how many processes they are in. found: the GPUs of this machine."""
     cluster = experiment.config.cluster
-    texts = device_texts({device.name: device.card for device in experiment.cluster.devices}, found)
+    texts = device_texts({device.name: device.gpu for device in experiment.cluster.devices}, found)
     counts = Counter(texts.values())
     own = experiment.program.one_process is not None
     plans = "the fastest, by trial" if cluster.compare_plans else "those that cuDNN puts first"

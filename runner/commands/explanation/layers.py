@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.engine import ops
-from runner.engine.cost import node_cost
-from runner.engine.graph import Graph, Node
-from runner.engine.network import NetworkBuilder
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variables
-from runner.text_table import number, text_table
+from runner.engine.compile.cost import node_cost
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variables
+from runner.system.text_table import number, text_table
 from runner.training.experiment import Experiment
 from runner.training.placement import place_text
 

@@ -1,13 +1,13 @@
-"""What every process of a run needs of this machine's memory, and what all need of its cards."""
+"""What every process of a run needs of this machine's memory, and what all need of its GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.kernels.gpu.driver import CardFacts
-from runner.memory import available_memory, usable_memory
-from runner.text_table import number, text_table
-from runner.training.card_memory import CONTEXT_BYTES, CardMemory, card_fit_text
+from runner.kernels.gpu.driver import GpuFacts
+from runner.system.memory import available_memory, usable_memory
+from runner.system.text_table import number, text_table
+from runner.training.gpu_memory import CONTEXT_BYTES, GpuMemory, gpu_fit_text
 from runner.training.memory import PROGRAM_BYTES, ProcessMemory, fit_text
 
 _MIB = 2**20
@@ -20,22 +20,22 @@ def memory_text(memory: Sequence[ProcessMemory]) -> str:
     return f"{table}\n\n{fit_text(memory, usable_memory(), available_memory())}"
 
 
-def card_memory_lines(memory: Sequence[CardMemory], cards: Sequence[CardFacts]) -> list[str]:
-    """A row for each card that is used, in MiB, and whether it fits; nothing where none is."""
+def gpu_memory_lines(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> list[str]:
+    """A row for each GPU that is used, in MiB, and whether it fits; nothing where none is."""
     if not memory:
         return []
-    there = {card.number: card for card in cards}
-    headers = ("card", "devices", "processes", "variables", "step", "fed and sent", "contexts", "MiB in all")
+    there = {gpu.number: gpu for gpu in gpus}
+    headers = ("gpu", "devices", "processes", "variables", "step", "fed and sent", "contexts", "MiB in all")
     rows = [
         (
-            str(each.card),
+            str(each.gpu),
             number(len(each.devices)),
             number(each.processes),
             *map(_mib, (each.variables, each.step, each.moved, each.processes * CONTEXT_BYTES, each.total)),
         )
         for each in memory
     ]
-    return ["", text_table(headers, rows), "", *(card_fit_text(each, there[each.card]) for each in memory)]
+    return ["", text_table(headers, rows), "", *(gpu_fit_text(each, there[each.gpu]) for each in memory)]
 
 
 def _parts(each: ProcessMemory) -> tuple[int, ...]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from runner.commands.explanation.devices import device_lines, device_table, placed_lines, plans_of
 from runner.commands.explanation.layers import layer_rows, layer_table, totals
-from runner.commands.explanation.memory import card_memory_lines, memory_text
+from runner.commands.explanation.memory import gpu_memory_lines, memory_text
 from runner.commands.explanation.wires import sent_of, sent_text
 from runner.config.devices import look_at
 from runner.config.schema import Config
 from runner.kernels.gpu.discovery import Found
 from runner.optimizers.lbfgs import Lbfgs
-from runner.text_table import number
+from runner.system.text_table import number
 from runner.training.build import build
-from runner.training.card_memory import CardMemory, planned_card_memory
 from runner.training.experiment import Experiment
+from runner.training.gpu_memory import GpuMemory, planned_gpu_memory
 from runner.training.memory import ProcessMemory, planned_memory
 
 _PEAK = """\
@@ -32,13 +32,13 @@ def explain(config: Config) -> str:
     return explain_with_memory(config, look_at(config.cluster))[0]
 
 
-def explain_with_memory(config: Config, found: Found) -> tuple[str, list[ProcessMemory], list[CardMemory]]:
-    """The same text, and what is planned to be taken of every process and card. found: the cards of this machine."""
+def explain_with_memory(config: Config, found: Found) -> tuple[str, list[ProcessMemory], list[GpuMemory]]:
+    """The same text, and what is planned to be taken of every process and GPU. found: the GPUs of this machine."""
     experiment = build(config)
     planned = plans_of(experiment)
     rows = layer_rows(experiment)
     memory = planned_memory(experiment, planned)
-    on_cards = planned_card_memory(experiment, planned)
+    on_gpus = planned_gpu_memory(experiment, planned)
     per = "evaluation" if isinstance(config.optimizer, Lbfgs) else "step"
     lines = [
         _title(experiment),
@@ -57,11 +57,11 @@ def explain_with_memory(config: Config, found: Found) -> tuple[str, list[Process
         *([_EVALUATION] if per == "evaluation" else []),
         "",
         memory_text(memory),
-        *card_memory_lines(on_cards, found.cards),
+        *gpu_memory_lines(on_gpus, found.gpus),
         "",
         sent_text(sent_of(experiment, planned), per),
     ]
-    return "\n".join(lines), memory, on_cards
+    return "\n".join(lines), memory, on_gpus
 
 
 def _title(experiment: Experiment) -> str:

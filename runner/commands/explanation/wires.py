@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from runner.engine.program_plans import ProgramPlans
-from runner.engine.transfer_times import Transfer, transfers
-from runner.text_table import mean_number, number, text_table
+from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.compile.transfer_times import Transfer, transfers
+from runner.system.text_table import mean_number, number, text_table
 from runner.training.experiment import Experiment
 
 _ESTIMATED = """\

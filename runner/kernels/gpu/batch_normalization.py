@@ -1,7 +1,7 @@
 """Batch normalisation with statistics of the batch or given ones, and its gradient; with ReLU too, where an op has it.
 
 x is taken as it lies. Statistics are made in two launches, of which the second normalises: means and squared distances
-of parts of a channel, then theirs together (Chan, Golub and LeVeque 1979), always in the same order on one card.
+of parts of a channel, then theirs together (Chan, Golub and LeVeque 1979), always in the same order on one GPU.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def gradient_kernel(runtime: Runtime, op: str) -> Kernel:
 
 def _kernel(runtime: Runtime, op: str, kept: int, replaced: int, bind: Bind) -> Kernel:
     """kept: numbers of a part of a channel. replaced: the input that the first output may take the place of."""
-    arrange = partial(_arrange, runtime.processors, kept, replaced)
+    arrange = partial(_arrange, runtime.multiprocessors, kept, replaced)
     return Kernel(op, "gpu", "cuda", 0, FLOATS, arrange, partial(bind, runtime))
 
 
 def _arrange(
-    processors: int,
+    multiprocessors: int,
     kept: int,
     replaced: int,
     attributes: Attributes,
@@ -62,7 +62,7 @@ def _arrange(
     offered: Sequence[Layout | None],
 ) -> Arrangement:
     alike = arrange_alike(attributes, inputs, outputs, offered)
-    cut = division(processors, inputs[0], innermost_channels(inputs[0], alike.inputs[0]))
+    cut = division(multiprocessors, inputs[0], innermost_channels(inputs[0], alike.inputs[0]))
     scratch = kept * cut.partials * vector_dtype(inputs[0].dtype).itemsize
     return replace(alike, scratch_bytes=scratch, in_place=((replaced % len(inputs), 0),))
 
@@ -96,7 +96,7 @@ def _bind_inference(runtime: Runtime, attributes: Attributes, arrangement: Arran
 def _launch(runtime: Runtime, name: str, buffers: Buffers, *arguments: Argument) -> StreamCall:
     """One kernel over all of x."""
     x = buffers.inputs[0]
-    cut: Division = division(runtime.processors, x.spec, innermost_channels(x.spec, x.layout))
+    cut: Division = division(runtime.multiprocessors, x.spec, innermost_channels(x.spec, x.layout))
     function = runtime.function(source(x.spec.dtype), name)
     return launch(function, cut.grid, [*arguments, *cut.arguments], threads=THREADS)
 

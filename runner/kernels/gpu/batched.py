@@ -1,6 +1,6 @@
 """Element-wise calls of one program as one launch: the updates of many variables, each of them small.
 
-What makes a card fast is many elements at once; a launch costs some microseconds, however few there are. Put together
+What makes a GPU fast is many elements at once; a launch costs some microseconds, however few there are. Put together
 are calls whose results nothing reads in what follows, as those of updates: they can wait for each other without holding
 up anything else.
 """
@@ -82,7 +82,7 @@ def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> l
 def together(runtime: Runtime, calls: Sequence[FlatCall]) -> StreamCall:
     """One launch of calls of one program, whose order does not matter.
 
-    Copies a table to the card and waits for that: not to be called while anything is captured.
+    Copies a table to the GPU and waits for that: not to be called while anything is captured.
     """
     rows, chunks = table(calls)
     memory = _copied(runtime, rows)

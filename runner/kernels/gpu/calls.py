@@ -1,4 +1,4 @@
-"""Bound calls of a card: each only puts work on a stream, which does it later."""
+"""Bound calls of a GPU: each only puts work on a stream, which does it later."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.kernels.contract import DeviceCall
 from runner.kernels.gpu.runtime import Argument, DeviceMemory, Function, Runtime, Size, Stream
-from runner.kernels.platform import DeviceCall
 
 THREADS = 256
 """Of a block, where nothing asks for another number."""
@@ -79,8 +79,8 @@ def in_order(calls: Sequence[StreamCall]) -> StreamCall:
 
 
 def blocks_for(runtime: Runtime, count: int, threads: int = THREADS) -> int:
-    """Blocks for a loop over ``count`` elements that strides by the grid: enough to fill the card, no more."""
-    return max(1, min(-(-count // threads), 16 * runtime.processors))
+    """Blocks for a loop over ``count`` elements that strides by the grid: enough to fill the GPU, no more."""
+    return max(1, min(-(-count // threads), 16 * runtime.multiprocessors))
 
 
 def failures(runtime: Runtime, explain: Callable[[int], str]) -> Failures:

@@ -1,4 +1,4 @@
-"""How sums over channels are divided among the blocks of a card, and sums over all but the channels."""
+"""How sums over channels are divided among the blocks of a GPU, and sums over all but the channels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READ_AHEAD = 8
 """Values that a thread asks for at once; neighbouring threads have neighbours all the same."""
 
 _BLOCKS_OF_PIXELS = 8
-"""For each processor, where a block has one channel: totals of a channel's splits cost little then."""
+"""For each CPU, where a block has one channel: totals of a channel's splits cost little then."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,17 @@ class Division:
         ]
 
 
-def division(processors: int, spec: Spec, channels_last: bool) -> Division:
-    """How a tensor (N, C) or (N, C, H, W) is cut; it depends on the card, so that sums are rounded as one card does."""
+def division(multiprocessors: int, spec: Spec, channels_last: bool) -> Division:
+    """How a tensor (N, C) or (N, C, H, W) is cut; it depends on the GPU, so that sums are rounded as one GPU does."""
     rows, channels, pixels = spec.shape[0], spec.shape[1], math.prod(spec.shape[2:])
     if channels_last:
         lanes = min(_power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)
-        splits = max(1, processors // max(1, -(-channels // lanes)))
+        splits = max(1, multiprocessors // max(1, -(-channels // lanes)))
         run = _run(rows * pixels, splits, _LEAST_VALUES * THREADS // lanes)
         return Division(1, rows * pixels, channels, lanes, True, run)
     wide = _power_of_two(pixels)
     lanes = min(wide, max(_WARP, wide // _READ_AHEAD), THREADS)
-    splits = max(1, _BLOCKS_OF_PIXELS * processors // max(1, channels))
+    splits = max(1, _BLOCKS_OF_PIXELS * multiprocessors // max(1, channels))
     run = _run(rows, splits, _LEAST_VALUES * THREADS // max(1, pixels))
     return Division(rows, pixels, channels, lanes, False, run)
 
@@ -102,16 +102,16 @@ def vector_dtype(dtype: str) -> np.dtype[np.generic]:
     return np.dtype(computed_in(dtype))
 
 
-def sums_bytes(processors: int, x: Spec, channels_last: bool) -> int:
+def sums_bytes(multiprocessors: int, x: Spec, channels_last: bool) -> int:
     """Scratch memory of :func:`channel_sums`."""
-    return division(processors, x, channels_last).partials * vector_dtype(x.dtype).itemsize
+    return division(multiprocessors, x, channels_last).partials * vector_dtype(x.dtype).itemsize
 
 
 def channel_sums(
     runtime: Runtime, x: Spec, channels_last: bool, address: int, scratch: int, sums: int, result: str
 ) -> StreamCall:
     """The sum of each channel of ``x``, at ``address``, to ``sums``, of dtype ``result``."""
-    cut = division(runtime.processors, x, channels_last)
+    cut = division(runtime.multiprocessors, x, channels_last)
     program = source(x.dtype, result)
     steps = (
         ("channel_sums", cut.grid, (address, scratch)),

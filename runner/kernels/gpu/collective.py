@@ -1,4 +1,4 @@
-"""Sums over cards: each gives its part to a library, which gives all of them the sum."""
+"""Sums over GPUs: each gives its part to a library, which gives all of them the sum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIBRARY = "nccl"
 
 
 class Communicator(Protocol):
-    """What the kernel asks of the card's place among those that sum.
+    """What the kernel asks of the GPU's place among those that sum.
 
     turn: memory that stands for it; whoever uses it counts as writing there, so that sums keep their order.
     """
@@ -30,15 +30,15 @@ class Communicator(Protocol):
 
 
 class Communicators(Protocol):
-    """The communicators of a process's cards."""
+    """The communicators of a process's GPUs."""
 
     def communicator(self) -> Communicator:
-        """Of the card that the thread uses; raises RuntimeError where it has joined no others."""
+        """Of the GPU that the thread uses; raises RuntimeError where it has joined no others."""
         ...
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """The kernel of a sum over cards, where there is a library for it."""
+    """The kernel of a sum over GPUs, where there is a library for it."""
     library: Communicators | None = runtime.library(LIBRARY)
     if library is None:
         return []
@@ -52,17 +52,16 @@ def _arrange(
 
 
 def _bind(library: Communicators, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-    """Never part of a captured graph: NCCL wants all cards to capture, and to replay, the same at the same time.
+    """Never part of a captured graph: NCCL wants all GPUs to capture, and to replay, the same at the same time.
 
-    A card whose memory is planned anew begins its graphs again, whatever the others do.
+    A GPU whose memory is planned anew begins its graphs again, whatever the others do.
     """
     (part,), (total,) = buffers.inputs, buffers.outputs
     communicator = library.communicator()
     asked = (attributes["rank"], attributes["size"])
     if asked != (communicator.rank, communicator.size):
         raise RuntimeError(
-            f"a sum as card {asked[0]} of {asked[1]}, and this card joined as {communicator.rank} of "
-            f"{communicator.size}"
+            f"a sum as GPU {asked[0]} of {asked[1]}, and this GPU joined as {communicator.rank} of {communicator.size}"
         )
     count = prod(part.spec.shape)
 

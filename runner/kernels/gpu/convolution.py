@@ -27,7 +27,7 @@ TILE = 64
 """Rows and columns of a result that a block makes."""
 
 _BLOCKS = 4
-"""For each processor, that a weight gradient is cut into."""
+"""For each CPU, that a weight gradient is cut into."""
 
 _LEAST_DEPTH, _MOST_DEPTH = 256, 1 << 16
 """Pixels that a block adds up: enough to be worth it, few enough for float32."""
@@ -38,7 +38,7 @@ _NOTHING = np.uintp(0)
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Convolution and both gradients."""
-    weights = (partial(_arrange_weight_gradient, runtime.processors), partial(_bind_weight_gradient, runtime))
+    weights = (partial(_arrange_weight_gradient, runtime.multiprocessors), partial(_bind_weight_gradient, runtime))
     return [
         Kernel("conv2d", "gpu", "cuda", 0, FLOATS, arrange_alike, partial(_bind_forward, runtime)),
         Kernel(
@@ -87,10 +87,10 @@ class Geometry:
         )
         return [np.int64(self.x[0]), *map(np.int32, numbers)]
 
-    def splits(self, processors: int) -> tuple[int, int]:
+    def splits(self, multiprocessors: int) -> tuple[int, int]:
         """Runs of pixels that a weight gradient is summed in, and the length of a run."""
         tiles = math.prod(_grid(self.w[0] // self.groups, self.taps, self.groups))
-        wanted = min(-(-_BLOCKS * processors // tiles), -(-self.pixels // _LEAST_DEPTH))
+        wanted = min(-(-_BLOCKS * multiprocessors // tiles), -(-self.pixels // _LEAST_DEPTH))
         most = max(1, min(_MOST_SPLITS, 65535 // self.groups))
         wanted = min(max(1, wanted, -(-self.pixels // _MOST_DEPTH)), most)
         depth = max(1, -(-self.pixels // wanted))
@@ -122,7 +122,7 @@ def weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) 
     """The first output, of the inputs dy and x, through the first bytes of scratch memory."""
     (dy, x), dw = buffers.inputs, buffers.outputs[0]
     geometry = _of_weight_gradient(attributes, dy.spec, x.spec, dw.spec, dw.layout)
-    splits, depth = geometry.splits(runtime.processors)
+    splits, depth = geometry.splits(runtime.multiprocessors)
     program = source(x.spec.dtype, dw.spec.dtype)
     partials = np.uintp(address_of(buffers.scratch))
     rows, columns, groups = _grid(dw.spec.shape[0] // geometry.groups, geometry.taps, geometry.groups)
@@ -141,24 +141,24 @@ def weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) 
 
 
 def weight_gradient_bytes(
-    processors: int, attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], layout: Layout
+    multiprocessors: int, attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], layout: Layout
 ) -> int:
     """Scratch memory of :func:`weight_gradient`."""
     dy, x = inputs
     geometry = _of_weight_gradient(attributes, dy, x, outputs[0], layout)
     count, itemsize = math.prod(outputs[0].shape), numpy_dtype(computed_in(inputs[0].dtype)).itemsize
-    return geometry.splits(processors)[0] * count * itemsize
+    return geometry.splits(multiprocessors)[0] * count * itemsize
 
 
 def _arrange_weight_gradient(
-    processors: int,
+    multiprocessors: int,
     attributes: Attributes,
     inputs: Sequence[Spec],
     outputs: Sequence[Spec],
     offered: Sequence[Layout | None],
 ) -> Arrangement:
     alike = arrange_alike(attributes, inputs, outputs, offered)
-    nbytes = weight_gradient_bytes(processors, attributes, inputs, outputs, alike.outputs[0])
+    nbytes = weight_gradient_bytes(multiprocessors, attributes, inputs, outputs, alike.outputs[0])
     return replace(alike, scratch_bytes=nbytes)
 
 

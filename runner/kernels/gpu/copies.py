@@ -1,4 +1,4 @@
-"""Copies between strided blocks of a card's memory: what all rearrangements are made of."""
+"""Copies between strided blocks of a GPU's memory: what all rearrangements are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products of cuBLAS on the cards of a process.
+"""Matrix products of cuBLAS on the GPUs of a process.
 
 Handles are made by CuPy's bindings. Products are not: CuPy's set a handle's stream to the one that CuPy thinks is
 current, which is not that of the caller, and lose the workspace with it. They are called in the library itself.
@@ -79,7 +79,7 @@ class Products(Protocol):
     """What the kernels ask of cuBLAS."""
 
     def prepare(self) -> None:
-        """Make what products need on the card that the thread uses, which must not wait until work is captured."""
+        """Make what products need on the GPU that the thread uses, which must not wait until work is captured."""
         ...
 
     def enqueue(self, stream: Stream, product: Product, a: int, b: int, c: int, workspace: int) -> None:
@@ -104,9 +104,9 @@ class Functions:
 
 
 class CublasLibrary:
-    """cuBLAS for the cards of a process.
+    """cuBLAS for the GPUs of a process.
 
-    cublas: CuPy's module of it. current_card: the number of the card that the thread uses. tf32: whether factors of
+    cublas: CuPy's module of it. current_gpu: the number of the GPU that the thread uses. tf32: whether factors of
     float32 products may be rounded to 10 bits of mantissa. lock: held while a handle is told anything.
     """
 
@@ -114,20 +114,20 @@ class CublasLibrary:
         self,
         cublas: Any,
         functions: Functions,
-        current_card: Callable[[], int],
+        current_gpu: Callable[[], int],
         *,
         tf32: bool,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self._cublas = cublas
         self._functions = functions
-        self._current_card = current_card
+        self._current_gpu = current_gpu
         self._float32 = _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F
         self._handles: dict[int, int] = {}
         self._lock = lock or threading.Lock()
 
     def prepare(self) -> None:
-        """Make the handle of the card that the thread uses."""
+        """Make the handle of the GPU that the thread uses."""
         with self._lock:
             self._handle()
 
@@ -147,11 +147,11 @@ class CublasLibrary:
                 raise RuntimeError(f"cublasGemmEx of {product}: status {status}")
 
     def _handle(self) -> int:
-        card = self._current_card()
-        if card not in self._handles:
-            handle = self._handles[card] = int(self._cublas.create())
+        gpu = self._current_gpu()
+        if gpu not in self._handles:
+            handle = self._handles[gpu] = int(self._cublas.create())
             self._cublas.setMathMode(handle, _DISALLOW_REDUCED_PRECISION_REDUCTION)
-        return self._handles[card]
+        return self._handles[gpu]
 
     def _arguments(self, handle: int, product: Product, a: int, b: int, c: int) -> tuple[int, ...]:
         """Those of cublasGemmEx, in its order."""
@@ -175,16 +175,16 @@ _FLOATS, _DOUBLES = np.array([1, 0], np.float32), np.array([1, 0], np.float64)
 
 
 def open_library(
-    current_card: Callable[[], int], cuda: int, *, tf32: bool, lock: AbstractContextManager[object] | None = None
+    current_gpu: Callable[[], int], cuda: int, *, tf32: bool, lock: AbstractContextManager[object] | None = None
 ) -> CublasLibrary | None:
-    """cuBLAS for the cards of this process, or None where it is not installed. cuda: major version of CuPy's."""
+    """cuBLAS for the GPUs of this process, or None where it is not installed. cuda: major version of CuPy's."""
     try:
         from cupy_backends.cuda.libs import cublas
 
         library = ctypes.CDLL(f"libcublas.so.{cuda}")
     except (ImportError, OSError):
         return None
-    return CublasLibrary(cublas, _functions(library), current_card, tf32=tf32, lock=lock)
+    return CublasLibrary(cublas, _functions(library), current_gpu, tf32=tf32, lock=lock)
 
 
 def _functions(library: ctypes.CDLL) -> Functions:

@@ -1,4 +1,4 @@
-"""The runtime of real cards, on CuPy: thin, so that what the emulated card of the tests does is what a card does."""
+"""The runtime of real GPUs, on CuPy: thin, so that what the emulated GPU of the tests does is what a GPU does."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ _REPETITIONS = 4
 """Of work that is timed."""
 
 
-class CardsError(RuntimeError):
-    """There is no card, or a library for it is missing; the text says what to do."""
+class GpusError(RuntimeError):
+    """There is no GPU, or a library for it is missing; the text says what to do."""
 
 
-def open_cards(tf32: bool, *, compare_plans: bool = False, code_folder: str = "", home: int = 0) -> Runtime:
-    """The cards of this process. tf32: whether float32 products may round factors. Raises CardsError without any.
+def open_gpus(tf32: bool, *, compare_plans: bool = False, code_folder: str = "", home: int = 0) -> Runtime:
+    """The GPUs of this process. tf32: whether float32 products may round factors. Raises GpusError without any.
 
     compare_plans: whether the plans of each convolution are timed and the fastest is taken, which takes a while and
     may be another in every run, rather than that which cuDNN puts first. code_folder: where machine code of our sources
-    is kept from run to run, "" for nowhere. home: the card that a thread uses which has not said which.
+    is kept from run to run, "" for nowhere. home: the GPU that a thread uses which has not said which.
     """
     try:
         import cupy
     except ImportError as error:
-        raise CardsError(
+        raise GpusError(
             f"a GPU was asked for, but CuPy cannot be imported ({error}): pip install 'runner-dataflow[gpu]'"
         ) from error
     runtime = cupy.cuda.runtime
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
-        raise CardsError(
-            f"a GPU was asked for, but CUDA finds none: {error}; `runner doctor` lists drivers and cards, "
+        raise GpusError(
+            f"a GPU was asked for, but CUDA finds none: {error}; `runner doctor` lists drivers and GPUs, "
             "cluster.device=cpu needs none"
         ) from error
     if count == 0:
-        raise CardsError("a GPU was asked for, but CUDA finds none; look at CUDA_VISIBLE_DEVICES and `runner doctor`")
+        raise GpusError("a GPU was asked for, but CUDA finds none; look at CUDA_VISIBLE_DEVICES and `runner doctor`")
     if not 0 <= home < count:
-        raise CardsError(_absence(home, count))
+        raise GpusError(_absence(home, count))
     code = KeptCode(Path(code_folder) if code_folder else None)
     return CudaRuntime(cupy, count, code, tf32=tf32, compare_plans=compare_plans, home=home)
 
@@ -63,8 +63,8 @@ def _capability(properties: Mapping[str, Any]) -> int:
     return 10 * int(properties["major"]) + int(properties["minor"])
 
 
-def _absence(card: int, count: int) -> str:
-    return f"card {card} was asked for; this process sees {count}, from 0"
+def _absence(gpu: int, count: int) -> str:
+    return f"GPU {gpu} was asked for; this process sees {count}, from 0"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ OwnStream = Any
 
 @dataclass(frozen=True)
 class CudaFunction:
-    """A kernel that has been loaded onto a card."""
+    """A kernel that has been loaded onto a GPU."""
 
     native: Any
 
@@ -108,8 +108,8 @@ class CudaGraph:
 class CudaRuntime:
     """See :class:`~runner.kernels.gpu.runtime.Runtime`.
 
-    cupy: the module. count: cards of this process. code: compiles sources. tf32, compare_plans, home: see
-    :func:`open_cards`.
+    cupy: the module. count: GPUs of this process. code: compiles sources. tf32, compare_plans, home: see
+    :func:`open_gpus`.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class CudaRuntime:
         properties = self._cuda.getDeviceProperties(home)
         self.name = properties["name"].decode()
         self.capability = _capability(properties)
-        self.processors = int(properties["multiProcessorCount"])
+        self.multiprocessors = int(properties["multiProcessorCount"])
         self._tf32 = tf32
         self._compare_plans = compare_plans
         self._code = code
@@ -135,21 +135,21 @@ class CudaRuntime:
         # Libraries have streams of their own behind a handle, which a capture takes in until it ends.
         self._handles = threading.RLock()
 
-    def use(self, card: int) -> None:
-        """From now on this thread uses the card of a number; cards that are used copy from each other if they can."""
-        if not 0 <= card < self._count:
-            raise RuntimeError(_absence(card, self._count))
+    def use(self, gpu: int) -> None:
+        """From now on this thread uses the GPU of a number; GPUs that are used copy from each other if they can."""
+        if not 0 <= gpu < self._count:
+            raise RuntimeError(_absence(gpu, self._count))
         with self._lock:
-            if card not in self._used:
+            if gpu not in self._used:
                 for other in self._used:
-                    self._reach(card, other)
-                    self._reach(other, card)
-                self._used.add(card)
-        self._cuda.setDevice(card)
+                    self._reach(gpu, other)
+                    self._reach(other, gpu)
+                self._used.add(gpu)
+        self._cuda.setDevice(gpu)
         self._thread.has_chosen = True
 
     def _current(self) -> int:
-        """The card that this thread uses.
+        """The GPU that this thread uses.
 
         Who plans for others has chosen none; CUDA would take the first there is, and memory of it, whosever it is.
         """
@@ -157,40 +157,40 @@ class CudaRuntime:
             self.use(self._home)
         return int(self._cuda.getDevice())
 
-    def _reach(self, card: int, other: int) -> None:
-        """Let a card copy from and to the memory of another directly."""
-        if self._cuda.deviceCanAccessPeer(card, other):
-            self._cuda.setDevice(card)
+    def _reach(self, gpu: int, other: int) -> None:
+        """Let a GPU copy from and to the memory of another directly."""
+        if self._cuda.deviceCanAccessPeer(gpu, other):
+            self._cuda.setDevice(gpu)
             # Unlike cudaDeviceEnablePeerAccess, no error where another runtime of the process did it before.
             self._cuda._deviceEnsurePeerAccess(other)
 
     def function(self, source: str, name: str) -> CudaFunction:
-        """A kernel for the card that the thread uses; the first time a source is asked for it is compiled."""
-        key = card, _ = self._current(), source
+        """A kernel for the GPU that the thread uses; the first time a source is asked for it is compiled."""
+        key = gpu, _ = self._current(), source
         with self._lock:
             if key not in self._modules:
                 module = self._cupy.cuda.Module()
-                module.load(self._code_for(card, source))
+                module.load(self._code_for(gpu, source))
                 self._modules[key] = module
             return CudaFunction(self._modules[key].get_function(name))
 
-    def _code_for(self, card: int, source: str) -> bytes:
-        """The same for all cards of a kind."""
-        if card not in self._capabilities:
-            self._capabilities[card] = _capability(self._cuda.getDeviceProperties(card))
-        kind = self._capabilities[card], source
+    def _code_for(self, gpu: int, source: str) -> bytes:
+        """The same for all GPUs of a kind."""
+        if gpu not in self._capabilities:
+            self._capabilities[gpu] = _capability(self._cuda.getDeviceProperties(gpu))
+        kind = self._capabilities[gpu], source
         if kind not in self._codes:
-            self._codes[kind] = self._code.compiled(source, self._capabilities[card])
+            self._codes[kind] = self._code.compiled(source, self._capabilities[gpu])
         return self._codes[kind]
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         """Memory from CUDA itself, without a pool in between: it is planned once, and freed with what holds it."""
-        with self._allocating(nbytes, "memory of a card"):
+        with self._allocating(nbytes, "memory of a GPU"):
             memory = self._cupy.cuda.Memory(max(nbytes, 1))
         return DeviceMemory(int(memory.ptr), nbytes, memory)
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Has one address, for the host and for every card. Raises MemoryError where there is none."""
+        """Has one address, for the host and for every GPU. Raises MemoryError where there is none."""
         flags = self._cuda.hostAllocPortable | self._cuda.hostAllocMapped
         with self._allocating(nbytes, "pinned memory"):
             memory = self._cupy.cuda.PinnedMemory(max(nbytes, 1), flags)
@@ -206,11 +206,11 @@ class CudaRuntime:
             raise MemoryError(f"{nbytes:,} bytes of {what}: {error}") from error
 
     def stream(self) -> CudaStream:
-        """Of the card that the thread uses."""
+        """Of the GPU that the thread uses."""
         return CudaStream(self._cupy.cuda.Stream(non_blocking=True))
 
     def event(self) -> Any:
-        """Of the card that the thread uses; it keeps no time."""
+        """Of the GPU that the thread uses; it keeps no time."""
         return self._cupy.cuda.Event(disable_timing=True)
 
     def record(self, event: Any, stream: OwnStream) -> None:
@@ -222,12 +222,12 @@ class CudaRuntime:
         stream.native.wait_event(event)
 
     def copy(self, target: int, source: int, nbytes: int, stream: OwnStream) -> None:
-        """CUDA knows of an address where it is; between cards that cannot reach each other it goes by the host."""
+        """CUDA knows of an address where it is; between GPUs that cannot reach each other it goes by the host."""
         if nbytes:
             self._cuda.memcpyAsync(target, source, nbytes, self._cuda.memcpyDefault, stream.handle)
 
     def synchronize(self, stream: OwnStream) -> None:
-        """Wait on the host; CuPy raises CUDARuntimeError, a RuntimeError, with what the card says."""
+        """Wait on the host; CuPy raises CUDARuntimeError, a RuntimeError, with what the GPU says."""
         stream.native.synchronize()
 
     def wait_on_host(self, event: Any) -> None:
@@ -251,7 +251,7 @@ class CudaRuntime:
             return CudaGraph(stream.native.end_capture())
 
     def seconds(self, work: Callable[[OwnStream], None]) -> float:
-        """How long the card takes for what ``work`` puts on a stream: the mean of some, after one that gets ready."""
+        """How long the GPU takes for what ``work`` puts on a stream: the mean of some, after one that gets ready."""
         stream, begin, end = self.stream(), self._cupy.cuda.Event(), self._cupy.cuda.Event()
         work(stream)
         self.record(begin, stream)
@@ -263,7 +263,7 @@ class CudaRuntime:
         return milliseconds / 1e3 / _REPETITIONS
 
     def free_bytes(self) -> tuple[int, int]:
-        """Of the card that the thread uses."""
+        """Of the GPU that the thread uses."""
         free, total = self._cuda.memGetInfo()
         return int(free), int(total)
 
@@ -285,5 +285,5 @@ class CudaRuntime:
 
     @cached_property
     def _nccl(self) -> nccl.NcclLibrary | None:
-        # Without the lock: its sums are in no capture, and to begin one it may wait for other cards of the process.
+        # Without the lock: its sums are in no capture, and to begin one it may wait for other GPUs of the process.
         return nccl.open_library(self._current, self.allocate)

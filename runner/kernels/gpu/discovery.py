@@ -1,6 +1,6 @@
-"""Which cards and libraries there are, whether a run can use them, and what to type where it cannot.
+"""Which GPUs and libraries there are, whether a run can use them, and what to type where it cannot.
 
-Plain data come out. The cards are those that the driver tells of, the libraries those that are installed; neither CuPy
+Plain data come out. The GPUs are those that the driver tells of, the libraries those that are installed; neither CuPy
 nor anything else is imported for it.
 """
 
@@ -10,7 +10,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.kernels.gpu.driver import CardFacts, DriverFacts, ask_driver
+from runner.kernels.gpu.driver import DriverFacts, GpuFacts, ask_driver
 
 INSTALL = "pip install 'runner-dataflow[gpu]'"
 """What to type for the libraries; `pip install '.[gpu]'` in a checkout."""
@@ -29,12 +29,12 @@ MIN_CAPABILITY = {13: 75, 12: 70}
 """Major version of CUDA -> the oldest compute capability that we compile for with it."""
 
 BFLOAT16_CAPABILITY = 80
-"""From here on a card multiplies bfloat16."""
+"""From here on a GPU multiplies bfloat16."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library that kernels of a card use.
+    """A library that kernels of a GPU use.
 
     version: of its distribution, "" where it is not installed. lacking: what a run does without it. fast: whether its
     kernels are the fast ones of some ops.
@@ -51,19 +51,19 @@ class Library:
 
 @dataclass(frozen=True)
 class Found:
-    """What there is. obstacle: why no card can be used, and what to do about it; "" where one can."""
+    """What there is. obstacle: why no GPU can be used, and what to do about it; "" where one can."""
 
     driver: DriverFacts
     libraries: tuple[Library, ...]
     obstacle: str
 
     @property
-    def cards(self) -> tuple[CardFacts, ...]:
-        """The cards that are there, whether they can be used or not."""
-        return self.driver.cards
+    def gpus(self) -> tuple[GpuFacts, ...]:
+        """The GPUs that are there, whether they can be used or not."""
+        return self.driver.gpus
 
 
-NO_CARDS = Found(DriverFacts(fault="nobody looked for one"), (), "nobody looked for a card")
+NO_GPUS = Found(DriverFacts(fault="nobody looked for one"), (), "nobody looked for a GPU")
 """Of a run that is to use none."""
 
 
@@ -104,19 +104,19 @@ def _libraries(present: Mapping[str, str]) -> tuple[Library, ...]:
         Library(library, next((present[name] for name in names if name in present), ""), lacking, lacking == _SLOWER)
         for library, (names, lacking) in _DISTRIBUTIONS.items()
     )
-    return (Library("CuPy", cupy, "no card can be used"), *others)
+    return (Library("CuPy", cupy, "no GPU can be used"), *others)
 
 
 def _obstacle(driver: DriverFacts, present: Mapping[str, str]) -> str:
     if driver.fault:
         return driver.fault
     why = _unfit_cupy(driver, [name for name in (*CUPY, "cupy") if name in present], present)
-    there = ", ".join(card.name for card in driver.cards)
+    there = ", ".join(gpu.name for gpu in driver.gpus)
     return f"{there} cannot be used: {why}" if why else ""
 
 
 def _unfit_cupy(driver: DriverFacts, names: Sequence[str], present: Mapping[str, str]) -> str:
-    """Why the CuPy that is installed is of no use for the cards; names: its distributions."""
+    """Why the CuPy that is installed is of no use for the GPUs; names: its distributions."""
     if not names:
         return f"CuPy is not installed; {INSTALL}"
     if len(names) > 1:
@@ -132,10 +132,10 @@ def _unfit_cupy(driver: DriverFacts, names: Sequence[str], present: Mapping[str,
             f"`{INSTALL_12}` instead of {name}"
         )
     oldest = MIN_CAPABILITY.get(cuda, min(MIN_CAPABILITY.values()))
-    old = [str(card) for card in driver.cards if card.capability < oldest]
+    old = [str(gpu) for gpu in driver.gpus if gpu.capability < oldest]
     if old:
         return (
             f"{old[0]}: CUDA {cuda} compiles for {oldest / 10:.1f} and newer; let CUDA_VISIBLE_DEVICES name newer "
-            "cards only, or use cluster.device=cpu"
+            "GPUs only, or use cluster.device=cpu"
         )
     return ""

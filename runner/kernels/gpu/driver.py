@@ -1,4 +1,4 @@
-"""What the driver of the cards tells: asked of its own library, so that nothing has to be installed or imported."""
+"""What the driver of the GPUs tells: asked of its own library, so that nothing has to be installed or imported."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NO_DEVICE = 100
 
 
 @dataclass(frozen=True)
-class CardFacts:
-    """A card.
+class GpuFacts:
+    """A GPU.
 
     number: of those that CUDA_VISIBLE_DEVICES leaves. capability: compute capability, 90 for 9.0. free_bytes: what
     nobody had of its memory when that was asked, None where nobody tells.
@@ -45,11 +45,11 @@ class CardFacts:
 @dataclass(frozen=True)
 class DriverFacts:
     """release: version of the kernel module, "" where nobody tells. cuda: newest version of CUDA that the driver runs,
-    1000 major + 10 minor, 0 without a driver. fault: why there is no card, "" where there is one."""
+    1000 major + 10 minor, 0 without a driver. fault: why there is no GPU, "" where there is one."""
 
     release: str = ""
     cuda: int = 0
-    cards: tuple[CardFacts, ...] = ()
+    gpus: tuple[GpuFacts, ...] = ()
     fault: str = ""
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class DriverFacts:
 def ask_driver(
     library: str = LIBRARY, module_version: Path = _MODULE_VERSION, management: str = nvml.LIBRARY
 ) -> DriverFacts:
-    """What the driver of this machine says; no context is made, so nothing is taken of any card.
+    """What the driver of this machine says; no context is made, so nothing is taken of any GPU.
 
     library, module_version, management: where the driver, its version and what knows of free memory are, for tests.
     """
@@ -72,35 +72,35 @@ def ask_driver(
         _call(driver, "cuInit", ctypes.c_uint(0))
         cuda = _int(driver, "cuDriverGetVersion")
         numbers = range(_int(driver, "cuDeviceGetCount"))
-        cards = tuple(_card(driver, number) for number in numbers)
-        if cards:
+        gpus = tuple(_gpu(driver, number) for number in numbers)
+        if gpus:
             # Sessions that ended are cycles, which have their memory until they are collected.
             gc.collect()
         free = nvml.free_bytes([_uuid(driver, number) for number in numbers], management)
     except _Refusal as refusal:
         return DriverFacts(release, fault=str(refusal))
-    known = (replace(card, free_bytes=each) for card, each in zip(cards, free, strict=True))
-    return DriverFacts(release, cuda, tuple(known), "" if cards else "the driver sees no card")
+    known = (replace(gpu, free_bytes=each) for gpu, each in zip(gpus, free, strict=True))
+    return DriverFacts(release, cuda, tuple(known), "" if gpus else "the driver sees no GPU")
 
 
 class _Refusal(Exception):
     """The driver answered with an error."""
 
 
-def _card(driver: ctypes.CDLL, number: int) -> CardFacts:
+def _gpu(driver: ctypes.CDLL, number: int) -> GpuFacts:
     device = ctypes.c_int(_int(driver, "cuDeviceGet", ctypes.c_int(number)))
     name = ctypes.create_string_buffer(256)
     _call(driver, "cuDeviceGetName", name, ctypes.c_int(len(name)), device)
     memory = ctypes.c_size_t()
     _call(driver, "cuDeviceTotalMem_v2", ctypes.byref(memory), device)
     major, minor = (_int(driver, "cuDeviceGetAttribute", ctypes.c_int(which), device) for which in (_MAJOR, _MINOR))
-    return CardFacts(number, name.value.decode(errors="replace"), 10 * major + minor, memory.value)
+    return GpuFacts(number, name.value.decode(errors="replace"), 10 * major + minor, memory.value)
 
 
 def _uuid(driver: ctypes.CDLL, number: int) -> bytes:
     """The 16 bytes of a CUuuid."""
     device, found = ctypes.c_int(_int(driver, "cuDeviceGet", ctypes.c_int(number))), (ctypes.c_ubyte * 16)()
-    # The first knows parts of a divided card; drivers for CUDA 11.3 and older have the second only.
+    # The first knows parts of a divided GPU; drivers for CUDA 11.3 and older have the second only.
     name = "cuDeviceGetUuid_v2" if hasattr(driver, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
     _call(driver, name, ctypes.byref(found), device)
     return bytes(found)
@@ -117,6 +117,6 @@ def _call(driver: ctypes.CDLL, name: str, *arguments: Any) -> None:
     function: Callable[..., int] = getattr(driver, name)
     status = function(*arguments)
     if status == _NO_DEVICE:
-        raise _Refusal("the driver sees no card (CUDA_VISIBLE_DEVICES may hide them)")
+        raise _Refusal("the driver sees no GPU (CUDA_VISIBLE_DEVICES may hide them)")
     if status:
-        raise _Refusal(f"{name} of the driver fails with CUDA error {status}; `nvidia-smi` should list the cards")
+        raise _Refusal(f"{name} of the driver fails with CUDA error {status}; `nvidia-smi` should list the GPUs")

@@ -1,4 +1,4 @@
-"""Values on their way to a card: through pinned memory, and ahead of their step where somebody knows them by then."""
+"""Values on their way to a GPU: through pinned memory, and ahead of their step where somebody knows them by then."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PinnedStage:
 
 @dataclass
 class _Landing:
-    """Where a value waits on the card for its step. arrived, taken: when it is there, and when it may be replaced."""
+    """Where a value waits on the GPU for its step. arrived, taken: when it is there, and when it may be replaced."""
 
     stage: PinnedStage
     memory: DeviceMemory
@@ -47,10 +47,10 @@ class _Landing:
     value: Array | None = None
 
 
-class CardWriter:
+class GpuWriter:
     """See :class:`~runner.kernels.platform.Writer`.
 
-    allocate: makes memory of the card. stage: for values that nobody brought ahead, shared by the writers of a device.
+    allocate: makes memory of the GPU. stage: for values that nobody brought ahead, shared by the writers of a device.
     copies: the stream of transfers from the host. main: the stream of the device's work. Memory to bring values ahead
     is made when the first one is: two places that take turns, so that the next step's value comes over while this
     one's is put in place.

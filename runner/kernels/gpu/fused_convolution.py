@@ -17,7 +17,7 @@ from runner.kernels.memory import address_of
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Convolution with what follows it, and its weight gradient with that of the bias."""
-    gradients = (partial(_arrange_gradients, runtime.processors), partial(_bind_gradients, runtime))
+    gradients = (partial(_arrange_gradients, runtime.multiprocessors), partial(_bind_gradients, runtime))
     return [
         Kernel("conv2d_fused", "gpu", "cuda", 0, FLOATS, _arrange_fused, partial(_bind_fused, runtime)),
         Kernel("conv2d_weight_bias_gradient", "gpu", "cuda", 0, FLOATS, *gradients),
@@ -39,7 +39,7 @@ def _bind_fused(runtime: Runtime, attributes: Attributes, arrangement: Arrangeme
 
 
 def _arrange_gradients(
-    processors: int,
+    multiprocessors: int,
     attributes: Attributes,
     inputs: Sequence[Spec],
     outputs: Sequence[Spec],
@@ -47,8 +47,8 @@ def _arrange_gradients(
 ) -> Arrangement:
     alike = arrange_alike(attributes, inputs, outputs, offered)
     dy, layout = inputs[0], alike.outputs[0]
-    weights = convolution.weight_gradient_bytes(processors, attributes, inputs, outputs, layout)
-    bias = sums_bytes(processors, dy, innermost_channels(dy, alike.inputs[0]))
+    weights = convolution.weight_gradient_bytes(multiprocessors, attributes, inputs, outputs, layout)
+    bias = sums_bytes(multiprocessors, dy, innermost_channels(dy, alike.inputs[0]))
     # One after the other, in the same memory.
     return replace(alike, scratch_bytes=max(weights, bias))
 

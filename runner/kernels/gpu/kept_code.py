@@ -47,7 +47,7 @@ class KeptCode:
             own.write_bytes(hashlib.sha256(code).digest() + code)
             own.replace(path)
         except OSError as error:
-            log.warning("compiled code of cards cannot be kept, so that every run compiles it: %s", error)
+            log.warning("compiled code of GPUs cannot be kept, so that every run compiles it: %s", error)
             self._folder = None
             with suppress(OSError):  # A disk that is full has a part of it.
                 own.unlink()
@@ -65,7 +65,7 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        log.warning("compiled code of cards cannot be read, and is compiled anew: %s", error)
+        log.warning("compiled code of GPUs cannot be read, and is compiled anew: %s", error)
         return None
     digest, code = found[:_DIGEST_BYTES], found[_DIGEST_BYTES:]
     if hashlib.sha256(code).digest() != digest:

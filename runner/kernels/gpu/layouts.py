@@ -1,4 +1,4 @@
-"""How tensors lie on a card: in C order, or, with four axes, with the channels last."""
+"""How tensors lie on a GPU: in C order, or, with four axes, with the channels last."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def channels_last(spec: Spec) -> Layout:
 
 
 def strides(shape: Sequence[int], layout: Layout) -> tuple[int, ...]:
-    """Distance, in elements, between neighbours along each axis; raises ValueError for a layout not of a card."""
+    """Distance, in elements, between neighbours along each axis; raises ValueError for a layout not of a GPU."""
     order = range(len(shape)) if layout.is_plain else _ORDER
     if layout.tag not in ("", CHANNELS_LAST):
-        raise ValueError(f"layout {layout.tag!r} is none of a card's")
+        raise ValueError(f"layout {layout.tag!r} is none of a GPU's")
     sizes = [shape[axis] for axis in reversed(order)]
     distances = accumulate([1, *sizes][: len(sizes)], lambda a, b: a * b)
     found = dict(zip(reversed(order), distances, strict=True))

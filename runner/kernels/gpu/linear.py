@@ -20,7 +20,7 @@ TILE = 64
 """Rows and columns of the tile that a block of our own kernel makes."""
 
 ALIGNMENT = 256
-"""Bytes: of a card's allocations, and of what libraries are lent."""
+"""Bytes: of a GPU's allocations, and of what libraries are lent."""
 
 _INT_MAX = 2**31 - 1
 

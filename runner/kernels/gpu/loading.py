@@ -1,4 +1,4 @@
-"""All kernels of a card, and the platform of its devices, for one registry."""
+"""All kernels of a GPU, and the platform of its devices, for one registry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from importlib import import_module
 
 from runner.kernels.gpu.collective import LIBRARY as COLLECTIVES
-from runner.kernels.gpu.platform import CardPlatform
+from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.registry import Registry
 
@@ -29,7 +29,7 @@ MODULES = tuple(
         "local_response_normalization",
         "loss",
         "matmul_elementwise",
-        "narrowed_linear",
+        "matmul_cast",
         "pooling",
         "random",
         "reduction",
@@ -41,11 +41,11 @@ MODULES = tuple(
 """Modules of kernels; each has ``kernels(runtime)``, the kernels that the runtime's libraries allow."""
 
 
-def register_cards(registry: Registry, runtime: Runtime) -> None:
+def register_gpus(registry: Registry, runtime: Runtime) -> None:
     """Add the kernels of device type "gpu", made for ``runtime``, and say how devices of that type work."""
     for module in MODULES:
         for kernel in module.kernels(runtime):
             registry.add(kernel)
-    registry.platforms["gpu"] = partial(CardPlatform, runtime)
+    registry.platforms["gpu"] = partial(GpuPlatform, runtime)
     if (library := runtime.library(COLLECTIVES)) is not None:
-        registry.meetings[COLLECTIVES] = library
+        registry.communicators[COLLECTIVES] = library

@@ -64,7 +64,7 @@ def _bind(multiplier: Multiplier, program: Kernel, attributes: Attributes, buffe
         DeviceMemory(behind, following.scratch_bytes),
     )
     call = program.bind(attributes, following, lent)
-    assert isinstance(call, StreamCall), "kernels of a card are bound to calls on a stream"
+    assert isinstance(call, StreamCall), "kernels of a GPU are bound to calls on a stream"
     return in_order([multiplier.call(dense, a.address, b.address, 0, start, behind), call])
 
 

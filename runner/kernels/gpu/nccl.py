@@ -1,4 +1,4 @@
-"""NCCL through CuPy: one communicator for each card of a process, which are joined when a run is set up."""
+"""NCCL through CuPy: one communicator for each GPU of a process, which are joined when a run is set up."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ class NcclCommunicator:
         """Raises RuntimeError for what NCCL refuses, and for what failed since it was last asked for something.
 
         After that nothing more can be summed. What is under way is given up: it would wait for others for ever, and
-        whoever waits for the card with it.
+        whoever waits for the GPU with it.
         """
         try:
             self.native.check_async_error()
             self.native.allReduce(source, target, count, _TYPES[dtype], _SUM, stream.handle)
         except RuntimeError as error:
             self.native.abort()
-            raise RuntimeError(f"the sum of {count} {dtype} as card {self.rank} of {self.size}: {error}") from error
+            raise RuntimeError(f"the sum of {count} {dtype} as GPU {self.rank} of {self.size}: {error}") from error
 
 
 class NcclLibrary:
-    """NCCL for the cards of a process.
+    """NCCL for the GPUs of a process.
 
-    nccl: CuPy's module of it. current_card: the number of the card that the thread uses. allocate: memory of it.
+    nccl: CuPy's module of it. current_gpu: the number of the GPU that the thread uses. allocate: memory of it.
     """
 
-    def __init__(self, nccl: Any, current_card: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> None:
+    def __init__(self, nccl: Any, current_gpu: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> None:
         self._nccl = nccl
-        self._current_card = current_card
+        self._current_gpu = current_gpu
         self._allocate = allocate
         self._joined: dict[int, NcclCommunicator] = {}
         self._lock = threading.Lock()
@@ -61,30 +61,30 @@ class NcclLibrary:
         try:
             return bytes(self._nccl.get_unique_id())
         except RuntimeError as error:
-            raise RuntimeError(f"NCCL finds no way for cards to meet: {error}") from error
+            raise RuntimeError(f"NCCL finds no way for GPUs to meet: {error}") from error
 
     def join(self, unique_id: bytes, rank: int, size: int) -> None:
-        """Make the card that the thread uses number ``rank`` of ``size``; returns when all have joined.
+        """Make the GPU that the thread uses number ``rank`` of ``size``; returns when all have joined.
 
-        Raises RuntimeError where NCCL cannot, and where the card has joined before.
+        Raises RuntimeError where NCCL cannot, and where the GPU has joined before.
         """
-        card = self._current_card()
-        if card in self._joined:
-            raise RuntimeError(f"card {card} is to join {size} cards, and has joined {self._joined[card].size} before")
+        gpu = self._current_gpu()
+        if gpu in self._joined:
+            raise RuntimeError(f"GPU {gpu} is to join {size} GPUs, and has joined {self._joined[gpu].size} before")
         try:
             native = self._nccl.NcclCommunicator(size, unique_id, rank)
         except RuntimeError as error:
-            raise RuntimeError(f"card {card} cannot join {size} cards as number {rank}: {error}") from error
+            raise RuntimeError(f"GPU {gpu} cannot join {size} GPUs as number {rank}: {error}") from error
         made = NcclCommunicator(native, rank, size, self._allocate(_TURN_BYTES))
         with self._lock:
-            self._joined[card] = made
+            self._joined[gpu] = made
 
     def communicator(self) -> NcclCommunicator:
-        """Of the card that the thread uses; raises RuntimeError where it has joined no others."""
-        card = self._current_card()
-        if card not in self._joined:
-            raise RuntimeError(f"a sum over cards, and card {card} has joined no others")
-        return self._joined[card]
+        """Of the GPU that the thread uses; raises RuntimeError where it has joined no others."""
+        gpu = self._current_gpu()
+        if gpu not in self._joined:
+            raise RuntimeError(f"a sum over GPUs, and GPU {gpu} has joined no others")
+        return self._joined[gpu]
 
     def leave(self) -> None:
         """Give up all communicators; all processes do, when nothing is under way any more."""
@@ -94,8 +94,8 @@ class NcclLibrary:
             each.native.destroy()
 
 
-def open_library(current_card: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> NcclLibrary | None:
-    """NCCL for the cards of this process, or None where it is not installed."""
+def open_library(current_gpu: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> NcclLibrary | None:
+    """NCCL for the GPUs of this process, or None where it is not installed."""
     try:
         with warnings.catch_warnings():
             # Where it is not installed CuPy warns; who wants it is told why it is not used.
@@ -103,4 +103,4 @@ def open_library(current_card: Callable[[], int], allocate: Callable[[int], Devi
             from cupy.cuda import nccl
     except ImportError:
         return None
-    return NcclLibrary(nccl, current_card, allocate) if nccl.available else None
+    return NcclLibrary(nccl, current_gpu, allocate) if nccl.available else None

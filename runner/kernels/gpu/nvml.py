@@ -1,4 +1,4 @@
-"""How much of a card's memory is free, from NVIDIA's management library: no context is made for it."""
+"""How much of a GPU's memory is free, from NVIDIA's management library: no context is made for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 LIBRARY = "libnvidia-ml.so.1"
 _PREFIXES = ("GPU", "MIG")
-"""Of names of cards, and of parts of one that was divided."""
+"""Of names of GPUs, and of parts of one that was divided."""
 
 
 class _Memory(ctypes.Structure):
@@ -17,9 +17,9 @@ class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
-def free_bytes(cards: Iterable[bytes], library: str = LIBRARY) -> list[int | None]:
-    """Free memory of each card; None where nobody tells. cards: the 16 bytes of their UUIDs, as the driver has them."""
-    wanted = list(cards)
+def free_bytes(gpus: Iterable[bytes], library: str = LIBRARY) -> list[int | None]:
+    """Free memory of each GPU; None where nobody tells. gpus: the 16 bytes of their UUIDs, as the driver has them."""
+    wanted = list(gpus)
     try:
         nvml = ctypes.CDLL(library)
     except OSError:
@@ -27,15 +27,15 @@ def free_bytes(cards: Iterable[bytes], library: str = LIBRARY) -> list[int | Non
     if nvml.nvmlInit_v2():
         return [None] * len(wanted)
     try:
-        return [_free(nvml, uuid.UUID(bytes=card)) for card in wanted]
+        return [_free(nvml, uuid.UUID(bytes=gpu)) for gpu in wanted]
     finally:
         nvml.nvmlShutdown()
 
 
-def _free(nvml: ctypes.CDLL, card: uuid.UUID) -> int | None:
+def _free(nvml: ctypes.CDLL, gpu: uuid.UUID) -> int | None:
     device, memory = ctypes.c_void_p(), _Memory()
     for prefix in _PREFIXES:
-        name = f"{prefix}-{card}".encode()
+        name = f"{prefix}-{gpu}".encode()
         if not nvml.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(name), ctypes.byref(device)):
             failed = nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
             return None if failed else int(memory.free)

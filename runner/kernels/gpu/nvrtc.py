@@ -1,4 +1,4 @@
-"""CUDA C++ sources made into machine code of a card, by the run-time compiler; no card is needed for it."""
+"""CUDA C++ sources made into machine code of a GPU, by the run-time compiler; no GPU is needed for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CONTRACT = "// fmad"
 
 
 class CompileError(RuntimeError):
-    """A source does not compile, or not for this card; the text says where."""
+    """A source does not compile, or not for this GPU; the text says where."""
 
 
 def compiled(source: str, capability: int) -> bytes:
@@ -18,9 +18,7 @@ def compiled(source: str, capability: int) -> bytes:
 
     supported = nvrtc.getSupportedArchs()
     if capability not in supported:
-        raise CompileError(
-            f"NVRTC {version()} compiles for compute capabilities {supported}, the card has {capability}"
-        )
+        raise CompileError(f"NVRTC {version()} compiles for compute capabilities {supported}, the GPU has {capability}")
     program = nvrtc.createProgram(source, "runner.cu", (), ())
     try:
         return _compile(nvrtc, program, options(source, capability))

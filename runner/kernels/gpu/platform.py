@@ -1,4 +1,4 @@
-"""The platform of a card: work on streams, captured once as a graph and replayed step after step."""
+"""The platform of a GPU: work on streams, captured once as a graph and replayed step after step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runner.kernels.contract import Bound, Operand
 from runner.kernels.gpu.batched import groups, together
 from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.element_kernels import FlatCall
-from runner.kernels.gpu.feeding import CardWriter, PinnedStage
+from runner.kernels.gpu.feeding import GpuWriter, PinnedStage
 from runner.kernels.gpu.runtime import DeviceMemory, Event, Graph, Runtime, Stream
 from runner.kernels.gpu.streams import Touched, Turn, assign_streams
-from runner.kernels.memory import numpy_dtype
-from runner.kernels.platform import Bytes, Joined, PartError, Work, Writer
+from runner.kernels.memory import Bytes, numpy_dtype
+from runner.kernels.platform import Joined, PartError, Work, Writer
 
 Array = NDArray[Any]
 
@@ -26,17 +26,17 @@ BRANCHES = 4
 """Streams of one logical device: as many branches of a network as the modules of GoogLeNet have."""
 
 
-class CardPlatform:
-    """See :class:`~runner.kernels.platform.Platform`: one logical device on the card of a number.
+class GpuPlatform:
+    """See :class:`~runner.kernels.platform.Platform`: one logical device on the GPU of a number.
 
-    Several logical devices may share a card; each has streams of its own.
+    Several logical devices may share a GPU; each has streams of its own.
     """
 
     is_asynchronous = True
 
-    def __init__(self, runtime: Runtime, card: int) -> None:
+    def __init__(self, runtime: Runtime, gpu: int) -> None:
         self._runtime = runtime
-        self._card = card
+        self._gpu = gpu
         self.enter()
         self._streams = tuple(runtime.stream() for _ in range(BRANCHES))
         self._copies = runtime.stream()
@@ -48,18 +48,18 @@ class CardPlatform:
         return self._streams[0]
 
     def enter(self) -> None:
-        """From now on this thread works with this card."""
-        self._runtime.use(self._card)
+        """From now on this thread works with this GPU."""
+        self._runtime.use(self._gpu)
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Memory of the card; raises MemoryError saying what it has."""
+        """Memory of the GPU; raises MemoryError saying what it has."""
         self.enter()
         try:
             found = self._allocated(nbytes)
         except MemoryError as error:
             free, total = self._runtime.free_bytes()
             raise MemoryError(
-                f"card {self._card} ({self._runtime.name}) has {free:,} of {total:,} bytes free: {error}"
+                f"GPU {self._gpu} ({self._runtime.name}) has {free:,} of {total:,} bytes free: {error}"
             ) from None
         self.allocated_bytes += nbytes
         return found
@@ -74,8 +74,8 @@ class CardPlatform:
 
     def writer(self, target: Operand) -> Writer:
         """Through pinned memory and a stream of its own, so that the copy of the next value hides behind a step."""
-        return CardWriter(
-            self._runtime, self.allocate, self._card_memory(target.data), self._stage, self._copies, self._main
+        return GpuWriter(
+            self._runtime, self.allocate, self._gpu_memory(target.data), self._stage, self._copies, self._main
         )
 
     def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
@@ -92,14 +92,14 @@ class CardPlatform:
 
     def snapshot(self, data: Bytes) -> NDArray[np.uint8]:
         """A copy on the host."""
-        memory, place = self._card_memory(data), self._runtime.pinned(data.nbytes)
+        memory, place = self._gpu_memory(data), self._runtime.pinned(data.nbytes)
         self._runtime.copy(place.ctypes.data, memory.address, memory.nbytes, self._main)
         self.finish()
         return place
 
     def copier(self, target: Bytes, source: Bytes) -> Bound:
-        """A copy from memory of any card to this one's."""
-        to, origin = self._card_memory(target), self._card_memory(source)
+        """A copy from memory of any GPU to this one's."""
+        to, origin = self._gpu_memory(target), self._gpu_memory(source)
 
         def enqueue(stream: Stream) -> None:
             self._runtime.copy(to.address, origin.address, to.nbytes, stream)
@@ -157,15 +157,15 @@ class CardPlatform:
         """Wait for the stream into which all others come back."""
         self._runtime.synchronize(self._main)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the stream of copies too."""
         self._runtime.synchronize(self._copies)
         self.finish()
 
     @staticmethod
-    def _card_memory(data: Bytes) -> DeviceMemory:
+    def _gpu_memory(data: Bytes) -> DeviceMemory:
         if not isinstance(data, DeviceMemory):
-            raise TypeError(f"memory of the host was taken for memory of a card: {type(data).__name__}")
+            raise TypeError(f"memory of the host was taken for memory of a GPU: {type(data).__name__}")
         return data
 
 

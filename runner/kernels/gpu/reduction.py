@@ -1,6 +1,6 @@
 """Reductions over any axes, of tensors of any strides, and broadcasting.
 
-Long reductions are cut into slices, whose results a second launch reduces, so that few outputs keep the card busy too.
+Long reductions are cut into slices, whose results a second launch reduces, so that few outputs keep the GPU busy too.
 The order of additions is a function of shape and layout alone.
 """
 
@@ -25,7 +25,7 @@ RANK = 4
 """Axes that a kernel takes of those that are kept, and of those that are reduced, merged."""
 
 ENOUGH_BLOCKS = 512
-"""Blocks beyond which the card gains nothing from slices."""
+"""Blocks beyond which the GPU gains nothing from slices."""
 
 LEAST_PER_THREAD, MOST_PER_THREAD = 8, 256
 """Elements of one thread: with fewer, a slice is not worth it; with more, a float32 sum loses digits."""

@@ -1,6 +1,6 @@
-"""What a kernel does that met an index that is none: the words of the reference kernel, from what a card reports.
+"""What a kernel does that met an index that is none: the words of the reference kernel, from what a GPU reports.
 
-By the time that anybody asks, the indices may be overwritten; so the card itself looks for the first one that is wrong,
+By the time that anybody asks, the indices may be overwritten; so the GPU itself looks for the first one that is wrong,
 in a launch that ends at once where all were right.
 """
 

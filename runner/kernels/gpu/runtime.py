@@ -1,7 +1,7 @@
-"""What the kernels and the memory of a card are built on: the few things that are asked of CUDA.
+"""What the kernels and the memory of a GPU are built on: the few things that are asked of CUDA.
 
-One object is the cards of a process. It is handed to whoever needs it; nothing here is global, so that tests can hand
-over another implementation that executes the same sources without a card.
+One object is the GPUs of a process. It is handed to whoever needs it; nothing here is global, so that tests can hand
+over another implementation that executes the same sources without a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Argument = np.generic
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of a card. owner: what keeps them allocated."""
+    """Bytes of a GPU. owner: what keeps them allocated."""
 
     address: int
     nbytes: int
@@ -31,7 +31,7 @@ class DeviceMemory:
         start, stop, step = part.indices(self.nbytes)
         asked = (part.start or 0, self.nbytes if part.stop is None else part.stop)
         if step != 1 or (start, stop) != asked or stop < start:
-            raise ValueError(f"bytes {asked[0]}..{asked[1]} of {self.nbytes} bytes of a card")
+            raise ValueError(f"bytes {asked[0]}..{asked[1]} of {self.nbytes} bytes of a GPU")
         return DeviceMemory(self.address + start, stop - start, self.owner)
 
 
@@ -63,10 +63,10 @@ class Function(Protocol):
 
 
 class Runtime(Protocol):
-    """The cards of a process. What is asked of it concerns the card that the thread uses.
+    """The GPUs of a process. What is asked of it concerns the GPU that the thread uses.
 
-    name: as its maker calls it. capability: compute capability, 90 for 9.0. processors: streaming multiprocessors.
-    These are of the first card; cards of one process are expected to be alike.
+    name: as its maker calls it. capability: compute capability, 90 for 9.0. multiprocessors: streaming multiprocessors.
+    These are of the first GPU; GPUs of one process are expected to be alike.
     """
 
     @property
@@ -76,10 +76,10 @@ class Runtime(Protocol):
     def capability(self) -> int: ...
 
     @property
-    def processors(self) -> int: ...
+    def multiprocessors(self) -> int: ...
 
-    def use(self, card: int) -> None:
-        """From now on this thread uses the card of a number. Raises RuntimeError where there is none of it."""
+    def use(self, gpu: int) -> None:
+        """From now on this thread uses the GPU of a number. Raises RuntimeError where there is none of it."""
         ...
 
     def function(self, source: str, name: str) -> Function:
@@ -87,11 +87,11 @@ class Runtime(Protocol):
         ...
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Memory of the card, at a multiple of 256. Raises MemoryError where there is none."""
+        """Memory of the GPU, at a multiple of 256. Raises MemoryError where there is none."""
         ...
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Memory of the host that the card copies from and to by itself, and that kernels may write, by its address."""
+        """Memory of the host that the GPU copies from and to by itself, and that kernels may write, by its address."""
         ...
 
     def stream(self) -> Stream:
@@ -111,11 +111,11 @@ class Runtime(Protocol):
         ...
 
     def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
-        """Put a copy between addresses of any card or pinned memory on a stream."""
+        """Put a copy between addresses of any GPU or pinned memory on a stream."""
         ...
 
     def synchronize(self, stream: Stream) -> None:
-        """Wait on the host until a stream is empty. Raises RuntimeError with what the card says went wrong."""
+        """Wait on the host until a stream is empty. Raises RuntimeError with what the GPU says went wrong."""
         ...
 
     def wait_on_host(self, event: Event) -> None:
@@ -131,5 +131,5 @@ class Runtime(Protocol):
         ...
 
     def library(self, name: str) -> Any:
-        """The object of a library of the card ("cublas", "cudnn", "nccl") or None where it is not there."""
+        """The object of a library of the GPU ("cublas", "cudnn", "nccl") or None where it is not there."""
         ...

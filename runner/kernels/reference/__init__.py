@@ -1,7 +1,8 @@
-"""Plain NumPy kernels for every op: the definition of the op, and the oracle that faster kernels are held to.
+"""Plain NumPy kernels: the definition of each op, and the oracle that faster kernels are compared with.
 
-Importing this package fills the registry. A kernel never writes into its inputs. What its function returns may be a
-view of them: it is copied to where the output lies.
+Fused ops without a kernel here are computed by their decomposition; see :mod:`runner.engine.run.kernel_table`.
+Importing this package fills the registry. A kernel never writes into its inputs; its function may return a view of
+them, which is copied to the output buffer.
 """
 
 from runner.kernels.reference import (
@@ -12,15 +13,11 @@ from runner.kernels.reference import (
     comparison,
     convolution,
     elementwise,
-    fused_convolution,
-    fused_linear,
-    fused_normalization,
     indexing,
     linear,
     local_response_normalization,
     loss,
     matmul_elementwise,
-    narrowed_linear,
     pooling,
     random,
     reduction,
@@ -36,15 +33,11 @@ __all__ = [
     "comparison",
     "convolution",
     "elementwise",
-    "fused_convolution",
-    "fused_linear",
-    "fused_normalization",
     "indexing",
     "linear",
     "local_response_normalization",
     "loss",
     "matmul_elementwise",
-    "narrowed_linear",
     "pooling",
     "random",
     "reduction",

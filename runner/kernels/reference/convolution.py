@@ -2,7 +2,7 @@
 
 Each example and group is a matrix product of its own, so what comes out for an example does not depend on the
 examples beside it, and the weight gradient is summed example after example. Examples are taken in runs whose
-columns fit a processor's cache; the length of a run changes no result.
+columns fit a CPU's cache; the length of a run changes no result.
 
 Letters: G groups, N examples, K = C/G * R * S values in a window, P = H' * W' windows, O outputs.
 """

@@ -6,7 +6,8 @@ import numpy as np
 
 from runner.kernels.contract import Array
 from runner.kernels.elementwise import computed_in, evaluate, parse
-from runner.kernels.reference.fused_linear import matmul_fused
+from runner.kernels.memory import numpy_dtype
+from runner.kernels.reference.linear import matmul
 from runner.kernels.registry import reference
 
 
@@ -22,7 +23,7 @@ def matmul_elementwise(
     outputs: tuple[int, ...],
     product: int,
 ) -> tuple[Array, ...]:
-    y = matmul_fused(a, b, transpose_a=transpose_a, transpose_b=transpose_b, bias=False, relu=False, dtype=dtype)
+    y: Array = matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     # A product of bfloat16 is rounded, as it would be on its way from node to node.
-    inputs = [*operands[:product], np.asarray(y, computed_in(dtype)), *operands[product:]]
+    inputs = [*operands[:product], np.asarray(y.astype(numpy_dtype(dtype)), computed_in(dtype)), *operands[product:]]
     return evaluate(parse(program, len(inputs), outputs), inputs)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from runner.engine import ops
-from runner.engine.device import worker_task
-from runner.engine.network import StateUpdate
-from runner.engine.program import Client
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable, Variables
-from runner.optimizers.base import descend
-from runner.strategies.base import Replica, Share, Task
-from runner.strategies.client_names import numbered
+from runner.engine.compile.program import Client
+from runner.engine.graph import ops
+from runner.engine.graph.expression import Expr
+from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable
+from runner.strategies.base import Task
+from runner.strategies.clients import numbered
 from runner.strategies.downpour.pushed_server import COUNT, Pushed, PushedServer
-from runner.strategies.served_copies import Copies
-from runner.strategies.synchronous.parameter_server import Reads
+from runner.strategies.replica import Share
+from runner.strategies.servers.served_variables import CopiedVariables, ReadVariables, ServedVariables
 
 _NEVER = float(1 << 53)
 """More pushes than are ever counted: no step has been computed since the last push."""
@@ -46,22 +45,18 @@ class ModelReplica:
         task: Task,
         index: int,
         share: Share,
-        served: Variables,
-        placed: Mapping[str, str],
+        served: ServedVariables,
         shards: Sequence[PushedServer],
         habits: Habits,
     ) -> None:
-        """share: of every batch, in examples. placed: name of a variable -> device of its shard."""
+        """share: of every batch, in examples."""
         self.begin: list[str] = []
         self._index = index
         self._served = served
         self._habits = habits
-        device, prefix = worker_task(index), f"replica_{index}"
-        self._copies = Copies(served, placed, prefix=prefix, device=device)
-        seen = self._copies if habits.copies else Reads(served, placed, prefix=prefix, device=device)
-        # A step of a replica is a mini-batch of its own: gradients are means over that alone.
+        # A step of a replica is a separate mini-batch: gradients are means over that alone.
         own = replace(task, batch_size=share[1] - share[0])
-        self._replica = Replica(served.graph, own, device=device, prefix=prefix, variables=seen)
+        self._replica = served.replica(index, CopiedVariables if habits.copies else ReadVariables, task=own)
         computed = self._replica.compute_gradients(share, "train")
         with self._scope("clip"):
             gradients = task.optimizer.clipped(served.graph, computed.gradients)
@@ -87,13 +82,14 @@ class ModelReplica:
         graph = self._served.graph
         with self._scope(f"fetch_{shard.index}"):
             counted = ops.assign(graph, self._fetched[shard.index], shard.applied).node
-            copied = self._copies.fetch(self._of(shard))
+            copies = self._replica.variables
+            assert isinstance(copies, CopiedVariables), "a replica without copies fetches nothing"
+            copied = copies.fetch(self._of(shard))
         return Client(fetch_name(self._index, shard.index), targets=(counted, *copied), deferred=True)
 
     def push(self, shard: PushedServer) -> Client:
         """Send a shard what is held for it, have it applied there, and begin to hold anew."""
-        gradients = [(self._served[each.name], self._held[each.name]) for each in self._of(shard)]
-        pushed = Pushed(gradients, self._statistics(shard), self._counted[shard.index])
+        pushed = Pushed(self._held_for(shard), self._statistics(shard), self._counted[shard.index])
         applied = shard.apply(pushed, f"replica_{self._index}/push_{shard.index}")
         return Client(
             push_name(self._index, shard.index),
@@ -102,6 +98,26 @@ class ModelReplica:
             feeds={"learning_rate": (applied.learning_rate,)},
             deferred=True,
         )
+
+    def flush(self, shards: Sequence[PushedServer]) -> Client:
+        """Apply, on every shard, the gradients held for a push that is not due yet; ``begin`` must run before a step.
+
+        Moving averages do not advance: they advance by the mean of the statistics of ``n_push`` steps.
+        """
+        scope = f"replica_{self._index}/flush"
+        applied = [
+            shard.apply(Pushed(self._held_for(shard), [], self._counted[shard.index]), f"{scope}_{shard.index}")
+            for shard in shards
+        ]
+        return Client(
+            flush_name(self._index),
+            fetches={f"staleness_{shard.index}": each.staleness for shard, each in zip(shards, applied, strict=True)},
+            targets=tuple(target for each in applied for target in each.targets),
+            feeds={"learning_rate": tuple(each.learning_rate for each in applied)},
+        )
+
+    def _held_for(self, shard: PushedServer) -> list[tuple[Variable, Tensor]]:
+        return [(self._served[each.name], self._held[each.name]) for each in self._of(shard)]
 
     def _of(self, shard: PushedServer) -> list[Variable]:
         return [each for each in self._trained if shard.keeps(self._served[each.name])]
@@ -147,12 +163,14 @@ class ModelReplica:
     def _descend(self, gradients: Sequence[tuple[Variable, Tensor]]) -> list[str]:
         if not self._habits.descends:
             return []
-        graph, rate = self._served.graph, self._replica.learning_rate
+        graph = self._served.graph
+        rate = Expr(graph, self._replica.learning_rate)
         targets = []
         with self._scope("descend"):
             for copy, gradient in gradients:
                 with graph.layer(copy.layer):
-                    targets.append(ops.assign(graph, copy.tensor, descend(graph, copy, gradient, rate)).node)
+                    w, g = Expr(graph, copy.tensor), Expr(graph, gradient)
+                    targets.append(ops.assign(graph, w.tensor, (w - g * rate).tensor).node)
         return targets
 
     def _begin(self) -> None:
@@ -207,3 +225,8 @@ def compute_name(replica: int) -> str:
 def push_name(replica: int, shard: int) -> str:
     """Of the client by which a replica pushes to a shard."""
     return numbered("push", replica, shard)
+
+
+def flush_name(replica: int) -> str:
+    """Return the name of the client that applies what a replica holds between two pushes."""
+    return numbered("flush", replica)

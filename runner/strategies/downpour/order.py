@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.conductor import Clients, Conductor, Finished
-from runner.strategies.downpour.model_replica import compute_name, fetch_name, push_name
+from runner.engine.compile.program import DriverSettings
+from runner.engine.run.step_driver import Clients, Finished, StepDriver, drives, number_of
+from runner.strategies.downpour.model_replica import compute_name, fetch_name, flush_name, push_name
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Rules:
-    """How the replicas of a program go on.
+class Rules(DriverSettings):
+    """When replicas fetch, compute and push: settings of :class:`Downpour`.
 
     shards: number of parameter servers. fetches: replicas have copies to fetch. overlaps: they fetch and push while
     they compute. n_fetch, n_push: steps from fetch to fetch and from push to push. warmstart_steps: updates that
@@ -39,7 +40,8 @@ class Rules:
 
 @dataclass
 class _Replica:
-    """Where a replica stands. taken: steps it has finished. since_release: those of them since all were let go."""
+    """Where a replica stands. taken: steps that it has finished since the order began, here or at the last checkpoint.
+    since_release: those of them since all replicas were released."""
 
     index: int
     released: bool
@@ -53,8 +55,9 @@ class _Replica:
     computing: bool = False
 
 
-class Downpour(Conductor):
-    """A conductor: an update is as many finished replica steps as there are replicas, whoever made them.
+@drives(Rules)
+class Downpour(StepDriver):
+    """A step driver: an update is as many finished replica steps as there are replicas, whoever made them.
 
     What is under way when an update is complete goes on; replicas never wait for each other there. So up to one
     step of each replica more than were counted may have been applied when the run settles.
@@ -63,25 +66,30 @@ class Downpour(Conductor):
     def __init__(self, clients: Clients, rules: Rules) -> None:
         self._clients = clients
         self._rules = rules
-        self._replicas = [_Replica(k, released=k == 0) for k in range(rules.replicas)]
-        self._first_step: int | None = None
         self._settling = False
         self._learning_rate: Any = None
-        self._scores: deque[Mapping[str, Array]] = deque()
+        self._taken_before = [0] * rules.replicas
         self._staleness: list[Counter[int]] = [Counter() for _ in range(rules.shards)]
         self._since_last: list[int] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin the order: no replica has a copy, and the next update is the first one."""
+        self._replicas = [_Replica(k, released=k == 0) for k in range(self._rules.replicas)]
+        self._first_step: int | None = None
+        self._scores: deque[Mapping[str, Array]] = deque()
         self._endings = self._by_name()
 
-    def update(self, step: int, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
+    def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
         """Let replicas go on until as many steps are finished as there are replicas; return the means of those.
 
         The learning rate is that of all that is launched meanwhile. See
-        :class:`~runner.engine.conductor.Conductor`.
+        :class:`~runner.engine.run.step_driver.StepDriver`.
         """
         if self._first_step is None:
             self._first_step = step
             self._clients.run("begin", step=step, feeds={"applied": np.int64(self._applied_before(step))})
-        self._learning_rate = feeds["learning_rate"]
+        self._learning_rate = learning_rate
         self._settling = False
         if step >= self._rules.warmstart_steps:
             self._release()
@@ -92,12 +100,27 @@ class Downpour(Conductor):
         counted = [self._scores.popleft() for _ in self._replicas]
         return {name: _mean([each[name] for each in counted]) for name in ("loss", "accuracy")}
 
-    def settle(self) -> None:
-        """Begin no step, finish and push those under way; see :class:`~runner.engine.conductor.Conductor`."""
+    def synchronize(self) -> None:
+        """Start no further step; finish and push the steps that are running."""
         self._settling = True
         while any(each.computing or each.fetching or each.pushing for each in self._replicas):
             self._take(self._clients.finished())
             self._go_on()
+
+    def begin_again(self) -> None:
+        """Synchronize, apply the gradients that replicas hold, and begin the order again.
+
+        Scores of steps beyond the last update are dropped. See :class:`~runner.engine.run.step_driver.StepDriver`.
+        """
+        self.synchronize()
+        for each in self._replicas:
+            if each.taken % self._rules.n_push:
+                feeds = {"learning_rate": self._learning_rate}
+                found = self._clients.run(flush_name(each.index), step=self._step_of(each), feeds=feeds)
+                for shard in range(self._rules.shards):
+                    self._note_staleness(shard, found[f"staleness_{shard}"])
+            self._taken_before[each.index] += each.taken
+        self._begin()
 
     def metrics(self) -> Mapping[str, float]:
         """Mean and largest staleness of the pushes since the last call, and how many of them were dropped."""
@@ -115,7 +138,9 @@ class Downpour(Conductor):
         most = self._rules.most_stale
         dropped = [sum(n for staleness, n in each.items() if most is not None and staleness > most) for each in shards]
         return {
-            "replica_steps": [each.taken for each in self._replicas],
+            "replica_steps": [
+                before + each.taken for before, each in zip(self._taken_before, self._replicas, strict=True)
+            ],
             "staleness": [{str(staleness): n for staleness, n in each.items()} for each in shards],
             "dropped_pushes": dropped,
         }
@@ -146,9 +171,7 @@ class Downpour(Conductor):
             replica.has_copy = replica.has_copy or not replica.fetching
         elif kind == "push":
             replica.pushing.remove(shard)
-            staleness = int(ended.fetches["staleness"])
-            self._staleness[shard][staleness] += 1
-            self._since_last.append(staleness)
+            self._note_staleness(shard, ended.fetches["staleness"])
         else:
             self._scores.append(ended.fetches)
             replica.computing = False
@@ -156,6 +179,10 @@ class Downpour(Conductor):
             replica.since_release += 1
             replica.push_due = replica.taken % self._rules.n_push == 0
             replica.fetch_due = replica.taken % self._rules.n_fetch == 0
+
+    def _note_staleness(self, shard: int, staleness: Array) -> None:
+        self._staleness[shard][int(staleness)] += 1
+        self._since_last.append(int(staleness))
 
     def _go_on(self) -> None:
         """Launch whatever may be launched, replica by replica."""
@@ -181,7 +208,7 @@ class Downpour(Conductor):
         if replica.fetching and (waits or not replica.has_copy):
             return
         step = self._step_of(replica)
-        feeds = {"step": np.int64(step), "learning_rate": self._learning_rate}
+        feeds = {"step": number_of(step), "learning_rate": self._learning_rate}
         self._clients.launch(compute_name(replica.index), step=step, feeds=feeds)
         replica.computing = True
 

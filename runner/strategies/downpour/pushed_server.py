@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from runner.engine import ops
-from runner.engine.device import server_task
-from runner.engine.graph import Graph
-from runner.engine.network import StateUpdate
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable, Variables
-from runner.optimizers.base import NewValues, assign_by
-from runner.strategies.base import Task, advanced
+from runner.engine.graph import ops
+from runner.engine.graph.device import server_task
+from runner.engine.graph.expression import Expr
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable, Variables
+from runner.optimizers.base import NewValues, State, assign_by
+from runner.strategies.base import Task
 from runner.strategies.downpour.staleness import Staleness
+from runner.strategies.replica import advanced
 
 COUNT = "int64"
 """The dtype of counted pushes."""
@@ -74,12 +76,12 @@ class PushedServer:
             rate = ops.placeholder(graph, (), self._task.state_dtype, name="learning_rate")
             staleness = ops.sub(graph, self.applied, pushed.counted, name="staleness")
             chosen = self._choice(staleness)
-            rule = self._task.optimizer.rule(graph, self._served, self._scaled(rate, staleness), self.applied)
+            rule = self._task.optimizer.rule(Expr(graph, self._scaled(rate, staleness)), Expr(graph, self.applied))
 
-            def kept(variable: Variable, gradient: Tensor) -> NewValues:
-                return [(state, chosen(value, state.tensor)) for state, value in rule(variable, gradient)]
+            def kept(w: State, g: Expr) -> NewValues:
+                return [(state, Expr(graph, chosen(value.tensor, state.tensor))) for state, value in rule(w, g)]
 
-            targets = [each for pair in pushed.gradients for each in assign_by(graph, kept, *pair)]
+            targets = [each for pair in pushed.gradients for each in assign_by(kept, self._served, *pair)]
             for update in pushed.statistics:
                 average = update.variable
                 targets.append(ops.assign(graph, average.tensor, chosen(advanced(graph, update), average.tensor)).node)

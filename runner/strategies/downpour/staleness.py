@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runner.bounds import CountOrZero
 from runner.errors import ConfigError
-from runner.strategies.settings import require, require_one_of
+from runner.strategies.base import require, require_one_of
 
 POLICIES = ("none", "bounded", "drop", "scale")
 _LIMITED = ("bounded", "drop")
@@ -27,14 +28,12 @@ class Staleness:
     """
 
     policy: str = "none"
-    limit: int | None = None
+    limit: CountOrZero | None = None
 
     def __post_init__(self) -> None:
         require_one_of("staleness.policy", self.policy, POLICIES)
         if self.policy in _LIMITED:
-            came = "null" if self.limit is None else self.limit
-            holds = self.limit is not None and self.limit >= 0
-            require(holds, "staleness.limit", f"{came} with policy={self.policy}", "a number, 0 or more")
+            require(self.limit is not None, "staleness.limit", f"null with policy={self.policy}", "0 or more")
         elif self.limit is not None:
             raise ConfigError(
                 f"parallelism.staleness.limit={self.limit} with policy={self.policy}: only "

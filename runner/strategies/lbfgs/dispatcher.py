@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.conductor import Clients, Finished
-from runner.strategies.client_names import numbered
-from runner.strategies.lbfgs.minimising import Evaluation, Feeds, penalty_of
+from runner.engine.run.step_driver import Clients, Finished, drives, number_of
+from runner.strategies.clients import numbered
+from runner.strategies.lbfgs.minimising import Evaluation, Feeds, LbfgsStepDriver, Minimisation, penalty_of
 from runner.strategies.lbfgs.portions import Portions
 
 Array = NDArray[Any]
@@ -50,6 +50,13 @@ class PortionSizes:
         for size in set(self.sizes):
             named.update({compute_name(worker, size): worker for worker in range(self.workers)})
         return named
+
+
+@dataclass(frozen=True)
+class PortionedMinimisation(Minimisation):
+    """Settings of :class:`~runner.strategies.lbfgs.minimising.LbfgsStepDriver` with a :class:`Dispatcher`."""
+
+    cut: PortionSizes
 
 
 @dataclass
@@ -95,7 +102,6 @@ class Dispatcher:
         self._cut = cut
         self._penalties = penalties
         self._step = 0
-        self._feeds: Feeds = {}
         self._batch: _Batch | None = None
         self._fetched: dict[int, _Batch] = {}
         self._busy: dict[int, _Busy] = {}
@@ -103,9 +109,9 @@ class Dispatcher:
         self._evaluations: list[dict[str, Any]] = []
         self._told = 0
 
-    def evaluate(self, step: int, feeds: Feeds) -> Evaluation:
+    def evaluate(self, step: int, learning_rate: Array) -> Evaluation:
         """Have every portion computed at least once; see :class:`~runner.strategies.lbfgs.minimising.Evaluator`."""
-        self._step, self._feeds = step, {"step": feeds["step"]}
+        self._step = step
         batch = self._batch = _Batch(Portions(len(self._cut.sizes), self._cut.workers))
         for worker in range(self._cut.workers):
             self._employ(worker, batch)
@@ -125,7 +131,7 @@ class Dispatcher:
             self._take(finished)
         return finished.fetches
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Let replicas that are late come to their end."""
         while self._busy or self._keeping:
             self._take(self._clients.finished())
@@ -158,7 +164,7 @@ class Dispatcher:
         batch.computed += 1
         self._busy[worker] = _Busy(batch, portion, computes=True)
         name = compute_name(worker, sizes[portion])
-        self._clients.launch(name, step=self._step * len(sizes) + portion, feeds=self._feeds)
+        self._clients.launch(name, step=self._step * len(sizes) + portion, feeds={"step": number_of(self._step)})
 
     def _take(self, finished: Finished) -> None:
         """Act on the end of a client that nobody waits for by its name."""
@@ -185,3 +191,8 @@ class Dispatcher:
         by = [batch.by[portion] for portion in sorted(batch.by)]
         counts = {"fetches": batch.fetches, "duplicated": batch.computed - len(by)}
         self._evaluations.append({"step": self._step, "by": by, **counts})
+
+
+@drives(PortionedMinimisation)
+def _portioned(clients: Clients, settings: PortionedMinimisation) -> LbfgsStepDriver:
+    return LbfgsStepDriver(Dispatcher(clients, settings.cut, settings.penalties), settings)

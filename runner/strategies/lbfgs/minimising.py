@@ -1,4 +1,4 @@
-"""Updates that are iterations of L-BFGS: a conductor that commands a program's vectors and has its batch evaluated."""
+"""Updates that are iterations of L-BFGS: a step driver commands the stored vectors and requests evaluations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.conductor import Clients, Conductor
+from runner.engine.compile.program import DriverSettings
+from runner.engine.run.step_driver import Clients, StepDriver, drives, number_of
 from runner.optimizers.lbfgs import Lbfgs
 from runner.optimizers.quasi_newton import History, Iteration, iterate
 from runner.optimizers.vector_machine import Add, Dot, Scale
@@ -19,6 +20,20 @@ from runner.strategies.lbfgs.vectors import FACTOR, PAIRS, PRODUCTS, RECALL, REM
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Minimisation(DriverSettings):
+    """Settings of :class:`LbfgsStepDriver` with a :class:`WholeBatch`.
+
+    trained: names of the trained variables. dtype: of them and of fed factors. penalties: names of the fetches whose
+    sum is the penalty.
+    """
+
+    optimizer: Lbfgs
+    trained: Sequence[str]
+    dtype: str
+    penalties: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -33,15 +48,15 @@ class Evaluation:
 class Evaluator(Protocol):
     """Who evaluates batches and carries out commands."""
 
-    def evaluate(self, step: int, feeds: Feeds) -> Evaluation:
-        """Evaluate the batch of update ``step``, and have the objective's gradient stored."""
+    def evaluate(self, step: int, learning_rate: Array) -> Evaluation:
+        """Evaluate the batch of update ``step``, and store the objective's gradient."""
         ...
 
     def order(self, client: str, feeds: Feeds) -> Mapping[str, Array]:
         """Run a client of the vectors to its end; return its fetches."""
         ...
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Let all that is under way come to its end."""
         ...
 
@@ -50,38 +65,35 @@ class Evaluator(Protocol):
         ...
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """What was decided so far and no configuration says; see :class:`~runner.engine.conductor.Conductor`."""
+        """Return the decisions so far; see :class:`~runner.engine.run.step_driver.StepDriver`."""
         ...
 
 
-class LbfgsConductor(Conductor):
+class LbfgsStepDriver(StepDriver):
     """Every update is one iteration of L-BFGS on its batch.
 
     An update evaluates its batch where the last one ended, and again along a line. What it needs of those before it
     are variables of the program, so that a run goes on from a checkpoint as if it had not stopped.
     """
 
-    def __init__(self, evaluator: Evaluator, settings: Lbfgs, trained: Sequence[str], dtype: str) -> None:
-        """trained: names of the trained variables. dtype: of them, and of what is fed."""
+    def __init__(self, evaluator: Evaluator, settings: Minimisation) -> None:
         self._evaluator = evaluator
         self._settings = settings
-        self._trained = trained
-        self._dtype = dtype
         self._done: list[Iteration] = []
 
-    def update(self, step: int, feeds: Feeds) -> Mapping[str, Array]:
+    def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
         """Make an iteration; return loss and accuracy of its batch where it began."""
-        vectors = _Commanded(self._evaluator, step, feeds, self._trained, self._dtype)
+        settings, optimizer = self._settings, self._settings.optimizer
+        vectors = _Commanded(self._evaluator, step, learning_rate, settings.trained, settings.dtype)
         history = self._recall()
-        settings = self._settings
-        self._done.append(iterate(vectors, history, longest=settings.clip_norm, most=settings.max_evaluations))
+        self._done.append(iterate(vectors, history, longest=optimizer.clip_norm, most=optimizer.max_evaluations))
         self._remember(history)
         first = vectors.evaluations[0]
         return {"loss": first.loss, "accuracy": first.accuracy}
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Let replicas that are late come to their end."""
-        self._evaluator.settle()
+        self._evaluator.synchronize()
 
     def metrics(self) -> Mapping[str, float]:
         """The last objective and step, and evaluations of a batch, beside what the evaluator tells."""
@@ -103,7 +115,7 @@ class LbfgsConductor(Conductor):
     def _recall(self) -> History:
         found = self._evaluator.order(RECALL, {})
         curvatures, squares = found[PRODUCTS].tolist()
-        return History(self._settings.history, int(found[PAIRS]), curvatures, squares)
+        return History(self._settings.optimizer.history, int(found[PAIRS]), curvatures, squares)
 
     def _remember(self, history: History) -> None:
         numbers = np.array([history.curvatures, history.squares])
@@ -113,11 +125,11 @@ class LbfgsConductor(Conductor):
 class _Commanded:
     """The vectors of a program as a vector machine, for one iteration. evaluations: made so far."""
 
-    def __init__(self, evaluator: Evaluator, step: int, feeds: Feeds, trained: Sequence[str], dtype: str) -> None:
+    def __init__(self, evaluator: Evaluator, step: int, rate: Array, trained: Sequence[str], dtype: str) -> None:
         self.evaluations: list[Evaluation] = []
         self._evaluator = evaluator
         self._step = step
-        self._feeds = feeds
+        self._rate = rate
         self._trained = trained
         self._dtype = dtype
 
@@ -133,7 +145,7 @@ class _Commanded:
         self._evaluator.order(str(Add(into, a, b)), self._factor(factor))
 
     def evaluate(self) -> float:
-        found = self._evaluator.evaluate(self._step, self._feeds)
+        found = self._evaluator.evaluate(self._step, self._rate)
         self.evaluations.append(found)
         return float(found.loss) + found.penalty
 
@@ -149,8 +161,9 @@ class WholeBatch:
         self._clients = clients
         self._penalties = penalties
 
-    def evaluate(self, step: int, feeds: Feeds) -> Evaluation:
+    def evaluate(self, step: int, learning_rate: Array) -> Evaluation:
         """Run ``train``; see :class:`Evaluator`."""
+        feeds = {"step": number_of(step), "learning_rate": learning_rate}
         found = self._clients.run("train", step=step, feeds=feeds)
         return Evaluation(found["loss"], found["accuracy"], penalty_of(found, self._penalties))
 
@@ -158,7 +171,7 @@ class WholeBatch:
         """Run the client; see :class:`Evaluator`."""
         return self._clients.run(client, feeds=feeds)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Nothing is ever under way."""
 
     def metrics(self) -> Mapping[str, float]:
@@ -168,6 +181,11 @@ class WholeBatch:
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Nothing that the configuration does not say."""
         return {}
+
+
+@drives(Minimisation)
+def _whole_batch(clients: Clients, settings: Minimisation) -> LbfgsStepDriver:
+    return LbfgsStepDriver(WholeBatch(clients, settings.penalties), settings)
 
 
 def penalty_of(fetched: Mapping[str, Array], penalties: Sequence[str]) -> float:

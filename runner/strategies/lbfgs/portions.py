@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from runner.strategies.base import shares
+from runner.strategies.replica import shares
 
 
 class Portions:

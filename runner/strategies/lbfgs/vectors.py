@@ -10,15 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from runner.engine import ops
-from runner.engine.graph import Graph
-from runner.engine.initializers import Constant
-from runner.engine.network import StateUpdate
-from runner.engine.program import Client
-from runner.engine.tensor import Tensor, TensorSpec
-from runner.engine.variables import Variable, Variables
+from runner.engine.compile.program import Client
+from runner.engine.graph import ops
+from runner.engine.graph.expression import Expr
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.initializers import Constant
+from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.variables import Variable, Variables
 from runner.errors import ConfigError
-from runner.optimizers.base import Optimizer
+from runner.optimizers.base import Optimizer, State
 from runner.optimizers.quasi_newton import (
     DIRECTION,
     GRADIENT,
@@ -91,7 +92,8 @@ class Vectors:
         graph, targets, penalties = self._graph, [], {}
         for variable, total, gradient in zip(self.trained, totals, self._pieces[GRADIENT], strict=True):
             with graph.absolute_scope(f"lbfgs/objective/{variable.name}"), self._at(variable):
-                targets.append(ops.assign(graph, gradient, optimizer.with_decay(graph, variable, total)).node)
+                penalised = optimizer.with_decay(State.of(self._variables, variable), Expr(graph, total))
+                targets.append(ops.assign(graph, gradient, penalised.tensor).node)
                 if optimizer.weight_decay and variable.decayed:
                     square = ops.reduce_sum(graph, ops.square(graph, variable.tensor))
                     penalties[f"penalty {variable.name}"] = ops.scale(graph, square, 0.5 * optimizer.weight_decay)

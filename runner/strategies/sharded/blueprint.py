@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.engine import ops
-from runner.engine.graph import Graph, Node
-from runner.engine.network import NetworkBuilder, Outputs, StateUpdate
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Declaration, Variable, Variables
-from runner.strategies.base import Task, placeholders
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder, Outputs, StateUpdate
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Declaration, Variable, Variables
+from runner.strategies.base import Task
+from runner.strategies.replica import placeholders
 
 
 @dataclass(frozen=True)

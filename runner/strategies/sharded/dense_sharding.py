@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import NoReturn
 
-from runner.engine import ops
-from runner.engine.graph import Graph, LayerStamp, Node
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Declaration, Part, Variables
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import LayerStamp, Node
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Declaration, Part, Variables
 from runner.errors import ConfigError
-from runner.strategies.base import Replica, Share
+from runner.strategies.replica import Replica, Share
 from runner.strategies.sharded.blueprint import Blueprint
-from runner.strategies.units import BY_UNIT, joined, mask_of_units, shares_of_units
+from runner.strategies.sharded.units import BY_UNIT, joined, mask_of_units, shares_of_units
 
 
 class Cut(Enum):

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.engine import ops
-from runner.engine.autodiff import gradients
-from runner.engine.graph import Graph
-from runner.engine.network import StateUpdate
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable
-from runner.strategies.base import Replica, advance, ordered_sum, scaled, weighted
+from runner.engine.graph import ops
+from runner.engine.graph.autodiff import gradients
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable
 from runner.strategies.latest import Latest
+from runner.strategies.replica import Replica, advance, ordered_sum, scaled, weighted
 from runner.strategies.sharded.hybrid_layers import DensePass, Rows, add_dense
 from runner.strategies.sharded.network_parts import PartsOf
 

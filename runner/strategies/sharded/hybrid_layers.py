@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.engine import ops
-from runner.engine.network import Answers, StateUpdate
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variables
-from runner.strategies.base import Pass, Replica, Share
+from runner.engine.graph import ops
+from runner.engine.graph.network import Answers, StateUpdate
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variables
+from runner.strategies.replica import Pass, Replica, Share
 from runner.strategies.sharded.blueprint import add_copies
 from runner.strategies.sharded.dense_loss import DenseLoss
 from runner.strategies.sharded.dense_sharding import Cut, ShardedLayers, Spread

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from runner.engine.graph import Graph, LayerStamp, Node
-from runner.engine.tensor import Tensor
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import LayerStamp, Node
+from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
-from runner.strategies.base import Share
+from runner.strategies.layer_names import shard_name
+from runner.strategies.replica import Share
 from runner.strategies.sharded.blueprint import Blueprint
-from runner.strategies.units import BY_UNIT, shares_of_units
-
-_SHARD = re.compile(r"(.+)/shard_(\d+)")
+from runner.strategies.sharded.units import BY_UNIT, shares_of_units
 
 
 class Way(Enum):
@@ -67,17 +66,6 @@ def cut_layers(blueprint: Blueprint, ways: Mapping[str, Way], workers: int) -> d
         if name in cuts and cuts[name].way is not Way.ROW:
             columns.update(tensor for node in nodes for tensor in node.tensors)
     return cuts
-
-
-def shard_name(layer: str, worker: int) -> str:
-    """What the part of a layer on a worker is called, which is placed as a layer of its own."""
-    return f"{layer}/shard_{worker}"
-
-
-def shard_of(name: str) -> tuple[str, int] | None:
-    """The layer and the worker that :func:`shard_name` made a name of; None for other names."""
-    found = _SHARD.fullmatch(name)
-    return None if found is None else (found[1], int(found[2]))
 
 
 def shard_stamp(layer: LayerStamp, worker: int) -> LayerStamp:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from runner.errors import ConfigError
-from runner.strategies.base import Share, shares
+from runner.strategies.replica import Share, shares
 
 SCHEMES = ("a", "b", "c")
 

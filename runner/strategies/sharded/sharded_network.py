@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from runner.engine import ops
-from runner.engine.graph import Graph, LayerStamp, Node
-from runner.engine.network import NetworkBuilder, Outputs
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Declaration, Part
-from runner.strategies.base import Task, ordered_sum
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.node import LayerStamp, Node
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Declaration, Part
+from runner.strategies.base import Task
+from runner.strategies.replica import ordered_sum
 from runner.strategies.sharded.blueprint import Blueprint
 from runner.strategies.sharded.layer_cuts import LayerCut, Way, cut_layers, shard_stamp
-from runner.strategies.units import joined, mask_of_units
+from runner.strategies.sharded.units import joined, mask_of_units
 
 
 @dataclass(frozen=True)

@@ -1,141 +1,140 @@
-"""Synchronous data parallelism with backup workers: in every update the first shares that come count."""
+"""Synchronous data parallelism with backup workers: in every update the shares that arrive first count."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from runner.engine import ops
-from runner.engine.device import worker_task
-from runner.engine.graph import Graph, LayerStamp
-from runner.engine.initializers import Constant
-from runner.engine.network import StateUpdate
-from runner.engine.program import Client, Program
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable, Variables
-from runner.strategies.base import Gradients, Replica, Task, ordered_sum, shares
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.initializers import Constant
+from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable, Variables
+from runner.strategies.base import Processes, Race, Strategy, Task
 from runner.strategies.clients import program_of
-from runner.strategies.served_copies import Copies
-from runner.strategies.synchronous.contributors import Contributors
+from runner.strategies.replica import Gradients, Replica, ordered_sum, shares
+from runner.strategies.servers.served_variables import CopiedVariables, ReadVariables, ServedVariables
+from runner.strategies.servers.server import Server, advance_served, update_served
+from runner.strategies.synchronous.contributors import CONTRIBUTORS, Contributors, contributors_of
 from runner.strategies.synchronous.first_to_come import (
     APPLY,
     NORM,
     CountedShares,
-    FirstToCome,
     counted,
     read_client,
     share_client,
 )
-from runner.strategies.synchronous.parameter_server import (
-    Server,
-    advance_served,
-    reading_replica,
-    shard_by_size,
-    specs_of,
-    update_served,
-)
 
 
-def backup_workers(
-    task: Task, workers: int, backups: int, servers: int, replayed: Mapping[int, Contributors] | None = None
-) -> Program:
-    """Return the program of m + b workers and S parameter servers, of whose shares m count in every update.
+@dataclass(kw_only=True)
+class BackupWorkers(Strategy):
+    """m + b workers and S parameter servers; m of the workers' shares count in every update.
 
     TensorFlow (OSDI 2016), section 4.4; Chen et al. 2016. A step gives out ceil(B (m + b) / m) examples, B the batch,
-    cut into m + b shares as even as possible; what is in a share that does not count is not seen in that pass over the
-    data. The servers keep the variables (:func:`~runner.strategies.synchronous.parameter_server.parameter_server`) and,
-    of every
-    worker, what it sent last. An update sums the m shares that count in worker order, ((g0 + g1) + g2) + ..., as
-    ``single`` does with these shares as microbatches, and applies the optimizer. Where m does not divide B the sums
-    are multiplied by B over the examples that count.
+    cut into m + b shares as even as possible; the examples of a share that does not count are not seen in that pass
+    over the data. The servers keep the variables
+    (:class:`~runner.strategies.synchronous.parameter_server.ParameterServer`) and, of every worker, the share it sent
+    last. An update sums the m shares that count in worker order, ((g0 + g1) + g2) + ..., as ``single`` does with these
+    shares as microbatches, and applies the optimizer. If m does not divide B, the sums are multiplied by B over the
+    examples that count.
 
     Clients, all launched by :class:`~runner.strategies.synchronous.first_to_come.FirstToCome`: ``read_k`` copies the
-    variables
-    to worker k, ``share_k`` computes its share and sends it to the servers, ``apply`` makes the update; ``norm`` comes
-    before it where gradients of several servers are clipped together. replayed: step -> whose shares count; None: the
-    first that come.
+    variables to worker k, ``share_k`` computes its share and sends it to the servers, ``apply`` makes the update;
+    ``norm`` runs before it if gradients of several servers are clipped together. replay: file that names the shares
+    that count in each step; None: the first that arrive.
 
     Bytes on the wire, values of b bytes, P of them trained and M statistics: P b for each reading and (P + M + 2) b
-    for each share, the 2 for loss and accuracy; so where all keep pace (m + b) (2 P + M + 2) b in an update. Clipping
+    for each share, the 2 for loss and accuracy; so if all keep pace (m + b) (2 P + M + 2) b in an update. Clipping
     takes b from each trained variable that is not on the first server, to that server, and b from there to each other
     server. Servers hold (m + b) (P + M + 2) b more than without backup workers, and workers P b.
-
-    Raises ConfigError where there are more servers than variables.
     """
-    graph = Graph()
-    served = Variables(graph, seed=task.seed)
-    kept = [Server(graph, task, j) for j in range(servers)]
-    given_out = -(-task.batch_size * (workers + backups) // workers)
-    cut = shares(given_out, workers + backups)
-    placed = {name: kept[j].device for name, j in shard_by_size(specs_of(task), servers).items()}
-    copying = [_Copying(task, k, served, placed) for k in range(len(cut))]
-    inboxes = [_Inbox(task, k, served, kept[0].device) for k in range(len(cut))]
-    sent = [
-        inbox.keep(each.replica.compute_gradients(share, "train"))
-        for each, inbox, share in zip(copying, inboxes, cut, strict=True)
-    ]
-    counts = CountedShares(task.batch_size, workers, tuple(hi - lo for lo, hi in cut), task.state_dtype)
-    training = [
-        *(_share(each, inbox, replayed) for each, inbox in zip(copying, inboxes, strict=True)),
-        *(_read(each, replayed) for each in copying),
-        *_update(graph, task, served, kept, sent, counts),
-    ]
-    return program_of(
-        graph,
-        [reading_replica(task, k, served, placed, "scorer") for k in range(len(cut))],
-        training,
-        variables=served,
-        servers=servers,
-        scratch=[inbox.variables for inbox in inboxes],
-        conduct=lambda clients: FirstToCome(
-            clients, counts, clips=NORM in {c.name for c in training}, replayed=replayed
-        ),
-        examples=given_out,
-        replayed_steps=None if replayed is None else len(replayed),
-    )
 
+    name: str = "sync_data"
+    servers: int
+    backup_workers: int
+    replay: str | None = None
 
-class _Copying:
-    """One worker: a replica on copies of the variables, so that a late one reads nothing that is being updated."""
+    @property
+    def processes(self) -> Processes:
+        """Workers, including backup workers, and parameter servers."""
+        return Processes(self.workers + self.backup_workers, self.servers)
 
-    def __init__(self, task: Task, index: int, served: Variables, placed: Mapping[str, str]) -> None:
-        self.index = index
-        device, prefix = worker_task(index), f"replica_{index}"
-        self._copies = Copies(served, placed, prefix=prefix, device=device)
-        self.replica = Replica(served.graph, task, device=device, prefix=prefix, variables=self._copies)
+    @property
+    def worker_keys(self) -> str:
+        """The settings that decide the number of worker processes."""
+        return f"{super().worker_keys} with parallelism.backup_workers={self.backup_workers}"
 
-    def reads(self) -> list[str]:
-        """Add what copies every trained variable from its server; returns the assign nodes to run."""
-        with self.replica.within("fetch"):
-            return self._copies.fetch(self._copies.trainable)
+    @property
+    def race(self) -> Race:
+        """Shares race, unless a record names those that count."""
+        return Race("backup workers", CONTRIBUTORS, decided=self.replay is not None)
+
+    def examples_per_update(self, batch_size: int) -> int:
+        """Examples of the shares of all workers."""
+        return -(-batch_size * self.processes.workers // self.workers)
+
+    def build(self, task: Task) -> Program:
+        """Return the program. Raises ConfigError if there are more servers than variables, or a record does not fit."""
+        replayed = None
+        if self.replay is not None:
+            replayed = contributors_of(Path(self.replay), self.workers, self.backup_workers)
+        served = ServedVariables(task, self.servers)
+        kept = [Server(served.graph, task, j) for j in range(self.servers)]
+        cut = shares(self.examples_per_update(task.batch_size), self.processes.workers)
+        copies = [served.replica(k, CopiedVariables) for k in range(len(cut))]
+        inboxes = [_Inbox(served, k, kept[0].device) for k in range(len(cut))]
+        sent = [
+            inbox.keep(replica.compute_gradients(share, "train"))
+            for replica, inbox, share in zip(copies, inboxes, cut, strict=True)
+        ]
+        examples = tuple(hi - lo for lo, hi in cut)
+        counts = CountedShares(task.batch_size, self.workers, examples, task.state_dtype, replayed=replayed)
+        training = [
+            *(_share(k, replica, inboxes[k], replayed) for k, replica in enumerate(copies)),
+            *(_read(k, replica, replayed) for k, replica in enumerate(copies)),
+            *_update(served, kept, sent, counts),
+        ]
+        return program_of(
+            served.graph,
+            [served.replica(k, ReadVariables, "scorer") for k in range(len(cut))],
+            training,
+            variables=served,
+            servers=self.servers,
+            scratch=[inbox.variables for inbox in inboxes],
+            step_driver=replace(counts, clips=NORM in {each.name for each in training}),
+        )
 
 
 class _Inbox:
-    """What the servers keep of one worker's last share, each value beside the variable it is for.
+    """The last share of one worker on the servers, each value on the server of its variable.
 
-    The next share is not begun before this one has come in whole, so none is written while another is summed.
+    A worker begins its next share after this one has arrived whole, so that no value is written while it is summed.
     """
 
-    def __init__(self, task: Task, index: int, served: Variables, first: str) -> None:
+    def __init__(self, served: ServedVariables, index: int, first: str) -> None:
         """first: the device of the first server, which keeps loss and accuracy."""
-        self.variables = Variables(served.graph, seed=task.seed, prefix=f"inbox_{index}")
+        self.variables = Variables(served.graph, seed=served.seed, prefix=f"inbox_{index}")
         self.targets: list[str] = []
         self._served = served
         self._first = first
 
     def keep(self, computed: Gradients) -> Gradients:
-        """Add what writes a share down; returns the share as it is read again."""
+        """Add nodes that store a share; returns the stored share."""
         return Gradients(
             self._kept("loss", computed.loss, self._first, None),
             self._kept("accuracy", computed.accuracy, self._first, None),
-            [(variable, self._beside(variable, gradient)) for variable, gradient in computed.gradients],
+            [(variable, self._on_server(variable, gradient)) for variable, gradient in computed.gradients],
             [
-                replace(each, batch_value=self._beside(each.variable, each.batch_value))
+                replace(each, batch_value=self._on_server(each.variable, each.batch_value))
                 for each in computed.state_updates
             ],
         )
 
-    def _beside(self, variable: Variable, value: Tensor) -> Tensor:
+    def _on_server(self, variable: Variable, value: Tensor) -> Tensor:
         return self._kept(variable.name, value, self._served.device_of(self._served[variable.name]), variable.layer)
 
     def _kept(self, name: str, value: Tensor, device: str, layer: LayerStamp | None) -> Tensor:
@@ -148,7 +147,7 @@ class _Inbox:
 
 
 class _Choice:
-    """On one server: whose shares count, which it is told in every update."""
+    """On one server: the workers whose shares count, which the server is fed in every update."""
 
     def __init__(self, graph: Graph, server: Server, counts: CountedShares) -> None:
         self._graph = graph
@@ -167,9 +166,9 @@ class _Choice:
             return total if self.scale is None else ops.mul(graph, total, self.scale)
 
     def _counted(self, position: int, parts: Sequence[Tensor]) -> Tensor:
-        """Of the parts that count the one at a position: of b more workers than count, that of one of b + 1.
+        """Select the counted part at a position; with b backup workers it is one of b + 1 parts.
 
-        The others are passed by, not multiplied by zero: they may be anything, not finite too.
+        The other parts are selected away, not multiplied by zero, because they need not be finite.
         """
         graph, chosen = self._graph, parts[position]
         backups = len(parts) - len(self.workers)
@@ -179,43 +178,38 @@ class _Choice:
         return chosen
 
 
-def _read(each: _Copying, replayed: Mapping[int, Contributors] | None) -> Client:
-    return Client(
-        read_client(each.index),
-        targets=tuple(each.reads()),
-        deferred=True,
-        slowed=True,
-        per_update=_begun(each.index, replayed),
-    )
+def _read(index: int, replica: Replica, replayed: Mapping[int, Contributors] | None) -> Client:
+    copies = replica.variables
+    assert isinstance(copies, CopiedVariables)
+    with replica.within("fetch"):
+        targets = tuple(copies.fetch(copies.trainable))
+    begun = _begun(index, replayed)
+    return Client(read_client(index), targets=targets, deferred=True, slowed=True, per_update=begun)
 
 
-def _share(each: _Copying, inbox: _Inbox, replayed: Mapping[int, Contributors] | None) -> Client:
+def _share(index: int, replica: Replica, inbox: _Inbox, replayed: Mapping[int, Contributors] | None) -> Client:
     return Client(
-        share_client(each.index),
+        share_client(index),
         targets=tuple(inbox.targets),
-        inputs=tuple(each.replica.train_inputs),
-        feeds={"step": (each.replica.step,)},
+        inputs=tuple(replica.train_inputs),
+        feeds={"step": (replica.step,)},
         deferred=True,
-        per_update=_begun(each.index, replayed),
+        per_update=_begun(index, replayed),
     )
 
 
 def _begun(worker: int, replayed: Mapping[int, Contributors] | None) -> float:
-    """In which part of the updates a worker begins its share: all where it keeps pace, or those it is replayed in."""
+    """Return the fraction of updates in which a worker begins a share: all, or those of the record."""
     if replayed is None:
         return 1.0
     return sum(worker in contributors for contributors in replayed.values()) / len(replayed)
 
 
 def _update(
-    graph: Graph,
-    task: Task,
-    served: Variables,
-    servers: Sequence[Server],
-    sent: Sequence[Gradients],
-    counts: CountedShares,
+    served: ServedVariables, servers: Sequence[Server], sent: Sequence[Gradients], counts: CountedShares
 ) -> list[Client]:
     """Add the sums of the shares that count and the update by them; returns the clients that run it, in order."""
+    graph, task = served.graph, served.task
     choices = {server.device: _Choice(graph, server, counts) for server in servers}
     first = choices[servers[0].device]
     sums, statistics = _sums(served, choices, sent)
@@ -249,7 +243,7 @@ def _update(
 
 
 def _fed_choice(choices: Sequence[_Choice], counts: CountedShares) -> dict[str, tuple[Tensor, ...]]:
-    """What every server is told of the shares that count, by the name it is fed under."""
+    """Return the placeholders of the counted workers on every server, by the names that they are fed under."""
     fed = {counted(i): tuple(each.workers[i] for each in choices) for i in range(counts.counted)}
     if not counts.even:
         fed["scale"] = tuple(each.scale for each in choices if each.scale is not None)

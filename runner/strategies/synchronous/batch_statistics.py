@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from runner.engine import ops
-from runner.engine.autodiff import gradients
-from runner.engine.network import StateUpdate
-from runner.engine.passes.rewriting import Moved
-from runner.engine.tensor import Tensor
-from runner.engine.variables import Variable
-from runner.strategies.base import Forward, Gradients, Pass, Replica, Share
+from runner.engine.compile.passes.rewriting import Moved
+from runner.engine.graph import ops
+from runner.engine.graph.autodiff import gradients
+from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable
+from runner.strategies.replica import Forward, Gradients, Pass, Replica, Share
 from runner.strategies.synchronous.pooled_normalization import pool_normalizations
 
 _SCOPE = "train"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.engine import ops
-from runner.engine.tensor import Tensor
-from runner.strategies.base import Gradients, Replica
+from runner.engine.graph import ops
+from runner.engine.graph.tensor import Tensor
+from runner.strategies.replica import Gradients, Replica
 
 
 def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> list[Gradients]:

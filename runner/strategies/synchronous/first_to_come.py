@@ -8,10 +8,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runner.engine.conductor import Clients, Conductor, Finished
-from runner.engine.session import scalar
+from runner.engine.compile.program import DriverSettings
+from runner.engine.run.session import scalar
+from runner.engine.run.step_driver import Clients, Finished, StepDriver, drives, number_of
 from runner.errors import ConfigError
-from runner.strategies.client_names import numbered
+from runner.strategies.clients import numbered
 from runner.strategies.synchronous.contributors import CONTRIBUTORS, Contributors
 
 Array = NDArray[Any]
@@ -36,16 +37,19 @@ def counted(position: int) -> str:
 
 
 @dataclass(frozen=True)
-class CountedShares:
-    """The shares of a step. batch: examples of an update. counted: shares that count.
+class CountedShares(DriverSettings):
+    """The shares of a step, settings of :class:`FirstToCome`. batch: examples of an update. counted: shares that count.
 
-    examples: of every worker's share. dtype: of what is fed to scale by.
+    examples: of every worker's share. dtype: of the factor that is fed. clips: the client ``norm`` runs before each
+    ``apply``. replayed: step -> workers whose shares count; None for the first that arrive.
     """
 
     batch: int
     counted: int
     examples: tuple[int, ...]
     dtype: str
+    clips: bool = False
+    replayed: Mapping[int, Contributors] | None = None
 
     @property
     def even(self) -> bool:
@@ -53,42 +57,32 @@ class CountedShares:
         return set(self.examples) == {self.batch / self.counted}
 
 
-class FirstToCome(Conductor):
+@drives(CountedShares)
+class FirstToCome(StepDriver):
     """Makes an update of the first shares that come; those that come later are dropped by the step they are of.
 
     A worker that is late is let go on with what it is at; that is dropped, and it takes part in the step that is open
-    then. One that has only read the variables when its step is over does not compute its share. A conductor; see
-    :class:`~runner.engine.conductor.Conductor`.
+    then. One that has only read the variables when its step is over does not compute its share. A step driver; see
+    :class:`~runner.engine.run.step_driver.StepDriver`.
     """
 
-    def __init__(
-        self,
-        clients: Clients,
-        shares: CountedShares,
-        *,
-        clips: bool,
-        replayed: Mapping[int, Contributors] | None = None,
-    ) -> None:
-        """clips: whether there is a ``norm`` before each ``apply``. replayed: step -> workers whose shares count."""
+    def __init__(self, clients: Clients, shares: CountedShares) -> None:
         self._clients = clients
         self._shares = shares
-        self._clips = clips
-        self._replayed = replayed
         workers = range(len(shares.examples))
         self._reads = {read_client(k): k for k in workers}
         self._computes = {share_client(k): k for k in workers}
         self._under_way: set[str] = set()
         self._open: int | None = None
-        self._feeds: Mapping[str, Any] = {}
         self._wanted: Contributors = ()
         self._came: list[int] = []
         self._counted: dict[int, Contributors] = {}
         self._dropped: dict[int, list[int]] = {}
         self._since = {"comm/dropped_shares": 0, "comm/dropped_examples": 0, "comm/unseen_examples": 0}
 
-    def update(self, step: int, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
+    def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
         """Wait for the shares that count and apply them; fetches "loss" and "accuracy" over the examples they hold."""
-        self._begin(step, feeds)
+        self._begin(step)
         while len(self._came) < self._shares.counted:
             self._take(self._finished())
         self._open = None
@@ -99,10 +93,11 @@ class FirstToCome(Conductor):
         chosen: dict[str, Any] = {counted(i): scalar(k, "int64") for i, k in enumerate(contributors)}
         if not self._shares.even:
             chosen["scale"] = scalar(self._shares.batch / held, self._shares.dtype)
-        short = self._run(NORM, step, chosen) if self._clips else {}
+        short = self._run(NORM, step, chosen) if self._shares.clips else {}
+        feeds = {"step": number_of(step), "learning_rate": learning_rate}
         return self._run(APPLY, step, {**feeds, **chosen, **short})
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for what late workers are at, and drop it."""
         while self._under_way:
             self._take(self._finished())
@@ -127,9 +122,10 @@ class FirstToCome(Conductor):
             ]
         }
 
-    def _begin(self, step: int, feeds: Mapping[str, Any]) -> None:
-        self._open, self._feeds, self._came = step, feeds, []
-        self._wanted = tuple(self._computes.values()) if self._replayed is None else _of_step(self._replayed, step)
+    def _begin(self, step: int) -> None:
+        self._open, self._came = step, []
+        replayed = self._shares.replayed
+        self._wanted = tuple(self._computes.values()) if replayed is None else _of_step(replayed, step)
         busy = {self._worker(client) for client in self._under_way}
         for worker in self._wanted:
             if worker not in busy:
@@ -142,7 +138,7 @@ class FirstToCome(Conductor):
             if is_share:
                 self._came.append(worker)
             else:
-                self._launch(share_client(worker), ended.step, {"step": self._feeds["step"]})
+                self._launch(share_client(worker), ended.step, {"step": number_of(ended.step)})
             return
         self._drop(ended.step, worker)
         if self._open is not None and worker in self._wanted:

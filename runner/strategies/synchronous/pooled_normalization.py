@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from runner.engine import ops
-from runner.engine.graph import Graph, Node
-from runner.engine.passes.rewriting import Moved, Rewrite, rewired
-from runner.engine.tensor import Tensor
-from runner.strategies.base import ordered_sum
+from runner.engine.compile.passes.rewriting import Moved, Rewrite, rewired
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from runner.strategies.replica import ordered_sum
 
 
 def pool_normalizations(graph: Graph, devices: Sequence[str]) -> Rewrite:

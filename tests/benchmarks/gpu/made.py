@@ -1,4 +1,4 @@
-"""Results of a card made by hand."""
+"""Results of a GPU made by hand."""
 
 from __future__ import annotations
 

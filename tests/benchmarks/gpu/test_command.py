@@ -1,4 +1,4 @@
-"""The command: the order of what is measured, the time it takes, and what it says where there is no card."""
+"""The command: the order of what is measured, the time it takes, and what it says where there is no GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.gpu import command
-from benchmarks.gpu.command import Options, card_facts, parse, passes
+from benchmarks.gpu.command import Options, gpu_facts, parse, passes
 from benchmarks.gpu.deadline import SHORTEST_S, Deadline
 from benchmarks.process import SubjectError
 from tests.benchmarks.gpu.made import RATES, measured, subject
@@ -75,15 +75,15 @@ def nvidia_smi(folder: Path, text: str, code: int) -> None:
     script.chmod(0o755)
 
 
-def test_a_card_is_known_by_what_its_driver_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_known_by_what_its_driver_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     nvidia_smi(tmp_path, "NVIDIA H100 80GB HBM3, 580.159.04, 81559 MiB", 0)
     expected = {"device": "NVIDIA H100 80GB HBM3", "driver": "580.159.04", "memory": "81559 MiB"}
-    assert card_facts("cuda") == expected
+    assert gpu_facts("cuda") == expected
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_without_a_card_the_command_says_so(
+def test_without_a_gpu_the_command_says_so(
     broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -91,7 +91,7 @@ def test_without_a_card_the_command_says_so(
         nvidia_smi(tmp_path, "No devices were found", 6)
     assert main(["gpu", "--output", str(tmp_path / "results")]) == 1
     expected = "nvidia-smi says No devices were found" if broken else "nvidia-smi is not there"
-    assert f"error: no NVIDIA card: {expected}" in capsys.readouterr().err
+    assert f"error: no NVIDIA GPU: {expected}" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[str, .
         return dict.fromkeys(precisions, RATES)
 
     monkeypatch.setattr(command, "Deadline", lambda seconds: Deadline(seconds, clock))
-    monkeypatch.setattr(command, "card_facts", lambda device: {"device": "Card 1 (80 GB)"})
+    monkeypatch.setattr(command, "gpu_facts", lambda device: {"device": "GPU 1 (80 GB)"})
     monkeypatch.setattr(command, "prepare", lambda case, folder: folder.mkdir())
     monkeypatch.setattr(command, "measure_rates", rates)
     monkeypatch.setattr(command, "measure", measure)
@@ -126,14 +126,14 @@ def test_it_ends_in_time_and_says_what_was_not_run(
     captured = capsys.readouterr()
     assert "vgg_a, float32: no answer within 10 s" in captured.err
     assert "resnet110, float32, channels-last, graph: not run, the time is up" in captured.err
-    assert captured.out == (tmp_path / "card-1-80-gb.md").read_text() + "\n"
+    assert captured.out == (tmp_path / "gpu-1-80-gb.md").read_text() + "\n"
 
 
 def test_a_second_call_adds_to_what_the_first_found(played: list[Any], tmp_path: Path) -> None:
     for case in ("alexnet", "googlenet"):
         options = ["--precision", "tf32", "--modes", "none", "--output", str(tmp_path)]
         assert command.main([case, *options]) == 0
-    document = json.loads((tmp_path / "card-1-80-gb.json").read_text())
+    document = json.loads((tmp_path / "gpu-1-80-gb.json").read_text())
     assert [each["result"]["case"] for each in document["results"]] == ["alexnet", "googlenet"]
 
 

@@ -8,10 +8,10 @@ from benchmarks.gpu.networks import GPU_CASES, task_of
 from benchmarks.gpu.resident import LOAD, resident_single
 from benchmarks.network import random_batch
 from benchmarks.timed_single import TimedSingle
-from runner.engine.device import local_cluster
-from runner.engine.local_session import LocalSession
-from runner.engine.program import Program
-from runner.engine.session import scalar
+from runner.engine.compile.program import Program
+from runner.engine.graph.device import local_cluster
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.session import scalar
 from runner.kernels.registry import Registry
 
 CASE = GPU_CASES["smoke"]

@@ -1,4 +1,4 @@
-"""The document of a card: what was measured stands beside what it is compared with, the rest says *not run*."""
+"""The document of a GPU: what was measured stands beside what it is compared with, the rest says *not run*."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from benchmarks.gpu.store import Store
 from benchmarks.gpu.table import NOT_RUN, document
 from tests.benchmarks.gpu.made import RATES, measured, subject
 
-FACTS = {"device": "Card 1", "driver": "1.0"}
+FACTS = {"device": "GPU 1", "driver": "1.0"}
 
 
 def cells(text: str, *beginning: str) -> list[str]:
@@ -26,7 +26,7 @@ def text_of(*results: object) -> str:
 def test_nothing_is_run_before_it_is() -> None:
     text = text_of()
     assert cells(text, "alexnet, 128", "float32") == ["alexnet, 128", "float32", *[NOT_RUN] * 10]
-    assert cells(text, "runner, this card") == ["runner, this card", *[NOT_RUN] * 4]
+    assert cells(text, "runner, this GPU") == ["runner, this GPU", *[NOT_RUN] * 4]
     assert cells(text, "Torch, Titan X, 2016") == ["Torch, Titan X, 2016", "81", "529", "470", "268"]
     assert "smoke" not in text
 
@@ -36,14 +36,14 @@ def test_ours_stands_against_the_best_that_computed_the_same() -> None:
     text = text_of(measured(subject("runner", 20), *peers))
     expected = ["20", "torch-graph", "25", "0.80", "1 of 4", "0.51", "1", "0.50", "100", "100"]
     assert cells(text, "alexnet, 128", "float32") == ["alexnet, 128", "float32", *expected]
-    assert cells(text, "runner, this card") == ["runner, this card", "16", *[NOT_RUN] * 3]
-    assert cells(text, "best of PyTorch, this card")[1] == "20"
+    assert cells(text, "runner, this GPU") == ["runner, this GPU", "16", *[NOT_RUN] * 3]
+    assert cells(text, "best of PyTorch, this GPU")[1] == "20"
     assert "different computation: 3.0000, 3.0000, 3.0000" in text
     assert cells(text, "torch-max-autotune")[1] == NOT_RUN
     assert "Rates: 2.0 TFLOP/s, 2,000 GB/s read and written. Commit abc, 2026-11-22." in text
 
 
-def test_who_failed_says_why_and_a_card_without_rates_has_no_shares() -> None:
+def test_who_failed_says_why_and_a_gpu_without_rates_has_no_shares() -> None:
     slow = subject("torch-max-autotune", 1, failure="no answer within 20 s", seconds={})
     unknown = type(RATES)({}, 0.0)
     text = text_of(measured(subject("runner", 20), slow, rates=unknown))

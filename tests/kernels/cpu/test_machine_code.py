@@ -16,6 +16,7 @@ from runner.kernels.cpu.machine_code import compiler, dispatch, loading, openmp,
 from runner.kernels.cpu.machine_code.compiler import CompilerUnavailable, MachineCode
 from runner.kernels.memory import allocate
 from runner.kernels.registry import Registry
+from tests.kernels.cpu.onednn.checking import library
 
 ANSWER = "define i32 @answer() {\n ret i32 42\n}"
 
@@ -96,6 +97,15 @@ def test_vectors_are_as_wide_as_the_registers(
     found = binding.targets.FeatureMap(features)
     monkeypatch.setattr(binding, "get_host_cpu_features", lambda: found)
     assert compiler.host().vector_bytes == width
+
+
+def test_the_option_avx2_hides_wider_instructions(request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--avx2"):
+        pytest.skip("run with --avx2, as `make test-all` does")
+    assert compiler.host().vector_bytes == 32
+    assert "+avx2" in compiler.host().features.split(",")
+    assert "+avx512f" not in compiler.host().features.split(",")
+    assert "bfloat16" not in library().dtypes
 
 
 def test_an_unknown_function_is_named() -> None:

@@ -7,12 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.kernel_table import load_kernels
+from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import Array, Kernel, Layout
 from runner.kernels.cpu.machine_code import pooling
 from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
 from runner.kernels.registry import Registry
-from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, assert_padding_is_zero, expected, kernels, layout, normal
+from tests.kernels.cpu.onednn.checking import (
+    IMAGE_TAGS,
+    assert_padding_is_zero,
+    expected,
+    kernels,
+    layout,
+    library,
+    normal,
+)
 from tests.kernels.cpu.onednn.test_pooling import GEOMETRIES, attributes_of, pooled_shape
 from tests.kernels.harness import Ran, Shaped, run
 
@@ -44,6 +52,8 @@ def reference(geometry: Any, x: Array) -> list[Array]:
 @pytest.mark.parametrize("tag", IMAGE_TAGS)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_the_maximum_of_each_window_and_its_position(geometry: Any, tag: str, dtype: str) -> None:
+    if tag and dtype not in library().dtypes:
+        pytest.skip(f"oneDNN lays out no {dtype} images on this CPU")
     x = (normal(1, *geometry[0]) - 3).astype(dtype)  # negative, so that padding would win as zero
     ran = pooled(geometry, x, tag)
     for came, wanted in zip(ran.outputs, reference(geometry, x), strict=True):

@@ -10,7 +10,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import runner.kernels.reference  # noqa: F401 - registers the kernels
-from runner.engine.kernel_table import load_kernels
+from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import Array, Attributes, Kernel, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode

@@ -1,4 +1,4 @@
-"""An emulated card with cuBLAS: column-major products of NumPy, done when somebody waits for them."""
+"""An emulated GPU with cuBLAS: column-major products of NumPy, done when somebody waits for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPUTED = {68: "float32", 77: "float32", 70: "float64"}
 class NumpyCublas:
     """CuPy's module of cuBLAS, as far as handles go, and the library itself, as far as products do.
 
-    One handle for each card, one workspace for each time that a stream is set.
+    One handle for each GPU, one workspace for each time that a stream is set.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class NumpyCublas:
         assert self._workspace is not None, "a stream that was set has no workspace of the caller's yet"
         workspace = self._workspace
         self.computed.append(told[16])
-        # Factors on the host are read by the call, not by the card.
+        # Factors on the host are read by the call, not by the GPU.
         scalar = COMPUTED[told[16]]
         alpha, beta = (matrix_at(told[place], scalar, 1, 1, 1)[0, 0] for place in (5, 12))
         assert (alpha, beta) == (1, 0)
@@ -99,8 +99,8 @@ def matrix_at(address: int, dtype: str, rows: int, columns: int, leading: int) -
     return np.lib.stride_tricks.as_strided(values, (rows, columns), (itemsize, leading * itemsize))
 
 
-class CardWithCublas(EmulatedRuntime):
-    """An emulated card whose library "cublas" is the real one's, on :class:`NumpyCublas`."""
+class GpuWithCublas(EmulatedRuntime):
+    """An emulated GPU whose library "cublas" is the real one's, on :class:`NumpyCublas`."""
 
     def __init__(self, *arguments: Any, tf32: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)

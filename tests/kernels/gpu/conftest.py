@@ -1,4 +1,4 @@
-"""An emulated card for each test; the sources that were compiled for it serve all tests and all later runs."""
+"""An emulated GPU for each test; the sources that were compiled for it serve all tests and all later runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.kernels.gpu.emulation import EmulatedRuntime
 
 @pytest.fixture
 def runtime(compiled_sources: Path) -> EmulatedRuntime:
-    """An emulated card."""
+    """An emulated GPU."""
     return EmulatedRuntime(compiled_sources)
 
 
 @pytest.fixture(params=[False, True], ids=["first_thread_first", "last_thread_first"])
 def either_order(request: pytest.FixtureRequest, compiled_sources: Path) -> EmulatedRuntime:
-    """Emulated cards of both orders of threads, for kernels whose threads wait for each other."""
+    """Emulated GPUs of both orders of threads, for kernels whose threads wait for each other."""
     return EmulatedRuntime(compiled_sources, reversed=request.param)

@@ -1,4 +1,4 @@
-"""A card that is not there: our CUDA sources compiled for the host, and streams that do as little as they may.
+"""A GPU that is not there: our CUDA sources compiled for the host, and streams that do as little as they may.
 
 Work on a stream is done when somebody waits for it, and no sooner: what forgets to wait finds memory as it was.
 Memory begins as NaN and has guards around it; a kernel that is launched with arguments of other sizes than it
@@ -57,7 +57,7 @@ class EmulatedStream:
     """Work that has not been done yet."""
 
     handle: int
-    card: int = 0
+    gpu: int = 0
     queue: list[Work] = field(default_factory=list)
     done: int = 0
     worker: int | None = None
@@ -91,7 +91,7 @@ class EmulatedStream:
 class EmulatedEvent:
     """A place in a stream, or none before it is recorded; inside a capture, work that is done once."""
 
-    card: int = 0
+    gpu: int = 0
     stream: EmulatedStream | None = None
     position: int = 0
     capture: Capture | None = None
@@ -117,10 +117,10 @@ class EmulatedFunction:
     entry: Any
     together: bool
     reversed: bool
-    card: int = 0
+    gpu: int = 0
 
     def __call__(self, stream: EmulatedStream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:
-        assert self.card == stream.card, f"{self.name} of card {self.card} on a stream of card {stream.card}"
+        assert self.gpu == stream.gpu, f"{self.name} of GPU {self.gpu} on a stream of GPU {stream.gpu}"
         for argument in arguments:
             assert isinstance(argument, np.generic), f"{self.name}: {argument!r} is no NumPy scalar"
         assert 1 <= block[0] * block[1] * block[2] <= 1024, f"{self.name}: block {block}"
@@ -144,16 +144,16 @@ class EmulatedFunction:
 
 
 class EmulatedRuntime:
-    """The runtime of an emulated card; see :class:`~runner.kernels.gpu.runtime.Runtime`.
+    """The runtime of an emulated GPU; see :class:`~runner.kernels.gpu.runtime.Runtime`.
 
     folder: where compiled sources are kept. reversed: the last thread of a block goes first. nbytes: of its memory.
-    cards: how many there are. What was made on one fails on a stream of another. libraries: there are none, but those
+    gpus: how many there are. What was made on one fails on a stream of another. libraries: there are none, but those
     that a test puts there.
     """
 
-    name = "emulated card"
+    name = "emulated GPU"
     capability = 90
-    processors = 2
+    multiprocessors = 2
 
     def __init__(
         self,
@@ -161,9 +161,9 @@ class EmulatedRuntime:
         *,
         reversed: bool = False,  # noqa: A002
         nbytes: int = 1 << 30,
-        cards: int = 1,
+        gpus: int = 1,
     ) -> None:
-        self._cards = cards
+        self._gpus = gpus
         self._used = threading.local()
         self.folder = folder
         self._reversed = reversed
@@ -174,28 +174,28 @@ class EmulatedRuntime:
         self.libraries: dict[str, Any] = {}
 
     @property
-    def card(self) -> int:
-        """The card that the thread uses."""
-        return getattr(self._used, "card", 0)
+    def gpu(self) -> int:
+        """The GPU that the thread uses."""
+        return getattr(self._used, "gpu", 0)
 
-    def use(self, card: int) -> None:
-        if card >= self._cards:
-            raise RuntimeError(f"card {card}: the emulated cards are numbered from 0 to {self._cards - 1}")
-        self._used.card = card
+    def use(self, gpu: int) -> None:
+        if gpu >= self._gpus:
+            raise RuntimeError(f"GPU {gpu}: the emulated GPUs are numbered from 0 to {self._gpus - 1}")
+        self._used.gpu = gpu
 
     def function(self, source: str, name: str) -> EmulatedFunction:
-        key = self.card, source, name
+        key = self.gpu, source, name
         if key not in self._functions:
             library = compiled(source, self.folder)
             together = any(word in source for word in WAITING)
             self._functions[key] = EmulatedFunction(
-                name, getattr(library, f"emulate_{name}"), together, self._reversed, self.card
+                name, getattr(library, f"emulate_{name}"), together, self._reversed, self.gpu
             )
         return self._functions[key]
 
     def allocate(self, nbytes: int) -> DeviceMemory:
         if nbytes > self._free:
-            raise MemoryError(f"{nbytes} bytes of an emulated card that has {self._free} left")
+            raise MemoryError(f"{nbytes} bytes of an emulated GPU that has {self._free} left")
         self._free -= nbytes
         raw = np.full(nbytes + 2 * GUARD + 256, FENCE, np.uint8)
         start = GUARD + (-(raw.ctypes.data + GUARD) % 256)
@@ -209,15 +209,15 @@ class EmulatedRuntime:
         return raw[start : start + nbytes]
 
     def stream(self) -> EmulatedStream:
-        stream = EmulatedStream(len(self.streams) + 1, self.card)
+        stream = EmulatedStream(len(self.streams) + 1, self.gpu)
         self.streams[stream.handle] = stream
         return stream
 
     def event(self) -> EmulatedEvent:
-        return EmulatedEvent(self.card)
+        return EmulatedEvent(self.gpu)
 
     def record(self, event: EmulatedEvent, stream: EmulatedStream) -> None:
-        assert event.card == stream.card, f"an event of card {event.card} on a stream of card {stream.card}"
+        assert event.gpu == stream.gpu, f"an event of GPU {event.gpu} on a stream of GPU {stream.gpu}"
         event.stream = stream
         event.position = len(stream.queue)
         event.capture = stream.capturing
@@ -279,12 +279,12 @@ def sources_folder(request: pytest.FixtureRequest) -> Path:
     Skips the test where there is nothing to compile them with.
     """
     if shutil.which("g++") is None:
-        pytest.skip("an emulated card needs g++")
+        pytest.skip("an emulated GPU needs g++")
     cache = getattr(request.config, "cache", None)
     if cache is None:  # pytest was started without it
         factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
-        return factory.mktemp("emulated_card")
-    return Path(cache.mkdir("emulated_card"))
+        return factory.mktemp("emulated_gpu")
+    return Path(cache.mkdir("emulated_gpu"))
 
 
 def compiled(source: str, folder: Path) -> ctypes.PyDLL:

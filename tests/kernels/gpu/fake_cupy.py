@@ -20,11 +20,11 @@ class CUDARuntimeError(RuntimeError):
 class FakeCupy:
     """The module.
 
-    cards: how many there are, or the status of having none. memory: bytes that a card has. capabilities: of cards that
+    gpus: how many there are, or the status of having none. memory: bytes that a GPU has. capabilities: of GPUs that
     are other than 9.0.
     """
 
-    cards: int = 2
+    gpus: int = 2
     memory: int = 1 << 20
     log: list[tuple[Any, ...]] = field(default_factory=list)
     device: int = 0
@@ -49,7 +49,7 @@ class FakeCupy:
         return SimpleNamespace(ptr=next(self._addresses))
 
     def _pinned(self, nbytes: int, flags: int) -> bytearray:
-        assert flags == 3, "every card has it, at one address"
+        assert flags == 3, "every GPU has it, at one address"
         self._take(nbytes)
         return bytearray(nbytes)
 
@@ -69,27 +69,27 @@ class FakeCudaRuntime:
     CUDARuntimeError = CUDARuntimeError
 
     def getDeviceCount(self) -> int:  # noqa: N802
-        if self.cupy.cards < 0:
-            raise CUDARuntimeError(-self.cupy.cards)
-        return self.cupy.cards
+        if self.cupy.gpus < 0:
+            raise CUDARuntimeError(-self.cupy.gpus)
+        return self.cupy.gpus
 
-    def getDeviceProperties(self, card: int) -> dict[str, Any]:  # noqa: N802
-        if not 0 <= card < self.cupy.cards:
+    def getDeviceProperties(self, gpu: int) -> dict[str, Any]:  # noqa: N802
+        if not 0 <= gpu < self.cupy.gpus:
             raise CUDARuntimeError(101)
-        major, minor = divmod(self.cupy.capabilities.get(card, 90), 10)
-        return {"name": b"A card", "major": major, "minor": minor, "multiProcessorCount": 132}
+        major, minor = divmod(self.cupy.capabilities.get(gpu, 90), 10)
+        return {"name": b"A GPU", "major": major, "minor": minor, "multiProcessorCount": 132}
 
     def runtimeGetVersion(self) -> int:  # noqa: N802
         return 13020
 
-    def setDevice(self, card: int) -> None:  # noqa: N802
-        self.cupy.device = card
+    def setDevice(self, gpu: int) -> None:  # noqa: N802
+        self.cupy.device = gpu
 
     def getDevice(self) -> int:  # noqa: N802
         return self.cupy.device
 
-    def deviceCanAccessPeer(self, card: int, other: int) -> int:  # noqa: N802
-        return int({card, other} != {0, 2})
+    def deviceCanAccessPeer(self, gpu: int, other: int) -> int:  # noqa: N802
+        return int({gpu, other} != {0, 2})
 
     def _deviceEnsurePeerAccess(self, other: int) -> None:  # noqa: N802
         self.cupy.log.append(("reach", self.cupy.device, other))
@@ -103,7 +103,7 @@ class FakeCudaRuntime:
 
 @dataclass
 class FakeModule:
-    """Machine code on a card."""
+    """Machine code on a GPU."""
 
     cupy: FakeCupy
     code: bytes = b""

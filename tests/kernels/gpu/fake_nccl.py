@@ -1,4 +1,4 @@
-"""CuPy's module of NCCL for emulated cards: ranks meet, and a sum is done when all have come to it.
+"""CuPy's module of NCCL for emulated GPUs: ranks meet, and a sum is done when all have come to it.
 
 Signatures are those of CuPy 14.2, ``cupy.cuda.nccl``; numbers of types those of nccl.h.
 """
@@ -115,7 +115,7 @@ class FakeCommunicator:
         assert op == 0, "ncclSum"
         assert not self.destroyed
         own = self.nccl.runtime.streams[stream]
-        assert own.capturing is None, "sums are captured on all cards or on none, which nobody sees to"
+        assert own.capturing is None, "sums are captured on all GPUs or on none, which nobody sees to"
         with WORKING:
             number = self.world.begun.get(self.rank, 0)
             self.world.begun[self.rank] = number + 1
@@ -154,18 +154,18 @@ def _at(address: int, call: _Call) -> Any:
 
 
 def with_nccl(runtime: EmulatedRuntime) -> FakeNccl:
-    """Give emulated cards the library; nobody has joined yet."""
+    """Give emulated GPUs the library; nobody has joined yet."""
     nccl = FakeNccl(runtime)
-    runtime.libraries["nccl"] = NcclLibrary(nccl, lambda: runtime.card, runtime.allocate)
+    runtime.libraries["nccl"] = NcclLibrary(nccl, lambda: runtime.gpu, runtime.allocate)
     return nccl
 
 
-def joined(runtime: EmulatedRuntime, cards: int) -> FakeNccl:
-    """Give emulated cards the library, and let the first so many of them join in their order."""
+def joined(runtime: EmulatedRuntime, gpus: int) -> FakeNccl:
+    """Give emulated GPUs the library, and let the first so many of them join in their order."""
     nccl = with_nccl(runtime)
     library: NcclLibrary = runtime.library("nccl")
     unique_id = library.unique_id()
-    for card in range(cards):
-        runtime.use(card)
-        library.join(unique_id, card, cards)
+    for gpu in range(gpus):
+        runtime.use(gpu)
+        library.join(unique_id, gpu, gpus)
     return nccl

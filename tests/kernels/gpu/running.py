@@ -1,6 +1,6 @@
-"""Runs one kernel of a card by itself, as planner and executor would, on an emulated card or on a real one.
+"""Runs one kernel of a GPU by itself, as planner and executor would, on an emulated GPU or on a real one.
 
-Memory is that of the card: each operand has its own, which begins as garbage. Values come and go through pinned memory
+Memory is that of the GPU: each operand has its own, which begins as garbage. Values come and go through pinned memory
 on the stream of the kernel, so that a kernel that does not wait for what it needs finds garbage.
 """
 
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.engine.graph import Graph, Node
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
 from runner.kernels.contract import Buffers, Choice, Layout, Operand, Spec, plain
 from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
@@ -33,7 +34,7 @@ _INNERMOST_LAST, _INNERMOST_SECOND = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def registry_of(runtime: Runtime, *modules: ModuleType) -> Registry:
-    """The kernels that modules of ``runner.kernels.gpu`` offer for a card."""
+    """The kernels that modules of ``runner.kernels.gpu`` offer for a GPU."""
     registry = Registry()
     for module in modules:
         for kernel in module.kernels(runtime):
@@ -112,7 +113,7 @@ def run_choice(
         put(runtime, stream, operand, array)
     scratch = runtime.allocate(arrangement.scratch_bytes)
     bound = choice.kernel.bind(node.attributes, arrangement, Buffers(tuple(sources), tuple(targets), scratch))
-    assert isinstance(bound, StreamCall), f"a kernel of a card is bound to a StreamCall, not to {bound!r}"
+    assert isinstance(bound, StreamCall), f"a kernel of a GPU is bound to a StreamCall, not to {bound!r}"
     enqueue_twice_captured(runtime, stream, bound) if not shared else bound.enqueue(stream)
     outputs = [got(runtime, stream, operand) for operand in targets]
     kept = [got(runtime, stream, operand) for i, operand in enumerate(sources) if i not in {i for i, _ in shared}]
@@ -129,7 +130,7 @@ def enqueue_twice_captured(runtime: Runtime, stream: Stream, bound: StreamCall) 
 
 
 def put(runtime: Runtime, stream: Stream, operand: Operand, array: Array) -> None:
-    """Copy a plain array into the memory of a card, in the layout of the operand."""
+    """Copy a plain array into the memory of a GPU, in the layout of the operand."""
     lying = array.transpose(_INNERMOST_LAST) if operand.layout.tag == CHANNELS_LAST else array
     pinned = runtime.pinned(operand.layout.nbytes)
     pinned[:] = np.frombuffer(np.ascontiguousarray(lying).tobytes(), np.uint8)
@@ -180,7 +181,7 @@ def drawn_for(op: str, case: Case, dtype: str) -> tuple[list[Array], dict[str, A
     arrays, attributes = drawn(case, dtype)
     for number, array in enumerate(arrays):
         of_channels = op.startswith("batch_norm") and array.ndim == 1
-        if dtype == "bfloat16" and (of_channels or (op == "matmul_narrowed" and number == 1)):
+        if dtype == "bfloat16" and (of_channels or (op == "matmul_cast" and number == 1)):
             arrays[number] = array.astype(np.float32)
     return arrays, attributes
 

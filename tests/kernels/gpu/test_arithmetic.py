@@ -1,4 +1,4 @@
-"""Arithmetic and activation of a card against the reference kernels."""
+"""Arithmetic and activation of a GPU against the reference kernels."""
 
 from __future__ import annotations
 

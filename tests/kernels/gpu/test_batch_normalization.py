@@ -1,4 +1,4 @@
-"""Batch normalisation on a card against the reference kernels, cut into one part of a channel and into many."""
+"""Batch normalisation on a GPU against the reference kernels, cut into one part of a channel and into many."""
 
 from __future__ import annotations
 
@@ -78,16 +78,16 @@ def test_parts_of_channels(runtime: EmulatedRuntime, shape: tuple[int, ...], lay
 
 def test_more_than_one_part_is_tested() -> None:
     for shape, last in [((65, 3, 8, 9), False), ((17, 5, 13, 11), True)]:
-        assert division(EmulatedRuntime.processors, Shaped(shape, "float32"), last).splits > 1
+        assert division(EmulatedRuntime.multiprocessors, Shaped(shape, "float32"), last).splits > 1
 
 
 def test_more_parts_than_rows_of_threads(compiled_sources: Path) -> None:
-    card = EmulatedRuntime(compiled_sources)
-    card.processors = 20
+    gpu = EmulatedRuntime(compiled_sources)
+    gpu.multiprocessors = 20
     shape = (1200, 64)
-    cut = division(card.processors, Shaped(shape, "bfloat16"), channels_last=True)
+    cut = division(gpu.multiprocessors, Shaped(shape, "bfloat16"), channels_last=True)
     assert cut.splits > THREADS // cut.width
-    _check(card, "batch_norm_gradient", _inputs("batch_norm_gradient", shape, "bfloat16"), None)
+    _check(gpu, "batch_norm_gradient", _inputs("batch_norm_gradient", shape, "bfloat16"), None)
 
 
 def test_either_order_of_threads_gives_the_same(compiled_sources: Path, runtime: EmulatedRuntime) -> None:

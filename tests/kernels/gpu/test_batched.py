@@ -105,7 +105,7 @@ def test_one_launch_gives_the_bits_of_many(runtime: EmulatedRuntime) -> None:
 
 
 def operand(runtime: EmulatedRuntime, stream: EmulatedStream, array: Array) -> Operand:
-    """A plain array in memory of the card."""
+    """A plain array in memory of the GPU."""
     spec = Shaped.of(array)
     found = Operand(spec, plain(spec), runtime.allocate(spec.nbytes))
     put(runtime, stream, found, array)

@@ -1,4 +1,4 @@
-"""Sums over emulated cards, by the library that CuPy's fake is: what it is told, and what it says when it cannot."""
+"""Sums over emulated GPUs, by the library that CuPy's fake is: what it is told, and what it says when it cannot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from runner.kernels.contract import Buffers, Operand, plain
 from runner.kernels.gpu import collective, nccl
 from runner.kernels.gpu.calls import StreamCall
-from runner.kernels.gpu.platform import CardPlatform
+from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.platform import Work
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.fake_nccl import joined, with_nccl
@@ -25,13 +25,13 @@ Array = NDArray[Any]
 
 
 @pytest.fixture
-def cards(compiled_sources: Path) -> EmulatedRuntime:
-    """Three emulated cards."""
-    return EmulatedRuntime(compiled_sources, cards=3)
+def gpus(compiled_sources: Path) -> EmulatedRuntime:
+    """Three emulated GPUs."""
+    return EmulatedRuntime(compiled_sources, gpus=3)
 
 
 def operand(runtime: EmulatedRuntime, array: Array) -> Operand:
-    """An array in the memory of the card that is used."""
+    """An array in the memory of the GPU that is used."""
     spec = Shaped.of(array)
     found = Operand(spec, plain(spec), runtime.allocate(spec.nbytes))
     put(runtime, runtime.stream(), found, array)
@@ -39,7 +39,7 @@ def operand(runtime: EmulatedRuntime, array: Array) -> Operand:
 
 
 def bound(runtime: EmulatedRuntime, rank: int, size: int, part: Operand, total: Operand) -> StreamCall:
-    """The sum, on the card that is used."""
+    """The sum, on the GPU that is used."""
     kernel = registry_of(runtime, collective).find("collective_sum", "gpu", "nccl")
     attributes = {"group": "g", "rank": rank, "size": size}
     arrangement = kernel.arrange(attributes, [part.spec], [total.spec], [part.layout])
@@ -52,27 +52,27 @@ def bound(runtime: EmulatedRuntime, rank: int, size: int, part: Operand, total: 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32", "int64"])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_every_card_gets_the_sum_of_all(cards: EmulatedRuntime, dtype: str, in_place: bool) -> None:
-    joined(cards, 3)
+def test_every_gpu_gets_the_sum_of_all(gpus: EmulatedRuntime, dtype: str, in_place: bool) -> None:
+    joined(gpus, 3)
     arrays = [(np.arange(5) + 10 * k).astype(np.dtype(dtype)) for k in range(3)]
     placed = []
-    for card, array in enumerate(arrays):
-        cards.use(card)
-        part = operand(cards, array)
-        total = part if in_place else operand(cards, np.zeros_like(array))
-        stream = cards.stream()
-        bound(cards, card, 3, part, total).enqueue(stream)
-        placed.append((card, stream, total))
-    for card, stream, total in reversed(placed):
-        cards.use(card)
-        np.testing.assert_array_equal(got(cards, stream, total), arrays[0] + arrays[1] + arrays[2], strict=True)
+    for gpu, array in enumerate(arrays):
+        gpus.use(gpu)
+        part = operand(gpus, array)
+        total = part if in_place else operand(gpus, np.zeros_like(array))
+        stream = gpus.stream()
+        bound(gpus, gpu, 3, part, total).enqueue(stream)
+        placed.append((gpu, stream, total))
+    for gpu, stream, total in reversed(placed):
+        gpus.use(gpu)
+        np.testing.assert_array_equal(got(gpus, stream, total), arrays[0] + arrays[1] + arrays[2], strict=True)
 
 
-def test_nothing_is_not_summed(cards: EmulatedRuntime) -> None:
-    told = joined(cards, 2)
-    cards.use(0)
-    part = operand(cards, np.zeros(0, np.float32))
-    bound(cards, 0, 2, part, part).enqueue(cards.stream())
+def test_nothing_is_not_summed(gpus: EmulatedRuntime) -> None:
+    told = joined(gpus, 2)
+    gpus.use(0)
+    part = operand(gpus, np.zeros(0, np.float32))
+    bound(gpus, 0, 2, part, part).enqueue(gpus.stream())
     assert told.log == []
 
 
@@ -80,19 +80,19 @@ def test_without_the_library_there_is_no_kernel(runtime: EmulatedRuntime) -> Non
     assert collective.kernels(runtime) == []
 
 
-def test_sums_of_one_card_keep_their_order_and_are_not_captured(cards: EmulatedRuntime) -> None:
+def test_sums_of_one_gpu_keep_their_order_and_are_not_captured(gpus: EmulatedRuntime) -> None:
     """Other kernels that have nothing to do with each other are put on streams of their own, and captured."""
-    told = joined(cards, 2)
+    told = joined(gpus, 2)
     steps = []
-    for card in range(2):
-        cards.use(card)
-        parts = [operand(cards, np.full(2 + n, 1.0 + card)) for n in range(4)]
-        totals = [operand(cards, np.zeros(2 + n)) for n in range(4)]
-        calls = [bound(cards, card, 2, *each) for each in zip(parts, totals, strict=True)]
+    for gpu in range(2):
+        gpus.use(gpu)
+        parts = [operand(gpus, np.full(2 + n, 1.0 + gpu)) for n in range(4)]
+        totals = [operand(gpus, np.zeros(2 + n)) for n in range(4)]
+        calls = [bound(gpus, gpu, 2, *each) for each in zip(parts, totals, strict=True)]
         works = [
             Work(call, (part.data,), (total.data,)) for call, part, total in zip(calls, parts, totals, strict=True)
         ]
-        steps.append((CardPlatform(cards, card), works, totals))
+        steps.append((GpuPlatform(gpus, gpu), works, totals))
     joined_calls = []
     for platform, works, _ in steps:
         platform.enter()
@@ -106,81 +106,81 @@ def test_sums_of_one_card_keep_their_order_and_are_not_captured(cards: EmulatedR
         assert [platform.snapshot(total.data).view(np.float64).tolist() for total in totals] == [
             [3.0] * (2 + n) for n in range(4)
         ]
-    for card in range(2):
-        assert [count for rank, count, _ in told.log if rank == card] == [2, 3, 4, 5] * 3
-        assert len({stream for rank, _, stream in told.log if rank == card}) == 1, "their order is that of a stream"
+    for gpu in range(2):
+        assert [count for rank, count, _ in told.log if rank == gpu] == [2, 3, 4, 5] * 3
+        assert len({stream for rank, _, stream in told.log if rank == gpu}) == 1, "their order is that of a stream"
 
 
-def test_sums_count_as_writing_the_same_memory(cards: EmulatedRuntime) -> None:
-    joined(cards, 2)
-    cards.use(1)
-    part = operand(cards, np.ones(2))
-    calls = [bound(cards, 1, 2, part, operand(cards, np.zeros(2))) for _ in range(2)]
+def test_sums_count_as_writing_the_same_memory(gpus: EmulatedRuntime) -> None:
+    joined(gpus, 2)
+    gpus.use(1)
+    part = operand(gpus, np.ones(2))
+    calls = [bound(gpus, 1, 2, part, operand(gpus, np.zeros(2))) for _ in range(2)]
     assert calls[0].turn is not None
     assert calls[0].turn == calls[1].turn
     assert not calls[0].captured
 
 
-def test_a_card_that_has_joined_no_others_cannot_sum(cards: EmulatedRuntime) -> None:
-    with_nccl(cards)
-    cards.use(2)
-    part = operand(cards, np.ones(2))
-    with pytest.raises(RuntimeError, match="a sum over cards, and card 2 has joined no others"):
-        bound(cards, 0, 2, part, part)
+def test_a_gpu_that_has_joined_no_others_cannot_sum(gpus: EmulatedRuntime) -> None:
+    with_nccl(gpus)
+    gpus.use(2)
+    part = operand(gpus, np.ones(2))
+    with pytest.raises(RuntimeError, match="a sum over GPUs, and GPU 2 has joined no others"):
+        bound(gpus, 0, 2, part, part)
 
 
-def test_a_card_that_joined_others_than_the_sum_is_of_is_refused(cards: EmulatedRuntime) -> None:
-    joined(cards, 2)
-    cards.use(0)
-    part = operand(cards, np.ones(2))
-    with pytest.raises(RuntimeError, match="a sum as card 0 of 3, and this card joined as 0 of 2"):
-        bound(cards, 0, 3, part, part)
+def test_a_gpu_that_joined_others_than_the_sum_is_of_is_refused(gpus: EmulatedRuntime) -> None:
+    joined(gpus, 2)
+    gpus.use(0)
+    part = operand(gpus, np.ones(2))
+    with pytest.raises(RuntimeError, match="a sum as GPU 0 of 3, and this GPU joined as 0 of 2"):
+        bound(gpus, 0, 3, part, part)
 
 
-def test_a_card_joins_once(cards: EmulatedRuntime) -> None:
-    joined(cards, 2)
-    cards.use(1)
-    with pytest.raises(RuntimeError, match="card 1 is to join 3 cards, and has joined 2 before"):
-        cards.library("nccl").join(bytes(128), 0, 3)
+def test_a_gpu_joins_once(gpus: EmulatedRuntime) -> None:
+    joined(gpus, 2)
+    gpus.use(1)
+    with pytest.raises(RuntimeError, match="GPU 1 is to join 3 GPUs, and has joined 2 before"):
+        gpus.library("nccl").join(bytes(128), 0, 3)
 
 
-def test_what_the_library_refuses_is_said_with_card_and_number(cards: EmulatedRuntime) -> None:
-    told = with_nccl(cards)
+def test_what_the_library_refuses_is_said_with_gpu_and_number(gpus: EmulatedRuntime) -> None:
+    told = with_nccl(gpus)
     told.refuses = 2
-    cards.use(1)
-    with pytest.raises(RuntimeError, match="card 1 cannot join 3 cards as number 2: ncclError 2"):
-        cards.library("nccl").join(bytes(128), 2, 3)
-    with pytest.raises(RuntimeError, match="NCCL finds no way for cards to meet: ncclError 2"):
-        cards.library("nccl").unique_id()
+    gpus.use(1)
+    with pytest.raises(RuntimeError, match="GPU 1 cannot join 3 GPUs as number 2: ncclError 2"):
+        gpus.library("nccl").join(bytes(128), 2, 3)
+    with pytest.raises(RuntimeError, match="NCCL finds no way for GPUs to meet: ncclError 2"):
+        gpus.library("nccl").unique_id()
 
 
-def test_what_failed_in_the_background_is_said_before_the_next_sum(cards: EmulatedRuntime) -> None:
-    told = joined(cards, 2)
-    cards.use(0)
-    part = operand(cards, np.ones(2, np.float32))
-    call, told.background = bound(cards, 0, 2, part, part), 6
-    with pytest.raises(RuntimeError, match="the sum of 2 float32 as card 0 of 2: ncclError 6"):
-        call.enqueue(cards.stream())
+def test_what_failed_in_the_background_is_said_before_the_next_sum(gpus: EmulatedRuntime) -> None:
+    told = joined(gpus, 2)
+    gpus.use(0)
+    part = operand(gpus, np.ones(2, np.float32))
+    call, told.background = bound(gpus, 0, 2, part, part), 6
+    with pytest.raises(RuntimeError, match="the sum of 2 float32 as GPU 0 of 2: ncclError 6"):
+        call.enqueue(gpus.stream())
 
 
-def test_after_a_failure_sums_that_are_under_way_are_given_up(cards: EmulatedRuntime) -> None:
-    """They would wait for others for ever, and with them whoever waits for the card to come to rest."""
-    told = joined(cards, 2)
-    cards.use(0)
-    part = operand(cards, np.ones(2, np.float32))
-    call, told.background = bound(cards, 0, 2, part, part), 6
-    library = cards.library("nccl")
+def test_after_a_failure_sums_that_are_under_way_are_given_up(gpus: EmulatedRuntime) -> None:
+    """They would wait for others for ever, and with them whoever waits for the GPU to come to rest."""
+    told = joined(gpus, 2)
+    gpus.use(0)
+    part = operand(gpus, np.ones(2, np.float32))
+    call, told.background = bound(gpus, 0, 2, part, part), 6
+    library = gpus.library("nccl")
     native = library.communicator().native
     assert not native.aborted
     with pytest.raises(RuntimeError, match="ncclError 6"):
-        call.enqueue(cards.stream())
+        call.enqueue(gpus.stream())
     assert native.aborted
 
 
-def test_who_leaves_may_join_again(cards: EmulatedRuntime) -> None:
-    joined(cards, 2)
-    cards.use(0)
-    library = cards.library("nccl")
+def test_who_leaves_may_join_again(gpus: EmulatedRuntime) -> None:
+    joined(gpus, 2)
+    gpus.use(0)
+    library = gpus.library("nccl")
     native = library.communicator().native
     library.leave()
     assert native.destroyed

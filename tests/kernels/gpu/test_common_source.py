@@ -1,4 +1,4 @@
-"""What all sources of a card share, on an emulated one."""
+"""What all sources of a GPU share, on an emulated one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison and choice on a card: to the bit what the reference kernels give."""
+"""Comparison and choice on a GPU: to the bit what the reference kernels give."""
 
 from __future__ import annotations
 

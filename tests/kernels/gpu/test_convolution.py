@@ -1,4 +1,4 @@
-"""Convolution of our own on a card against the reference kernels: alone, with what follows it, and its gradients."""
+"""Convolution of our own on a GPU against the reference kernels: alone, with what follows it, and its gradients."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _drawn(*shapes: tuple[int, ...]) -> list[Array]:
 @pytest.mark.parametrize("layouts", [None, CHANNELS_LAST])
 def test_many_tiles(runtime: EmulatedRuntime, layouts: str | None) -> None:
     geometry = Geometry(GEOMETRY, X, W, Y, channels_last=False)
-    assert geometry.splits(runtime.processors)[0] > 1
+    assert geometry.splits(runtime.multiprocessors)[0] > 1
     _check(runtime, "conv2d", _drawn(X, W), GEOMETRY, layouts)
     weights = {**GEOMETRY, "weight_shape": W, "dtype": "float32"}
     _check(runtime, "conv2d_weight_bias_gradient", _drawn(Y, X), weights, layouts)

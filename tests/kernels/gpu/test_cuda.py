@@ -1,4 +1,4 @@
-"""The runtime of real cards: what CuPy is told, without a card; what is said where there is none."""
+"""The runtime of real GPUs: what CuPy is told, without a GPU; what is said where there is none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from runner.kernels.gpu import cuda, nvrtc
-from runner.kernels.gpu.cuda import CardsError, CudaRuntime, open_cards
+from runner.kernels.gpu.cuda import CudaRuntime, GpusError, open_gpus
 from runner.kernels.gpu.kept_code import KeptCode
 from tests.kernels.gpu.fake_cupy import CUDARuntimeError, FakeCupy
 
@@ -19,7 +19,7 @@ SOURCE = 'extern "C" __global__ void nothing() {}'
 
 @pytest.fixture
 def cupy() -> FakeCupy:
-    """A CuPy with two cards."""
+    """A CuPy with two GPUs."""
     return FakeCupy()
 
 
@@ -31,93 +31,91 @@ def runtime(cupy: FakeCupy) -> CudaRuntime:
 
 def test_without_cupy_it_is_said_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(CardsError, match=r"CuPy cannot be imported .*: pip install 'runner-dataflow\[gpu\]'"):
-        open_cards(tf32=False)
+    with pytest.raises(GpusError, match=r"CuPy cannot be imported .*: pip install 'runner-dataflow\[gpu\]'"):
+        open_gpus(tf32=False)
 
 
 @pytest.mark.parametrize(
-    ("cards", "message"),
+    ("gpus", "message"),
     [(-35, "CUDA finds none: cudaError 35; `runner doctor` lists"), (0, "CUDA finds none; look at CUDA_VISIBLE_DEV")],
 )
-def test_without_a_card_it_is_said_where_to_look(monkeypatch: pytest.MonkeyPatch, cards: int, message: str) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", FakeCupy(cards))
-    with pytest.raises(CardsError, match=message):
-        open_cards(tf32=False)
+def test_without_a_gpu_it_is_said_where_to_look(monkeypatch: pytest.MonkeyPatch, gpus: int, message: str) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy(gpus))
+    with pytest.raises(GpusError, match=message):
+        open_gpus(tf32=False)
 
 
-def test_the_cards_of_the_process_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpus_of_the_process_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
-    found = open_cards(tf32=False)
-    assert (found.name, found.capability, found.processors) == ("A card", 90, 132)
+    found = open_gpus(tf32=False)
+    assert (found.name, found.capability, found.multiprocessors) == ("A GPU", 90, 132)
 
 
-def test_sources_are_compiled_for_the_card_that_the_run_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_are_compiled_for_the_gpu_that_the_run_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of a machine may be an older one that nobody asked for."""
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy(capabilities={0: 75}))
-    assert open_cards(tf32=False, home=1).capability == 90
+    assert open_gpus(tf32=False, home=1).capability == 90
 
 
-def test_a_run_on_a_card_that_is_not_there_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_a_gpu_that_is_not_there_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
-    with pytest.raises(CardsError, match="card 2 was asked for; this process sees 2, from 0"):
-        open_cards(tf32=False, home=2)
+    with pytest.raises(GpusError, match="GPU 2 was asked for; this process sees 2, from 0"):
+        open_gpus(tf32=False, home=2)
 
 
-def test_a_card_that_is_not_there_cannot_be_used(runtime: CudaRuntime) -> None:
+def test_a_gpu_that_is_not_there_cannot_be_used(runtime: CudaRuntime) -> None:
     runtime.use(1)
-    for card in (-1, 2):
-        with pytest.raises(RuntimeError, match=f"card {card} was asked for; this process sees 2, from 0"):
-            runtime.use(card)
+    for gpu in (-1, 2):
+        with pytest.raises(RuntimeError, match=f"GPU {gpu} was asked for; this process sees 2, from 0"):
+            runtime.use(gpu)
 
 
-def test_cards_that_are_used_reach_each_other_if_they_can() -> None:
+def test_gpus_that_are_used_reach_each_other_if_they_can() -> None:
     cupy = FakeCupy(4)
     runtime = CudaRuntime(cupy, 4, KeptCode(None), tf32=False)
-    for card in (0, 1, 2, 1):
-        runtime.use(card)
-        assert cupy.device == card
+    for gpu in (0, 1, 2, 1):
+        runtime.use(gpu)
+        assert cupy.device == gpu
     assert sorted(cupy.log) == [("reach", 0, 1), ("reach", 1, 0), ("reach", 1, 2), ("reach", 2, 1)]
 
 
-def test_who_has_chosen_no_card_uses_the_one_that_the_run_is_on(
-    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the master does, which plans for its workers and must not take memory of a card that is not theirs."""
+def test_who_has_chosen_no_gpu_uses_the_one_that_the_run_is_on(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the master does, which plans for its workers and must not take memory of a GPU that is not theirs."""
     monkeypatch.setattr(nvrtc, "compiled", lambda *_: b"code")
     CudaRuntime(cupy, 2, KeptCode(None), tf32=False, home=1).function(SOURCE, "nothing")
     assert cupy.log == [("load", 1, b"code")]
 
 
-def test_a_library_plans_for_the_card_that_the_run_is_on(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_plans_for_the_gpu_that_the_run_is_on(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     for library in (cuda.cudnn, cuda.cublas):
-        monkeypatch.setattr(library, "open_library", lambda card, *_, **__: asked.append(card))
+        monkeypatch.setattr(library, "open_library", lambda gpu, *_, **__: asked.append(gpu))
     runtime = CudaRuntime(cupy, 2, KeptCode(None), tf32=False, home=1)
     runtime.library("cudnn"), runtime.library("cublas")
     with ThreadPoolExecutor(1) as fresh:
-        assert [fresh.submit(card).result() for card in asked] == [1, 1]
+        assert [fresh.submit(gpu).result() for gpu in asked] == [1, 1]
     runtime.use(0)
-    assert [card() for card in asked] == [0, 0]
+    assert [gpu() for gpu in asked] == [0, 0]
 
 
-def test_a_source_is_compiled_once_and_loaded_once_on_each_card(
+def test_a_source_is_compiled_once_and_loaded_once_on_each_gpu(
     runtime: CudaRuntime, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, int]] = []
     monkeypatch.setattr(nvrtc, "compiled", lambda *told: asked.append(told) or b"code")
-    for card in (0, 1, 0, 1):
-        runtime.use(card)
+    for gpu in (0, 1, 0, 1):
+        runtime.use(gpu)
         runtime.function(SOURCE, "nothing")
     assert asked == [(SOURCE, 90)]
     assert [each for each in cupy.log if each[0] == "load"] == [("load", 0, b"code"), ("load", 1, b"code")]
 
 
-def test_cards_of_several_kinds_have_code_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_several_kinds_have_code_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "compiled", lambda source, capability: f"for {capability}".encode())
     cupy = FakeCupy(3, capabilities={1: 80})
     runtime = CudaRuntime(cupy, 3, KeptCode(None), tf32=False)
-    for card in (0, 1, 2):
-        runtime.use(card)
+    for gpu in (0, 1, 2):
+        runtime.use(gpu)
         runtime.function(SOURCE, "nothing")
     loaded = [each[1:] for each in cupy.log if each[0] == "load"]
     assert loaded == [(0, b"for 90"), (1, b"for 80"), (2, b"for 90")]
@@ -144,7 +142,7 @@ def test_memory_has_the_size_that_was_asked_for(runtime: CudaRuntime) -> None:
 
 
 def test_memory_that_is_not_there_is_an_error_of_memory(runtime: CudaRuntime) -> None:
-    with pytest.raises(MemoryError, match=r"2,000,000 bytes of memory of a card: cudaError 2"):
+    with pytest.raises(MemoryError, match=r"2,000,000 bytes of memory of a GPU: cudaError 2"):
         runtime.allocate(2_000_000)
     with pytest.raises(MemoryError, match=r"2,000,000 bytes of pinned memory: cudaError 2"):
         runtime.pinned(2_000_000)
@@ -229,20 +227,20 @@ def test_a_front_end_without_cudnn_is_no_cudnn(runtime: CudaRuntime, monkeypatch
 
 def test_a_library_is_opened_once(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
-    monkeypatch.setattr(cuda.cudnn, "open_library", lambda card, lock, **told: opened.append(told) or object())
+    monkeypatch.setattr(cuda.cudnn, "open_library", lambda gpu, lock, **told: opened.append(told) or object())
     assert runtime.library("cudnn") is runtime.library("cudnn")
     assert opened == [{"tf32": False, "bench": None}]
 
 
-def test_plans_are_compared_on_the_card_where_that_is_wanted(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_compared_on_the_gpu_where_that_is_wanted(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
-    monkeypatch.setattr(cuda.cudnn, "open_library", lambda card, lock, **told: opened.append(told))
+    monkeypatch.setattr(cuda.cudnn, "open_library", lambda gpu, lock, **told: opened.append(told))
     runtime = CudaRuntime(cupy, 1, KeptCode(None), tf32=True, compare_plans=True)
     runtime.library("cudnn")
     assert opened == [{"tf32": True, "bench": runtime}]
 
 
-def test_work_is_timed_by_the_card_after_it_was_done_once(runtime: CudaRuntime, cupy: FakeCupy) -> None:
+def test_work_is_timed_by_the_gpu_after_it_was_done_once(runtime: CudaRuntime, cupy: FakeCupy) -> None:
     assert runtime.seconds(lambda stream: cupy.log.append(("work", stream.handle))) == pytest.approx(0.003)
     assert [each[0] for each in cupy.log] == ["work", "record", *["work"] * 4, "record", "wait on host"]
 

@@ -1,4 +1,4 @@
-"""Which cards can be used with which libraries, and what to type where they cannot."""
+"""Which GPUs can be used with which libraries, and what to type where they cannot."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import pytest
 
 from runner.kernels.gpu.discovery import INSTALL, INSTALL_12, Found, discover
-from runner.kernels.gpu.driver import CardFacts, DriverFacts
+from runner.kernels.gpu.driver import DriverFacts, GpuFacts
 
-CARD = CardFacts(0, "Big Card", 90, 80 << 30)
+GPU = GpuFacts(0, "Big GPU", 90, 80 << 30)
 ALL = {
     "cupy-cuda13x": "14.2.0",
     "nvidia-cublas": "13.1",
@@ -22,15 +22,15 @@ ALL = {
 }
 
 
-def found(installed: Mapping[str, str], cuda: int = 13000, card: CardFacts = CARD) -> Found:
-    """What is found on a machine with one card."""
-    return discover(lambda: DriverFacts("580.1", cuda, (card,)), lambda: installed)
+def found(installed: Mapping[str, str], cuda: int = 13000, gpu: GpuFacts = GPU) -> Found:
+    """What is found on a machine with one GPU."""
+    return discover(lambda: DriverFacts("580.1", cuda, (gpu,)), lambda: installed)
 
 
-def test_a_card_with_its_libraries_can_be_used() -> None:
+def test_a_gpu_with_its_libraries_can_be_used() -> None:
     here = found(ALL)
     assert here.obstacle == ""
-    assert here.cards == (CARD,)
+    assert here.gpus == (GPU,)
     assert [f"{each.name}: {each}" for each in here.libraries] == [
         "CuPy: 14.2.0 (cupy-cuda13x)",
         "cuBLAS: 13.1",
@@ -46,7 +46,7 @@ def test_a_card_with_its_libraries_can_be_used() -> None:
 @pytest.mark.parametrize(
     ("installed", "cuda", "capability", "obstacle"),
     [
-        ({}, 13000, 90, f"Big Card cannot be used: CuPy is not installed; {INSTALL}"),
+        ({}, 13000, 90, f"Big GPU cannot be used: CuPy is not installed; {INSTALL}"),
         ({"cupy-cuda13x": "13.6.0"}, 13000, 90, f"cupy-cuda13x 13.6.0 is installed, expected 14.*; {INSTALL}"),
         ({"cupy-cuda12x": "15.0.0"}, 13000, 90, f"cupy-cuda12x 15.0.0 is installed, expected 14.*; {INSTALL}"),
         (ALL | {"cupy": "14.0"}, 13000, 90, "cupy-cuda13x and cupy are installed and overwrite each other; keep one"),
@@ -55,23 +55,23 @@ def test_a_card_with_its_libraries_can_be_used() -> None:
         (ALL, 13000, 70, "compute capability 7.0, 80.0 GiB: CUDA 13 compiles for 7.5 and newer; let CUDA_VISIBLE_"),
     ],
 )
-def test_what_keeps_a_card_from_being_used_is_said(
+def test_what_keeps_a_gpu_from_being_used_is_said(
     installed: dict[str, str], cuda: int, capability: int, obstacle: str
 ) -> None:
-    assert obstacle in found(installed, cuda, CardFacts(0, "Big Card", capability, 80 << 30)).obstacle
+    assert obstacle in found(installed, cuda, GpuFacts(0, "Big GPU", capability, 80 << 30)).obstacle
 
 
 @pytest.mark.parametrize(
     ("installed", "cuda", "capability"),
     [({"cupy-cuda12x": "14.2.0"}, 12080, 70), ({"cupy": "14.2.0"}, 12080, 70), ({"cupy-cuda12x": "14.9"}, 13000, 90)],
 )
-def test_older_drivers_and_cards_work_with_libraries_made_for_them(
+def test_older_drivers_and_gpus_work_with_libraries_made_for_them(
     installed: dict[str, str], cuda: int, capability: int
 ) -> None:
-    assert found(installed, cuda, CardFacts(0, "Old Card", capability, 1 << 34)).obstacle == ""
+    assert found(installed, cuda, GpuFacts(0, "Old GPU", capability, 1 << 34)).obstacle == ""
 
 
-def test_without_a_card_it_is_the_driver_that_says_why() -> None:
+def test_without_a_gpu_it_is_the_driver_that_says_why() -> None:
     nothing = discover(lambda: DriverFacts(fault="there is no NVIDIA driver"), lambda: ALL)
     assert nothing.obstacle == "there is no NVIDIA driver"
 

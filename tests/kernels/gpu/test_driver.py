@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.kernels.gpu.driver import CardFacts, DriverFacts, ask_driver
+from runner.kernels.gpu.driver import DriverFacts, GpuFacts, ask_driver
 
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 
@@ -19,7 +19,7 @@ DRIVER = r"""
 #include <string.h>
 int cuInit(unsigned flags) { return flags ? 1 : INIT; }
 int cuDriverGetVersion(int *version) { *version = 13010; return 0; }
-int cuDeviceGetCount(int *count) { *count = CARDS; return 0; }
+int cuDeviceGetCount(int *count) { *count = GPUS; return 0; }
 int cuDeviceGet(int *device, int ordinal) { *device = 40 + ordinal; return 0; }
 int cuDeviceGetName(char *name, int length, int device) {
     strncpy(name, device == 40 ? "First" : "Second", length); return 0; }
@@ -45,7 +45,7 @@ def driver(folder: Path, **settings: int) -> str:
     """A library of the functions of the driver and of what manages it. settings: what some of them answer."""
     assert COMPILER is not None
     (folder / "driver.c").write_text(DRIVER)
-    answers: dict[str, int | str] = {"init": 0, "cards": 2, "memory": 0, "managed": 0, "unknown": 0} | settings
+    answers: dict[str, int | str] = {"init": 0, "gpus": 2, "memory": 0, "managed": 0, "unknown": 0} | settings
     answers["uuid"] = "cuDeviceGetUuid" if settings.get("uuid") else "cuDeviceGetUuid_v2"
     defined = [f"-D{name.upper()}={value}" for name, value in answers.items()]
     command = [COMPILER, "-shared", "-fPIC", *defined, "-o", str(folder / "driver.so"), str(folder / "driver.c")]
@@ -53,32 +53,32 @@ def driver(folder: Path, **settings: int) -> str:
     return str(folder / "driver.so")
 
 
-def test_cards_have_number_name_capability_and_memory(tmp_path: Path) -> None:
+def test_gpus_have_number_name_capability_and_memory(tmp_path: Path) -> None:
     (tmp_path / "version").write_text("580.65.06\n")
     found = ask_driver(driver(tmp_path), tmp_path / "version", "absent.so")
     assert found == DriverFacts(
-        "580.65.06", 13010, (CardFacts(0, "First", 90, 1 << 33), CardFacts(1, "Second", 91, 2 << 33))
+        "580.65.06", 13010, (GpuFacts(0, "First", 90, 1 << 33), GpuFacts(1, "Second", 91, 2 << 33))
     )
     assert str(found) == "580.65.06 for CUDA up to 13.1"
-    assert str(found.cards[1]) == "Second, compute capability 9.1, 16.0 GiB"
+    assert str(found.gpus[1]) == "Second, compute capability 9.1, 16.0 GiB"
 
 
 @pytest.mark.parametrize(
     ("settings", "free"),
     [({}, [71, 72]), ({"uuid": 1}, [71, 72]), ({"managed": 9}, [None, None]), ({"unknown": 3}, [None, None])],
 )
-def test_what_is_free_is_asked_by_the_names_that_cards_and_parts_of_them_have(
+def test_what_is_free_is_asked_by_the_names_that_gpus_and_parts_of_them_have(
     settings: dict[str, int], free: list[int | None], tmp_path: Path
 ) -> None:
     library = driver(tmp_path, **settings)
-    cards = ask_driver(library, tmp_path / "absent", library).cards
-    assert [card.free_bytes for card in cards] == free
-    assert [card.available_bytes for card in cards] == [
-        each or card.memory_bytes for each, card in zip(free, cards, strict=True)
+    gpus = ask_driver(library, tmp_path / "absent", library).gpus
+    assert [gpu.free_bytes for gpu in gpus] == free
+    assert [gpu.available_bytes for gpu in gpus] == [
+        each or gpu.memory_bytes for each, gpu in zip(free, gpus, strict=True)
     ]
 
 
-def test_what_sessions_that_ended_have_of_cards_is_free_when_that_is_asked(tmp_path: Path) -> None:
+def test_what_sessions_that_ended_have_of_gpus_is_free_when_that_is_asked(tmp_path: Path) -> None:
     class Session:
         def __init__(self) -> None:
             self.itself = self
@@ -97,19 +97,19 @@ def test_what_sessions_that_ended_have_of_cards_is_free_when_that_is_asked(tmp_p
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"init": 100}, "the driver sees no card (CUDA_VISIBLE_DEVICES may hide them)"),
-        ({"init": 803}, "cuInit of the driver fails with CUDA error 803; `nvidia-smi` should list the cards"),
+        ({"init": 100}, "the driver sees no GPU (CUDA_VISIBLE_DEVICES may hide them)"),
+        ({"init": 803}, "cuInit of the driver fails with CUDA error 803; `nvidia-smi` should list the GPUs"),
         ({"memory": 999}, "cuDeviceGetAttribute of the driver fails with CUDA error 999; `nvidia-smi` should list"),
-        ({"cards": 0}, "the driver sees no card"),
+        ({"gpus": 0}, "the driver sees no GPU"),
     ],
 )
-def test_a_driver_without_a_card_says_why(settings: dict[str, int], fault: str, tmp_path: Path) -> None:
+def test_a_driver_without_a_gpu_says_why(settings: dict[str, int], fault: str, tmp_path: Path) -> None:
     found = ask_driver(driver(tmp_path, **settings), tmp_path / "absent")
     assert found.fault.startswith(fault)
-    assert found.cards == ()
+    assert found.gpus == ()
 
 
-def test_a_machine_without_a_driver_has_no_card(tmp_path: Path) -> None:
+def test_a_machine_without_a_driver_has_no_gpu(tmp_path: Path) -> None:
     found = ask_driver(str(tmp_path / "absent.so"), tmp_path / "absent")
     assert found.fault.startswith("there is no NVIDIA driver: ")
-    assert (found.release, found.cuda, found.cards) == ("", 0, ())
+    assert (found.release, found.cuda, found.gpus) == ("", 0, ())

@@ -1,4 +1,4 @@
-"""Element-wise programs on a card: to the bit what the reference kernels give, in any layout, broadcast or not."""
+"""Element-wise programs on a GPU: to the bit what the reference kernels give, in any layout, broadcast or not."""
 
 from __future__ import annotations
 

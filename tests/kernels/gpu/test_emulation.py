@@ -1,4 +1,4 @@
-"""The emulated card itself: what joins a capture, and what does not."""
+"""The emulated GPU itself: what joins a capture, and what does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fake CuPy has, the real one has too, under these names; skipped where it is missing. No card is needed."""
+"""What the fake CuPy has, the real one has too, under these names; skipped where it is missing. No GPU is needed."""
 
 from __future__ import annotations
 

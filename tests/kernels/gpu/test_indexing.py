@@ -1,4 +1,4 @@
-"""Rows by number on an emulated card: the bits of the reference kernels, and their words for what is no index."""
+"""Rows by number on an emulated GPU: the bits of the reference kernels, and their words for what is no index."""
 
 from __future__ import annotations
 

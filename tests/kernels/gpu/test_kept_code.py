@@ -37,7 +37,7 @@ def test_another_process_compiles_what_the_first_one_did_not(tmp_path: Path, ask
     assert folder.stat().st_mode & 0o077 == 0
 
 
-def test_another_card_another_compiler_and_other_options_have_code_of_their_own(
+def test_another_gpu_another_compiler_and_other_options_have_code_of_their_own(
     tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = KeptCode(tmp_path)

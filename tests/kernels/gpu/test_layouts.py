@@ -1,4 +1,4 @@
-"""Where elements lie on a card, in numbers."""
+"""Where elements lie on a GPU, in numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_channels_last_is_for_four_axes() -> None:
 
 
 def test_a_layout_of_another_device_is_refused() -> None:
-    with pytest.raises(ValueError, match="layout 'aBcd16b' is none of a card's"):
+    with pytest.raises(ValueError, match="layout 'aBcd16b' is none of a GPU's"):
         strides(IMAGES.shape, Layout("aBcd16b", IMAGES.nbytes))
 
 

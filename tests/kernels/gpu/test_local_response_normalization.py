@@ -1,4 +1,4 @@
-"""Local response normalisation on a card against the reference kernels."""
+"""Local response normalisation on a GPU against the reference kernels."""
 
 from __future__ import annotations
 

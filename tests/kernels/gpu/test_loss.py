@@ -1,4 +1,4 @@
-"""Cross-entropies on an emulated card against the reference kernels."""
+"""Cross-entropies on an emulated GPU against the reference kernels."""
 
 from __future__ import annotations
 

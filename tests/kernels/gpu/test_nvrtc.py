@@ -1,4 +1,4 @@
-"""The run-time compiler takes every source that our kernels ask for; skipped where it is missing. No card is needed."""
+"""The run-time compiler takes every source that our kernels ask for; skipped where it is missing. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytest.importorskip("cupy", reason="needs the extra gpu")
 
 
 class CollectingRuntime(EmulatedRuntime):
-    """A card whose kernels are asked for and never launched. sources: what they are compiled from."""
+    """A GPU whose kernels are asked for and never launched. sources: what they are compiled from."""
 
     def __init__(self) -> None:
         super().__init__(Path())
@@ -73,6 +73,6 @@ def test_a_source_that_does_not_compile_is_told_with_what_the_compiler_says() ->
         nvrtc.compiled('extern "C" __global__ void wrong() { nobody = 1; }', 90)
 
 
-def test_a_card_that_is_too_new_is_named() -> None:
-    with pytest.raises(nvrtc.CompileError, match=r"NVRTC \d+\.\d+ compiles for .*, the card has 999"):
+def test_a_gpu_that_is_too_new_is_named() -> None:
+    with pytest.raises(nvrtc.CompileError, match=r"NVRTC \d+\.\d+ compiles for .*, the GPU has 999"):
         nvrtc.compiled("", 999)

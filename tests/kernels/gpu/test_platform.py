@@ -1,4 +1,4 @@
-"""The platform of a card, on an emulated one that does nothing before it has to."""
+"""The platform of a GPU, on an emulated one that does nothing before it has to."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.engine.tensor import TensorSpec
+from runner.engine.graph.tensor import TensorSpec
 from runner.kernels.contract import Operand, plain
 from runner.kernels.gpu.calls import StreamCall, failures, launch
-from runner.kernels.gpu.platform import CardPlatform
+from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime
-from runner.kernels.memory import address_of
-from runner.kernels.platform import Bytes, PartError, Work
+from runner.kernels.memory import Bytes, address_of
+from runner.kernels.platform import PartError, Work
 from tests.kernels.gpu.emulation import EmulatedRuntime
 
 SOURCE = """
@@ -35,18 +35,18 @@ SPEC = TensorSpec((COUNT,), "float32")
 
 
 @pytest.fixture
-def platform(runtime: EmulatedRuntime) -> CardPlatform:
-    return CardPlatform(runtime, 0)
+def platform(runtime: EmulatedRuntime) -> GpuPlatform:
+    return GpuPlatform(runtime, 0)
 
 
-def put(platform: CardPlatform, place: Operand, value: NDArray[np.float32]) -> None:
+def put(platform: GpuPlatform, place: Operand, value: NDArray[np.float32]) -> None:
     """Write a value with a writer that is not used again."""
     write = platform.writer(place)
     write(value)
-    platform.settle()
+    platform.synchronize()
 
 
-def operand(platform: CardPlatform) -> Operand:
+def operand(platform: GpuPlatform) -> Operand:
     return Operand(SPEC, plain(SPEC), platform.allocate(SPEC.nbytes))
 
 
@@ -60,7 +60,7 @@ def axpy(runtime: Runtime, x: Operand, y: Operand, factor: float) -> Work:
     return Work(launch(function, 1, arguments), (x.data, y.data), (y.data,))
 
 
-def test_what_is_written_is_read(platform: CardPlatform) -> None:
+def test_what_is_written_is_read(platform: GpuPlatform) -> None:
     one, other = operand(platform), operand(platform)
     put(platform, one, values(1))
     put(platform, other, values(2))
@@ -69,7 +69,7 @@ def test_what_is_written_is_read(platform: CardPlatform) -> None:
     np.testing.assert_array_equal(second, values(2))
 
 
-def test_a_written_array_may_change_at_once(platform: CardPlatform) -> None:
+def test_a_written_array_may_change_at_once(platform: GpuPlatform) -> None:
     place, array = operand(platform), values(1)
     write = platform.writer(place)
     for step in range(5):
@@ -80,7 +80,7 @@ def test_a_written_array_may_change_at_once(platform: CardPlatform) -> None:
         assert (found == step).all()
 
 
-def test_values_come_over_ahead_of_their_step(runtime: EmulatedRuntime, platform: CardPlatform) -> None:
+def test_values_come_over_ahead_of_their_step(runtime: EmulatedRuntime, platform: GpuPlatform) -> None:
     x, y = operand(platform), operand(platform)
     write, add = platform.writer(x), platform.join([axpy(runtime, x, y, 1.0)])
     put(platform, y, np.zeros(COUNT, np.float32))
@@ -96,7 +96,7 @@ def test_values_come_over_ahead_of_their_step(runtime: EmulatedRuntime, platform
     np.testing.assert_array_equal(found, total)
 
 
-def test_what_was_brought_ahead_for_nothing_is_left(platform: CardPlatform) -> None:
+def test_what_was_brought_ahead_for_nothing_is_left(platform: GpuPlatform) -> None:
     place = operand(platform)
     write = platform.writer(place)
     write.ahead(values(1))
@@ -119,7 +119,7 @@ class Counting:
 
 def test_joined_calls_run_eagerly_are_captured_and_replayed(runtime: EmulatedRuntime) -> None:
     counting = Counting(runtime, {})
-    platform = CardPlatform(counting, 0)
+    platform = GpuPlatform(counting, 0)
     x, y = operand(platform), operand(platform)
     put(platform, x, values(1))
     put(platform, y, np.zeros(COUNT, np.float32))
@@ -135,7 +135,7 @@ def test_joined_calls_run_eagerly_are_captured_and_replayed(runtime: EmulatedRun
         assert counting.counts.get("capture", 0) == (step > 0)
 
 
-def test_branches_are_captured_together(runtime: EmulatedRuntime, platform: CardPlatform) -> None:
+def test_branches_are_captured_together(runtime: EmulatedRuntime, platform: GpuPlatform) -> None:
     start, left, right, end = (operand(platform) for _ in range(4))
     for place in (start, left, right, end):
         put(platform, place, np.ones(COUNT, np.float32))
@@ -156,7 +156,7 @@ def test_branches_are_captured_together(runtime: EmulatedRuntime, platform: Card
 
 @pytest.mark.parametrize("failing_turn", [0, 1], ids=["eagerly", "captured"])
 def test_a_call_that_fails_is_named_and_the_next_step_is_as_if_it_had_not(
-    runtime: EmulatedRuntime, platform: CardPlatform, failing_turn: int
+    runtime: EmulatedRuntime, platform: GpuPlatform, failing_turn: int
 ) -> None:
     x, y = operand(platform), operand(platform)
     for place in (x, y):
@@ -181,13 +181,13 @@ def test_a_call_that_fails_is_named_and_the_next_step_is_as_if_it_had_not(
     assert (found == 1 + 4 - failing_turn).all()
 
 
-def test_what_is_no_work_on_a_stream_is_refused(platform: CardPlatform) -> None:
+def test_what_is_no_work_on_a_stream_is_refused(platform: GpuPlatform) -> None:
     assert not platform.joinable(lambda: None)
     with pytest.raises(TypeError, match="function is no work on a stream"):
         platform.join([Work(lambda: None, (), ())])
 
 
-def test_a_copy_is_a_call_like_any_other(platform: CardPlatform) -> None:
+def test_a_copy_is_a_call_like_any_other(platform: GpuPlatform) -> None:
     source, target = operand(platform), operand(platform)
     put(platform, source, values(3))
     call = platform.copier(target.data, source.data)
@@ -198,7 +198,7 @@ def test_a_copy_is_a_call_like_any_other(platform: CardPlatform) -> None:
     np.testing.assert_array_equal(platform.snapshot(target.data).view(np.float32), values(3))
 
 
-def test_a_kernel_that_refuses_is_told_of_when_it_is_done(runtime: EmulatedRuntime, platform: CardPlatform) -> None:
+def test_a_kernel_that_refuses_is_told_of_when_it_is_done(runtime: EmulatedRuntime, platform: GpuPlatform) -> None:
     x = operand(platform)
     write = platform.writer(x)
     fails = failures(runtime, lambda status: f"status {status} means negative")
@@ -220,9 +220,9 @@ def test_a_kernel_that_refuses_is_told_of_when_it_is_done(runtime: EmulatedRunti
 
 
 def test_what_does_not_fit_is_said_with_numbers(runtime: EmulatedRuntime) -> None:
-    platform = CardPlatform(EmulatedRuntime(runtime.folder, nbytes=1000), 0)
+    platform = GpuPlatform(EmulatedRuntime(runtime.folder, nbytes=1000), 0)
     platform.allocate(600)
-    with pytest.raises(MemoryError, match=r"card 0 \(emulated card\) has 400 of 1,000 bytes free: 600 bytes"):
+    with pytest.raises(MemoryError, match=r"GPU 0 \(emulated GPU\) has 400 of 1,000 bytes free: 600 bytes"):
         platform.allocate(600)
     assert platform.allocated_bytes == 600
 
@@ -241,19 +241,19 @@ def test_memory_that_a_session_which_ended_still_has_is_given_to_the_next(runtim
     gc.disable()
     try:
         ended = weakref.ref(Session())
-        platform = CardPlatform(FullRuntime(runtime.folder), 0)
+        platform = GpuPlatform(FullRuntime(runtime.folder), 0)
         assert platform.allocate(600).nbytes == platform.allocated_bytes == 600
     finally:
         gc.enable()
 
 
-def test_memory_of_the_host_is_refused(platform: CardPlatform) -> None:
-    with pytest.raises(TypeError, match="memory of the host was taken for memory of a card: ndarray"):
+def test_memory_of_the_host_is_refused(platform: GpuPlatform) -> None:
+    with pytest.raises(TypeError, match="memory of the host was taken for memory of a GPU: ndarray"):
         platform.copier(platform.allocate(4), np.zeros(4, np.uint8))
 
 
 def test_a_device_follows_another(runtime: EmulatedRuntime) -> None:
-    first, second = CardPlatform(runtime, 0), CardPlatform(runtime, 0)
+    first, second = GpuPlatform(runtime, 0), GpuPlatform(runtime, 0)
     x, y = operand(first), operand(second)
     write = first.writer(x)
     write(values(5))
@@ -264,11 +264,11 @@ def test_a_device_follows_another(runtime: EmulatedRuntime) -> None:
     np.testing.assert_array_equal(found, values(5))
 
 
-def test_parts_of_memory(platform: CardPlatform) -> None:
+def test_parts_of_memory(platform: GpuPlatform) -> None:
     memory = platform.allocate(100)
     part: Bytes = memory[20:60]
     assert (address_of(part), part.nbytes) == (address_of(memory) + 20, 40)
     assert memory[:10].nbytes == 10
     for wrong in (slice(0, 101), slice(60, 20), slice(0, 10, 2), slice(-5, None)):
-        with pytest.raises(ValueError, match="of 100 bytes of a card"):
+        with pytest.raises(ValueError, match="of 100 bytes of a GPU"):
             memory[wrong]

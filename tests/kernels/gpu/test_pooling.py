@@ -1,4 +1,4 @@
-"""Pooling on a card against the reference kernels: every result but its last bits, and positions exactly."""
+"""Pooling on a GPU against the reference kernels: every result but its last bits, and positions exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random draws of a card: those of the host."""
+"""Random draws of a GPU: those of the host."""
 
 from __future__ import annotations
 

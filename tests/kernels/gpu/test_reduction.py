@@ -1,4 +1,4 @@
-"""Reductions and broadcasting on an emulated card against the reference kernels."""
+"""Reductions and broadcasting on an emulated GPU against the reference kernels."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_images_are_reduced_as_they_lie(runtime: EmulatedRuntime) -> None:
 
 
 @pytest.mark.parametrize("layout", ["", CHANNELS_LAST])
-def test_the_bias_gradient_of_a_convolution_fills_the_card(layout: str) -> None:
+def test_the_bias_gradient_of_a_convolution_fills_the_gpu(layout: str) -> None:
     shape = (128, 64, 55, 55)
     lying = channels_last(Shaped(shape, "float32")) if layout else plain(Shaped(shape, "float32"))
     found = reduction.reduced_shape(shape, strides(shape, lying), (0, 2, 3))

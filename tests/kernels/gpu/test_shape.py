@@ -1,4 +1,4 @@
-"""Rearrangements on an emulated card: the bits of the reference kernels."""
+"""Rearrangements on an emulated GPU: the bits of the reference kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax on an emulated card against the reference kernels."""
+"""Softmax on an emulated GPU against the reference kernels."""
 
 from __future__ import annotations
 

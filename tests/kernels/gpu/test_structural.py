@@ -1,4 +1,4 @@
-"""Constants, copies, layouts and dtypes on a card."""
+"""Constants, copies, layouts and dtypes on a GPU."""
 
 from __future__ import annotations
 

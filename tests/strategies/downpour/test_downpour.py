@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.conductor import Finished
+from runner.engine.run.step_driver import Finished
 from runner.strategies.downpour.order import Downpour, Rules
 
 
@@ -37,7 +37,7 @@ class Played:
         assert not self.under_way
         self.noted.append(f"!{client}")
         self.fed.append((client, feeds or {}))
-        return {}
+        return {f"staleness_{shard}": np.int64(0) for shard in range(2)}
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
         assert client not in self.under_way
@@ -59,21 +59,20 @@ class Played:
         return Finished(client, step, fetches)
 
 
-def feeds(rate: float = 0.1) -> dict[str, Any]:
-    return {"step": np.int64(0), "learning_rate": np.float64(rate)}
+RATE = np.asarray(0.1)
 
 
-def update_until_stuck(conductor: Downpour) -> None:
+def update_until_stuck(step_driver: Downpour) -> None:
     with suppress(Stuck):
         for step in count():
-            conductor.update(step, feeds())
+            step_driver.update(step, RATE)
 
 
 def test_sequentially_a_replica_fetches_computes_and_pushes_one_after_the_other() -> None:
     clients = Played()
-    conductor = Downpour(clients, Rules(replicas=1, shards=2, overlaps=False))
-    conductor.update(0, feeds())
-    conductor.update(1, feeds())
+    step_driver = Downpour(clients, Rules(replicas=1, shards=2, overlaps=False))
+    step_driver.update(0, RATE)
+    step_driver.update(1, RATE)
     step = "+fetch_0_0 +fetch_0_1 -fetch_0_0 -fetch_0_1 +compute_0 -compute_0 +push_0_0 +push_0_1"
     ends = "-push_0_0 -push_0_1"
     assert " ".join(clients.noted) == f"!begin {step} {ends} {step}"
@@ -81,38 +80,38 @@ def test_sequentially_a_replica_fetches_computes_and_pushes_one_after_the_other(
 
 def test_overlapped_a_replica_computes_on_while_it_pushes_and_fetches() -> None:
     clients = Played(order=["fetch_0_0", "compute_0", "compute_0"])
-    conductor = Downpour(clients, Rules(replicas=1, shards=1, n_fetch=2))
-    conductor.update(0, feeds())
-    conductor.update(1, feeds())
+    step_driver = Downpour(clients, Rules(replicas=1, shards=1, n_fetch=2))
+    step_driver.update(0, RATE)
+    step_driver.update(1, RATE)
     expected = "!begin +fetch_0_0 -fetch_0_0 +compute_0 -compute_0 +push_0_0 +compute_0 -compute_0"
     assert " ".join(clients.noted) == expected
 
 
 def test_a_push_that_is_due_waits_for_the_one_before() -> None:
     clients = Played(["fetch_0_0", "compute_0", "fetch_0_0", "compute_0"], strict=True)
-    conductor = Downpour(clients, Rules(replicas=1, shards=1))
-    update_until_stuck(conductor)
+    step_driver = Downpour(clients, Rules(replicas=1, shards=1))
+    update_until_stuck(step_driver)
     assert clients.under_way.keys() == {"push_0_0"}
     clients.order = ["push_0_0"]
-    update_until_stuck(conductor)
+    update_until_stuck(step_driver)
     assert clients.noted[-4:] == ["-push_0_0", "+push_0_0", "+fetch_0_0", "+compute_0"]
 
 
 def test_a_fetch_that_is_due_waits_for_the_one_before() -> None:
     clients = Played(["fetch_0_0", "compute_0", "push_0_0", "compute_0", "push_0_0"], strict=True)
-    conductor = Downpour(clients, Rules(replicas=1, shards=1))
-    update_until_stuck(conductor)
+    step_driver = Downpour(clients, Rules(replicas=1, shards=1))
+    update_until_stuck(step_driver)
     assert clients.under_way.keys() == {"fetch_0_0"}
     clients.order = ["fetch_0_0"]
-    update_until_stuck(conductor)
+    update_until_stuck(step_driver)
     assert clients.noted[-3:] == ["-fetch_0_0", "+fetch_0_0", "+compute_0"]
 
 
 def test_without_a_copy_nothing_is_fetched() -> None:
     clients = Played()
-    conductor = Downpour(clients, Rules(replicas=1, shards=1, fetches=False, overlaps=False))
-    conductor.update(0, feeds())
-    conductor.update(1, feeds())
+    step_driver = Downpour(clients, Rules(replicas=1, shards=1, fetches=False, overlaps=False))
+    step_driver.update(0, RATE)
+    step_driver.update(1, RATE)
     expected = "!begin +compute_0 -compute_0 +push_0_0 -push_0_0 +compute_0 -compute_0 +push_0_0"
     assert " ".join(clients.noted) == expected
 
@@ -120,9 +119,9 @@ def test_without_a_copy_nothing_is_fetched() -> None:
 @pytest.mark.parametrize(("n_fetch", "n_push"), [(1, 1), (2, 3), (3, 1)])
 def test_fetches_and_pushes_come_after_so_many_steps(n_fetch: int, n_push: int) -> None:
     clients = Played()
-    conductor = Downpour(clients, Rules(replicas=1, shards=1, n_fetch=n_fetch, n_push=n_push, overlaps=False))
+    step_driver = Downpour(clients, Rules(replicas=1, shards=1, n_fetch=n_fetch, n_push=n_push, overlaps=False))
     for step in range(12):
-        conductor.update(step, feeds())
+        step_driver.update(step, RATE)
     assert clients.noted.count("+compute_0") == 12
     assert clients.noted.count("+fetch_0_0") == 12 // n_fetch
     assert clients.noted.count("+push_0_0") == 12 // n_push
@@ -131,49 +130,75 @@ def test_fetches_and_pushes_come_after_so_many_steps(n_fetch: int, n_push: int) 
 def test_an_update_is_so_many_steps_whoever_makes_them() -> None:
     rules = Rules(replicas=2, shards=1, fetches=False, overlaps=False)
     clients = Played(order=["compute_0", "push_0_0", "compute_0", "push_0_0", "compute_0", "compute_1"])
-    conductor = Downpour(clients, rules)
-    assert conductor.update(0, feeds()) == {"loss": 0.5, "accuracy": 0.5}
-    assert conductor.update(1, feeds()) == {"loss": 1.0, "accuracy": 0.5}
-    assert conductor.record()["replica_steps"] == [3, 1]
+    step_driver = Downpour(clients, rules)
+    assert step_driver.update(0, RATE) == {"loss": 0.5, "accuracy": 0.5}
+    assert step_driver.update(1, RATE) == {"loss": 1.0, "accuracy": 0.5}
+    assert step_driver.record()["replica_steps"] == [3, 1]
 
 
 def test_settling_finishes_and_pushes_what_is_under_way_and_its_scores_count_in_the_next_update() -> None:
     clients = Played(order=["compute_0", "compute_1"])
-    conductor = Downpour(clients, Rules(replicas=2, shards=1, fetches=False))
-    conductor.update(0, feeds())
-    conductor.settle()
+    step_driver = Downpour(clients, Rules(replicas=2, shards=1, fetches=False))
+    step_driver.update(0, RATE)
+    step_driver.synchronize()
     assert clients.under_way == {}
     assert clients.noted.count("+compute_0") == clients.noted.count("+push_0_0") == 2
     clients.order = ["compute_1", "push_1_0"]
     before = len(clients.noted)
-    assert conductor.update(1, feeds()) == {"loss": 1.0, "accuracy": 0.5}
+    assert step_driver.update(1, RATE) == {"loss": 1.0, "accuracy": 0.5}
     assert not any(each.startswith("-") for each in clients.noted[before:])
+
+
+def test_after_a_checkpoint_all_replicas_fetch_and_go_on_with_the_batch_of_the_next_update() -> None:
+    clients = Played(order=["fetch_0_0", "compute_0", "push_0_0", "fetch_0_0", "compute_0"])
+    step_driver = Downpour(clients, Rules(replicas=2, shards=1))
+    step_driver.update(0, RATE)
+    step_driver.begin_again()
+    before = len(clients.noted)
+    step_driver.begin_again()
+    assert len(clients.noted) == before
+    clients.order = ["fetch_0_0", "fetch_1_0", "compute_1"]
+    assert step_driver.update(1, RATE) == {"loss": 1.0, "accuracy": 0.5}
+    assert " ".join(clients.noted[before:]).startswith("!begin +fetch_0_0 +fetch_1_0 -fetch_0_0 +compute_0")
+    assert step_driver.record()["replica_steps"] == [4, 1]
+
+
+@pytest.mark.parametrize(("updates", "flushes"), [(2, 0), (3, 1)])
+def test_gradients_that_are_held_are_applied_before_a_checkpoint(updates: int, flushes: int) -> None:
+    clients = Played()
+    step_driver = Downpour(clients, Rules(replicas=1, shards=2, n_push=2, overlaps=False))
+    for step in range(updates):
+        step_driver.update(step, np.asarray(0.1 / (1 + step)))
+    step_driver.begin_again()
+    assert clients.noted.count("+push_0_0") == 1
+    assert [fed for client, fed in clients.fed if client == "flush_0"] == [{"learning_rate": 0.1 / updates}] * flushes
+    assert step_driver.record()["staleness"] == [{"0": 1 + flushes}] * 2
 
 
 def test_the_rate_of_a_push_is_that_of_its_update() -> None:
     clients = Played()
-    conductor = Downpour(clients, Rules(replicas=1, shards=1, overlaps=False))
+    step_driver = Downpour(clients, Rules(replicas=1, shards=1, overlaps=False))
     for step, rate in enumerate((0.3, 0.2, 0.1)):
-        conductor.update(step, feeds(rate))
+        step_driver.update(step, np.asarray(rate))
     rates = [fed["learning_rate"] for client, fed in clients.fed if client == "push_0_0"]
     assert rates == [0.3, 0.2, 0.1]
 
 
 def test_a_warm_start_is_made_by_the_first_replica_alone() -> None:
     clients = Played()
-    conductor = Downpour(clients, Rules(replicas=3, shards=1, warmstart_steps=2))
+    step_driver = Downpour(clients, Rules(replicas=3, shards=1, warmstart_steps=2))
     for step in range(2):
-        conductor.update(step, feeds())
+        step_driver.update(step, RATE)
     assert {each for each in clients.noted if "compute" in each} == {"+compute_0", "-compute_0"}
-    assert conductor.record()["replica_steps"] == [6, 0, 0]
-    conductor.update(2, feeds())
+    assert step_driver.record()["replica_steps"] == [6, 0, 0]
+    step_driver.update(2, RATE)
     assert {"+fetch_1_0", "+fetch_2_0"} <= set(clients.noted)
 
 
 def test_a_run_that_goes_on_after_its_warm_start_has_none() -> None:
     clients = Played()
-    conductor = Downpour(clients, Rules(replicas=3, shards=1, n_push=2, warmstart_steps=2))
-    conductor.update(5, feeds())
+    step_driver = Downpour(clients, Rules(replicas=3, shards=1, n_push=2, warmstart_steps=2))
+    step_driver.update(5, RATE)
     assert ("begin", {"applied": 7}) in clients.fed
     assert {"+fetch_1_0", "+fetch_2_0"} <= set(clients.noted)
     assert next(fed["step"] for client, fed in clients.fed if client.startswith("compute")) == 5
@@ -183,12 +208,12 @@ def test_a_run_that_goes_on_after_its_warm_start_has_none() -> None:
 def test_no_replica_begins_while_it_is_too_far_ahead(limit: int) -> None:
     rules = Rules(replicas=2, shards=1, fetches=False, overlaps=False, most_ahead=limit)
     clients = Played(["compute_0", "push_0_0"] * (limit + 1), strict=True)
-    conductor = Downpour(clients, rules)
-    update_until_stuck(conductor)
+    step_driver = Downpour(clients, rules)
+    update_until_stuck(step_driver)
     assert clients.under_way.keys() == {"compute_1"}
     assert clients.noted.count("-compute_0") == limit + 1
     clients.order = ["compute_1"]
-    update_until_stuck(conductor)
+    update_until_stuck(step_driver)
     assert clients.under_way.keys() == {"compute_0", "push_1_0"}
 
 
@@ -201,15 +226,15 @@ def test_who_is_let_go_late_is_not_behind() -> None:
 
 def test_staleness_is_told_since_the_last_time_and_recorded_by_shard() -> None:
     clients = Played(staleness={"push_0_0": 4, "push_0_1": 1})
-    conductor = Downpour(clients, Rules(replicas=1, shards=2, overlaps=False, most_stale=2))
-    assert conductor.metrics() == {}
-    conductor.update(0, feeds())
-    conductor.settle()
-    assert conductor.metrics() == {"comm/staleness_mean": 2.5, "comm/staleness_max": 4.0, "comm/dropped_pushes": 1.0}
-    assert conductor.metrics() == {}
-    conductor.update(1, feeds())
-    conductor.settle()
-    assert conductor.record() == {
+    step_driver = Downpour(clients, Rules(replicas=1, shards=2, overlaps=False, most_stale=2))
+    assert step_driver.metrics() == {}
+    step_driver.update(0, RATE)
+    step_driver.synchronize()
+    assert step_driver.metrics() == {"comm/staleness_mean": 2.5, "comm/staleness_max": 4.0, "comm/dropped_pushes": 1.0}
+    assert step_driver.metrics() == {}
+    step_driver.update(1, RATE)
+    step_driver.synchronize()
+    assert step_driver.record() == {
         "replica_steps": [2],
         "staleness": [{"4": 2}, {"1": 2}],
         "dropped_pushes": [2, 0],

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine import ops
-from runner.engine.network import NetworkBuilder, Outputs
+from runner.engine.graph import ops
+from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Sgd

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 
 from runner import nn
-from runner.engine import ops
-from runner.engine.compile import compile_signature
-from runner.engine.device import DeviceName, local_cluster, worker_device
-from runner.engine.graph import Graph
-from runner.engine.kernel_table import load_kernels
-from runner.engine.network import NetworkBuilder, Outputs
-from runner.engine.program import Program
+from runner.engine.compile.compile import compile_signature
+from runner.engine.compile.program import Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import DeviceName, local_cluster, worker_device
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.optimizers.sgd import Sgd
-from runner.strategies.base import Task, shares
+from runner.strategies.base import Task
 from runner.strategies.hybrid import Hybrid
+from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
 from tests.strategies.training import difference, opened, trained

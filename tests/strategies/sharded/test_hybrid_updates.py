@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.engine.session import scalar
+from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.momentum import Momentum
 from runner.optimizers.sgd import Sgd
-from runner.strategies.base import shares
 from runner.strategies.hybrid import Hybrid
+from runner.strategies.replica import shares
 from runner.strategies.sharded.schemes import dense_passes
 from runner.strategies.single import Single
 from tests.strategies.networks import Examples, dense, hybrid, task_of

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from runner import nn
-from runner.engine import ops
-from runner.engine.network import NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.tensor import Tensor
+from runner.engine.graph import ops
+from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.optimizers.sgd import Sgd
+from runner.strategies.layer_names import shard_name, shard_of
 from runner.strategies.sharded.blueprint import Blueprint
-from runner.strategies.sharded.layer_cuts import Way, cut_layers, dense_layers, shard_name, shard_of
+from runner.strategies.sharded.layer_cuts import Way, cut_layers, dense_layers
 from tests.strategies.networks import CLASSES, Batch, dropped_out, hybrid, task_of
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from runner import nn
-from runner.engine import ops
-from runner.engine.graph import Node
-from runner.engine.network import NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.op import OPS
+from runner.engine.graph import ops
+from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import OPS
 from runner.errors import ConfigError
 from runner.optimizers.sgd import Sgd
 from runner.strategies.hybrid import Hybrid

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from runner.errors import ConfigError
-from runner.strategies.base import shares
+from runner.strategies.replica import shares
 from runner.strategies.sharded.schemes import SCHEMES, Examples, dense_passes, updates_per_batch
 
 

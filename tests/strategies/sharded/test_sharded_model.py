@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine.compile import compile_signature
-from runner.engine.device import DeviceName, worker_device
-from runner.engine.graph import LayerStamp
-from runner.engine.kernel_table import load_kernels
-from runner.engine.network import NetworkBuilder, Outputs
-from runner.engine.program import Program
-from runner.engine.tensor import Tensor
-from runner.engine.transfer_times import transfers
+from runner.engine.compile.compile import compile_signature
+from runner.engine.compile.program import Program
+from runner.engine.compile.transfer_times import transfers
+from runner.engine.graph.device import DeviceName, worker_device
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.momentum import Momentum
-from runner.strategies.base import Task, shares
+from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
+from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, hybrid, task_of
 from tests.strategies.placing import Placed, layers_of, near

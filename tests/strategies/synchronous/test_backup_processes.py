@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from runner.data.source import source_from_config
-from runner.engine.cluster_session import ClusterSession
-from runner.engine.device import local_cluster
-from runner.engine.emulation import Emulation
-from runner.engine.stragglers import Stragglers
+from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.emulation import Emulation, Stragglers
+from runner.engine.graph.device import local_cluster
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from tests.strategies.backup_runs import Run, backed, expected_of
@@ -31,12 +30,13 @@ def test_every_step_equals_single_over_the_shares_that_counted(
     network: str, workers: int, backups: int, servers: int, registry: Registry, tmp_path: Path
 ) -> None:
     task = task_of(NETWORKS[network], Momentum(clip_norm=0.5), batch_size=7)
-    program = backed(workers, backups, servers).build(task)
+    strategy = backed(workers, backups, servers)
+    program = strategy.build(task)
     config = {"name": "synthetic", "shape": list(EXAMPLE_SHAPE), "classes": 3, "examples": 64, "test_examples": 16}
     described: dict[str, Any] = {
         "config": config,
         "seed": 1,
-        "batch_size": program.examples,
+        "batch_size": strategy.examples_per_update(task.batch_size),
         "eval_batch_size": TEST_BATCH,
         "dtype": "float64",
     }

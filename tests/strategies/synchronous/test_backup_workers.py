@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.engine.interleaving import VirtualTime
+from runner.engine.run.interleaving import VirtualTime
 from runner.errors import ConfigError, RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
 from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Task
 from runner.strategies.sync_data import SyncData
-from runner.strategies.synchronous.backup_workers import backup_workers
-from tests.strategies.backup_runs import Line, Run, backed, drawn_time, expected_of, feeds_of, running
+from tests.strategies.backup_runs import Line, Run, backed, drawn_time, expected_of, rate_of, running
 from tests.strategies.networks import NETWORKS, Examples, task_of
 from tests.strategies.training import Weights, expect_same_bits, trained
 
@@ -70,7 +69,7 @@ def test_every_step_equals_single_over_the_shares_that_counted(
 def test_shares_of_a_batch_that_divides_are_summed_as_they_are(registry: Registry) -> None:
     task = task_for("batch_normalised", batch_size=12)
     with running(backed(3, 1), task, registry, drawn_time(2)) as run:
-        assert run.program.examples == 16
+        assert backed(3, 1).examples_per_update(12) == 16
         assert "scale" not in run.program.clients["apply"].feeds
         history, weights = run.train(range(STEPS)), run.weights()
         expected, reference = expected_of(task, run.lines(), 1, registry, run.source)
@@ -90,7 +89,7 @@ def test_without_backup_workers_nothing_changes(registry: Registry) -> None:
 def test_a_late_share_is_dropped_by_its_step_and_its_worker_goes_on_with_the_open_one(registry: Registry) -> None:
     with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 16.0})) as run:
         run.train(range(6))
-        run.conductor.settle()
+        run.step_driver.synchronize()
         lines = run.lines()
     assert [line["contributors"] for line in lines] == [[0, 1], [1, 2], [1, 2], [1, 2], [0, 1], [0, 1]]
     assert [line["step"] for line in lines] == list(range(6))
@@ -104,7 +103,7 @@ def test_a_late_share_is_dropped_by_its_step_and_its_worker_goes_on_with_the_ope
 def test_a_worker_that_has_only_read_when_its_step_is_over_computes_nothing_of_it(registry: Registry) -> None:
     with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 18.0}, "read")) as run:
         run.train(range(7))
-        run.conductor.settle()
+        run.step_driver.synchronize()
         lines, (slow, other, *_) = run.lines(), run.session.sent_bytes()
     assert [line["step"] for line in lines if 0 in line["contributors"]] == [0, 4, 5, 6]
     assert lines[1]["dropped"] == [{"worker": 0, "examples": 6}]
@@ -115,8 +114,8 @@ def test_a_worker_that_has_only_read_when_its_step_is_over_computes_nothing_of_i
 def test_what_was_dropped_is_counted_once(registry: Registry) -> None:
     with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 16.0})) as run:
         run.train(range(6))
-        run.conductor.settle()
-        first, second = run.conductor.metrics(), run.conductor.metrics()
+        run.step_driver.synchronize()
+        first, second = run.step_driver.metrics(), run.step_driver.metrics()
     assert first == {"comm/dropped_shares": 4, "comm/dropped_examples": 24, "comm/unseen_examples": 36}
     assert set(second.values()) == {0}
 
@@ -212,7 +211,7 @@ def test_bytes_of_an_update_are_those_of_the_formula(
     with running(backed(workers, backups, servers), task, registry, together()) as run:
         for step in range(3):
             run.train([step])
-            run.conductor.settle()
+            run.step_driver.synchronize()
         counted = run.session.sent_bytes()
         variables = {name: spec.nbytes for name, spec in run.program.variables.items() if "velocity" not in name}
         kept = {node.name: node.device for node in run.program.graph if node.op == "variable"}
@@ -228,18 +227,21 @@ def test_bytes_of_an_update_are_those_of_the_formula(
     assert counted == [3 * nbytes for nbytes in expected]
 
 
-def test_estimates_count_the_shares_that_are_begun() -> None:
+def test_estimates_count_the_shares_that_are_begun(tmp_path: Path) -> None:
     task = task_of(NETWORKS["dense"], Momentum(), batch_size=12)
-    replayed = {0: (0, 1), 1: (0, 2), 2: (0, 2), 3: (0, 2)}
-    for steps, begun in ((None, [1.0, 1.0, 1.0]), (replayed, [1.0, 0.25, 0.75])):
-        clients = backup_workers(task, workers=2, backups=1, servers=1, replayed=steps).clients
+    record = tmp_path / "contributors.jsonl"
+    record.write_text("\n".join(json.dumps({"step": k, "contributors": [0, 2 if k else 1]}) for k in range(4)))
+    for replay, begun in ((None, [1.0, 1.0, 1.0]), (str(record), [1.0, 0.25, 0.75])):
+        clients = backed(2, 1, replay=replay).build(task).clients
         assert [clients[f"share_{k}"].per_update for k in range(3)] == begun
         assert [clients[f"read_{k}"].per_update for k in range(3)] == begun
 
 
 def test_every_part_of_every_client_is_where_it_belongs() -> None:
-    program = backed(2, 1, 2).build(task_for("batch_normalised"))
-    assert (program.workers, program.servers, program.examples) == (3, 2, 20)
+    strategy = backed(2, 1, 2)
+    program = strategy.build(task_for("batch_normalised"))
+    assert (program.workers, program.servers, strategy.examples_per_update(13)) == (3, 2, 20)
+    assert (strategy.processes.workers, strategy.processes.servers) == (3, 2)
     slowed = {client.name for client in program.clients.values() if client.slowed}
     assert slowed == {"read_0", "read_1", "read_2"}
     assert [client.name for client in program.training][-2:] == ["norm", "apply"]
@@ -249,7 +251,6 @@ def test_every_part_of_every_client_is_where_it_belongs() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"backup_workers": -1}, r"parallelism\.backup_workers=-1: expected 0 or more"),
         (
             {"backup_workers": 1, "combine": "ring_all_reduce"},
             r"parallelism\.backup_workers=1 with parallelism\.combine=ring_all_reduce: a collective waits for all "
@@ -275,8 +276,8 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
 
 def test_a_client_of_its_own_is_refused_while_shares_are_under_way(registry: Registry) -> None:
     with running(backed(2, 1), task_for("dense"), registry, late(0, {0: 50.0})) as run:
-        run.conductor.update(0, feeds_of(0, run.dtype))
+        run.step_driver.update(0, rate_of(0, run.dtype))
         with pytest.raises(RunnerError, match="client 'save' was run while share_0"):
             run.session.run("save")
-        run.conductor.settle()
+        run.step_driver.synchronize()
         run.session.run("save")

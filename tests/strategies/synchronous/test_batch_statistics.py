@@ -12,23 +12,24 @@ import pytest
 from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine import ops
-from runner.engine.compile import compile_signature
-from runner.engine.device import local_cluster
-from runner.engine.kernel_table import load_kernels
-from runner.engine.network import NetworkBuilder, Outputs
-from runner.engine.program import Client
-from runner.engine.tensor import Tensor
+from runner.engine.compile.compile import compile_signature
+from runner.engine.compile.program import Client
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
 from runner.optimizers.momentum import Momentum
 from runner.optimizers.sgd import Sgd
-from runner.strategies.base import Task, shares
+from runner.strategies.base import Task
+from runner.strategies.exchange import COMBINES
+from runner.strategies.replica import shares
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
-from runner.strategies.synchronous.exchange import COMBINES
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, batch_normalised, task_of
 from tests.strategies.training import Trainer, Weights, difference, expect_same_bits, opened, trained
 

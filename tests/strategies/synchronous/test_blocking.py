@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.engine.compile import compile_signature
-from runner.engine.device import local_cluster, worker_device
-from runner.engine.graph import Graph
+from runner.engine.compile.compile import compile_signature
+from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.graph import Graph
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Task

@@ -13,14 +13,15 @@ from runner.kernels.cpu.machine_code import mathematics
 from runner.kernels.cpu.machine_code.arithmetic import EMIT, Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode
 from runner.kernels.cpu.machine_code.counting import INDEX, fold
-from runner.kernels.cpu.machine_code.elements import STORED, load, store
+from runner.kernels.cpu.machine_code.elements import load, store
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
 from runner.kernels.functions import arrange_plain
 from runner.kernels.reference.indexing import outside_range
 from runner.kernels.registry import Registry
 
-DTYPES = frozenset({"float32", "float64"})
+DTYPE = "float32"
+DTYPES = frozenset({DTYPE})
 
 LOSS_PRIORITY = 30
 """Of the cross-entropy, above that of a library that is made for large ones."""
@@ -29,10 +30,10 @@ LARGEST = 2048
 """Logits up to which one thread that takes one exponential after the other is the fastest."""
 
 _LABEL_BITS = {"int32": 32, "int64": 64}
-_EXPONENTIAL = {"float32": "expf", "float64": "exp"}
 _NO_CLASS = 1
 """Status of a row whose label is no class."""
 
+_ONE = Lanes(DTYPE, 1)
 _DOUBLE = Lanes("float64", 1)
 
 
@@ -55,7 +56,7 @@ def _arrange(
 def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     logits, labels = buffers.inputs
     rows, classes = logits.spec.shape
-    code = _compiled_loss(logits.spec.dtype, labels.spec.dtype)
+    code = _compiled_loss(labels.spec.dtype)
     explain = _explanation("softmax_cross_entropy", labels, classes)
     return bound(code, (*buffers.inputs, *buffers.outputs), (rows, classes), explain)
 
@@ -71,7 +72,7 @@ def _arrange_gradient(
 def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     probabilities, labels, _ = buffers.inputs
     rows, classes = probabilities.spec.shape
-    code = _compiled_gradient(probabilities.spec.dtype, labels.spec.dtype)
+    code = _compiled_gradient(labels.spec.dtype)
     explain = _explanation("softmax_cross_entropy_gradient", labels, classes)
     return bound(code, (*buffers.inputs, *buffers.outputs), (rows, classes), explain)
 
@@ -88,27 +89,25 @@ def _explanation(op: str, labels: Operand, classes: int) -> Callable[[int], str]
 
 
 @cache
-def _compiled_loss(dtype: str, label_dtype: str) -> MachineCode:
+def _compiled_loss(label_dtype: str) -> MachineCode:
     """loss = log(sum(e ** (x - max))) - (x[label] - max), probabilities = e ** (x - max) / sum."""
 
     def row_loss(row: Row) -> None:
         label = _class_of(row, label_dtype)
-        largest = _largest(row, dtype)
-        own = row.load(0, Lanes(dtype, 1), label)
-        total = _store_exponentials(row, dtype, largest)
+        largest = _largest(row)
+        own = row.load(0, _ONE, label)
+        total = _store_exponentials(row, largest)
         builder = row.builder
-        # In float64, also for float32: a label far more probable than the others costs little, but not nothing.
+        # In float64: a label far more probable than the others costs little, but not nothing.
         distance = builder.fsub(_double(builder, own), _double(builder, largest))
         loss = builder.fsub(builder.call(_declared(builder, "log", _DOUBLE.type), [total]), distance)
-        _store_rounded(row, dtype, loss, row.of_vector(2, STORED[dtype], row.number))
-        _divide(row, dtype, builder.fptrunc(total, STORED[dtype]))
+        _store(row, builder.fptrunc(loss, _ONE.type), row.of_vector(2, _ONE.type, row.number))
+        _divide(row, builder.fptrunc(total, _ONE.type))
 
-    functions = mathematics.addresses()
-    called = {name: functions[name] for name in (_EXPONENTIAL[dtype], "log")}
-    return MachineCode(write_module(4, row_loss), called)
+    return MachineCode(write_module(4, row_loss), mathematics.addresses())
 
 
-def _largest(row: Row, dtype: str) -> Value:
+def _largest(row: Row) -> Value:
     """The largest logit, or NaN where there is one."""
 
     def value(lanes: Lanes, column: Value) -> Value:
@@ -117,48 +116,48 @@ def _largest(row: Row, dtype: str) -> Value:
     def larger(a: Value, b: Value) -> Value:
         return EMIT["maximum"](row.builder, None, a, b)
 
-    return row.reduced(dtype, -math.inf, value, larger)
+    return row.reduced(DTYPE, -math.inf, value, larger)
 
 
-def _store_exponentials(row: Row, dtype: str, largest: Value) -> Value:
+def _store_exponentials(row: Row, largest: Value) -> Value:
     """Put e ** (x - largest) where the probabilities go; returns the sum in float64, from the first to the last."""
-    builder, one = row.builder, Lanes(dtype, 1)
-    exponential = _declared(builder, _EXPONENTIAL[dtype], one.type)
+    builder = row.builder
+    exponential = _declared(builder, "expf", _ONE.type)
 
     def add(column: Value, so_far: list[Value]) -> list[Value]:
-        power = builder.call(exponential, [builder.fsub(row.load(0, one, column), largest)])
-        store(builder, one, dtype, power, row.element(3, STORED[dtype], column))
+        power = builder.call(exponential, [builder.fsub(row.load(0, _ONE, column), largest)])
+        _store(row, power, row.element(3, _ONE.type, column))
         return [builder.fadd(so_far[0], _double(builder, power))]
 
     return fold(builder, INDEX(0), row.columns, 1, [_DOUBLE.constant(0.0)], add)[0]
 
 
-def _divide(row: Row, dtype: str, total: Value) -> None:
+def _divide(row: Row, total: Value) -> None:
     """Divide the row of the probabilities."""
 
     def divide(lanes: Lanes, column: Value) -> None:
         share = row.builder.fdiv(row.load(3, lanes, column), lanes.spread(row.builder, total))
-        store(row.builder, lanes, dtype, share, row.element(3, STORED[dtype], column))
+        store(row.builder, lanes, DTYPE, share, row.element(3, _ONE.type, column))
 
-    row.for_columns(dtype, divide)
+    row.for_columns(DTYPE, divide)
 
 
 @cache
-def _compiled_gradient(dtype: str, label_dtype: str) -> MachineCode:
+def _compiled_gradient(label_dtype: str) -> MachineCode:
     """dlogits = (probabilities - (1 at the label, else 0)) * dloss; probabilities may be where dlogits goes."""
 
     def row_gradient(row: Row) -> None:
-        builder, one = row.builder, Lanes(dtype, 1)
+        builder = row.builder
         label = _class_of(row, label_dtype)
-        dloss = load(builder, one, dtype, row.of_vector(2, STORED[dtype], row.number))
-        own = builder.fsub(row.load(0, one, label), one.constant(1.0))
+        dloss = load(builder, _ONE, DTYPE, row.of_vector(2, _ONE.type, row.number))
+        own = builder.fsub(row.load(0, _ONE, label), _ONE.constant(1.0))
 
         def scale(lanes: Lanes, column: Value) -> None:
             scaled = builder.fmul(row.load(0, lanes, column), lanes.spread(builder, dloss))
-            store(builder, lanes, dtype, scaled, row.element(3, STORED[dtype], column))
+            store(builder, lanes, DTYPE, scaled, row.element(3, _ONE.type, column))
 
-        row.for_columns(dtype, scale)
-        store(builder, one, dtype, builder.fmul(own, dloss), row.element(3, STORED[dtype], label))
+        row.for_columns(DTYPE, scale)
+        _store(row, builder.fmul(own, dloss), row.element(3, _ONE.type, label))
 
     return MachineCode(write_module(4, row_gradient))
 
@@ -177,8 +176,8 @@ def _double(builder: ir.IRBuilder, value: Value) -> Value:
     return builder.fpext(value, _DOUBLE.type)
 
 
-def _store_rounded(row: Row, dtype: str, value: Value, place: Value) -> None:
-    store(row.builder, Lanes(dtype, 1), dtype, row.builder.fptrunc(value, STORED[dtype]), place)
+def _store(row: Row, value: Value, place: Value) -> None:
+    store(row.builder, _ONE, DTYPE, value, place)
 
 
 def _declared(builder: ir.IRBuilder, name: str, number: ir.Type) -> ir.Function:

@@ -18,7 +18,7 @@ from runner.kernels.cpu.machine_code.loops import SLICE, element, sweep
 
 
 def column_sums(x: Operand, result: Operand) -> NativeCall:
-    """The call that adds up x (m, ...) over its first axis; both plain, float32 or float64.
+    """The call that adds up x (m, ...) over its first axis; both plain, float32.
 
     The bits are those of NumPy's sum, which begins at +0 and adds row to row where a row is more than one number.
     """

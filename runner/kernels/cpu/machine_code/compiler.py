@@ -1,4 +1,4 @@
-"""From LLVM's intermediate language to functions of this processor."""
+"""From LLVM's intermediate language to functions of this CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEVEL = 2  # what comes in is vectorised already; level 3 gives the same instru
 
 _VECTOR_BYTES = {"avx512f": 64, "avx": 32}
 _BASELINE_VECTOR_BYTES = 16
-# Some processors are said to prefer half registers; kernels here wait for memory and gain from whole ones.
+# Some CPUs are said to prefer half registers; kernels here wait for memory and gain from whole ones.
 _WHOLE_REGISTERS = ",-prefer-256-bit"
 
 
@@ -23,22 +23,22 @@ class CompilerUnavailable(OSError):
 
 @dataclass(frozen=True)
 class Host:
-    """The processor that code is made for. vector_bytes: size of its widest registers. multiplies_and_adds: whether it
+    """The CPU that code is made for. vector_bytes: size of its widest registers. multiplies_and_adds: whether it
     has an instruction for both, rounded once."""
 
-    processor: str
+    cpu_model: str
     features: str
     vector_bytes: int
     multiplies_and_adds: bool
 
     def __str__(self) -> str:
         llvm = ".".join(map(str, binding.llvm_version_info))
-        return f"{llvm} (llvmlite {llvmlite.__version__}, {self.processor}, vectors of {self.vector_bytes} bytes)"
+        return f"{llvm} (llvmlite {llvmlite.__version__}, {self.cpu_model}, vectors of {self.vector_bytes} bytes)"
 
 
 @cache
 def host() -> Host:
-    """Prepare LLVM for this processor, once per process; raises CompilerUnavailable."""
+    """Prepare LLVM for this CPU, once per process; raises CompilerUnavailable."""
     try:
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
@@ -60,7 +60,7 @@ class MachineCode:
         module = binding.parse_assembly(text)
         module.verify()
         target = binding.Target.from_default_triple()
-        machine = target.create_target_machine(for_host.processor, for_host.features, _LEVEL)
+        machine = target.create_target_machine(for_host.cpu_model, for_host.features, _LEVEL)
         self._engine = binding.create_mcjit_compiler(module, machine)
         for name, address in (externals or {}).items():
             self._engine.add_global_mapping(module.get_function(name), address)

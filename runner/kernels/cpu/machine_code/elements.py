@@ -1,7 +1,7 @@
 """How elements lie in memory, and how they come into registers and go back.
 
 bfloat16 is the upper half of a float32 and is computed as such; it is rounded when it is stored, to the nearest, of
-two equally near ones to the even one. The conversion instructions of processors would do, did they not take the
+two equally near ones to the even one. The conversion instructions of CPUs would do, did they not take the
 smallest numbers for zero.
 """
 

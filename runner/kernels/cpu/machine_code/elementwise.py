@@ -18,6 +18,7 @@ from runner.kernels.registry import Registry
 LIBRARY = "llvm"
 PRIORITY = 10
 DTYPES = frozenset({"float32", "float64", "bfloat16"})
+"""float64 only for scalars: a float32 program has a few, and a float64 program is an oracle of these kernels."""
 
 ProgramOf = Callable[[Attributes, int], Program | None]
 """(attributes, number of inputs) -> the program of a node, or None where it has none."""
@@ -62,10 +63,10 @@ def _arrange(
     outputs: Sequence[Spec],
     offered: Sequence[Layout | None],
 ) -> Arrangement | None:
-    """Everything in one layout: plain, or that of an input. None where shapes or dtypes differ."""
+    """Everything in one layout: plain, or that of an input. None if shapes or dtypes differ, or for float64 arrays."""
     result = outputs[0]
     alike = all(spec.dtype == result.dtype and spec.shape in (result.shape, ()) for spec in (*inputs, *outputs))
-    if not alike or result.dtype not in DTYPES:
+    if not alike or result.dtype not in DTYPES or (result.dtype == "float64" and result.shape):
         return None
     program = program_of(attributes, len(inputs))
     if program is None:

@@ -17,7 +17,7 @@ def register(registry: Registry) -> tuple[str, str]:
         classification,
         dispatch,
         elementwise,
-        narrowing,
+        matmul_cast,
         pooling,
         products,
         sums,
@@ -29,12 +29,12 @@ def register(registry: Registry) -> tuple[str, str]:
     sums.register(registry)
     pooling.register(registry)
     products.register(registry)
-    narrowing.register(registry)
+    matmul_cast.register(registry)
     return version, ""
 
 
 def probe() -> tuple[str, str]:
-    """(what makes machine code, and for which processor, "") or ("", why it cannot be made)."""
+    """(what makes machine code, and for which CPU, "") or ("", why it cannot be made)."""
     try:
         import llvmlite.binding  # noqa: F401 - the library itself is loaded here
     except (ImportError, OSError) as error:

@@ -8,10 +8,9 @@ import cffi
 
 _DECLARATIONS = """
 float expf(float);
-double exp(double);
 double log(double);
 """
-_FUNCTIONS = ("expf", "exp", "log")
+_FUNCTIONS = ("expf", "log")
 
 
 @cache

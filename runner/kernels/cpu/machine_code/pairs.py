@@ -1,4 +1,4 @@
-"""Products of bfloat16 numbers, two at once: the instructions that processors with AVX-512 have for them.
+"""Products of bfloat16 numbers, two at once: the instructions that CPUs with AVX-512 have for them.
 
 A pair is two neighbouring terms of a sum; an instruction adds both of its products to a float32 number. Numbers below
 the normal ones count as zero there, and for those that are rounded to bfloat16 here, too.
@@ -43,11 +43,11 @@ class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite has no types
 
 _HALVES = ir.VectorType(_BFloat(), 2 * LANES.count)
 _DOT = "llvm.x86.avx512bf16.dpbf16ps.512"
-_NARROW = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+_CAST = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
 
 
 def pay() -> bool:
-    """Whether this processor has these instructions, and none that multiply blocks, which oneDNN makes more of."""
+    """Whether this CPU has these instructions, and none that multiply blocks, which oneDNN makes more of."""
     found = binding.get_host_cpu_features()
     return bool(found.get("avx512bf16") and found.get("avx512bw")) and not found.get("amx-bf16")
 
@@ -68,21 +68,21 @@ def spread_pair(builder: ir.IRBuilder, place: Value) -> Value:
 def neighbours(builder: ir.IRBuilder, place: Value) -> Value:
     """Append the load of float32 numbers that lie one after the other: rounded, as pairs of neighbours."""
     above = element(builder, place, STORED[LANES.dtype], INDEX(LANES.count))
-    return builder.bitcast(_narrowed(builder, place, above), PAIRS)
+    return builder.bitcast(_cast(builder, place, above), PAIRS)
 
 
 def stacked(builder: ir.IRBuilder, upper: Value, lower: Value) -> Value:
     """Append the load of float32 numbers of two rows: rounded, as pairs of those that lie one below the other."""
-    halves = builder.bitcast(_narrowed(builder, upper, lower), ir.VectorType(ir.IntType(16), 2 * LANES.count))
+    halves = builder.bitcast(_cast(builder, upper, lower), ir.VectorType(ir.IntType(16), 2 * LANES.count))
     order = [place + row * LANES.count for place in range(LANES.count) for row in (0, 1)]
     mixed = builder.shuffle_vector(halves, halves, ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order))
     return builder.bitcast(mixed, PAIRS)
 
 
-def _narrowed(builder: ir.IRBuilder, first: Value, second: Value) -> Value:
+def _cast(builder: ir.IRBuilder, first: Value, second: Value) -> Value:
     """The float32 numbers of a vector at each of two places, rounded to bfloat16."""
     low, high = (load(builder, LANES, LANES.dtype, place) for place in (first, second))
-    return _call(builder, _NARROW, ir.FunctionType(_HALVES, [LANES.type] * 2), [high, low])
+    return _call(builder, _CAST, ir.FunctionType(_HALVES, [LANES.type] * 2), [high, low])
 
 
 def _call(builder: ir.IRBuilder, name: str, kind: ir.FunctionType, operands: list[Value]) -> Value:

@@ -52,7 +52,7 @@ class Update:
 
 
 def register(registry: Registry) -> None:
-    """Add the kernel of op ``matmul_elementwise``, where the processor multiplies and adds in one instruction."""
+    """Add the kernel of op ``matmul_elementwise``, where the CPU multiplies and adds in one instruction."""
     if not host().multiplies_and_adds:
         return
     registry.add(Kernel(OP, "cpu", LIBRARY, PRIORITY, frozenset({DTYPE}), _arrange, _bind))
@@ -167,7 +167,7 @@ class _Writer:
         """Ask for some of the memory that the next block of columns will update.
 
         Spread over the terms of a sum, so that arithmetic goes on while memory answers: asked for at once, as the
-        processor would by itself, it is waited for. What is beyond the last column, or asked for again in terms that
+        CPU would by itself, it is waited for. What is beyond the last column, or asked for again in terms that
         are left over, does no harm.
         """
         builder = self._builder

@@ -21,7 +21,7 @@ from runner.kernels.cpu.machine_code.elements import STORED, load
 STATUS = ir.IntType(32)
 
 LANES = 8
-"""Numbers computed together, on every processor: so the order of additions does not depend on the processor."""
+"""Numbers computed together, on every CPU: so the order of additions does not depend on the CPU."""
 
 _POINTER = ir.PointerType()
 _ROWS = ir.FunctionType(STATUS, [_POINTER, INDEX, INDEX, INDEX])

@@ -18,7 +18,7 @@ from runner.kernels.cpu.machine_code.rows import Row, bound, write_module
 from runner.kernels.functions import arrange_plain
 from runner.kernels.registry import Registry
 
-DTYPES = frozenset({"float32", "float64"})
+DTYPE = "float32"
 
 LARGEST = 1 << 16
 """Elements up to which one thread and one order of additions will do; NumPy adds more of them in pairs of halves."""
@@ -31,7 +31,7 @@ _WIDE = "float64"
 
 def register(registry: Registry) -> None:
     """Add the kernel of op ``reduce_sum``."""
-    registry.add(Kernel("reduce_sum", "cpu", LIBRARY, PRIORITY, DTYPES, _arrange, _bind))
+    registry.add(Kernel("reduce_sum", "cpu", LIBRARY, PRIORITY, frozenset({DTYPE}), _arrange, _bind))
 
 
 def _arrange(
@@ -39,7 +39,7 @@ def _arrange(
 ) -> Arrangement | None:
     (x,) = inputs
     few_trailing = _are_trailing(attributes, x) and math.prod(x.shape) <= LARGEST
-    if x.dtype in DTYPES and (few_trailing or _is_first(attributes, x)):
+    if x.dtype == DTYPE and (few_trailing or _is_first(attributes, x)):
         return arrange_plain(attributes, inputs, outputs, offered)
     return None
 
@@ -61,21 +61,21 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
         return column_sums(x, *buffers.outputs)
     kept = len(x.spec.shape) - len(attributes["axes"])
     shape = math.prod(x.spec.shape[:kept]), math.prod(x.spec.shape[kept:])
-    return bound(_compiled(x.spec.dtype), (x, *buffers.outputs), shape)
+    return bound(_compiled(), (x, *buffers.outputs), shape)
 
 
 @cache
-def _compiled(dtype: str) -> MachineCode:
+def _compiled() -> MachineCode:
     """Sums of rows, added in float64 and rounded once, in the order that ``Row.reduced`` tells."""
 
     def row_sum(row: Row) -> None:
         def value(lanes: Lanes, column: Value) -> Value:
-            return _widened(row.builder, lanes, row.load(0, Lanes(dtype, lanes.count), column))
+            return _widened(row.builder, lanes, row.load(0, Lanes(DTYPE, lanes.count), column))
 
         total = row.reduced(_WIDE, 0.0, value, row.builder.fadd)
-        one = Lanes(dtype, 1)
-        place = row.of_vector(1, STORED[dtype], row.number)
-        store(row.builder, one, dtype, row.builder.fptrunc(total, one.type), place)
+        one = Lanes(DTYPE, 1)
+        place = row.of_vector(1, STORED[DTYPE], row.number)
+        store(row.builder, one, DTYPE, row.builder.fptrunc(total, one.type), place)
 
     return MachineCode(write_module(2, row_sum))
 

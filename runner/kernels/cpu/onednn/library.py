@@ -16,6 +16,8 @@ from typing import Any
 
 import cffi
 
+from runner.kernels.cpu.onednn.constants import TYPES
+
 SETTING = "RUNNER_LIBDNNL"
 PACKAGE = "onednn-cpu-gomp"
 SYSTEM_LIBRARY = "libdnnl.so.3"
@@ -28,6 +30,7 @@ typedef struct { int major, minor, patch; const char *hash; unsigned cpu_runtime
 const dnnl_version_t *dnnl_version(void);
 const char *dnnl_status2str(int);
 const char *dnnl_fmt_tag2str(int);
+int dnnl_get_effective_cpu_isa(void);
 
 int omp_get_max_threads(void);
 
@@ -106,6 +109,7 @@ _CPU_ENGINE = 1
 _IN_ORDER = 1
 _UNKNOWN_TAG = "unknown fmt_tag"
 _FIRST_TAG = 2  # 0 is undefined, 1 is "any"
+_AVX512 = 0x20  # in a dnnl_cpu_isa_t
 
 
 class OneDnnUnavailable(OSError):
@@ -120,6 +124,7 @@ class Unimplemented(OneDnnError):
     """oneDNN has no implementation for what was asked."""
 
 
+_OUT_OF_MEMORY = 1
 _UNIMPLEMENTED = 3
 
 
@@ -128,7 +133,7 @@ class Library:
     """The loaded library with its one CPU engine and stream.
 
     c, openmp: the libraries. path: file it was loaded from. version: such as "3.2.0". tags: names of memory formats ->
-    their numbers.
+    their numbers. dtypes: those that it computes correctly on this CPU.
     """
 
     ffi: Any
@@ -139,6 +144,7 @@ class Library:
     engine: Any
     stream: Any
     tags: dict[str, int]
+    dtypes: frozenset[str]
 
     def create(self, function: str, *arguments: Any) -> Any:
         """Call ``dnnl_<function>(&result, ...)`` and return the result; Unimplemented or OneDnnError otherwise."""
@@ -147,7 +153,9 @@ class Library:
         return result[0]
 
     def check(self, function: str, status: int) -> None:
-        """Raise unless a call returned success."""
+        """Raise unless a call returned success; MemoryError where it could not allocate."""
+        if status == _OUT_OF_MEMORY:
+            raise MemoryError(f"dnnl_{function} could not allocate memory")
         if status != 0:
             text = self.ffi.string(self.c.dnnl_status2str(status)).decode()
             raise (Unimplemented if status == _UNIMPLEMENTED else OneDnnError)(f"dnnl_{function}: {text}")
@@ -180,10 +188,10 @@ def load() -> Library:
     version = f"{found.major}.{found.minor}.{found.patch}"
     if found.major != 3:
         raise OneDnnUnavailable(f"{path} is oneDNN {version}; expected version 3")
-    bare = Library(ffi, c, openmp, path, version, None, None, {})
+    bare = Library(ffi, c, openmp, path, version, None, None, {}, frozenset())
     engine = bare.create("engine_create", _CPU_ENGINE, 0)
     stream = bare.create("stream_create", engine, _IN_ORDER)
-    return Library(ffi, c, openmp, path, version, engine, stream, _tags(ffi, c))
+    return Library(ffi, c, openmp, path, version, engine, stream, _tags(ffi, c), supported_dtypes(c))
 
 
 def _load_openmp(ffi: Any) -> Any:
@@ -225,3 +233,9 @@ def _tags(ffi: Any, c: Any) -> dict[str, int]:
         tags.setdefault(name, number)
         number += 1
     return tags
+
+
+def supported_dtypes(c: Any) -> frozenset[str]:
+    """Return the dtypes that oneDNN computes correctly with the instructions it may use. c: the library."""
+    # Without AVX-512, casts from and to bfloat16 lose the sign of -0, and copies also turn subnormal numbers into 0.
+    return frozenset(TYPES) - (frozenset() if c.dnnl_get_effective_cpu_isa() & _AVX512 else {"bfloat16"})

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.kernels.contract import Arrange, Arrangement, Attributes, Bound, Buffers, Kernel, Layout, PythonCall, Spec
-from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import BITS, BYTES, layout_of, split_tag
 from runner.kernels.cpu.onednn.primitive import Description, bound, in_turn
@@ -120,16 +119,18 @@ def answering(library: Library, arrange: Callable[[Node, Layouts], Arrangement |
     ) -> Arrangement | None:
         key = (library.threads(), tuple(sorted(attributes.items())), tuple(inputs), tuple(outputs), tuple(offered))
         if key not in known:
-            known[key] = _asked(arrange, Node(attributes, inputs, outputs), offered)
+            known[key] = _asked(library, arrange, Node(attributes, inputs, outputs), offered)
         return known[key]
 
     return answer
 
 
-def _asked(arrange: Callable[[Node, Layouts], Arrangement | None], node: Node, offered: Layouts) -> Arrangement | None:
-    # An empty tensor has nothing to compute, and oneDNN no primitive for it; nor for a tensor without axes.
+def _asked(
+    library: Library, arrange: Callable[[Node, Layouts], Arrangement | None], node: Node, offered: Layouts
+) -> Arrangement | None:
+    # oneDNN has no primitives for empty tensors and for tensors without axes.
     for spec in (*node.inputs, *node.outputs):
-        if not spec.shape or 0 in spec.shape or spec.dtype not in dnnl.TYPES:
+        if not spec.shape or 0 in spec.shape or spec.dtype not in library.dtypes:
             return None
     try:
         return arrange(node, offered)

@@ -1,4 +1,4 @@
-"""The fastest of several plans of a convolution, found out on the card.
+"""The fastest of several plans of a convolution, found out on the GPU.
 
 Different plans add in different orders, and which is the fastest may differ from run to run: who wants the same bits
 in every run takes the plan that cuDNN's heuristics put first.
@@ -25,14 +25,14 @@ class Comparable(Protocol):
 
 
 class Bench(Protocol):
-    """Memory of a card, and its clock."""
+    """Memory of a GPU, and its clock."""
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Memory of the card that the thread uses. Raises MemoryError where there is none."""
+        """Memory of the GPU that the thread uses. Raises MemoryError where there is none."""
         ...
 
     def seconds(self, work: Callable[[Stream], None]) -> float:
-        """How long the card takes for what ``work`` puts on a stream, once it has been done before."""
+        """How long the GPU takes for what ``work`` puts on a stream, once it has been done before."""
         ...
 
 

@@ -29,7 +29,7 @@ Describe = Callable[[Attributes, Specs, Specs], Convolution]
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """conv2d, conv2d_fused, their gradients; none where the card has no cuDNN."""
+    """conv2d, conv2d_fused, their gradients; none where the GPU has no cuDNN."""
     planner: Planner | None = runtime.library("cudnn")
     if planner is None:
         return []
@@ -75,7 +75,7 @@ def _needed(planner: Planner, convolution: Convolution, room: int) -> Plan:
     plan = planner.plan(convolution, room)
     if plan is None:
         raise ValueError(
-            f"cuDNN has no plan for {convolution} with {room} bytes of workspace, as they were arranged: cards of "
+            f"cuDNN has no plan for {convolution} with {room} bytes of workspace, as they were arranged: GPUs of "
             "one run are expected to be alike, and its processes to have the same cuDNN"
         )
     return plan

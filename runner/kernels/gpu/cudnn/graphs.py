@@ -20,7 +20,7 @@ _COMPUTED_IN = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "FLOAT"}
 def build(cudnn: Any, convolution: Convolution, target: Mapping[str, Any]) -> Any:
     """The ``cudnn.pygraph`` of a convolution, not validated yet, with its roles as numbers of the tensors.
 
-    target: ``handle`` of the card it is for, or ``device_property`` to plan without one.
+    target: ``handle`` of the GPU it is for, or ``device_property`` to plan without one.
     """
     stored, computed = (getattr(cudnn.data_type, each[convolution.dtype]) for each in (_STORED_IN, _COMPUTED_IN))
     graph = cudnn.pygraph(io_data_type=stored, intermediate_data_type=computed, compute_data_type=computed, **target)

@@ -1,4 +1,4 @@
-"""cuDNN on the cards of a process: a plan for every convolution, made once, and how it is put on a stream."""
+"""cuDNN on the GPUs of a process: a plan for every convolution, made once, and how it is put on a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMPARED, COMPILED = 8, 2
 """Plans of a convolution that are compared, and how many of them cuDNN may have to compile."""
 
 Target = Mapping[str, Any]
-"""What a graph is made for: ``handle`` of a card or, to plan without one, its ``device_property``."""
+"""What a graph is made for: ``handle`` of a GPU or, to plan without one, its ``device_property``."""
 
 
 class Plan(Protocol):
@@ -39,7 +39,7 @@ class Planner(Protocol):
     """What the kernels ask of cuDNN."""
 
     def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> Plan | None:
-        """The plan of a convolution on the card that the thread uses, or None where cuDNN has none for it.
+        """The plan of a convolution on the GPU that the thread uses, or None where cuDNN has none for it.
 
         room: bytes of workspace that it may take at most.
         """
@@ -48,7 +48,7 @@ class Planner(Protocol):
 
 @dataclass(frozen=True)
 class BuiltPlan:
-    """A plan of cuDNN for one card. name: cuDNN's, an engine and its settings. number: of the plan in its graph."""
+    """A plan of cuDNN for one GPU. name: cuDNN's, an engine and its settings. number: of the plan in its graph."""
 
     name: str
     workspace_bytes: int
@@ -63,10 +63,10 @@ class BuiltPlan:
 
 
 class CudnnLibrary:
-    """cuDNN for the cards of a process.
+    """cuDNN for the GPUs of a process.
 
-    cudnn: the module of its front end. open_target: what graphs are made for, on the card that the thread uses; called
-    once for each. current_card: the number of that card. tf32: whether factors of float32 products may be rounded to
+    cudnn: the module of its front end. open_target: what graphs are made for, on the GPU that the thread uses; called
+    once for each. current_gpu: the number of that GPU. tf32: whether factors of float32 products may be rounded to
     10 bits of mantissa. bench: to compare plans with; None for the one that cuDNN's heuristics put first. lock: held
     while a handle is told anything; the same thread may take it again.
     """
@@ -75,7 +75,7 @@ class CudnnLibrary:
         self,
         cudnn: Any,
         open_target: Callable[[], Target],
-        current_card: Callable[[], int],
+        current_gpu: Callable[[], int],
         *,
         tf32: bool,
         bench: Bench | None = None,
@@ -83,7 +83,7 @@ class CudnnLibrary:
     ) -> None:
         self._cudnn = cudnn
         self._open_target = open_target
-        self._current_card = current_card
+        self._current_gpu = current_gpu
         self._tf32 = tf32
         self._bench = bench
         self._targets: dict[int, Target] = {}
@@ -103,13 +103,13 @@ class CudnnLibrary:
         Allowed are those that give the same bits every time, sum in at least float32, take at most ``room`` bytes and,
         for float32 without TF32, do not round factors.
         """
-        card = self._current_card()
+        gpu = self._current_gpu()
         with self._lock:
-            if (card, convolution) not in self._plans:
-                if card not in self._targets:
-                    self._targets[card] = self._open_target()
-                self._plans[card, convolution] = self._planned(convolution, self._targets[card], room)
-            found = self._plans[card, convolution]
+            if (gpu, convolution) not in self._plans:
+                if gpu not in self._targets:
+                    self._targets[gpu] = self._open_target()
+                self._plans[gpu, convolution] = self._planned(convolution, self._targets[gpu], room)
+            found = self._plans[gpu, convolution]
         # One that has been made for more room would write behind what there is now.
         return found if found is None or found.workspace_bytes <= room else None
 
@@ -132,7 +132,7 @@ class CudnnLibrary:
         graph.deselect_numeric_notes(self._forbidden(convolution))
         offered = range(graph.get_execution_plan_count())
         known = self._numbers.get(convolution)
-        # As on the cards before: they are alike, and scratch memory is arranged for one plan.
+        # As on the GPUs before: they are alike, and scratch memory is arranged for one plan.
         plans = self._allowed(graph, target, offered if known is None else (known,), room)
         found = next(plans, None) if self._bench is None else fastest(self._bench, convolution, islice(plans, COMPARED))
         if found is not None:
@@ -164,13 +164,13 @@ class CudnnLibrary:
 
 
 def open_library(
-    current_card: Callable[[], int],
+    current_gpu: Callable[[], int],
     *,
     tf32: bool,
     bench: Bench | None = None,
     lock: AbstractContextManager[object] | None = None,
 ) -> CudnnLibrary | None:
-    """cuDNN for the cards of this process, or None where it or its front end is not installed."""
+    """cuDNN for the GPUs of this process, or None where it or its front end is not installed."""
     try:
         import cudnn
 
@@ -182,4 +182,4 @@ def open_library(
     def target() -> Target:
         return {"handle": cudnn.create_handle()}
 
-    return CudnnLibrary(cudnn, target, current_card, tf32=tf32, bench=bench, lock=lock)
+    return CudnnLibrary(cudnn, target, current_gpu, tf32=tf32, bench=bench, lock=lock)

@@ -1,4 +1,4 @@
-"""CUDA C++ sources of our kernels, as text: compiled for a card when a Plan is bound, one module for a set of dtypes.
+"""CUDA C++ sources of our kernels, as text: compiled for a GPU when a Plan is bound, one module for a set of dtypes.
 
 A file ``NAME.cu`` of this folder is written for types that it does not define: ``text("softmax", T="float32")`` puts
 ``typedef float T;`` in front, and ``common.cuh``, which has bfloat16 and what all sources use.

@@ -23,7 +23,7 @@ struct bfloat16 {
 __device__ __forceinline__ int64 first_element() { return (int64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ int64 stride_of_grid() { return (int64)gridDim.x * blockDim.x; }
 
-// a / b of numbers that are not negative: the card divides 32 bits much faster than 64.
+// a / b of numbers that are not negative: the GPU divides 32 bits much faster than 64.
 __device__ __forceinline__ int64 quotient(int64 a, int64 b) {
     return (uint64)(a | b) >> 32 ? a / b : (int64)((uint32)a / (uint32)b);
 }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Array, plain
+from runner.kernels.cpu.onednn.memory import BITS
 from tests.kernels.cpu.onednn.checking import (
     IMAGE_TAGS,
     assert_close,
@@ -148,9 +149,20 @@ def test_the_gradient_with_relu(shape: tuple[int, ...], tag: str, in_place: bool
     assert_padding_is_zero(ran.outputs_in_memory[0])
 
 
-def test_a_mask_from_elsewhere_is_for_others_where_it_would_have_to_be_packed() -> None:
-    x, vector = floats(2, 16, 3, 3), floats(16)
-    inputs = [x, vector, vector, vector, Shaped(x.shape, "bool"), x]
-    offered = [layout(x, "aBcd16b"), *map(plain, inputs[1:])]
-    arrangement = kernel("batch_norm_relu_gradient").arrange(EPSILON, inputs, [x, vector, vector], offered)
-    assert arrangement is None
+def test_a_plain_mask_is_refused_where_masks_are_bits_and_converted_where_they_are_bytes() -> None:
+    """oneDNN keeps bits with AVX-512, and bytes without it."""
+    shape = (2, 16, 3, 3)
+    forward = _with_relu(shape, "aBcd16b")
+    _, mean, variance, mask = forward.outputs
+    x, gamma, _ = _inputs(shape)
+    arrays = [x, gamma, mean, variance, mask, normal(6, *shape)]
+    inputs, outputs = [Shaped.of(array) for array in arrays], [floats(*shape), *[floats(shape[1])] * 2]
+    offered = [layout(inputs[0], "aBcd16b"), *map(plain, inputs[1:])]
+    gradient, kept = kernel("batch_norm_relu_gradient"), forward.arrangement.outputs[3]
+    if kept.tag.startswith(BITS):
+        assert gradient.arrange(EPSILON, inputs, outputs, offered) is None
+        return
+    ran = run(gradient, EPSILON, inputs, outputs, arrays, offered, registry=kernels())
+    assert ran.arrangement.inputs[4] == kept
+    for came, wanted in zip(ran.outputs, expected("batch_norm_relu_gradient", EPSILON, arrays, outputs), strict=True):
+        assert_close(came, wanted)

@@ -26,7 +26,7 @@ TAGS = pytest.mark.parametrize("tag", ["", "aBcd16b", "acdb"])
 _IMAGE, _PIXELS = Shaped(SHAPE, "bfloat16"), {"axes": (2, 3), "keepdims": False}
 pytestmark = pytest.mark.skipif(
     refused("reduce_mean", _PIXELS, [_IMAGE], [Shaped((2, 32), "bfloat16")]),
-    reason="oneDNN has no bfloat16 on this processor",
+    reason="oneDNN has no bfloat16 on this CPU",
 )
 
 

@@ -13,7 +13,7 @@ from tests.kernels.harness import Shaped, call_bound, converted, filled, holding
 
 pytestmark = pytest.mark.skipif(
     refused("cast", {"dtype": "bfloat16"}, [Shaped((2, 3), "float32")], [Shaped((2, 3), "bfloat16")]),
-    reason="oneDNN has no bfloat16 on this processor",
+    reason="oneDNN has no bfloat16 on this CPU",
 )
 
 SHAPE = (20, 33, 3, 2)

@@ -64,6 +64,8 @@ def test_every_failed_call_says_which_and_why() -> None:
         library.create("memory_desc_create_with_tag", -1, library.ints((2,)), 3, 2)
     with pytest.raises(Unimplemented, match="dnnl_convolution: unimplemented"):
         library.check("convolution", 3)
+    with pytest.raises(MemoryError, match="dnnl_convolution could not allocate memory"):
+        library.check("convolution", 1)
     library.check("anything", 0)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from threadpoolctl import threadpool_limits
 
 from runner.kernels.contract import Arrangement, Layout, NativeCall, plain
 from runner.kernels.cpu.onednn import constants as dnnl
-from runner.kernels.cpu.onednn.library import OneDnnError, Unimplemented
+from runner.kernels.cpu.onednn.library import OneDnnError, Unimplemented, supported_dtypes
 from runner.kernels.cpu.onednn.memory import in_c_order
 from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
 from runner.kernels.cpu.onednn.recipe import Node, answering, format_of
@@ -75,6 +77,15 @@ def test_what_onednn_cannot_hold_is_not_even_asked_for(spec: Shaped) -> None:
     assert answering(library(), asked)({}, [good, spec], [good], [None, None]) is None
     assert answering(library(), asked)({}, [good], [spec], [None]) is None
     assert not asked.nodes
+
+
+@pytest.mark.parametrize(("isa", "asks"), [(0x7, 0), (0x1F, 0), (0x27, 1)], ids=["AVX2", "AVX2_VNNI_2", "AVX512_CORE"])
+def test_bfloat16_is_left_to_others_without_avx512(isa: int, asks: int) -> None:
+    asked, spec = _Asked(), Shaped((2, 3), "bfloat16")
+    cpu = replace(library(), dtypes=supported_dtypes(SimpleNamespace(dnnl_get_effective_cpu_isa=lambda: isa)))
+    answering(cpu, asked)({}, [spec], [spec], [None])
+    answering(cpu, asked)({}, [floats(2, 3)], [floats(2, 3)], [None])
+    assert len(asked.nodes) == asks + 1
 
 
 def test_the_format_of_the_first_that_has_one() -> None:

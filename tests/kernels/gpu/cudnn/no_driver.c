@@ -1,4 +1,4 @@
-/* A libcuda.so.1 without cards, for machines without a driver: cuDNN loads with it, plans, and compiles what it wants
+/* A libcuda.so.1 without GPUs, for machines without a driver: cuDNN loads with it, plans, and compiles what it wants
    to; nothing can be launched. What is not listed as found says CUDA_ERROR_NO_DEVICE. */
 
 static int something;

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, Convolution, Role
 from runner.kernels.gpu.cudnn.library import WORKSPACE_LIMIT
-from runner.kernels.reference.convolution import conv2d_input_gradient, conv2d_weight_gradient
-from runner.kernels.reference.fused_convolution import conv2d_fused
+from runner.kernels.reference.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
 from tests.kernels.gpu.emulation import EmulatedRuntime, EmulatedStream
 
 Array = NDArray[Any]
@@ -62,7 +61,7 @@ class ReferencePlanner:
 
 
 class RuntimeWithCudnn(EmulatedRuntime):
-    """An emulated card with a planner for its cuDNN."""
+    """An emulated GPU with a planner for its cuDNN."""
 
     planner: ReferencePlanner | None = None
 
@@ -86,9 +85,12 @@ def computed(convolution: Convolution, tensors: Mapping[Role, Array]) -> Array:
         "groups": convolution.x[1] // convolution.w[1],
     }
     if convolution.kind == FORWARD:
-        added = [tensors[role] for role in (Role.BIAS, Role.RESIDUAL) if role in tensors]
-        flags = {"bias": convolution.bias, "residual": convolution.residual, "relu": convolution.relu}
-        return np.asarray(conv2d_fused(tensors[Role.X], tensors[Role.W], *added, **flags, **geometry))
+        y: Array = conv2d(tensors[Role.X], tensors[Role.W], **geometry)
+        if convolution.bias:
+            y = y + tensors[Role.BIAS].reshape(-1, 1, 1)
+        if convolution.residual:
+            y = y + tensors[Role.RESIDUAL]
+        return np.maximum(y, 0) if convolution.relu else y
     if convolution.kind == INPUT_GRADIENT:
         shape = {"input_shape": convolution.x}
         return np.asarray(conv2d_input_gradient(tensors[Role.Y], tensors[Role.W], **shape, **geometry))

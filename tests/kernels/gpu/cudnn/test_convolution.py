@@ -1,4 +1,4 @@
-"""The kernels around cuDNN's plans: what goes where, on an emulated card whose plans compute with reference kernels."""
+"""The kernels around cuDNN's plans: what goes where, on an emulated GPU whose plans compute with reference kernels."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def planner() -> ReferencePlanner:
 
 @pytest.fixture(params=[False, True], ids=["first_thread_first", "last_thread_first"])
 def runtime(request: pytest.FixtureRequest, compiled_sources: Path, planner: ReferencePlanner) -> RuntimeWithCudnn:
-    """An emulated card that has a cuDNN."""
-    card = RuntimeWithCudnn(compiled_sources, reversed=request.param)
-    card.planner = planner
-    return card
+    """An emulated GPU that has a cuDNN."""
+    gpu = RuntimeWithCudnn(compiled_sources, reversed=request.param)
+    gpu.planner = planner
+    return gpu
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ CONVOLUTION = Convolution(FORWARD, "float32", (2, 3, 5, 5), (4, 3, 3, 3), (2, 4,
 
 
 def library(
-    cudnn: FakeCudnn, *, tf32: bool = False, card: Callable[[], int] = lambda: 0, bench: Bench | None = None
+    cudnn: FakeCudnn, *, tf32: bool = False, gpu: Callable[[], int] = lambda: 0, bench: Bench | None = None
 ) -> CudnnLibrary:
     """A library of a fake cuDNN whose handles are "handle 0", "handle 1", ... in the order of their making."""
     numbers = count()
-    return CudnnLibrary(cudnn, lambda: {"handle": f"handle {next(numbers)}"}, card, tf32=tf32, bench=bench)
+    return CudnnLibrary(cudnn, lambda: {"handle": f"handle {next(numbers)}"}, gpu, tf32=tf32, bench=bench)
 
 
 @dataclass
@@ -72,9 +72,9 @@ def test_a_graph_may_be_refused_in_every_call_that_makes_it(call: str) -> None:
     assert library(FakeCudnn([Engine("any")], call)).plan(CONVOLUTION) is None
 
 
-def test_a_plan_is_made_once_for_each_card() -> None:
-    cudnn, cards = FakeCudnn([Engine("any")]), iter((0, 1, 0, 1))
-    planner = library(cudnn, card=lambda: next(cards))
+def test_a_plan_is_made_once_for_each_gpu() -> None:
+    cudnn, gpus = FakeCudnn([Engine("any")]), iter((0, 1, 0, 1))
+    planner = library(cudnn, gpu=lambda: next(gpus))
     plans = [planner.plan(replace(CONVOLUTION)) for _ in range(4)]
     assert plans[0] is plans[2]
     assert plans[1] is plans[3]
@@ -139,9 +139,9 @@ def test_a_plan_that_is_known_is_not_taken_where_it_has_too_little_room() -> Non
     assert planner.plan(CONVOLUTION, room=20) is not None
 
 
-def test_all_cards_take_the_plan_that_was_the_fastest_on_the_first() -> None:
-    cudnn, cards = FakeCudnn([Engine("2"), Engine("1")]), iter((0, 1))
-    planner = library(cudnn, bench=FakeBench(cudnn), card=lambda: next(cards))
+def test_all_gpus_take_the_plan_that_was_the_fastest_on_the_first() -> None:
+    cudnn, gpus = FakeCudnn([Engine("2"), Engine("1")]), iter((0, 1))
+    planner = library(cudnn, bench=FakeBench(cudnn), gpu=lambda: next(gpus))
     plans = [planner.plan(CONVOLUTION) for _ in range(2)]
     assert [plan and plan.number for plan in plans] == [1, 1]
     assert len(cudnn.executed) == 2

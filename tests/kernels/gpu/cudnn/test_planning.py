@@ -1,4 +1,4 @@
-"""The real cuDNN plans what our networks need, for cards that need not be there; skipped where it is not installed."""
+"""The real cuDNN plans what our networks need, for GPUs that need not be there; skipped where it is not installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 HERE = Path(__file__).parent
-CARDS = ("A100", "H100")
+GPUS = ("A100", "H100")
 KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
 Job = tuple[str, bool, Convolution]
 
@@ -42,7 +42,7 @@ GEOMETRIES = {
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A driver without cards, for a machine that has none."""
+    """A driver without GPUs, for a machine that has none."""
     library = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
     command = ["gcc", "-w", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, HERE / "no_driver.c"]
     subprocess.run(command, check=True)
@@ -51,8 +51,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(driver: Path, jobs: Sequence[Job]) -> list[tuple[str, int] | None]:
     """Name and workspace of each plan."""
-    told = {"driver": str(driver), "jobs": [(card, tf32, asdict(convolution)) for card, tf32, convolution in jobs]}
-    command = [sys.executable, HERE / "plan_without_card.py"]
+    told = {"driver": str(driver), "jobs": [(gpu, tf32, asdict(convolution)) for gpu, tf32, convolution in jobs]}
+    command = [sys.executable, HERE / "plan_without_gpu.py"]
     done = subprocess.run(command, input=json.dumps(told), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     plans: list[tuple[str, int] | None] = json.loads(done.stdout)
@@ -60,10 +60,10 @@ def planned(driver: Path, jobs: Sequence[Job]) -> list[tuple[str, int] | None]:
 
 
 @pytest.mark.parametrize("tf32", [False, True])
-@pytest.mark.parametrize("card", CARDS)
-def test_every_convolution_and_gradient_has_a_plan(driver: Path, card: str, tf32: bool) -> None:
+@pytest.mark.parametrize("gpu", GPUS)
+def test_every_convolution_and_gradient_has_a_plan(driver: Path, gpu: str, tf32: bool) -> None:
     jobs = [
-        (card, tf32, Convolution(kind, dtype, *geometry))
+        (gpu, tf32, Convolution(kind, dtype, *geometry))
         for kind, dtype, geometry in product(KINDS, DTYPES, GEOMETRIES.values())
     ]
     plans = planned(driver, jobs)
@@ -71,10 +71,10 @@ def test_every_convolution_and_gradient_has_a_plan(driver: Path, card: str, tf32
     assert all(plan[1] <= WORKSPACE_LIMIT for plan in plans if plan is not None)
 
 
-@pytest.mark.parametrize("card", CARDS)
-def test_bias_and_relu_are_fused_in_every_dtype(driver: Path, card: str) -> None:
+@pytest.mark.parametrize("gpu", GPUS)
+def test_bias_and_relu_are_fused_in_every_dtype(driver: Path, gpu: str) -> None:
     jobs = [
-        (card, False, Convolution(FORWARD, dtype, *geometry, bias=True, relu=relu))
+        (gpu, False, Convolution(FORWARD, dtype, *geometry, bias=True, relu=relu))
         for dtype, geometry, relu in product(DTYPES, GEOMETRIES.values(), (False, True))
     ]
     assert None not in planned(driver, jobs)

@@ -1,0 +1,62 @@
+"""What a GPU can do at best, as a subject: ``python -m benchmarks.peers.gpu_rates DEVICE``.
+
+Its phases are matrix products by PyTorch in each precision, and "copy", from one place of the GPU's memory to another.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+import torch
+
+from benchmarks.peers.gpu_sizes import COPY, REPEATS, copied, side
+from benchmarks.peers.torch_gpu_peer import set_precision
+from benchmarks.protocol import Run, serve
+
+
+class GpuRates:
+    """Kernels that come close to what the GPU can do."""
+
+    versions: Mapping[str, str] = {"torch": torch.__version__}
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def load(self) -> None:
+        """Every phase makes its own operands."""
+
+    def phase(self, name: str) -> Run:
+        """What runs one phase once; there is no loss, so it is 0."""
+        work = self._copy() if name == COPY else self._product(name)
+
+        def run() -> float:
+            for _ in range(REPEATS):
+                work()
+            if self._device != "cpu":
+                torch.cuda.synchronize()
+            return 0.0
+
+        return run
+
+    def _product(self, precision: str) -> Callable[[], object]:
+        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        n = side(self._device)
+        # Not ones: a GPU at its limit of power is faster with factors that hardly change their bits.
+        a, b = (torch.randn(n, n, device=self._device).to(dtype) for _ in range(2))
+        c = torch.empty_like(a)
+
+        def work() -> None:
+            set_precision(precision)
+            torch.mm(a, b, out=c)
+
+        return work
+
+    def _copy(self) -> Callable[[], object]:
+        source = torch.zeros(copied(self._device), dtype=torch.uint8, device=self._device)
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source)
+
+
+if __name__ == "__main__":
+    serve(GpuRates(sys.argv[1]))

@@ -1,0 +1,145 @@
+"""A strategy with an outer optimizer: DiLoCo (Douillard et al. 2023, "Distributed Low-Communication Training")."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from runner.engine.compile.program import Client, DriverSettings, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import worker_task
+from runner.engine.graph.expression import Expr
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variables
+from runner.engine.run.step_driver import Array, Clients, StepDriver, drives, number_of
+from runner.plugin import Plugin
+from runner.strategies.base import Strategy, Task, require
+from runner.strategies.clients import program_of, train_client
+from runner.strategies.collectives import sharded_reduce
+from runner.strategies.replica import Gradients, Replica, batch_scores, scaled, shares
+
+OUTER = "outer"
+"""The client that makes an outer step."""
+
+
+@dataclass
+class DiLoCo(Strategy):
+    """Local SGD with an outer Nesterov step (Douillard et al. 2023, algorithm 1).
+
+    Each of K workers trains its own network on its shares by the configured, inner optimizer. After every
+    ``inner_steps`` updates, the mean over the workers of (parameters at the start of the round - parameters now) is
+    the gradient of an outer step, with Nesterov's momentum, from the parameters at the start of the round. Moving
+    averages of batch normalisation are averaged. An outer step sends 2 (K - 1) times the bytes of the parameters and
+    averages. An evaluation and a checkpoint end a round early, so that all workers hold the network that is scored and
+    saved.
+
+    The slots of the inner optimizer stay on each worker. A checkpoint holds those of the first worker, with which all
+    workers continue. With one worker, inner_steps=1, outer_lr=1 and outer_momentum=0 a step equals one of ``single``
+    but for rounding.
+    """
+
+    name: str = "diloco"
+    workers: int = 2
+    inner_steps: int = 20
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        require(self.inner_steps >= 1, "inner_steps", self.inner_steps, "1 or more")
+        require(0 < self.outer_lr < 10, "outer_lr", self.outer_lr, "a number above 0 and below 10")
+        require(0 <= self.outer_momentum < 1, "outer_momentum", self.outer_momentum, "a number from 0 to below 1")
+
+    def build(self, task: Task) -> Program:
+        """Return the program: K separate training steps, and a client that makes an outer step."""
+        graph, own = Graph(), shares(task.batch_size, self.workers)
+        replicas = [
+            Replica(graph, replace(task, batch_size=hi - lo), device=worker_task(k), prefix=f"replica_{k}")
+            for k, (lo, hi) in enumerate(own)
+        ]
+        computed = [each.compute_gradients(share, "train") for each, share in zip(replicas, own, strict=True)]
+        # Copies that no checkpoint holds: at the start of a round they equal the parameters.
+        anchors = [Variables(graph, seed=task.seed, prefix=each.prefix, device=each.device) for each in replicas]
+        outer = Client(
+            OUTER, targets=tuple(self._outer(replicas, computed, anchors)), exact=True, per_update=1 / self.inner_steps
+        )
+        targets: list[str] = []
+        for replica, each in zip(replicas, computed, strict=True):
+            targets += replica.apply(each.gradients, each.state_updates)
+        weights = [(hi - lo) / task.batch_size for lo, hi in own]
+        loss, accuracy = batch_scores(replicas[0], computed, weights)
+        train = train_client(replicas, loss=loss, accuracy=accuracy, targets=targets)
+        return program_of(
+            graph, replicas, [train, outer], scratch=anchors, step_driver=OuterStepEvery(self.inner_steps)
+        )
+
+    def _outer(
+        self, replicas: Sequence[Replica], computed: Sequence[Gradients], anchors: Sequence[Variables]
+    ) -> list[str]:
+        """Add an outer step of every trained variable and the mean of each moving average; returns nodes to run."""
+        graph, targets = replicas[0].graph, []
+        for variables in zip(*([v for v, _ in each.gradients] for each in computed), strict=True):
+            starts = [store.copy(variable, "anchor") for store, variable in zip(anchors, variables, strict=True)]
+            moved = []
+            for replica, start, variable in zip(replicas, starts, variables, strict=True):
+                with replica.within(OUTER):
+                    moved.append((Expr(graph, start.tensor) - Expr(graph, variable.tensor)).tensor)
+            means = _over_workers(replicas, variables[0].name, moved)
+            for replica, start, variable, mean in zip(replicas, starts, variables, means, strict=True):
+                velocity = replica.variables.slot(variable, "outer_velocity")
+                with replica.within(OUTER):
+                    g, v = Expr(graph, mean), Expr(graph, velocity.tensor)
+                    v = self.outer_momentum * v + g
+                    w = Expr(graph, start.tensor) - self.outer_lr * (g + self.outer_momentum * v)
+                    assigned = ((velocity, v), (variable, w), (start, w))
+                    targets += [ops.assign(graph, each.tensor, value.tensor).node for each, value in assigned]
+        for averages in zip(*([update.variable for update in each.state_updates] for each in computed), strict=True):
+            means = _over_workers(replicas, averages[0].name, [each.tensor for each in averages])
+            for replica, average, mean in zip(replicas, averages, means, strict=True):
+                with replica.within(OUTER):
+                    targets.append(ops.assign(graph, average.tensor, mean).node)
+        return targets
+
+
+@dataclass(frozen=True)
+class OuterStepEvery(DriverSettings):
+    """Settings of :class:`Rounds`. steps: updates in a round."""
+
+    steps: int
+
+
+@drives(OuterStepEvery)
+class Rounds(StepDriver):
+    """Trains, and makes an outer step after every round and before the network is evaluated or saved."""
+
+    def __init__(self, clients: Clients, settings: OuterStepEvery) -> None:
+        self._clients = clients
+        self._every = settings.steps
+        self._in_round = False
+
+    def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
+        """Run ``train``, and an outer step if it is due; see :class:`StepDriver`."""
+        found = self._clients.run("train", step=step, feeds={"step": number_of(step), "learning_rate": learning_rate})
+        self._in_round = True
+        if (step + 1) % self._every == 0:
+            self.synchronize()
+        return found
+
+    def synchronize(self) -> None:
+        """End the round that is under way, if any."""
+        if self._in_round:
+            self._clients.run(OUTER)
+            self._in_round = False
+
+
+def _over_workers(replicas: Sequence[Replica], name: str, parts: Sequence[Tensor]) -> list[Tensor]:
+    """Add the mean of one tensor per worker, on every worker."""
+    graph = replicas[0].graph
+    means = []
+    for replica, total in zip(
+        replicas, sharded_reduce(graph, parts, [each.device for each in replicas], f"{OUTER}/{name}"), strict=True
+    ):
+        with replica.within(OUTER):
+            means.append(scaled(graph, total, 1 / len(replicas), graph.spec(total).dtype, "mean"))
+    return means
+
+
+plugin = Plugin(strategies={"diloco": DiLoCo})

@@ -1,0 +1,81 @@
+"""Bounds of the numbers in a configuration, declared in the annotation of a field: ``units: Count = 500``."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """An interval of finite numbers. above, below: exclude ``low``, exclude ``high``."""
+
+    low: float
+    high: float
+    above: bool = False
+    below: bool = False
+
+    def __contains__(self, number: float) -> bool:
+        # NaN fails every comparison.
+        return (self.low < number if self.above else self.low <= number) and (
+            number < self.high if self.below else number <= self.high
+        )
+
+    def __str__(self) -> str:
+        low, high = (str(each) if isinstance(each, int) else f"{each:g}" for each in (self.low, self.high))
+        if self.above:
+            return f"above {low} and {'below' if self.below else 'at most'} {high}"
+        return f"{low} to {'below ' if self.below else ''}{high}"
+
+
+Count = Annotated[int, Bounds(1, 10**9)]
+CountOrZero = Annotated[int, Bounds(0, 10**9)]
+
+SmallCount = Annotated[int, Bounds(1, 4096)]
+"""Of what adds processes, threads or parts of a graph, one by one."""
+
+SmallCountOrZero = Annotated[int, Bounds(0, 4096)]
+Bytes = Annotated[int, Bounds(1, 2**63 - 1)]
+BytesOrZero = Annotated[int, Bounds(0, 2**63 - 1)]
+Seed = Annotated[int, Bounds(0, 2**63 - 1)]
+
+Positive = Annotated[float, Bounds(0, 1e38, above=True)]
+"""At most about the largest float32."""
+
+NonNegative = Annotated[float, Bounds(0, 1e38)]
+Rate = Annotated[float, Bounds(0, 1, below=True)]
+"""A probability below 1, or the weight of the past in a running average."""
+
+_UNDECLARED = {int: Bounds(-(2**63), 2**63 - 1), float: Bounds(-sys.float_info.max, sys.float_info.max)}
+"""Bounds of the numbers of a plugin that declares none: what 64 bits hold, and finite."""
+
+
+def out_of_bounds(schema: type, values: Mapping[str, Any], where: str) -> Iterator[str]:
+    """Yield one line for each key whose number, or list of numbers, is outside the bounds that its field declares.
+
+    schema: a dataclass. values: plain values of its fields, nested as it is. where: key of the section, or "".
+    """
+    hints = get_type_hints(schema, include_extras=True)
+    for field in dataclasses.fields(schema):
+        hint, value = hints[field.name], values.get(field.name)
+        key = f"{where}.{field.name}" if where else field.name
+        if dataclasses.is_dataclass(hint):
+            if isinstance(value, Mapping):
+                yield from out_of_bounds(hint, value, key)  # type: ignore[arg-type]
+            continue
+        bounds = bounds_of(hint)
+        numbers = value if isinstance(value, list) else [] if value is None else [value]
+        if bounds is not None and not all(number in bounds for number in numbers):
+            each = "a list of numbers, each " if isinstance(value, list) else ""
+            optional = ", or null" if type(None) in get_args(hint) else ""
+            yield f"{key}={value}: expected {each}{bounds}{optional}"
+
+
+def bounds_of(hint: Any) -> Bounds | None:
+    """Return the bounds of the numbers that an annotation admits; None if it admits no number."""
+    if get_origin(hint) is Annotated:
+        return next((each for each in hint.__metadata__ if isinstance(each, Bounds)), None)
+    return _UNDECLARED.get(hint) or next(filter(None, map(bounds_of, get_args(hint))), None)

@@ -1,0 +1,103 @@
+"""A job's place in its sweep, and the Hydra launcher that runs the jobs, as plain data that can be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.errors import SecurityError
+
+IN_PROCESS = "basic"
+"""Hydra's launcher that runs one job after the other in the process of the sweep."""
+
+JOBLIB = "joblib"
+"""Hydra's launcher that runs several jobs at a time in processes of this machine."""
+
+STORED_LAUNCHERS = (IN_PROCESS, JOBLIB)
+"""Launchers that a stored sweep may name. Settings of others, such as the shell commands of submitit, can be code."""
+
+_STORED_WORDS = {"prefer": "processes", "pre_dispatch": "2*n_jobs", "batch_size": "auto", "mmap_mode": "r"}
+"""Text that a stored sweep may set for joblib: the defaults."""
+
+
+@dataclass(frozen=True)
+class SweepPlace:
+    """The place of a job in its sweep.
+
+    directory: of the whole sweep, absolute. number: of the job, from 0. swept: key -> value, as text, of the
+    overrides that the sweep varies. gpus: description of the GPUs that the job was given, "" for none.
+    """
+
+    directory: Path
+    number: int
+    swept: Mapping[str, str] = field(default_factory=dict)
+    gpus: str = ""
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """An installed launcher, by name, and its settings; neither names code.
+
+    settings: of the launcher, such as n_jobs, plain values. batch: most jobs handed to it at once, null for all.
+    environment: variables that a job has besides those of the sweep. in_job_directory: whether every job has a
+    separate working directory.
+    """
+
+    name: str = IN_PROCESS
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    batch: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    in_job_directory: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise SecurityError for a setting that Hydra would take for something to execute."""
+        _refuse_code(self.settings)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether jobs run on the machine of the sweep. False for launchers that may use other machines."""
+        return self.name in (IN_PROCESS, "joblib", "submitit_local")
+
+    @property
+    def shares_process(self) -> bool:
+        """Whether jobs run in the process of the sweep, so that what interrupts one interrupts the sweep."""
+        return self.name == IN_PROCESS
+
+    def foreign_settings(self) -> list[str]:
+        """Return the keys of the settings that must not be taken from a stored sweep, because they can be code."""
+        if self.name not in STORED_LAUNCHERS:
+            return [f"hydra/launcher={self.name}"]
+        words = {key: value for key, value in self.settings.items() if not isinstance(value, int | float | None)}
+        return [
+            *(f"hydra.launcher.{key}" for key, value in words.items() if value != _STORED_WORDS.get(key)),
+            *(f"hydra.job.env_set.{name}" for name in self.environment),
+        ]
+
+
+def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:
+    """How many of ``jobs`` this launcher has running at a time on a machine with ``cores`` cores.
+
+    A launcher that asks a cluster for machines counts as one: each of its jobs sees the cores it was given.
+    """
+    batch = min(jobs, launcher.batch or jobs)
+    if launcher.name == "submitit_local":
+        return max(1, batch)
+    if launcher.name != JOBLIB:
+        return 1
+    processes = int(launcher.settings.get("n_jobs") or 1)
+    if processes < 0:  # as joblib counts: -1 is all cores, -2 all but one
+        processes = cores + 1 + processes
+    return max(1, min(processes, batch))
+
+
+def _refuse_code(value: object) -> None:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if str(key).startswith("_"):
+                raise SecurityError(f"setting {key} of a launcher: a stored sweep names no code; expected plain values")
+            _refuse_code(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _refuse_code(inner)

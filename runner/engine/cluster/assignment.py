@@ -1,0 +1,225 @@
+"""Assignments: the part of a client that the master sends to one worker, as plain data with a closed schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from runner.engine.cluster.transport.names import MASTER, peer_name
+from runner.engine.cluster.transport.shared_memory import ArenaSpec
+from runner.engine.compile.compile import Part
+from runner.engine.compile.input_slots import FIELDS, InputSlot
+from runner.engine.compile.passes.transfers import sent_tensor
+from runner.engine.compile.plan import DevicePlan, Instruction
+from runner.engine.graph.device import DeviceName
+from runner.engine.graph.serialize import from_document, to_document
+from runner.engine.graph.tensor import Tensor
+from runner.errors import SecurityError
+from runner.kernels.contract import KernelError, Layout
+from runner.kernels.registry import Registry
+
+_FIELDS = {"device", "graph", "fetches", "feeds", "inputs", "arenas", "layouts"}
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A worker's part of one client.
+
+    device: full name of the device that runs the part. inputs: tensors read from the worker's own input source.
+    arenas: shared-memory arenas of all participating processes by peer name; the master's arena carries feeds.
+    layouts: of the variables, as chosen by the master's plans. plan: the device's plan; it is not sent, because every
+    process derives the same plan from the other fields.
+    """
+
+    device: str
+    part: Part
+    inputs: tuple[InputSlot, ...]
+    arenas: Mapping[str, ArenaSpec]
+    layouts: Mapping[str, Layout]
+    plan: DevicePlan
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the assignment as plain data."""
+        return {
+            "device": self.device,
+            "graph": to_document(self.part.graph),
+            "fetches": [str(tensor) for tensor in self.part.fetches],
+            "feeds": [[str(fed), str(carrier)] for fed, carrier in self.part.feeds.items()],
+            "inputs": [[str(s.tensor), s.split, s.field, s.lo, s.hi, s.parts] for s in self.inputs],
+            "arenas": [arena.to_plain() for arena in self.arenas.values()],
+            "layouts": [[name, layout.tag, layout.nbytes] for name, layout in self.layouts.items()],
+        }
+
+    @classmethod
+    def from_document(cls, document: object, registry: Registry) -> Assignment:
+        """Read a document of :meth:`to_document`, verify the graph and infer every shape again.
+
+        The returned assignment has a plan, and arenas with a place for every tensor that the plan transfers. Raises
+        SecurityError if the document is malformed or inconsistent.
+        """
+        try:
+            assignment = _read(document, registry)
+            _check_arenas(assignment)
+        except (ValueError, KernelError) as error:
+            raise SecurityError(f"plan refused: {error}") from error
+        return assignment
+
+
+@lru_cache(maxsize=1024)
+def peer_of(device: str) -> str:
+    """Return the name of the process that runs a device. Raises ValueError unless the device name is full."""
+    name = DeviceName.parse(device)
+    if name.job is None or name.task is None or not name.is_full:
+        raise ValueError(f"device {device!r}: expected a full name such as /job:worker/task:0/device:cpu:0")
+    return peer_name(name.job, name.task)
+
+
+def feed_key(tensor: Tensor) -> str:
+    """Return the key of a fed value in the master's arena."""
+    return f"feed {tensor}"
+
+
+def fetch_key(tensor: Tensor) -> str:
+    """Return the key of a fetched value in the arena of the worker that computes it."""
+    return f"fetch {tensor}"
+
+
+def feed_sizes(plan: DevicePlan, inputs: Sequence[InputSlot]) -> dict[str, int]:
+    """Return the bytes of every value that the master feeds to this device, by key."""
+    own = {slot.tensor for slot in inputs}
+    return {feed_key(feed.tensor): feed.spec.nbytes for feed in plan.feeds if feed.tensor not in own}
+
+
+def sent_sizes(plan: DevicePlan) -> dict[str, int]:
+    """Return the bytes of every value that this device sends or that the master fetches, by arena key.
+
+    A tensor that several devices receive is stored once.
+    """
+    sizes = {
+        sent_tensor(instruction.attributes["key"]): plan.slots[instruction.inputs[0]].spec.nbytes
+        for instruction in plan.instructions
+        if instruction.op == "send"
+    }
+    sizes.update({fetch_key(tensor): plan.slots[slot].spec.nbytes for tensor, slot in plan.fetches.items()})
+    return sizes
+
+
+def senders(plan: DevicePlan) -> dict[str, str]:
+    """Return the sending process of every value that this device receives, by key."""
+    return {
+        instruction.attributes["key"]: peer_of(instruction.attributes["source"])
+        for instruction in plan.instructions
+        if instruction.op == "recv"
+    }
+
+
+def _read(document: object, registry: Registry) -> Assignment:
+    if not isinstance(document, Mapping) or set(document) != _FIELDS:
+        raise ValueError(f"expected a map with the fields {', '.join(sorted(_FIELDS))}")
+    fetches = [_tensor(entry) for entry in _items(document["fetches"], "fetches")]
+    feeds = [_items(entry, "feeds", 2) for entry in _items(document["feeds"], "feeds")]
+    inputs = [_input_slot(entry) for entry in _items(document["inputs"], "inputs")]
+    arenas = [ArenaSpec.from_plain(entry) for entry in _items(document["arenas"], "arenas")]
+    part = Part(
+        from_document(document["graph"]),
+        tuple(fetches),
+        _by_name("feeds", [(_tensor(fed), _tensor(carrier)) for fed, carrier in feeds]),
+    )
+    by_owner = _by_name("arenas", [(arena.owner, arena) for arena in arenas])
+    layouts = _by_name("layouts", [_layout(entry) for entry in _items(document["layouts"], "layouts")])
+    device = _text(document["device"])
+    _check_part(device, part, inputs)
+    return Assignment(device, part, tuple(inputs), by_owner, layouts, part.plan(device, registry, layouts))
+
+
+def _layout(entry: object) -> tuple[str, Layout]:
+    name, tag, nbytes = _items(entry, "layouts", 3)
+    if type(nbytes) is not int or nbytes < 0:
+        raise ValueError(f"layout {entry!r:.80}: expected [variable, tag, bytes]")
+    return _text(name), Layout(_text(tag), nbytes)
+
+
+def _check_part(device: str, part: Part, inputs: Sequence[InputSlot]) -> None:
+    """Raise ValueError unless graph, fetches, feeds and inputs are consistent and belong to the device."""
+    graph = part.graph
+    peer_of(device)
+    for node in graph:
+        if node.device != device:
+            raise ValueError(f"node {node.name!r} is on {node.device!r}, expected {device}")
+    for tensor in part.fetches:
+        graph.spec(tensor)
+    carriers = sorted(part.feeds.values())
+    placeholders = sorted(node[0] for node in graph if node.op == "placeholder")
+    if carriers != placeholders:
+        raise ValueError(f"feeds enter at {_listed(carriers)}, expected each placeholder once: {_listed(placeholders)}")
+    for slot in inputs:
+        if slot.tensor not in part.feeds:
+            raise ValueError(f"input {slot.tensor}: expected one of the feeds {_listed(part.feeds)}")
+
+
+def _check_arenas(assignment: Assignment) -> None:
+    """Raise ValueError unless every tensor that the plan transfers has a place in its arena."""
+    plan, arenas = assignment.plan, assignment.arenas
+    own = peer_of(assignment.device)
+    destinations = {peer_of(i.attributes["destination"]) for i in plan.instructions if i.op == "send"}
+    absent = ({own, MASTER} | destinations | set(senders(plan).values())) - set(arenas)
+    if absent:
+        raise ValueError(f"no arena of {', '.join(sorted(absent))}, only of {', '.join(sorted(arenas)) or 'none'}")
+    if arenas[own].sizes != sent_sizes(plan):
+        raise ValueError(f"the arena of {own} does not have the layout of the plan's sends and fetches")
+    for instruction in plan.instructions:
+        if instruction.op == "recv":
+            _check_source(instruction, arenas[peer_of(instruction.attributes["source"])])
+    if not feed_sizes(plan, assignment.inputs).items() <= arenas[MASTER].sizes.items():
+        raise ValueError(f"the arena of {MASTER} does not have the layout of the plan's feeds")
+
+
+def _check_source(recv: Instruction, arena: ArenaSpec) -> None:
+    """Raise ValueError unless the sender's arena has a place of the right size for the received tensor."""
+    (wanted,) = recv.arrangement.outputs
+    sent = sent_tensor(recv.attributes["key"])
+    if arena.sizes.get(sent) != wanted.nbytes:
+        raise ValueError(
+            f"the arena of {arena.owner} has {arena.sizes.get(sent, 'no')} bytes for {sent}, which {recv.node} "
+            f"receives: expected {wanted.nbytes}"
+        )
+
+
+def _input_slot(entry: object) -> InputSlot:
+    text, split, field, lo, hi, parts = _items(entry, "inputs", 6)
+    numbers = all(type(each) is int for each in (lo, hi, parts))
+    if field not in FIELDS or not numbers or not 0 <= lo <= hi or parts < 1:
+        raise ValueError(f"input {entry!r:.80}: expected [tensor, split, one of {', '.join(FIELDS)}, lo, hi, parts]")
+    return InputSlot(_tensor(text), _text(split), field, lo, hi, parts)
+
+
+def _tensor(text: object) -> Tensor:
+    tensor = Tensor.parse(_text(text))
+    if str(tensor) != text:
+        raise ValueError(f"tensor reference {text!r:.80}: expected {tensor}")
+    return tensor
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected text, got {value!r:.80}")
+    return value
+
+
+def _items(value: object, where: str, count: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or (count is not None and len(value) != count):
+        raise ValueError(f"{where}: expected a list{'' if count is None else f' of {count}'}, got {value!r:.80}")
+    return value
+
+
+def _by_name(where: str, pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    named = dict(pairs)
+    if len(named) != len(pairs):
+        raise ValueError(f"{where}: {_listed(name for name, _ in pairs)}, expected each name once")
+    return named
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(str(name) for name in names) or "none"

@@ -1,0 +1,304 @@
+"""A session whose devices are worker processes; the master plans, starts and feeds them and computes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from runner.engine.cluster.assignment import peer_of
+from runner.engine.cluster.communicator_setup import new_communicator_setup
+from runner.engine.cluster.emulation import Emulation
+from runner.engine.cluster.remote_plan import RemotePlan
+from runner.engine.cluster.remote_trace import RemoteTrace
+from runner.engine.cluster.transport.documents import encode_document
+from runner.engine.cluster.transport.endpoint import Identity
+from runner.engine.cluster.transport.heartbeat_monitor import HeartbeatMonitor
+from runner.engine.cluster.transport.messages import Done, Launch, Load, Loaded, Run
+from runner.engine.cluster.transport.names import MASTER_ROLE, SERVER_ROLE, process_names, split_name
+from runner.engine.cluster.transport.tokens import new_token
+from runner.engine.cluster.worker_group import SPARE_MESSAGES, WorkerGroup, start_workers
+from runner.engine.cluster.worker_setup import WorkerSetup
+from runner.engine.compile.compile import Signature
+from runner.engine.compile.input_slots import InputSlot
+from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.graph.device import DEFAULT_GPU_OPTIONS, Cluster, DeviceName
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.session import (
+    PEAK_MEMORY,
+    TURN,
+    expand_feeds,
+    peak_rss_bytes,
+    require_launchable,
+    require_no_trace,
+    require_synchronized,
+    required_trace,
+)
+from runner.engine.run.step_driver import Finished
+from runner.engine.run.timeline import Timeline
+from runner.errors import RunnerError, SecurityError
+from runner.kernels.registry import Registry
+
+Array = NDArray[Any]
+
+
+class ClusterSession:
+    """Runs a program on worker processes of this machine. A context manager; entering starts the workers.
+
+    source: plain description from which each worker builds its input source, or None. threads: kernel threads of
+    each worker. logs: folder for the workers' logs. epoch: number of this start of run ``run_id``. monitor: checks
+    heartbeats; default limits if None. emulation: delays added to transfers and steps; None for none.
+    worker_options: additional command-line options of the workers, no secrets.
+
+    Raises ResourceError if the GPUs cannot set up a communicator. Raises ClusterError within two seconds of a worker's
+    death, with its name, exit code and the last lines of its log. An error that a worker reported is raised in its
+    own class with the worker's name.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        cluster: Cluster,
+        registry: Registry,
+        source: Mapping[str, Any] | None,
+        *,
+        run_id: str,
+        epoch: int,
+        logs: Path,
+        threads: int,
+        check_finite: bool = False,
+        monitor: HeartbeatMonitor | None = None,
+        emulation: Emulation | None = None,
+        worker_options: Sequence[str] = (),
+    ) -> None:
+        self._program = program
+        self._planned = ProgramPlans(program, cluster, registry)
+        self._setup = WorkerSetup(
+            source,
+            check_finite,
+            None if emulation is None else emulation.link,
+            {peer_of(device.name): device.gpu for device in cluster.devices if device.gpu is not None},
+            next((device.use for device in cluster.devices if device.gpu is not None), DEFAULT_GPU_OPTIONS),
+            new_communicator_setup(cluster, registry),
+        )
+        self._emulation = emulation or Emulation()
+        self._identity = Identity(run_id, epoch, MASTER_ROLE, 0, new_token())
+        self._logs = logs
+        self._threads = threads
+        self._worker_options = worker_options
+        self._monitor = monitor or HeartbeatMonitor()
+        self._workers = _worker_names(cluster)
+        self._sent = dict.fromkeys(self._workers, 0)
+        self._peaks = dict.fromkeys(self._workers, 0)
+        self._libraries: dict[str, set[str]] = {device.type: set() for device in cluster.devices}
+        self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
+        self._launched: dict[str, _LaunchedRun] = {}
+        self._by_plan: dict[str, _LaunchedRun] = {}
+        self._ended: deque[tuple[str, Done]] = deque()
+        self._training_is_loaded = False
+        self._trace: RemoteTrace | None = None
+        self._stack = ExitStack()
+        self._started: WorkerGroup | None = None
+
+    def __enter__(self) -> Self:
+        self._started = self._stack.enter_context(
+            start_workers(
+                self._workers,
+                self._identity,
+                encode_document(self._setup.to_document()),
+                logs=self._logs,
+                threads=self._threads,
+                queued_messages=self._messages_per_step() + SPARE_MESSAGES,
+                monitor=self._monitor,
+                options=self._worker_options,
+            )
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The plans hold this process's mappings of shared memory, which is freed with its last mapping.
+        self._plans.clear()
+        self._started = None
+        self._stack.__exit__(kind, error, trace)
+
+    def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
+        """Run one step of a client: send one Run message to each participating worker; see :class:`Session`."""
+        begin_ns = time.monotonic_ns()
+        require_synchronized(f"client {client!r} was run", self._launched)
+        asked = self._planned.client(client)
+        fed = expand_feeds(asked, feeds or {})
+        plan = self._load(asked)
+        number = self._begin(plan, fed)
+        for worker in plan.plans:
+            self._group.send(worker, Run(plan.name, step, {}, self._delay_s(asked, worker, step)))
+        done = self._group.gather(plan.plans, Done, lambda answer: (answer.plan, answer.step) == (plan.name, step))
+        for worker, answer in done.items():
+            self._add_stats(worker, plan, answer)
+        fetched = {name: plan.fetch(tensor) for name, tensor in asked.fetches.items()}
+        if self._trace is not None:
+            self._trace.runs.add(client, number, step, begin_ns)
+        return fetched
+
+    def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
+        """Begin one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
+        asked = self._planned.client(client)
+        require_launchable(asked, self._launched)
+        begin_ns = time.monotonic_ns()
+        fed = expand_feeds(asked, feeds or {})
+        if not self._launched and not self._training_is_loaded:
+            # Load all clients now, because none can be loaded while another is running.
+            for each in self._program.training:
+                self._load(each)
+            self._training_is_loaded = True
+        plan = self._load(asked)
+        number = self._begin(plan, fed)
+        self._launched[client] = self._by_plan[plan.name] = _LaunchedRun(asked, plan, step, number, begin_ns)
+        for worker in plan.plans:
+            self._group.send(worker, Launch(plan.name, step, self._delay_s(asked, worker, step)))
+
+    def finished(self) -> Finished:
+        """Wait until the next client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
+        if not self._launched:
+            raise RunnerError("no client is under way: launch one first")
+        while True:
+            worker, answer = self._ended.popleft() if self._ended else self._group.next(Done)[:2]
+            run = self._by_plan.get(answer.plan)
+            if run is None or answer.step != run.step or worker not in run.plan.plans or worker in run.turns:
+                reported = f"step {answer.step} of plan {answer.plan!r}"
+                raise SecurityError(f"{worker} finished {reported}, which is not running there")
+            self._add_stats(worker, run.plan, answer)
+            run.turns[worker] = _statistic(worker, answer, TURN)
+            if run.turns.keys() == run.plan.plans.keys():
+                del self._launched[run.client.name], self._by_plan[answer.plan]
+                fetches = {name: run.plan.fetch(tensor) for name, tensor in run.client.fetches.items()}
+                turns = {run.plan.assignments[peer].device: turn for peer, turn in run.turns.items()}
+                if self._trace is not None:
+                    self._trace.runs.add(run.client.name, run.number, run.step, run.begin_ns, launched=True)
+                return Finished(run.client.name, run.step, fetches, turns)
+
+    def start_trace(self, clients: Collection[str]) -> None:
+        """Make every worker record runs of some clients; see :class:`~runner.engine.run.session.Session`."""
+        require_no_trace(self._trace, clients)
+        plans = {client: self._load(self._planned.client(client)) for client in clients}
+        self._trace = RemoteTrace(self._group, plans)
+
+    def stop_trace(self) -> Timeline:
+        """Collect the spans that the workers recorded; see :class:`~runner.engine.run.session.Session`."""
+        trace, self._trace = required_trace(self._trace), None
+        return trace.stop(self._ended)
+
+    def sent_bytes(self) -> list[int]:
+        """Return the bytes of tensors that each process has sent, in the order of the devices."""
+        return list(self._sent.values())
+
+    def peak_memory_bytes(self) -> dict[str, int]:
+        """Return the peak resident memory in bytes of the master and of each worker as of its last step."""
+        return {"master": peak_rss_bytes(), **self._peaks}
+
+    def libraries(self) -> dict[str, list[str]]:
+        """Return the kernel libraries in use by device type."""
+        return {device_type: sorted(found) for device_type, found in self._libraries.items()}
+
+    def close(self) -> None:
+        """End the workers and release everything. May be called again."""
+        self.__exit__(None, None, None)
+
+    @property
+    def _group(self) -> WorkerGroup:
+        if self._started is None:
+            raise RunnerError("the session has no workers: use it inside its `with` block")
+        return self._started
+
+    def _load(self, client: Client) -> RemotePlan:
+        """Send each worker its part of a client, once; the plan is cached by signature and inputs."""
+        signature = client.signature
+        key = signature, client.inputs
+        plan = self._plans.get(key)
+        if plan is None:
+            # Answers to the Load messages must not be mixed with answers of a running step.
+            require_synchronized(f"client {client.name!r} was loaded", self._launched)
+            group = self._group
+            name = f"{client.name}-{len(self._plans)}"
+            plan = RemotePlan(
+                name,
+                client,
+                self._planned.compiled(signature),
+                self._planned.plans(signature),
+                self._planned.layouts,
+                group.directory,
+                self._identity.epoch,
+            )
+            for worker, assignment in plan.assignments.items():
+                group.send(worker, Load(name), encode_document(assignment.to_document()))
+            group.gather(plan.plans, Loaded, lambda answer: answer.plan == name)
+            plan.unlink()
+            self._plans[key] = plan
+            for device_plan in plan.plans.values():
+                self._libraries[DeviceName.parse(device_plan.device).type or ""] |= device_plan.libraries
+        return plan
+
+    def _begin(self, plan: RemotePlan, fed: Mapping[Tensor, Any]) -> int:
+        """Feed a plan before its run; return how many of its runs began before this one."""
+        plan.feed(fed)
+        plan.begun += 1
+        return plan.begun - 1
+
+    def _delay_s(self, client: Client, worker: str, step: int) -> float:
+        return self._emulation.delay_s(worker, step) if client.slowed else 0.0
+
+    def _add_stats(self, worker: str, plan: RemotePlan, answer: Done) -> None:
+        self._sent[worker] += plan.plans[worker].sent_bytes
+        self._peaks[worker] = _statistic(worker, answer, PEAK_MEMORY)
+
+    def _messages_per_step(self) -> int:
+        """Return the largest number of unread messages from one worker to another: two steps of the busiest plan.
+
+        All deferred clients may run at the same time.
+        """
+        sends = {
+            client.name: max(
+                sum(node.op == "send" for node in part.graph)
+                for part in self._planned.compiled(client.signature).parts.values()
+            )
+            for client in self._program.clients.values()
+        }
+        at_once = sum(sends[client.name] for client in self._program.training)
+        return 2 * max(at_once, *sends.values(), 0)
+
+
+@dataclass(frozen=True)
+class _LaunchedRun:
+    """A launched step. number, begin_ns: of its run. turns: by worker that has finished it."""
+
+    client: Client
+    plan: RemotePlan
+    step: int
+    number: int
+    begin_ns: int
+    turns: dict[str, int] = field(default_factory=dict)
+
+
+def _worker_names(cluster: Cluster) -> list[str]:
+    """Return the processes of a cluster's devices; raises ValueError unless each job has one per task from 0."""
+    names = [peer_of(device.name) for device in cluster.devices]
+    servers = sum(split_name(name)[0] == SERVER_ROLE for name in names)
+    expected = process_names(len(names) - servers, servers)
+    if sorted(names) != sorted(expected):
+        raise ValueError(f"devices of {', '.join(names)}: expected one device for each of {', '.join(expected)}")
+    return names
+
+
+def _statistic(worker: str, answer: Done, name: str) -> int:
+    if name not in answer.stats:
+        raise SecurityError(f"{worker} finished step {answer.step} without the statistic {name!r}")
+    return int(answer.stats[name])

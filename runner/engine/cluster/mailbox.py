@@ -1,0 +1,207 @@
+"""The mailbox of a worker: it stores tensors until a step receives them and passes on all other messages.
+
+If a slow network is emulated, a tensor carries the time at which it is due and is not delivered earlier.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from runner.engine.cluster.transport.endpoint import Endpoint, Received
+from runner.engine.cluster.transport.messages import (
+    LONGEST_WAIT_S,
+    Hello,
+    Launch,
+    Shutdown,
+    StartTrace,
+    StopTrace,
+    TensorReady,
+    Welcome,
+)
+from runner.errors import ClusterError, SecurityError
+from runner.system.text import printable
+
+WAIT_S = 1.0
+"""Longest single wait for a message; then the worker checks its heartbeat thread and the time limits."""
+
+RECEIVE_LIMIT_S = 600.0
+"""Time limit for a tensor. The master's limits are shorter; this one applies if the master is lost."""
+
+_GAP_S = 10.0
+"""If the inbox was not read for this many seconds, the time limits of awaited tensors restart."""
+
+_POLL_RESOLUTION_S = 1e-3
+"""Endpoints wait for whole milliseconds, rounded up; the last one or two of a wait use ``pause``."""
+
+_QUEUED_KINDS = (Launch, StartTrace, StopTrace)
+"""Messages that the master may send while a step runs; they are handled after the step."""
+
+
+class Stopped(BaseException):
+    """The master sent shutdown. Not an ``Exception``, because a step that it interrupts has not failed."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A message for the worker to handle. read_at: time of reading by the mailbox's clock."""
+
+    received: Received
+    read_at: float
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor that has arrived: its message and payload frames."""
+
+    message: TensorReady
+    frames: tuple[memoryview, ...]
+
+
+class Mailbox:
+    """The messages of one worker. Stores at most one tensor for each transfer of the loaded plans."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``clock``: seconds of the monotonic clock that the endpoint and ``pause`` use."""
+        self.clock = clock
+        self._endpoint = endpoint
+        self._pause = pause
+        self._senders: dict[tuple[str, str], str] = {}
+        self._tensors: dict[tuple[str, str], StoredTensor] = {}
+        self._queued: deque[Request] = deque()
+        self._read_at = self.resumed_at = clock()
+        """resumed_at: time at which the inbox was read again after the worker had been busy or stopped."""
+
+    def expect(self, plan: str, senders: Mapping[str, str]) -> None:
+        """Accept the tensors of a plan. senders: key -> the peer that sends it once per step."""
+        self._senders.update({(plan, key): peer for key, peer in senders.items()})
+
+    def next(self, timeout_s: float) -> Request | None:
+        """Return the next request, or None if none arrived in time or another message arrived.
+
+        A request that was read during a step keeps the time of that reading. Raises SecurityError for a tensor
+        that no loaded plan receives.
+        """
+        if self._queued:
+            return self._queued.popleft()
+        return self._next(timeout_s)
+
+    def catch_up(self) -> None:
+        """Read all messages that have arrived; requests are queued for :meth:`next`."""
+        deadline = self.clock() + WAIT_S
+        while self.clock() <= deadline and (received := self._receive(0.0)) is not None:
+            if (request := self._dispatch(received)) is not None:
+                self._queued.append(request)
+
+    def missing(self, plan: str, keys: Collection[str]) -> dict[str, str]:
+        """Return those of the tensors that have not arrived: key -> the peer that sends it."""
+        return {key: self._senders[plan, key] for key in sorted(keys) if (plan, key) not in self._tensors}
+
+    def due(self, plan: str, keys: Collection[str]) -> float | None:
+        """Return when the last of the tensors is due; None while one has not arrived."""
+        if not all((plan, key) in self._tensors for key in keys):
+            return None
+        return max((self._tensors[plan, key].message.due for key in keys), default=0.0)
+
+    def _next(self, timeout_s: float) -> Request | None:
+        received = self._receive(timeout_s)
+        return None if received is None else self._dispatch(received)
+
+    def _receive(self, timeout_s: float) -> Received | None:
+        received = self._endpoint.receive(timeout_s)
+        now = self.clock()
+        if now - self._read_at > _GAP_S:
+            # Senders may have been stopped too, and their tensors may still be on the way.
+            self.resumed_at = now
+        self._read_at = now
+        return received
+
+    def _dispatch(self, received: Received) -> Request | None:
+        """Store a tensor, ignore a greeting, and return any other message as a request."""
+        match received.message:
+            case TensorReady() as message:
+                self._store(received, message)
+            case Hello() | Welcome():
+                pass  # The endpoint has admitted the caller; no answer is needed.
+            case _:
+                return Request(received, self.clock())
+        return None
+
+    def tensor(self, plan: str, step: int, key: str) -> StoredTensor:
+        """Wait for a tensor until it is there and due, and remove it.
+
+        Raises ClusterError past ``RECEIVE_LIMIT_S``, Stopped on shutdown, SecurityError for any other message.
+        """
+        sender = self._senders[plan, key]
+        reason = f"{key!r} was awaited from {sender}"
+        begun = self.clock()
+        while (plan, key) not in self._tensors:
+            self._read_during_step(WAIT_S, step, reason)
+            if self.clock() > max(begun, self.resumed_at) + RECEIVE_LIMIT_S:
+                raise ClusterError(f"step {step}: {key!r} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s")
+        self._wait_until(self._tensors[plan, key].message.due, step, reason)
+        stored = self._tensors.pop((plan, key))
+        if stored.message.step != step:
+            raise SecurityError(f"{key!r} from {sender} is for step {stored.message.step}, expected step {step}")
+        return stored
+
+    def wait(self, seconds: float, step: int) -> None:
+        """Delay a step, as a slow worker does, and store tensors that arrive meanwhile.
+
+        Launch and trace messages are queued for :meth:`next` with the time at which they were read. Raises Stopped on
+        shutdown, SecurityError for any other message.
+        """
+        self._wait_until(self.clock() + seconds, step, "it was delayed")
+
+    @property
+    def pending(self) -> list[tuple[str, str]]:
+        """(plan, key) of the stored tensors; empty when no step is running."""
+        return sorted(self._tensors)
+
+    def _wait_until(self, due: float, step: int, reason: str) -> None:
+        while (left := due - self.clock()) > 0:
+            if left > 2 * _POLL_RESOLUTION_S:
+                self._read_during_step(min(WAIT_S, left - _POLL_RESOLUTION_S), step, reason)
+            else:
+                self._pause(left)
+
+    def _read_during_step(self, timeout_s: float, step: int, reason: str) -> None:
+        """Read one message while a step waits for ``reason``; no other step may be requested meanwhile."""
+        request = self._next(timeout_s)
+        if request is None:
+            return
+        received = request.received
+        if isinstance(received.message, Shutdown):
+            raise Stopped
+        if isinstance(received.message, _QUEUED_KINDS):
+            self._queued.append(request)
+            return
+        raise SecurityError(
+            f"{received.message.kind!r} from {received.source} arrived during step {step}, while {reason}"
+        )
+
+    def _store(self, received: Received, message: TensorReady) -> None:
+        transfer = (message.plan, message.key)
+        sender = self._senders.get(transfer)
+        if sender is None:
+            raise SecurityError(f"{_described(message)} from {received.source}: no loaded plan receives it")
+        if received.source != sender:
+            raise SecurityError(f"{_described(message)} from {received.source}: expected from {sender}")
+        if transfer in self._tensors:
+            raise SecurityError(f"{_described(message)} from {sender}: the previous one has not been received yet")
+        if (left := message.due - self.clock()) > LONGEST_WAIT_S:
+            raise SecurityError(
+                f"{_described(message)} from {sender}: due in {left:g} s, expected at most {LONGEST_WAIT_S:g} s"
+            )
+        self._tensors[transfer] = StoredTensor(message, received.frames)
+
+
+def _described(message: TensorReady) -> str:
+    return f"tensor {printable(message.key)} of plan {printable(message.plan)}, step {message.step}"

@@ -1,0 +1,315 @@
+"""Worker processes: the master starts, watches and ends them; a worker dies when its master dies.
+
+Workers are started by ``subprocess`` and not by a plain fork, which the threads of ZeroMQ and OpenMP do not survive.
+Each worker has a separate session, so that Ctrl-C at the terminal reaches only the master, and a pidfd, which becomes
+readable when the process dies; the master polls it together with its inbox. Linux only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib.util
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from runner.engine.cluster.transport.names import split_name
+from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
+from runner.system.text import printable_lines
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+"""Environment variables that numerical libraries read once, when they are loaded."""
+
+STACK_SIGNAL = signal.SIGUSR1
+TAIL_LINES = 20
+
+_TAIL_BYTES = 16 * 2**10
+_STACK_S = 0.5
+_KILL_S = 5.0
+_PR_SET_PDEATHSIG = 1
+_SIGNAL_NAMES = {signum.value: signum.name for signum in signal.Signals}
+_CLASS_OF_CODE = {error.exit_code: error.__name__ for error in RunnerError.__subclasses__() if error is not Interrupted}
+
+
+def thread_budget(threads: int) -> dict[str, str]:
+    """Return the environment variables that limit every numerical library to ``threads`` threads."""
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))
+
+
+def runner_command() -> list[str]:
+    """Return the start of a command line that runs ``runner`` in a new process, from the source files of this one.
+
+    The option -P keeps the working directory off ``sys.path``: a file there is never imported in place of a library.
+    """
+    spec = importlib.util.find_spec("runner.__main__")
+    assert spec is not None
+    assert spec.origin is not None
+    return [sys.executable, "-P", spec.origin]
+
+
+def worker_argv(address: str, name: str, token_file: Path) -> list[str]:
+    """Return the command line of process ``name``, without secrets; ``address`` is the master's inbox."""
+    role, index = split_name(name)
+    return [
+        *runner_command(),
+        *("worker", "--address", address, "--role", role, "--index", str(index)),
+        *("--token-file", str(token_file), "--parent", str(os.getpid())),
+    ]
+
+
+def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
+    """Return the last lines of a log, from its last 16 KiB, escaped and cut for a terminal."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            content = file.read(_TAIL_BYTES)
+    except OSError as error:
+        return [f"({path} cannot be read: {error.strerror})"]
+    return printable_lines(content.decode("utf-8", "replace"), lines)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The end of a process: its exit code, or minus the signal that killed it, and its age in seconds."""
+
+    code: int
+    after_s: float
+
+    def __str__(self) -> str:
+        if self.code < 0:
+            cause = " (often for lack of memory: see dmesg)" if self.code == -signal.SIGKILL else ""
+            name = _SIGNAL_NAMES.get(-self.code, f"signal {-self.code}")
+            return f"was killed by {name}{cause} after {self.after_s:.1f} s"
+        meaning = f" ({_CLASS_OF_CODE[self.code]})" if self.code in _CLASS_OF_CODE else ""
+        return f"exited with code {self.code}{meaning} after {self.after_s:.1f} s"
+
+    @property
+    def rank(self) -> int:
+        """Order among exits noticed at the same time: a crash is a cause, a ClusterError a consequence."""
+        if self.code < 0:
+            return 0
+        return 2 if self.code == ClusterError.exit_code else 1
+
+
+class WorkerProcess:
+    """One started process, its pidfd and its log."""
+
+    def __init__(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> None:
+        """Start the process. Raises ResourceError if it cannot be started or its log cannot be opened."""
+        self.name = name
+        self.log_path = log_path
+        self.exit: Exit | None = None
+        self._started = time.monotonic()
+        try:
+            log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            with open(log, "ab", buffering=0) as log_file:
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log_file,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environment),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ResourceError(
+                f"cannot start {name} ({argv[0]}), log {log_path}: {error.filename}: {error.strerror}"
+            ) from error
+        try:
+            self._pidfd = os.pidfd_open(self._process.pid)
+        except OSError as error:
+            self._process.kill()
+            self._process.wait(_KILL_S)
+            message = f"no pidfd for {name}: {error.strerror}; Linux 5.3 or newer is needed"
+            raise ResourceError(message) from error
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of its process group."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """The pidfd, which becomes readable when the process dies."""
+        return self._pidfd
+
+    def poll(self) -> Exit | None:
+        """Return the end of the process, None while it lives. Its child processes are killed with it."""
+        if self.exit is None:
+            # WNOWAIT: until the leader is reaped, its process group id cannot be reused.
+            state = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if state is not None:
+                os.killpg(self.pid, signal.SIGKILL)
+                self.exit = Exit(self._process.wait(_KILL_S), time.monotonic() - self._started)
+        return self.exit
+
+    def send_signal(self, signum: signal.Signals) -> None:
+        """Send a signal to the process, if it still lives."""
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._pidfd, signum)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process and its child processes."""
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def dump_stack(self) -> None:
+        """Make the worker write the stacks of its threads into its log, and wait briefly.
+
+        A process that has not called :func:`dump_stacks_on_signal` is killed by the signal.
+        """
+        self.send_signal(STACK_SIGNAL)
+        _wait_for_any([self], _STACK_S)
+
+    def report(self) -> str:
+        """Return a report with the process, its end and the last lines of its log."""
+        lines = tail(self.log_path)
+        ending = "\n".join(["Last lines of its log:", *(f"  | {line}" for line in lines)])
+        return (
+            f"{self.name} (pid {self.pid}) {self.exit or 'still runs'}. "
+            f"{ending if lines else 'Its log is empty.'}\nThe whole log: {self.log_path}"
+        )
+
+    def close(self) -> None:
+        """Close the pidfd of a process that has ended."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+class Supervisor:
+    """All workers of a run. A context manager that ends all processes on exit.
+
+    For one thread: the thread that starts the workers must live as long as they do, because the kernel sends the
+    signal of :func:`die_with_parent` when the *thread* that started a process ends.
+    """
+
+    def __init__(self, grace_s: float = 2.0) -> None:
+        """``grace_s``: seconds between SIGTERM and SIGKILL on exit."""
+        self.workers: dict[str, WorkerProcess] = {}
+        self._grace_s = grace_s
+        self._exited: list[WorkerProcess] = []
+        self._leaving: set[str] = set()
+
+    def start(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> WorkerProcess:
+        """Start and watch a process with exactly this environment; add :func:`thread_budget` to it."""
+        if name in self.workers:
+            raise ValueError(f"{name} has been started already")
+        worker = self.workers[name] = WorkerProcess(name, argv, log_path, environment)
+        return worker
+
+    @property
+    def pidfds(self) -> list[int]:
+        """One descriptor per worker, which becomes readable when the worker dies."""
+        return [worker.fileno() for worker in self.workers.values()]
+
+    def expect_exit(self, name: str) -> None:
+        """Expect a worker to exit: code 0 is then no failure."""
+        self._leaving.add(name)
+
+    def check(self) -> None:
+        """Raise ClusterError if a worker has died; the first one is reported as the cause."""
+        failed = self._failed_workers()
+        if failed:
+            others = [f"After it, {worker.name} {worker.exit}." for worker in failed[1:]]
+            raise ClusterError("\n".join([failed[0].report(), *others]))
+
+    def first_failed(self) -> str:
+        """Return the name of the first worker that died, "" if none has."""
+        return next((worker.name for worker in self._failed_workers()), "")
+
+    def _failed_workers(self) -> list[WorkerProcess]:
+        """Return the workers that have died unexpectedly, the likely cause first."""
+        self._update()
+        return [worker for worker in self._exited if not self._is_expected(worker)]
+
+    def wait_for_exit(self, timeout_s: float) -> bool:
+        """Wait at most ``timeout_s`` seconds for all workers to end; return whether they have."""
+        deadline = time.monotonic() + timeout_s
+        while living := self._update():
+            if not _wait_for_any(living, deadline - time.monotonic()):
+                return False
+        return True
+
+    def terminate_all(self, grace_s: float) -> None:
+        """End all workers: SIGTERM, then after ``grace_s`` seconds a stack dump and SIGKILL.
+
+        Raises ClusterError if a worker survives SIGKILL, which happens only in an uninterruptible system call.
+        """
+        for worker in self._update():
+            worker.send_signal(signal.SIGTERM)
+        if not self.wait_for_exit(grace_s):
+            for worker in self._update():
+                worker.dump_stack()
+                worker.kill()
+            if not self.wait_for_exit(_KILL_S):
+                names = ", ".join(f"{worker.name} (pid {worker.pid})" for worker in self._update())
+                raise ClusterError(f"{names} survived SIGKILL by {_KILL_S:g} s: stuck in the kernel")
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.terminate_all(self._grace_s)
+        for worker in self.workers.values():
+            worker.close()
+
+    def _update(self) -> list[WorkerProcess]:
+        """Record the workers that have ended since the last call, likely cause first; return the living ones."""
+        ended: list[tuple[int, str]] = []
+        living: list[WorkerProcess] = []
+        for worker in self.workers.values():
+            if worker in self._exited:
+                continue
+            if exit_ := worker.poll():
+                ended.append((exit_.rank, worker.name))
+            else:
+                living.append(worker)
+        self._exited += [self.workers[name] for _, name in sorted(ended)]
+        return living
+
+    def _is_expected(self, worker: WorkerProcess) -> bool:
+        return worker.name in self._leaving and worker.exit is not None and worker.exit.code == 0
+
+
+def _wait_for_any(workers: Sequence[WorkerProcess], timeout_s: float) -> bool:
+    """Wait until one of the processes dies; return whether one died within the time."""
+    poller = select.poll()
+    for worker in workers:
+        poller.register(worker, select.POLLIN)
+    return bool(poller.poll(max(0.0, timeout_s) * 1000))
+
+
+def die_with_parent(parent: int) -> None:
+    """Make the kernel kill this process when its parent dies. Called in a worker.
+
+    ``parent`` is the master's process id from the command line. Raises ClusterError if the parent is gone already,
+    because the kernel then sends no signal.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        raise ResourceError(f"no parent-death signal: {os.strerror(ctypes.get_errno())}")
+    if os.getppid() != parent:
+        raise ClusterError(f"the master (pid {parent}) ended before this worker began; the worker exits")
+
+
+def dump_stacks_on_signal() -> None:
+    """Write the stacks of all threads to standard error on ``STACK_SIGNAL``, even when stuck. Called in a worker."""
+    faulthandler.register(STACK_SIGNAL, all_threads=True)

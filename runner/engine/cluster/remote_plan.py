@@ -1,0 +1,88 @@
+"""A remote plan: the master's view of a client whose parts run on workers, with its assignments and arenas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, sent_sizes
+from runner.engine.cluster.transport.names import MASTER
+from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena, unlink_arena
+from runner.engine.compile.compile import Compiled
+from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.program import Client
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.session import fed_array
+from runner.kernels.contract import Layout
+
+Array = NDArray[Any]
+
+
+class RemotePlan:
+    """One client divided among workers, and the shared memory for its feeds and fetches.
+
+    plans, assignments: by worker, for participating workers only. begun: number of runs so far.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        compiled: Compiled,
+        plans: Mapping[str, DevicePlan],
+        layouts: Callable[[str], Mapping[str, Layout]],
+        directory: Path,
+        epoch: int,
+    ) -> None:
+        """Create the arenas in ``directory``. Raises ResourceError if there is not enough space.
+
+        plans: of every participating device. layouts: device -> layouts of its variables.
+        """
+        self.name = name
+        self.begun = 0
+        self._compiled = compiled
+        inputs = {
+            device: tuple(slot for slot in client.inputs if slot.tensor in part.feeds)
+            for device, part in compiled.parts.items()
+        }
+        sizes: dict[str, dict[str, int]] = {MASTER: {}}
+        for device, plan in plans.items():
+            sizes[MASTER].update(feed_sizes(plan, inputs[device]))
+            sizes[peer_of(device)] = sent_sizes(plan)
+        self._arenas = {
+            owner: create_arena(directory, f"{name} {owner}", owner, epoch, needed) for owner, needed in sizes.items()
+        }
+        self.assignments = {
+            peer_of(device): Assignment(
+                device, part, inputs[device], self._arenas, dict(layouts(device)), plans[device]
+            )
+            for device, part in compiled.parts.items()
+        }
+        self.plans: Mapping[str, DevicePlan] = {peer_of(device): plan for device, plan in plans.items()}
+        self._feeds = {
+            feed.tensor: feed.spec
+            for plan in plans.values()
+            for feed in plan.feeds
+            if feed_key(feed.tensor) in sizes[MASTER]
+        }
+        self._writer = ArenaWriter(self._arenas[MASTER])
+        self._readers = {owner: ArenaReader(spec) for owner, spec in self._arenas.items() if owner != MASTER}
+
+    def unlink(self) -> None:
+        """Remove the files of the arenas after every worker has opened them."""
+        for spec in self._arenas.values():
+            unlink_arena(spec)
+
+    def feed(self, values: Mapping[Tensor, Any]) -> None:
+        """Copy the plan's feeds into shared memory; raises RunnerError for a wrong shape or dtype."""
+        for tensor, spec in self._feeds.items():
+            self._writer.put(feed_key(tensor), fed_array(tensor, values[tensor], spec))
+
+    def fetch(self, tensor: Tensor) -> Array:
+        """Copy a fetched value out of shared memory, which the plan's next step overwrites."""
+        device, local = self._compiled.location[tensor]
+        spec = self._compiled.parts[device].graph.spec(local)
+        return self._readers[peer_of(device)].read(fetch_key(local), spec.dtype, spec.shape).copy()

@@ -1,0 +1,169 @@
+"""Admission: decide which connections and messages are accepted, independently of sockets.
+
+On an unknown connection only a hello is accepted. All other messages are dropped and counted; an error would let any
+process that can reach the socket end the run. A peer that has proven the token must follow the protocol: a violation
+is a defect or an attack and ends the run with an error that names the peer.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from runner.engine.cluster.transport.endpoint import Identity, Received
+from runner.engine.cluster.transport.header import Envelope, check_frames, decode_header
+from runner.engine.cluster.transport.messages import Hello, Message
+from runner.engine.cluster.transport.names import (
+    DEVICE_ROLES,
+    HEARTBEAT_ROLES,
+    MASTER_ROLE,
+    SERVER_ROLE,
+    heartbeat_role,
+    peer_name,
+)
+from runner.errors import ClusterError, SecurityError
+from runner.system.schema import Violation
+from runner.system.text import printable
+
+log = logging.getLogger(__name__)
+
+CALLERS = {
+    MASTER_ROLE: (*DEVICE_ROLES, *HEARTBEAT_ROLES),
+    **dict.fromkeys(DEVICE_ROLES, (MASTER_ROLE, *DEVICE_ROLES)),
+}
+"""Role of an inbox -> the roles that may connect to it."""
+
+_SERVER_ROLES = (SERVER_ROLE, heartbeat_role(SERVER_ROLE))
+
+
+class Drop(StrEnum):
+    """Why a message was not delivered."""
+
+    MALFORMED = "malformed header on an unknown connection"
+    STALE = "other run or epoch"
+    NO_HELLO = "first message of a connection is not hello"
+    BAD_TOKEN = "hello with a wrong token"
+    DUPLICATE = "sequence number seen before"
+
+
+@dataclass
+class _Caller:
+    """The peer of one connection. expected: sequence number of its next message."""
+
+    name: str
+    role: str
+    expected: int
+
+
+class Admission:
+    """The state of all connections into one inbox. A pure state machine: no clock, no socket.
+
+    ``connection`` is the transport's identifier of a connection; it is never used as a peer name.
+    """
+
+    def __init__(self, identity: Identity, peers: int, servers: int = 0) -> None:
+        """``peers`` is the number of indices of each role, ``servers`` that of parameter servers."""
+        self.drops: Counter[Drop] = Counter()
+        self._identity = identity
+        self._peers = peers
+        self._servers = servers
+        self._callers: dict[bytes, _Caller] = {}
+
+    def admit(self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview]) -> Received | None:
+        """Return the message to deliver, or None if it was dropped and counted.
+
+        Raises SecurityError if a peer of this run violated the protocol, ClusterError if messages were lost.
+        """
+        caller = self._callers.get(connection)
+        if caller is None:
+            return self._admit_unknown(connection, header, frames)
+        return self._admit_peer(caller, header, frames)
+
+    def validate_state(self) -> None:
+        """Raise AssertionError unless every name has at most one connection and each has sent hello."""
+        names = [caller.name for caller in self._callers.values()]
+        assert len(names) == len(set(names)), f"a peer with two connections: {sorted(names)}"
+        assert all(caller.expected >= 1 for caller in self._callers.values()), "a caller without hello"
+
+    def _admit_unknown(
+        self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview]
+    ) -> Received | None:
+        try:
+            envelope, message = decode_header(header)
+        except SecurityError as error:
+            self._drop(Drop.MALFORMED, str(error))
+            return None
+        if self._is_stale(envelope):
+            self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
+        elif not isinstance(message, Hello):
+            self._drop(Drop.NO_HELLO, f"{message.kind} from {envelope.src}")
+        elif not hmac.compare_digest(message.token.encode(), self._identity.token.encode()):
+            self._drop(Drop.BAD_TOKEN, f"from {envelope.src}")
+        else:
+            name = self._check_hello(envelope, message, frames)
+            self._callers[connection] = _Caller(name, message.role, expected=1)
+            return Received(name, replace(message, token=""))
+        return None
+
+    def _check_hello(self, envelope: Envelope, hello: Hello, frames: Sequence[memoryview]) -> str:
+        """Return the name of a caller that knows the token; raise SecurityError if it breaks the protocol."""
+        allowed = CALLERS[self._identity.role]
+        indices = self._servers if hello.role in _SERVER_ROLES else self._peers
+        # Before the name is built: a peer name has room for six digits only.
+        if hello.role not in allowed or hello.index >= indices:
+            raise SecurityError(
+                f"hello of {hello.role}-{hello.index} to {self._identity.name}: "
+                f"expected a role of {', '.join(allowed)} and an index below {indices}"
+            )
+        name = peer_name(hello.role, hello.index)
+        source = printable(envelope.src)
+        if envelope.src != name or envelope.seq != 0 or frames:
+            raise SecurityError(
+                f"hello of {name}: sent as {source}, number {envelope.seq}, with {len(frames)} frames; "
+                f"expected {name}, number 0, none"
+            )
+        if any(caller.name == name for caller in self._callers.values()):
+            raise SecurityError(f"second connection of {name} to {self._identity.name} in one epoch")
+        return name
+
+    def _admit_peer(self, caller: _Caller, header: bytes | memoryview, frames: Sequence[memoryview]) -> Received | None:
+        try:
+            envelope, message = decode_header(header)
+        except SecurityError as error:
+            raise SecurityError(f"{caller.name}: {error}") from error
+        if self._is_stale(envelope):
+            self._drop(Drop.STALE, f"{envelope.run}, epoch {envelope.epoch}")
+            return None
+        if envelope.src != caller.name:
+            raise SecurityError(f"{caller.name} sent a message as {printable(envelope.src)}")
+        if envelope.seq < caller.expected:
+            self._drop(Drop.DUPLICATE, f"{message.kind} {envelope.seq} from {caller.name}")
+            return None
+        if envelope.seq > caller.expected:
+            raise ClusterError(
+                f"{envelope.seq - caller.expected} messages from {caller.name} to {self._identity.name} "
+                f"were lost: number {caller.expected} expected, {envelope.seq} ({message.kind}) arrived"
+            )
+        self._check_content(caller, message, frames)
+        caller.expected += 1
+        return Received(caller.name, message, tuple(frames))
+
+    def _check_content(self, caller: _Caller, message: Message, frames: Sequence[memoryview]) -> None:
+        if isinstance(message, Hello) or caller.role not in message.senders:
+            raise SecurityError(f"{caller.name} sent {message.kind!r}, which its role must not send here")
+        try:
+            check_frames(message, frames)
+        except Violation as violation:
+            raise SecurityError(f"{caller.name}: {violation}") from violation
+
+    def _is_stale(self, envelope: Envelope) -> bool:
+        return (envelope.run, envelope.epoch) != (self._identity.run, self._identity.epoch)
+
+    def _drop(self, reason: Drop, detail: str) -> None:
+        self.drops[reason] += 1
+        level = logging.WARNING if self.drops[reason] == 1 else logging.DEBUG
+        log.log(level, "%s dropped a message: %s (%s)", self._identity.name, reason.value, printable(detail))

@@ -1,0 +1,101 @@
+"""The transport interface: peers by name, messages, payload frames and deadlines.
+
+Two implementations give the same guarantees: :mod:`~runner.engine.cluster.transport.zmq_endpoint` between processes and
+:mod:`~runner.engine.cluster.transport.in_process` on a virtual clock for tests.
+
+* Each peer has one inbox and one connection to every peer it sends to. A connection begins with a hello that
+  proves the run's token, and preserves the order of messages.
+* A message is delivered at most once, and a lost message is detected with the next one
+  (:class:`~runner.errors.ClusterError`).
+* Messages of another run or epoch are dropped.
+* An endpoint may be used only by the thread that created it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from runner.engine.cluster.transport.header import Envelope
+from runner.engine.cluster.transport.messages import Message
+from runner.engine.cluster.transport.names import peer_name
+
+Frame = bytes | memoryview
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The name of an endpoint, its run and epoch (number of the run's start), and the secret of the run."""
+
+    run: str
+    epoch: int
+    role: str
+    index: int
+    token: str = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The peer's name, such as ``worker-3``."""
+        return peer_name(self.role, self.index)
+
+    def envelope(self, sequence: int) -> Envelope:
+        """Return the envelope of the message that is number ``sequence`` on its connection."""
+        return Envelope(self.run, self.epoch, self.name, sequence)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of an endpoint's traffic; all are enforced.
+
+    peers: indices of a role range from 0 to ``peers`` - 1; each opens at most three connections. servers: the same for
+    parameter servers. queued_messages: how many messages one peer may send before the receiver reads; it must cover a
+    whole step. frame_bytes: size of the largest payload frame other than documents. connect_timeout_s, send_timeout_s:
+    after these times a peer counts as unreachable.
+    """
+
+    peers: int
+    servers: int = 0
+    queued_messages: int = 4096
+    frame_bytes: int = 64 * 2**20
+    connect_timeout_s: float = 10.0
+    send_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Received:
+    """One admitted message with its sender and payload frames, which match the header."""
+
+    source: str
+    message: Message
+    frames: tuple[memoryview, ...] = ()
+
+
+class Endpoint(Protocol):
+    """One peer's side of all its connections."""
+
+    @property
+    def name(self) -> str:
+        """The name in this endpoint's hello."""
+
+    def connect(self, peer: str, address: str) -> None:
+        """Open the connection to ``peer`` and send hello on it.
+
+        Raises ClusterError if no process answers at ``address`` within the connect time-out.
+        """
+
+    def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
+        """Queue a message for a connected peer. The frames are copied: the caller may reuse their memory.
+
+        Raises ClusterError if the peer is gone or accepts no message for the send time-out, ValueError if the message
+        or its frames violate the schema or the limits.
+        """
+
+    def receive(self, timeout_s: float) -> Received | None:
+        """Return the next message, or None if none arrived within ``timeout_s`` seconds; 0 does not wait.
+
+        Raises ClusterError if messages were lost, SecurityError if a peer of this run violated the protocol.
+        """
+
+    def close(self) -> None:
+        """Close the inbox and all connections within a bounded time. May be called again."""

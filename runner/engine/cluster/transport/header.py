@@ -1,0 +1,101 @@
+"""Header frames: encoding and decoding, and the check of the payload frames that a header announces.
+
+A header is one msgpack map: the envelope ``{v, run, epoch, src, seq}``, the ``kind``, and that kind's fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from runner.engine.cluster.transport.documents import MAX_DOCUMENT_BYTES, pack, unpack
+from runner.engine.cluster.transport.messages import KINDS, Message
+from runner.engine.cluster.transport.references import InlineTensor
+from runner.errors import SecurityError
+from runner.system.schema import Integer, Record, Text, Violation
+from runner.system.text import printable
+
+PROTOCOL_VERSION = 1
+MAX_HEADER_BYTES = 64 * 2**10
+MAX_PAYLOAD_FRAMES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The run, epoch and sender of a message; ``seq`` counts from 0 on each connection."""
+
+    run: Annotated[str, Text(64)]
+    epoch: Annotated[int, Integer()]
+    src: Annotated[str, Text(32)]
+    seq: Annotated[int, Integer()]
+
+
+_ENVELOPE = Record(Envelope)
+_RECORDS: Mapping[str, Record[Any]] = {kind: Record(message_type) for kind, message_type in KINDS.items()}
+
+
+def encode_header(envelope: Envelope, message: Message) -> bytes:
+    """Return the header frame; raises ValueError if a field violates the schema or the header is too long."""
+    plain = {
+        "v": PROTOCOL_VERSION,
+        "kind": message.kind,
+        **_ENVELOPE.write(envelope, "envelope"),
+        **_RECORDS[message.kind].write(message, message.kind),
+    }
+    header = pack(plain)
+    if len(header) > MAX_HEADER_BYTES:
+        raise ValueError(f"header of {message.kind!r} takes {len(header)} bytes, at most {MAX_HEADER_BYTES} allowed")
+    return header
+
+
+def decode_header(header: bytes | memoryview) -> tuple[Envelope, Message]:
+    """Return the envelope and the message of a header frame.
+
+    Raises SecurityError, and no other error, unless it is a valid header of one of ``KINDS``.
+    """
+    try:
+        plain = unpack(header, MAX_HEADER_BYTES)
+        if not isinstance(plain, dict):
+            raise Violation(f"{type(plain).__name__} at the top, expected a map")
+        return _read_header(plain)
+    except Violation as violation:
+        raise SecurityError(f"message header refused: {violation}") from violation
+
+
+def _read_header(plain: dict[str, object]) -> tuple[Envelope, Message]:
+    version = plain.pop("v", None)
+    if type(version) is not int or version != PROTOCOL_VERSION:
+        raise Violation(
+            f"protocol version {printable(repr(version))}, expected {PROTOCOL_VERSION}: use one runner version"
+        )
+    kind = plain.pop("kind", None)
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise Violation(f"kind {printable(repr(kind))}, expected one of {', '.join(KINDS)}")
+    envelope = {name: plain.pop(name) for name in _ENVELOPE.fields if name in plain}
+    return _ENVELOPE.read(envelope, "envelope"), _RECORDS[kind].read(plain, kind)
+
+
+def check_frames(message: Message, frames: Sequence[memoryview]) -> None:
+    """Raise :class:`Violation` unless ``frames`` are exactly those that the header announces."""
+    if message.has_document:
+        if len(frames) != 1 or frames[0].nbytes > MAX_DOCUMENT_BYTES:
+            sizes = [frame.nbytes for frame in frames[:4]]
+            raise Violation(
+                f"{message.kind}: {len(frames)} frames of {sizes} bytes, expected one document of at most "
+                f"{MAX_DOCUMENT_BYTES}"
+            )
+        return
+    inline = [reference for reference in message.references() if isinstance(reference, InlineTensor)]
+    if len(inline) != len(frames) or len(frames) > MAX_PAYLOAD_FRAMES:
+        raise Violation(
+            f"{message.kind}: {len(frames)} frames, expected {len(inline)} and never more than {MAX_PAYLOAD_FRAMES}"
+        )
+    for position, (reference, frame) in enumerate(zip(inline, frames, strict=True)):
+        if reference.frame != position:
+            raise Violation(f"{message.kind}: tensor {position} names frame {reference.frame}, expected {position}")
+        if reference.nbytes != frame.nbytes:
+            raise Violation(
+                f"{message.kind}: frame {position} has {frame.nbytes} bytes, but {reference.dtype}"
+                f"{list(reference.shape)} takes {reference.nbytes}"
+            )

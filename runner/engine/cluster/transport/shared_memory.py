@@ -1,0 +1,214 @@
+"""Shared-memory arenas: files through which the tensors of one process reach the other processes of a host.
+
+An arena belongs to one sending process and one plan. The master creates its file, all processes map it, and the master
+then unlinks it; the kernel frees it when the last process ends. Only a message with a reference (arena, offset,
+length, epoch) is sent over the socket.
+
+Every key has one slot, which its owner does not write again in a step after it has sent a reference to it. The rules
+that make reuse safe and limit the validity of views are those of :class:`~runner.engine.run.rendezvous.Rendezvous`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.cluster.transport.references import DTYPES, ArenaTensor, dtype_name, view_bytes
+from runner.errors import ResourceError, SecurityError
+from runner.system.schema import Integer, MapOf, Record, Text, Violation
+from runner.system.text import printable
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register."""
+
+FILE_MODE = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaSlot:
+    """Position and size in bytes of the tensor of one key."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaSpec:
+    """The data with which a process opens an arena.
+
+    name: unique in the run, used in references. owner: the only peer that writes. epoch: of the run. path: the file.
+    sizes: bytes of every key; :func:`lay_out` derives the offsets.
+    """
+
+    name: Annotated[str, Text(128)]
+    owner: Annotated[str, Text(32)]
+    epoch: Annotated[int, Integer()]
+    path: Annotated[str, Text(4096)]
+    sizes: Annotated[Mapping[str, int], MapOf(Text(512), Integer(), 2**20)]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the specification as plain data for a document."""
+        return _SPEC.write(self, "arena")
+
+    @classmethod
+    def from_plain(cls, plain: object) -> ArenaSpec:
+        """Read the result of :meth:`to_plain`; raises SecurityError if it is malformed."""
+        try:
+            return _SPEC.read(plain, "arena")
+        except Violation as violation:
+            raise SecurityError(f"arena refused: {violation}") from violation
+
+
+_SPEC = Record(ArenaSpec)
+
+
+def lay_out(sizes: Mapping[str, int]) -> dict[str, ArenaSlot]:
+    """Return the slot of every key: sorted by key, one after the other, each aligned."""
+    slots: dict[str, ArenaSlot] = {}
+    offset = 0
+    for key in sorted(sizes):
+        slots[key] = ArenaSlot(offset, sizes[key])
+        offset = _aligned(offset + sizes[key])
+    return slots
+
+
+def arena_bytes(sizes: Mapping[str, int]) -> int:
+    """Return the file size for ``sizes``; never 0, because an empty file cannot be mapped."""
+    return max(ALIGNMENT, sum(_aligned(nbytes) for nbytes in sizes.values()))
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def create_arena(directory: Path, name: str, owner: str, epoch: int, sizes: Mapping[str, int]) -> ArenaSpec:
+    """Create the file of an arena under a random name and reserve its memory. Called by the master.
+
+    Raises ResourceError if there is not enough space. Without the reservation, a full /dev/shm would later kill a
+    worker with SIGBUS.
+    """
+    total = arena_bytes(sizes)
+    path = directory / f"arena-{secrets.token_hex(16)}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        os.posix_fallocate(descriptor, 0, total)
+    except OSError as error:
+        path.unlink()
+        free = os.statvfs(directory).f_bavail * os.statvfs(directory).f_frsize
+        raise ResourceError(
+            f"arena {name!r} of {owner} needs {total} bytes of shared memory, {directory} has {free} free "
+            f"({error.strerror}): use fewer workers or a smaller batch, or give the machine a larger /dev/shm"
+        ) from error
+    finally:
+        os.close(descriptor)
+    return ArenaSpec(name, owner, epoch, str(path), dict(sizes))
+
+
+def unlink_arena(spec: ArenaSpec) -> None:
+    """Remove the file of an arena that every process has opened; the mappings keep the memory."""
+    Path(spec.path).unlink()
+
+
+class ArenaWriter:
+    """The owner's side of an arena."""
+
+    def __init__(self, spec: ArenaSpec) -> None:
+        """Map the file; raises SecurityError unless it is the master's file."""
+        self.spec = spec
+        self._slots = lay_out(spec.sizes)
+        self._memory = np.frombuffer(_map_file(spec, mmap.PROT_READ | mmap.PROT_WRITE), np.uint8)
+
+    def memory(self, key: str) -> NDArray[np.uint8]:
+        """Return the writable bytes of a slot; raises KeyError for an unknown key."""
+        slot = self._slots[key]
+        return self._memory[slot.offset : slot.offset + slot.nbytes]
+
+    def put(self, key: str, array: NDArray[Any]) -> ArenaTensor:
+        """Copy ``array``, of any memory order, into its slot and return the reference for the message.
+
+        An array that was computed in the slot is not copied. Raises KeyError for an unknown key, ValueError for a size
+        other than that of the slot.
+        """
+        slot = self._slots[key]
+        if array.nbytes != slot.nbytes:
+            raise ValueError(f"{key!r}: {array.nbytes} bytes, but its slot in {self.spec.name!r} has {slot.nbytes}")
+        dtype = dtype_name(array)
+        target = self.memory(key).view(DTYPES[dtype]).reshape(array.shape)
+        if not (array.flags.c_contiguous and array.ctypes.data == target.ctypes.data):
+            np.copyto(target, array)
+        return ArenaTensor(dtype, array.shape, self.spec.name, slot.offset, slot.nbytes, self.spec.epoch)
+
+
+class ArenaReader:
+    """Another process's arena, mapped read-only."""
+
+    def __init__(self, spec: ArenaSpec) -> None:
+        """Map the file; raises SecurityError unless it is the master's file."""
+        self.spec = spec
+        self._slots = lay_out(spec.sizes)
+        self._memory = memoryview(_map_file(spec, mmap.PROT_READ))
+
+    def memory(self, key: str) -> NDArray[np.uint8]:
+        """Return the read-only bytes of a slot; raises KeyError for an unknown key.
+
+        Their content is valid in a step only after the sender's reference has been checked.
+        """
+        slot = self._slots[key]
+        return np.frombuffer(self._memory, np.uint8, slot.nbytes, slot.offset)
+
+    def view(self, key: str, reference: ArenaTensor) -> NDArray[Any]:
+        """Return a read-only view of the tensor of ``key``; see the module for its validity.
+
+        Raises SecurityError unless the reference is exactly to this arena's slot of ``key``.
+        """
+        slot = self._slots.get(key)
+        expected = None if slot is None else (self.spec.name, self.spec.epoch, slot.offset, slot.nbytes)
+        actual = (reference.arena, reference.epoch, reference.offset, reference.length)
+        if slot is None or actual != expected:
+            raise SecurityError(
+                f"tensor {printable(key)} of {self.spec.owner}: reference to (arena, epoch, offset, length) "
+                f"{printable(str(actual))}, expected {expected or f'a key of arena {self.spec.name}'}"
+            )
+        return self.read(key, reference.dtype, reference.shape)
+
+    def read(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return a read-only view of the tensor of ``key`` with the plan's dtype and shape.
+
+        Raises SecurityError if the slot has another size, KeyError for an unknown key.
+        """
+        slot = self._slots[key]
+        data = self._memory[slot.offset : slot.offset + slot.nbytes]
+        try:
+            return view_bytes(data, dtype, shape, f"tensor {printable(key)}")
+        except Violation as violation:
+            raise SecurityError(f"arena {self.spec.name!r} of {self.spec.owner}: {violation}") from violation
+
+
+def _map_file(spec: ArenaSpec, protection: int) -> mmap.mmap:
+    """Map the whole file after checking its kind, mode, owner and size."""
+    writable = bool(protection & mmap.PROT_WRITE)
+    try:
+        descriptor = os.open(spec.path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_NOFOLLOW)
+    except OSError as error:
+        raise SecurityError(f"arena {spec.name!r}: cannot open {spec.path}: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        actual = (stat.S_IFMT(status.st_mode), stat.S_IMODE(status.st_mode), status.st_uid, status.st_size)
+        expected = (stat.S_IFREG, FILE_MODE, os.geteuid(), arena_bytes(spec.sizes))
+        if actual != expected:
+            raise SecurityError(
+                f"arena {spec.name!r}: {spec.path} has (kind, mode, user, bytes) {actual}, expected {expected}"
+            )
+        # MAP_POPULATE: map all pages now, so that no step has page faults.
+        return mmap.mmap(descriptor, status.st_size, mmap.MAP_SHARED | mmap.MAP_POPULATE, protection)
+    finally:
+        os.close(descriptor)

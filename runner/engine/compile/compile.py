@@ -1,0 +1,154 @@
+"""The pipeline of passes: from a graph and a signature to one scheduled graph per device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from runner.engine.compile.cost import Seconds, node_seconds
+from runner.engine.compile.passes.lower_collectives import gathered, lower_collectives
+from runner.engine.compile.passes.optimize import COMPRESSION, Observer, Pass, default_passes, optimize
+from runner.engine.compile.passes.order_writes import order_writes
+from runner.engine.compile.passes.prune import prune
+from runner.engine.compile.passes.rewriting import Roots
+from runner.engine.compile.passes.transfers import insert_transfers
+from runner.engine.compile.placement import DeviceTypes, place
+from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.planner import plan_device
+from runner.engine.compile.schedule import end_of, split, start_times
+from runner.engine.graph import op as op_table
+from runner.engine.graph.device import Cluster
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from runner.kernels.contract import Layout
+from runner.kernels.registry import Registry
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A request to a graph: tensors to fetch, nodes to run, tensors to feed. Plans are cached by signature.
+
+    exact: transfers are not compressed, whatever the cluster's compression.
+    """
+
+    fetches: tuple[Tensor, ...] = ()
+    targets: tuple[str, ...] = ()
+    feeds: tuple[Tensor, ...] = ()
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a signature on one device: its scheduled graph, its fetches, and fed tensor -> placeholder."""
+
+    graph: Graph
+    fetches: tuple[Tensor, ...]
+    feeds: Mapping[Tensor, Tensor]
+
+    def plan(self, device: str, registry: Registry, settled: Mapping[str, Layout]) -> DevicePlan:
+        """Return the plan of the device; a pure function, so that every process computes the same plan.
+
+        settled: layouts of variables that are already decided.
+        """
+        return plan_device(device, self.graph, self.fetches, self.feeds, registry, settled)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A signature, split by device.
+
+    location: fetched tensor -> the device that has it, and its name there. starts: node name -> simulated start in
+    seconds since the step began. step_s: simulated end of the last node.
+    """
+
+    parts: Mapping[str, Part]
+    location: Mapping[Tensor, tuple[str, Tensor]]
+    starts: Mapping[str, float]
+    step_s: float
+
+
+def compile_signature(
+    graph: Graph,
+    signature: Signature,
+    cluster: Cluster,
+    registry: Registry,
+    observe: Observer | None = None,
+    seconds: Seconds = node_seconds,
+) -> Compiled:
+    """Place ``graph`` and compile it for one signature.
+
+    observe: receives the name and the result of every pass; tests verify the graph there. seconds: duration of a node,
+    for placement and order.
+    """
+    placed = placed_graph(graph, cluster, registry, seconds)
+    if observe is not None:
+        observe("place", placed)
+    return compile_placed(placed, signature, cluster, registry, observe, seconds)
+
+
+def placed_graph(graph: Graph, cluster: Cluster, registry: Registry, seconds: Seconds = node_seconds) -> Graph:
+    """Place the whole graph, so that a variable is on the same device for every signature."""
+    return place(graph, cluster, device_types(registry), seconds)
+
+
+def compile_placed(
+    placed: Graph,
+    signature: Signature,
+    cluster: Cluster,
+    registry: Registry,
+    observe: Observer | None = None,
+    seconds: Seconds = node_seconds,
+) -> Compiled:
+    """Prune, optimize, cut, schedule and split a placed graph for one signature; see :func:`compile_signature`."""
+
+    def seen(name: str, result: Graph) -> Graph:
+        if observe is not None:
+            observe(name, result)
+        return result
+
+    pruned, moved = prune(placed, signature.fetches, signature.targets, signature.feeds)
+    roots = Roots.of([moved.get(tensor, tensor) for tensor in signature.fetches], signature.targets)
+    # Collectives come after all passes that join or drop nodes: a sum is on all devices or on none.
+    passes = (*default_passes(registry), *_collectives(cluster), *_compression(cluster, signature))
+    optimized, gone_to = optimize(seen("prune", pruned), roots, passes, observe)
+    cut = seen("transfers", insert_transfers(optimized))
+    ordered = seen("writes", order_writes(cut))
+    starts = start_times(ordered, cluster, seconds)
+    graphs = split(ordered, gathered(ordered, list(starts)))
+    for device, part in graphs.items():
+        seen(f"split {device}", part)
+    location = {}
+    for tensor in signature.fetches:
+        carrier = moved.get(tensor, tensor)
+        local = gone_to.get(carrier, carrier)
+        location[tensor] = (optimized.nodes[local.node].device, local)
+    parts = {
+        device: Part(
+            part,
+            tuple(dict.fromkeys(local for owner, local in location.values() if owner == device)),
+            {fed: local for fed, local in moved.items() if local.node in part},
+        )
+        for device, part in graphs.items()
+    }
+    return Compiled(parts, location, starts, end_of(ordered, starts, cluster, seconds))
+
+
+def _collectives(cluster: Cluster) -> tuple[Pass, ...]:
+    return (Pass("collectives", partial(lower_collectives, members=cluster.members)),) if cluster.members else ()
+
+
+def _compression(cluster: Cluster, signature: Signature) -> tuple[Pass, ...]:
+    return (COMPRESSION,) if cluster.compression == "high16" and not signature.exact else ()
+
+
+def device_types(registry: Registry) -> DeviceTypes:
+    """Return a function from a node to the device types that have a kernel for it; None for a node without kernel."""
+
+    def types_for(node: Node) -> frozenset[str] | None:
+        if op_table.lookup(node.op).executed_by == "executor":
+            return None
+        return registry.device_types(node.op)
+
+    return types_for

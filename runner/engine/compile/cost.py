@@ -1,0 +1,37 @@
+"""Estimated durations of nodes and copies: the formulas of ops over the rates of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runner.engine.graph import op as op_table
+from runner.engine.graph.device import Device
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import Cost
+
+DISPATCH_S = 2e-6
+
+RESIDENT = frozenset({"placeholder", "variable"})
+"""Ops without work: their values are in the memory of the device when a step begins."""
+
+Seconds = Callable[[Graph, Node, Device], float]
+"""Seconds that a node of a graph takes on a device."""
+
+
+def node_cost(graph: Graph, node: Node) -> Cost:
+    """Return the floating-point operations and the moved bytes of one node."""
+    return op_table.lookup(node.op).cost(graph.input_specs(node), node.outputs, node.attributes)
+
+
+def node_seconds(graph: Graph, node: Node, device: Device) -> float:
+    """Return the estimated seconds of a node: dispatch plus the slower of arithmetic and memory; 0 if resident."""
+    if node.op in RESIDENT:
+        return 0.0
+    cost = node_cost(graph, node)
+    return DISPATCH_S + max(cost.flops / device.flops_per_s, cost.nbytes / device.bytes_per_s)
+
+
+def copy_seconds(nbytes: int, device: Device) -> float:
+    """Return the estimated seconds for which a device is busy with sending or receiving ``nbytes`` bytes."""
+    return DISPATCH_S + nbytes / device.bytes_per_s

@@ -1,0 +1,155 @@
+"""The greedy heuristic of placement: a group goes to the device where a simulated execution finishes first.
+
+TensorFlow whitepaper 2016, section 3.2.1: the simulation starts with the sources; each visited node goes to the device
+where it would finish first, including the transfers of its inputs. The text leaves two points open that matter for
+training graphs:
+
+- *The order of visits*: by the longest path, in seconds, to the end of the step. So parts of a batch advance through
+  the same layers side by side.
+- *The node of a colocation group that decides*. The group of a layer begins with its variables and with values computed
+  from them alone. These are ready at once and would go to any free device. So nodes of an undecided group are deferred
+  until one of them reads a value of another group, or is itself read; then all deferred nodes are tried together on
+  each device. A source (a node without inputs: a variable, a fed value, a constant) goes with its first reader.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, defaultdict
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+
+from runner.engine.compile.cost import RESIDENT, Seconds, copy_seconds
+from runner.engine.compile.passes.rewriting import needed_by
+from runner.engine.graph.device import Cluster
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+
+
+def earliest_finish(
+    graph: Graph,
+    cluster: Cluster,
+    groups: Mapping[str, str],
+    feasible: Mapping[str, Sequence[str]],
+    seconds: Seconds,
+) -> dict[str, str]:
+    """Choose a device for every group: group -> device name.
+
+    groups: node name -> group. feasible: group -> devices to choose from. A tensor travels to a device once, however
+    many nodes read it there: its owner is busy while it sends, its reader while it receives, and links are always free.
+    Of devices that finish at the same time, the first is chosen.
+    """
+    simulation = _Simulation(graph, cluster, groups, feasible, seconds)
+    for name in _by_path_to_the_end(graph, cluster, seconds):
+        simulation.visit(graph.nodes[name])
+    return simulation.finished()
+
+
+def _by_path_to_the_end(graph: Graph, cluster: Cluster, seconds: Seconds) -> list[str]:
+    """Return node names, longest remaining path first, with durations on the first device: a topological order."""
+    device = cluster.devices[0]
+    path: dict[str, float] = dict.fromkeys(graph.nodes, 0.0)
+    for node in reversed(list(graph)):
+        path[node.name] += seconds(graph, node, device)
+        for name in needed_by(node):
+            path[name] = max(path[name], path[node.name])
+    # Sorting is stable: equally long paths stay in the order of the graph.
+    return sorted(graph.nodes, key=lambda name: -path[name])
+
+
+@dataclass
+class _Clock:
+    """Times of the simulation. free: end of a device's work so far; ends: of nodes; arrivals: of tensors on devices."""
+
+    free: MutableMapping[str, float]
+    ends: MutableMapping[str, float] = field(default_factory=dict)
+    arrivals: MutableMapping[tuple[Tensor, str], float] = field(default_factory=dict)
+
+    def copy(self) -> _Clock:
+        """Return a copy on which a choice can be tried."""
+        return _Clock(ChainMap({}, self.free), ChainMap({}, self.ends), ChainMap({}, self.arrivals))
+
+
+class _Simulation:
+    def __init__(
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        groups: Mapping[str, str],
+        feasible: Mapping[str, Sequence[str]],
+        seconds: Seconds,
+    ) -> None:
+        self.graph = graph
+        self.cluster = cluster
+        self.groups = groups
+        self.feasible = feasible
+        self.seconds = seconds
+        self.devices = {device.name: device for device in cluster.devices}
+        self.chosen = {group: devices[0] for group, devices in feasible.items() if len(devices) == 1}
+        self.computing = {groups[node.name] for node in graph if needed_by(node)}
+        self.deferred: dict[str, list[Node]] = defaultdict(list)
+        self.clock = _Clock(dict.fromkeys(self.devices, 0.0))
+
+    def visit(self, node: Node) -> None:
+        """Run a node whose inputs have been visited, or defer it with its group."""
+        group = self.groups[node.name]
+        self.deferred[group].append(node)
+        others = [name for name in needed_by(node) if self.groups[name] != group]
+        computed = [name for name in others if needed_by(self.graph.nodes[name])]
+        for name in computed:
+            self.run_deferred(self.groups[name])
+        if computed or group in self.chosen:
+            self.run_deferred(group)
+
+    def run_deferred(self, group: str) -> None:
+        """Run the deferred nodes of a group; decide its device if it has none."""
+        nodes = self.deferred.pop(group, [])
+        if not nodes:
+            return
+        if group not in self.chosen:
+            tried = {device: self._run_on(device, nodes, self.clock.copy()) for device in self.feasible[group]}
+            self.chosen[group] = min(tried, key=tried.__getitem__)
+        device = self.chosen[group]
+        self._take_sources_along(nodes, device)
+        self._run_on(device, nodes, self.clock)
+
+    def finished(self) -> dict[str, str]:
+        """Return the choice after all nodes have been visited."""
+        for group in list(self.deferred):
+            self.run_deferred(group)
+        return self.chosen
+
+    def _take_sources_along(self, nodes: Iterable[Node], device: str) -> None:
+        """Decide groups of sources that no node has read so far."""
+        for node in nodes:
+            for name in needed_by(node):
+                group = self.groups[name]
+                if group not in self.chosen and group not in self.computing:
+                    self.chosen[group] = device if device in self.feasible[group] else self.feasible[group][0]
+                    self.run_deferred(group)
+
+    def _run_on(self, device: str, nodes: Iterable[Node], clock: _Clock) -> float:
+        """Run nodes one after the other and return the end of the last."""
+        for node in nodes:
+            if node.op in RESIDENT:
+                clock.ends[node.name] = 0.0
+                continue
+            arrivals = [self._arrival(clock, tensor, device) for tensor in node.inputs]
+            awaited = [clock.ends.get(name, 0.0) for name in node.control_inputs]
+            end = max([clock.free[device], *arrivals, *awaited]) + self.seconds(self.graph, node, self.devices[device])
+            clock.free[device] = clock.ends[node.name] = end
+        return clock.free[device]
+
+    def _arrival(self, clock: _Clock, tensor: Tensor, device: str) -> float:
+        """Return the arrival of a tensor; a source without a device is available from the start."""
+        owner = self.chosen.get(self.groups[tensor.node])
+        end = clock.ends.get(tensor.node, 0.0)
+        if owner is None or owner == device or tensor.node not in clock.ends:
+            return end
+        key = (tensor, device)
+        if key not in clock.arrivals:
+            nbytes = self.graph.spec(tensor).nbytes
+            sending, receiving = (copy_seconds(nbytes, self.devices[name]) for name in (owner, device))
+            clock.free[owner] += sending
+            clock.arrivals[key] = end + sending + self.cluster.transfer_s(nbytes) + receiving
+        return clock.arrivals[key]

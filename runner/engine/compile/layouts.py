@@ -1,0 +1,344 @@
+"""Choice of kernels and physical layouts: from the scheduled graph of a device to instructions over slots.
+
+The nodes are visited in order. The kernel of each node requests layouts for its inputs; if a value has another layout,
+a conversion is inserted, once per value and layout. A variable has no layout until its first reader requests one. So
+weights have the layout that the convolution prefers, and values computed from them element by element have it too. The
+same holds for the result of a cast between floats, because a kernel casts and changes the layout in one pass over
+memory. Values that enter or leave a device are plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runner.engine.compile.passes.rewriting import ALIASES
+from runner.engine.compile.passes.transfers import sent_tensor
+from runner.engine.compile.plan import Feed, Instruction, Slot
+from runner.engine.graph.device import DeviceName
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import ShapeError
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.kernels.contract import Arrangement, Choice, Layout, plain
+from runner.kernels.registry import Registry
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """Instructions over slots that have layouts, but no places yet.
+
+    owner: slot -> the slot whose memory it uses, itself for most slots. residents: variable name -> its slot.
+    """
+
+    instructions: tuple[Instruction, ...]
+    feeds: tuple[Feed, ...]
+    fetches: Mapping[Tensor, int]
+    slots: tuple[Slot, ...]
+    owner: tuple[int, ...]
+    residents: Mapping[str, int]
+
+
+def arrange(
+    device: str,
+    part: Graph,
+    fetches: Sequence[Tensor],
+    feeds: Mapping[Tensor, Tensor],
+    registry: Registry,
+    settled: Mapping[str, Layout],
+) -> Arranged:
+    """Choose the kernel and the layouts of every node of ``part``, in its order.
+
+    feeds: fed tensor -> output of its placeholder. settled: layouts of variables that are already decided. Raises
+    KernelError if no kernel takes a node.
+    """
+    work = _Arranging(device, registry, settled)
+    carried = {placeholder: fed for fed, placeholder in feeds.items()}
+    work.keep_old_values(part, fetches)
+    for node in part:
+        if node.op == "placeholder":
+            work.feed(node, carried[node[0]])
+        else:
+            work.add(node)
+    return work.finish(fetches)
+
+
+def _viewed(part: Graph, tensor: Tensor) -> Tensor:
+    """Return the tensor of which a tensor is a view."""
+    while (node := part.nodes[tensor.node]).op in ALIASES:
+        tensor = node.inputs[0]
+    return tensor
+
+
+@dataclass
+class _Arranging:
+    """The instructions and slots so far.
+
+    layouts: of each slot; None while open. kept: overwritten variables that are fetched. casts: positions of casts,
+    whose kernels are chosen last. held: slots with memory outside the arena: variables, and values on wires. sent: name
+    of a sent tensor -> its slot on a wire.
+    """
+
+    device: str
+    registry: Registry
+    settled: Mapping[str, Layout]
+    slot_of: dict[Tensor, int] = field(default_factory=dict)
+    specs: list[TensorSpec] = field(default_factory=list)
+    layouts: list[Layout | None] = field(default_factory=list)
+    owner: list[int] = field(default_factory=list)
+    residents: dict[str, int] = field(default_factory=dict)
+    feeds: list[Feed] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    converted: dict[tuple[int, Layout], int] = field(default_factory=dict)
+    assigned: dict[str, str] = field(default_factory=dict)
+    kept: set[Tensor] = field(default_factory=set)
+    casts: list[int] = field(default_factory=list)
+    held: set[int] = field(default_factory=set)
+    sent: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.device_type = DeviceName.parse(self.device).type or ""
+
+    def keep_old_values(self, part: Graph, fetches: Sequence[Tensor]) -> None:
+        """Note the fetched variables that the step overwrites: a fetch returns the value at the start of the step."""
+        overwritten = {node.inputs[0] for node in part if node.op == "assign"}
+        self.kept = overwritten.intersection(_viewed(part, tensor) for tensor in fetches)
+
+    def feed(self, node: Node, fed: Tensor) -> None:
+        """Give a fed value a slot."""
+        slot = self.new_slot(node.outputs[0], plain(node.outputs[0]))
+        self.slot_of[node[0]] = slot
+        self.feeds.append(Feed(fed, slot, node.outputs[0]))
+
+    def add(self, node: Node) -> None:
+        """Append the instructions of a node."""
+        special: Mapping[str, Callable[[Node], None]] = {
+            "variable": self.add_variable,
+            "assign": self.add_assign,
+            "send": self.add_send,
+            "recv": self.add_recv,
+        }
+        if node.op in ALIASES:
+            self.add_alias(node)
+        elif node.op in special:
+            special[node.op](node)
+        elif node.op == "cast" and node.outputs[0].is_float and self.specs[self.slot_of[node.inputs[0]]].is_float:
+            self.add_cast(node)
+        else:
+            self.add_kernel(node)
+
+    def add_variable(self, node: Node) -> None:
+        """Give a variable its slot; the layout stays open until the first read."""
+        slot = self.new_slot(node.outputs[0], self.settled.get(node.name))
+        self.slot_of[node[0]] = self.residents[node.name] = slot
+        self.held.add(slot)
+        if node[0] in self.kept:
+            self.slot_of[node[0]] = self.copy(slot, node.name)
+
+    def add_alias(self, node: Node) -> None:
+        """Let the output be a view of the input, which must be plain if the shape changes."""
+        source = self.slot_of[node.inputs[0]]
+        if node.op == "reshape":
+            plain_source = self.in_layout(source, plain(self.specs[source]), node.name)
+            source = self.new_slot(node.outputs[0], plain(node.outputs[0]), owner=plain_source)
+        self.slot_of[node[0]] = source
+
+    def add_assign(self, node: Node) -> None:
+        """Replace the value of a variable. The output of the assign is the assigned value."""
+        variable, value = node.inputs
+        if variable.node in self.assigned:
+            raise ShapeError(
+                f"variable {variable.node!r} is assigned by {self.assigned[variable.node]!r} and by {node.name!r} "
+                "in one step"
+            )
+        self.assigned[variable.node] = node.name
+        resident, source = self.residents[variable.node], self.slot_of[value]
+        wanted = self.layouts[resident]
+        if wanted is None:
+            wanted = self.layouts[source] or plain(self.specs[source])
+            self.decide_layout(resident, wanted)
+        source = self.in_layout(source, wanted, node.name)
+        self.emit(node, "", (source,), (), Arrangement((wanted,), ()), {"variable": variable.node})
+        self.slot_of[node[0]] = source
+
+    def add_send(self, node: Node) -> None:
+        """Send a plain value, from the same memory for all its destinations."""
+        source = self.slot_of[node.inputs[0]]
+        wanted = plain(self.specs[source])
+        sent = sent_tensor(node.attributes["key"])
+        if sent not in self.sent:
+            self.sent[sent] = self.on_a_wire(self.in_layout(source, wanted, node.name), node.name)
+        self.emit(node, "", (self.sent[sent],), (), Arrangement((wanted,), ()))
+
+    def on_a_wire(self, slot: int, reader: str) -> int:
+        """Return a slot on a wire with the value of a slot: a copy if the slot is a variable, or on another wire.
+
+        A variable may be written while other devices read it, and a value on another wire is in other memory.
+        """
+        if self.owner[slot] in self.held:
+            slot = self.copy(slot, reader)
+        self.held.add(self.owner[slot])
+        return slot
+
+    def add_recv(self, node: Node) -> None:
+        """Receive a plain value; floats are read from the wire, other dtypes from a copy.
+
+        The sender can still change the memory of the wire. Any bits are a float, but an index must not change after a
+        kernel has checked its bounds.
+        """
+        (spec,) = node.outputs
+        slot = self.slot_of[node[0]] = self.new_slot(spec, plain(spec))
+        self.held.add(slot)
+        self.emit(node, "", (), (slot,), Arrangement((), (plain(spec),)))
+        if not spec.is_float:
+            self.slot_of[node[0]] = self.copy(slot, node.name)
+
+    def add_cast(self, node: Node) -> None:
+        """Give the result of a cast a slot with an open layout; its kernel is chosen at the end."""
+        slot = self.slot_of[node[0]] = self.new_slot(node.outputs[0], None)
+        self.casts.append(len(self.instructions))
+        self.emit(node, "", (self.slot_of[node.inputs[0]],), (slot,), Arrangement((), ()))
+
+    def add_kernel(self, node: Node) -> None:
+        """Choose a kernel, convert its inputs to the requested layouts, and give its outputs slots."""
+        sources = [self.slot_of[tensor] for tensor in node.inputs]
+        offered = [self.layouts[source] for source in sources]
+        if node.op == "convert":
+            # A copy in the graph keeps the layout.
+            self.slot_of[node[0]] = self.copy(sources[0], node.name)
+            return
+        specs = [self.specs[source] for source in sources]
+        choice = self.registry.choose(node.op, self.device_type, node.attributes, specs, node.outputs, offered)
+        arrangement = choice.arrangement
+        inputs = tuple(
+            self.in_layout(source, wanted, node.name)
+            for source, wanted in zip(sources, arrangement.inputs, strict=True)
+        )
+        outputs = tuple(map(self.new_slot, node.outputs, arrangement.outputs))
+        self.slot_of.update(zip(node.tensors, outputs, strict=True))
+        self.emit(node, choice.kernel.library, inputs, outputs, arrangement)
+
+    def finish(self, fetches: Sequence[Tensor]) -> Arranged:
+        """Make fetches plain, and layouts that no kernel requested."""
+        fetched = {}
+        for tensor in fetches:
+            source = self.slot_of[tensor]
+            fetched[tensor] = self.in_layout(source, plain(self.specs[source]), f"fetch/{tensor}")
+        instructions = self.with_casts()
+        layouts = [self.settled_layout(slot) for slot in range(len(self.specs))]
+        return Arranged(
+            tuple(instructions),
+            tuple(self.feeds),
+            fetched,
+            tuple(map(Slot, self.specs, layouts)),
+            tuple(self.owner),
+            self.residents,
+        )
+
+    def with_casts(self) -> list[Instruction]:
+        """Return the instructions with kernels for casts, now that the layouts on both sides are known."""
+        result: list[Instruction] = []
+        casts = set(self.casts)
+        for position, instruction in enumerate(self.instructions):
+            result += self.cast(instruction) if position in casts else [instruction]
+        return result
+
+    def cast(self, instruction: Instruction) -> list[Instruction]:
+        """Return a cast in one pass if a kernel takes both layouts, and otherwise with conversions around it."""
+        (source,), (slot,) = instruction.inputs, instruction.outputs
+        before, after = self.specs[source], self.specs[slot]
+        sides = [self.settled_layout(source), self.settled_layout(slot)]
+        choice = self.registry.choose("cast", self.device_type, instruction.attributes, [before], [after], sides)
+        arrangement = choice.arrangement
+        made = replace(instruction, library=choice.kernel.library, arrangement=arrangement)
+        (taken,), (given,) = arrangement.inputs, arrangement.outputs
+        around = []
+        if taken != sides[0]:
+            made = replace(made, inputs=(self.new_slot(before, taken),))
+            around += self.conversions(source, made.inputs[0], instruction.node)
+        around.append(made)
+        if given != sides[1]:
+            around[-1] = replace(made, outputs=(self.new_slot(after, given),))
+            around += self.conversions(around[-1].outputs[0], slot, instruction.node)
+        return around
+
+    def settled_layout(self, slot: int) -> Layout:
+        """Return the layout of a slot; plain if no kernel requested one."""
+        return self.layouts[slot] or plain(self.specs[slot])
+
+    def new_slot(self, spec: TensorSpec, layout: Layout | None, owner: int | None = None) -> int:
+        """Return a new slot; ``owner`` is the slot whose memory it uses."""
+        slot = len(self.specs)
+        self.specs.append(spec)
+        self.layouts.append(layout)
+        self.owner.append(slot if owner is None else self.owner[owner])
+        return slot
+
+    def decide_layout(self, slot: int, layout: Layout) -> None:
+        """Decide an open layout."""
+        self.layouts[slot] = layout
+
+    def in_layout(self, slot: int, wanted: Layout, reader: str) -> int:
+        """Return a slot with the value of ``slot`` in a layout: the slot itself, or the output of a conversion."""
+        if self.layouts[slot] is None:
+            self.decide_layout(slot, wanted)
+        if self.layouts[slot] == wanted:
+            return slot
+        if (slot, wanted) not in self.converted:
+            self.converted[slot, wanted] = self.convert(slot, wanted, reader)
+        return self.converted[slot, wanted]
+
+    def copy(self, slot: int, reader: str) -> int:
+        """Return a slot with a copy of a value, in the same layout."""
+        if self.layouts[slot] is None:
+            self.decide_layout(slot, plain(self.specs[slot]))
+        layout = self.layouts[slot]
+        assert layout is not None, "it was decided above"
+        return self.convert(slot, layout, reader)
+
+    def convert(self, slot: int, wanted: Layout, reader: str) -> int:
+        """Append a conversion, in two steps if no kernel takes both layouts."""
+        spec, source = self.specs[slot], self.layouts[slot]
+        assert source is not None, "open layouts are decided, not converted"
+        if not source.is_plain and not wanted.is_plain and self.converter(spec, source, wanted) is None:
+            return self.in_layout(self.in_layout(slot, plain(spec), reader), wanted, reader)
+        result = self.new_slot(spec, wanted)
+        self.instructions.append(self.conversion(slot, result, reader))
+        return result
+
+    def conversions(self, slot: int, result: int, reader: str) -> list[Instruction]:
+        """Return the conversion from one slot to the layout of another: one step, or two through the plain layout."""
+        spec, source, wanted = self.specs[slot], self.settled_layout(slot), self.settled_layout(result)
+        if source.is_plain or wanted.is_plain or self.converter(spec, source, wanted) is not None:
+            return [self.conversion(slot, result, reader)]
+        middle = self.new_slot(spec, plain(spec))
+        return [self.conversion(slot, middle, reader), self.conversion(middle, result, reader)]
+
+    def conversion(self, slot: int, result: int, reader: str) -> Instruction:
+        """Return the conversion between two slots; raises ShapeError if no kernel takes both layouts."""
+        spec, source, wanted = self.specs[slot], self.settled_layout(slot), self.settled_layout(result)
+        choice = self.converter(spec, source, wanted)
+        if choice is None:
+            raise ShapeError(f"node {reader!r}: no kernel converts {spec} from {source} to {wanted}")
+        library, arrangement = choice.kernel.library, choice.arrangement
+        return Instruction(f"{reader}/convert", "convert", {}, library, (slot,), (result,), arrangement)
+
+    def converter(self, spec: TensorSpec, source: Layout, wanted: Layout) -> Choice | None:
+        """Return the kernel that changes a layout in one step, or None."""
+        choice = self.registry.choose("convert", self.device_type, {}, [spec], [spec], [source, wanted])
+        sides = (choice.arrangement.inputs, choice.arrangement.outputs)
+        return choice if sides == ((source,), (wanted,)) else None
+
+    def emit(
+        self,
+        node: Node,
+        library: str,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        arrangement: Arrangement,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Append one instruction."""
+        given = node.attributes if attributes is None else attributes
+        self.instructions.append(Instruction(node.name, node.op, given, library, inputs, outputs, arrangement))

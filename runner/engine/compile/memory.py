@@ -1,0 +1,234 @@
+"""Memory of values by lifetime: which values share memory, and where each begins in the arena of the device.
+
+Sent and received values are on wires, in memory that is not reused before the end of the step. The other values are
+placed in three steps. A value that is assigned to a variable is computed in the memory of the variable, if the old
+value is not needed any more. An output uses the memory of an input that has its last use there, if the kernel allows
+this. All other values are allocated in the arena before their first use, in the smallest gap that holds them, and freed
+after their last use.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from runner.engine.compile.layouts import Arranged
+from runner.engine.compile.passes.transfers import sent_tensor
+from runner.engine.compile.plan import Instruction, Place, Wire
+from runner.kernels.memory import ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The remaining instructions with scratch memory, the place of each slot, and the size of the arena."""
+
+    instructions: tuple[Instruction, ...]
+    places: tuple[Place, ...]
+    arena_bytes: int
+
+
+def assign_memory(arranged: Arranged) -> Placed:
+    """Give every slot a place."""
+    values = _Values(arranged)
+    instructions = values.without_assigns_in_place(arranged.instructions)
+    values.reuse_inputs(instructions)
+    return _lay_out(arranged, values, instructions)
+
+
+class _Values:
+    """The memory of slots: the root slot of each, and the variable or the wire of a root."""
+
+    def __init__(self, arranged: Arranged) -> None:
+        self.arranged = arranged
+        self.root = list(arranged.owner)
+        self.variable = {slot: name for name, slot in arranged.residents.items()}
+        self.fetched = {arranged.owner[slot] for slot in arranged.fetches.values()}
+        self.nbytes = [slot.layout.nbytes for slot in arranged.slots]
+        self.wire = {self.of(slot): wire for slot, wire in _wires(arranged.instructions)}
+
+    def of(self, slot: int) -> int:
+        """Return the root of a slot, that is the slot whose memory it uses in the end."""
+        while self.root[slot] != slot:
+            slot = self.root[slot]
+        return slot
+
+    def without_assigns_in_place(self, instructions: Sequence[Instruction]) -> list[Instruction]:
+        """Let assigned values be computed in the memory of their variables; return the remaining instructions."""
+        written: dict[int, int] = {}
+        last_read: dict[int, int] = {}
+        for position, instruction in enumerate(instructions):
+            written.update((self.of(slot), position) for slot in instruction.outputs)
+            last_read.update((self.of(slot), position) for slot in instruction.inputs)
+        kept = []
+        for instruction in instructions:
+            if instruction.op == "assign" and self._computed_in_place(instruction, instructions, written, last_read):
+                resident = self.arranged.residents[instruction.attributes["variable"]]
+                self.root[self.of(instruction.inputs[0])] = resident
+            else:
+                kept.append(instruction)
+        return kept
+
+    def _computed_in_place(
+        self,
+        assign: Instruction,
+        instructions: Sequence[Instruction],
+        written: Mapping[int, int],
+        last_read: Mapping[int, int],
+    ) -> bool:
+        value = self.of(assign.inputs[0])
+        resident = self.arranged.residents[assign.attributes["variable"]]
+        if value not in written or value in self.wire:
+            return False
+        producer = instructions[written[value]]
+        old_value_needed = last_read.get(resident, -1)
+        if old_value_needed > written[value]:
+            return False
+        if old_value_needed == written[value]:
+            output = next(i for i, slot in enumerate(producer.outputs) if self.of(slot) == value)
+            return self._may_share(producer, resident, output)
+        return True
+
+    def reuse_inputs(self, instructions: Sequence[Instruction]) -> None:
+        """Let outputs use the memory of inputs that have their last use there, if the kernel allows this."""
+        last_use = _last_uses(self, instructions)
+        for position, instruction in enumerate(instructions):
+            taken: set[int] = set()
+            for i, o in instruction.arrangement.in_place:
+                source, result = self.of(instruction.inputs[i]), self.of(instruction.outputs[o])
+                if (
+                    source != result
+                    and not {source, result} & taken
+                    and last_use.get(source) == position
+                    and not {source, result} & self.variable.keys()
+                    and source not in self.fetched
+                    and source not in self.wire
+                    and self.nbytes[source] == self.nbytes[result]
+                    and self._may_share(instruction, source, o)
+                ):
+                    self.root[result] = source
+                    taken |= {source, result}
+                    last_use[source] = last_use[result]
+                    if result in self.fetched:
+                        self.fetched.add(source)
+                    if result in self.wire:
+                        self.wire[source] = self.wire[result]
+
+    def _may_share(self, instruction: Instruction, source: int, output: int) -> bool:
+        """Whether all inputs with the memory ``source`` may share it with an output."""
+        return all(
+            (i, output) in instruction.arrangement.in_place
+            for i, slot in enumerate(instruction.inputs)
+            if self.of(slot) == source
+        )
+
+
+def _wires(instructions: Sequence[Instruction]) -> Iterator[tuple[int, Wire]]:
+    """Yield every slot that is sent or received, and its wire."""
+    for instruction in instructions:
+        if instruction.op == "recv":
+            yield instruction.outputs[0], Wire(instruction.attributes["key"], instruction.attributes["source"])
+        elif instruction.op == "send":
+            yield instruction.inputs[0], Wire(sent_tensor(instruction.attributes["key"]))
+
+
+def _last_uses(values: _Values, instructions: Sequence[Instruction]) -> dict[int, int]:
+    """Return root -> position of the last instruction that reads or writes it."""
+    last: dict[int, int] = {}
+    for position, instruction in enumerate(instructions):
+        for slot in (*instruction.inputs, *instruction.outputs):
+            last[values.of(slot)] = position
+    return last
+
+
+def _lay_out(arranged: Arranged, values: _Values, instructions: Sequence[Instruction]) -> Placed:
+    arena = _Arena()
+    offsets: dict[int, int] = {}
+    elsewhere = values.variable.keys() | values.wire.keys()
+    kept = elsewhere | {values.of(slot) for slot in arranged.fetches.values()}
+    freed_at: dict[int, list[int]] = {}
+    for root, position in _last_uses(values, instructions).items():
+        if root not in kept:
+            freed_at.setdefault(position, []).append(root)
+    for feed in arranged.feeds:
+        if values.of(feed.slot) not in elsewhere:
+            offsets[values.of(feed.slot)] = arena.allocate(values.nbytes[feed.slot])
+    placed = []
+    for position, instruction in enumerate(instructions):
+        for root in dict.fromkeys(map(values.of, instruction.outputs)):
+            if root not in offsets and root not in elsewhere:
+                offsets[root] = arena.allocate(values.nbytes[root])
+        scratch = instruction.arrangement.scratch_bytes
+        start = arena.allocate(scratch)
+        placed.append(replace(instruction, scratch=start) if scratch else instruction)
+        arena.free(start, scratch)
+        for root in freed_at.get(position, ()):
+            arena.free(offsets[root], values.nbytes[root])
+    places = tuple(_place(values, slot, offsets) for slot in range(len(arranged.slots)))
+    return Placed(tuple(placed), places, arena.end)
+
+
+def _place(values: _Values, slot: int, offsets: Mapping[int, int]) -> Place:
+    root = values.of(slot)
+    return Place(offsets.get(root, 0), values.variable.get(root), values.wire.get(root))
+
+
+class _Arena:
+    """The gaps of a growing block of memory, in whole cache lines."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._by_start: dict[int, int] = {}
+        self._by_end: dict[int, int] = {}
+        self._by_size: list[tuple[int, int]] = []
+
+    def allocate(self, nbytes: int) -> int:
+        """Allocate bytes and return their start: the first of the smallest gaps that hold them, or the end."""
+        size = _whole_lines(nbytes)
+        if size == 0:
+            return 0
+        found = bisect_left(self._by_size, (size, -1))
+        if found == len(self._by_size):
+            return self._grow(size)
+        gap, start = self._by_size[found]
+        self._remove(start, gap)
+        if gap > size:
+            self._add(start + size, gap - size)
+        return start
+
+    def free(self, start: int, nbytes: int) -> None:
+        """Free bytes and join the gap with adjacent gaps."""
+        size = _whole_lines(nbytes)
+        if size == 0:
+            return
+        if start in self._by_end:
+            before = self._by_end[start]
+            self._remove(before, start - before)
+            start, size = before, size + start - before
+        if start + size in self._by_start:
+            after = self._by_start[start + size]
+            self._remove(start + size, after)
+            size += after
+        self._add(start, size)
+
+    def _grow(self, size: int) -> int:
+        # A gap at the end becomes the first part of the allocation.
+        start = self._by_end.get(self.end, self.end)
+        if start < self.end:
+            self._remove(start, self.end - start)
+        self.end = start + size
+        return start
+
+    def _add(self, start: int, size: int) -> None:
+        self._by_start[start] = size
+        self._by_end[start + size] = start
+        insort(self._by_size, (size, start))
+
+    def _remove(self, start: int, size: int) -> None:
+        del self._by_start[start]
+        del self._by_end[start + size]
+        self._by_size.pop(bisect_left(self._by_size, (size, start)))
+
+
+def _whole_lines(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,138 @@
+"""Constant folding: nodes that read only constants become constants before the first step.
+
+A tensor whose elements are all equal stays a ``fill``, however large. Other results become a table, the op
+``constant``, only if they are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, fresh_name, rewired
+from runner.engine.graph import op as op_table
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+from runner.kernels.contract import Buffers, Operand, plain
+from runner.kernels.memory import allocate
+from runner.kernels.registry import Registry
+
+Array = NDArray[Any]
+
+MAX_BYTES = 4096
+"""Size in bytes of the largest table, and of the largest input of a node that becomes one."""
+
+UNIFORM = frozenset(
+    (
+        *("add", "add_n", "sub", "mul", "div", "neg", "abs", "sign", "square", "sqrt", "relu", "relu_gradient"),
+        *("equal", "greater", "greater_equal", "less", "maximum", "minimum", "select", "cast"),
+    )
+)
+"""Ops that map equal elements to equal elements, with arithmetic that rounds alike on every device."""
+
+REARRANGING = frozenset({"broadcast_to", "identity", "reshape", "slice", "stop_gradient", "transpose"})
+"""Ops that only change the shape of a tensor of equal elements. ``split`` and ``concat`` do so too."""
+
+LARGEST_WHOLE = 2**53
+"""Largest integer of a ``fill``: it holds its number as a float64, which larger integers may not fit."""
+
+
+def fold_constants(graph: Graph, roots: Roots, registry: Registry) -> Rewrite:
+    """Return the graph in which nodes that read only constants are ``fill`` or ``constant`` nodes of the same name.
+
+    Each part of a ``split`` becomes a separate node. registry: has the reference kernels that compute the values.
+    """
+    result, moved = Graph(), Moved()
+    pinned = Uses(graph, roots).pinned
+    for original in graph:
+        node = rewired(original, moved)
+        sources = [result.nodes[tensor.node] for tensor in node.inputs]
+        if not sources or any(source.op not in ("fill", "constant") for source in sources):
+            result.insert(node)
+        elif node.op == "split" and sources[0].op == "fill" and not node.control_inputs and node.name not in pinned:
+            moved.update(zip(original.tensors, _parts(result, node, sources[0]), strict=True))
+        else:
+            result.insert(_folded(node, sources, registry))
+    return result, moved
+
+
+def _parts(result: Graph, split: Node, source: Node) -> Iterator[Tensor]:
+    """Insert a ``fill`` for each part of the split of a ``fill``."""
+    for port, spec in enumerate(split.outputs):
+        part = replace(split, name=fresh_name(result.nodes, f"{split.name}/{port}"), outputs=(spec,))
+        yield result.insert(_replaced(part, "fill", source.attributes["value"]))[0]
+
+
+def _folded(node: Node, sources: Sequence[Node], registry: Registry) -> Node:
+    """Return the constant that replaces a node, or the node if it has to stay."""
+    if all(source.op == "fill" for source in sources):
+        if node.op in REARRANGING or (node.op == "concat" and _all_equal(sources)):
+            return _replaced(node, "fill", sources[0].attributes["value"])
+        if node.op in UNIFORM:
+            scalars = [np.full((), source.attributes["value"], source.outputs[0].dtype) for source in sources]
+            number = _compute(node, scalars, TensorSpec((), node.outputs[0].dtype), registry)
+            if _fits_a_fill(number):
+                return _replaced(node, "fill", float(number))
+    if not _makes_a_table(node, sources):
+        return node
+    table = _compute(node, [_array(source) for source in sources], node.outputs[0], registry)
+    if _is_uniform(table) and _fits_a_fill(table.flat[0]):
+        return _replaced(node, "fill", float(table.flat[0]))
+    return _replaced(node, "constant", table.astype(table.dtype.newbyteorder("<")).tobytes())
+
+
+def _all_equal(sources: Sequence[Node]) -> bool:
+    first = sources[0].attributes["value"]
+    return all(source.attributes["value"] == first for source in sources)
+
+
+def _makes_a_table(node: Node, sources: Sequence[Node]) -> bool:
+    definition = op_table.lookup(node.op)
+    computed = definition.executed_by == "kernel" and not definition.stateful and node.op != "convert"
+    specs = [*node.outputs, *(source.outputs[0] for source in sources)]
+    return computed and len(node.outputs) == 1 and all(spec.nbytes <= MAX_BYTES for spec in specs)
+
+
+def _array(source: Node) -> Array:
+    """Return the value of a fill or a constant."""
+    spec, value = source.outputs[0], source.attributes["value"]
+    if source.op == "fill":
+        return np.full(spec.shape, value, spec.dtype)
+    return np.frombuffer(value, np.dtype(spec.dtype).newbyteorder("<")).astype(spec.dtype).reshape(spec.shape)
+
+
+def _compute(node: Node, arrays: Sequence[Array], output: TensorSpec, registry: Registry) -> Array:
+    """Return the output of a node's reference kernel for these inputs."""
+    specs = [TensorSpec(array.shape, array.dtype.name) for array in arrays]
+    operands = [Operand(spec, plain(spec), allocate(spec.nbytes)) for spec in (*specs, output)]
+    for operand, array in zip(operands, arrays, strict=False):
+        np.copyto(operand.array, array)
+    kernel = registry.find(node.op, "cpu", "numpy")
+    arrangement = kernel.arrange(node.attributes, specs, [output], [plain(spec) for spec in specs])
+    assert arrangement is not None, "a reference kernel takes every node of its op"
+    buffers = Buffers(tuple(operands[:-1]), (operands[-1],), allocate(arrangement.scratch_bytes))
+    call = kernel.bind(node.attributes, arrangement, buffers)
+    assert callable(call), "a reference kernel is a Python function"
+    # Infinities and NaNs are values here, as they are when a step runs.
+    with np.errstate(all="ignore"):
+        call()
+    return operands[-1].array
+
+
+def _is_uniform(table: Array) -> bool:
+    return table.size > 0 and table.tobytes() == table.flat[0].tobytes() * table.size
+
+
+def _fits_a_fill(number: Any) -> bool:
+    return number.dtype.name in (*FLOATS, "bool") or abs(int(number)) <= LARGEST_WHOLE
+
+
+def _replaced(node: Node, op: str, value: float | bytes) -> Node:
+    (spec,) = node.outputs
+    attributes: Mapping[str, Any] = {"value": value, "shape": spec.shape, "dtype": spec.dtype}
+    return replace(node, op=op, inputs=(), attributes=attributes)

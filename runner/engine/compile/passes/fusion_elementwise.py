@@ -1,0 +1,156 @@
+"""Fusion of chains of element-wise nodes into single nodes that pass over memory once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, merged, rewired
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step
+
+MAX_STEPS = 64
+"""Steps of the longest program, so that its loop keeps a reasonable size."""
+
+
+def fuse_elementwise(graph: Graph, roots: Roots) -> Rewrite:
+    """Return the graph with groups of element-wise nodes fused, and the tensors that have moved.
+
+    A group has one shape, one dtype and one device. A node joins the group of its readers if all of them are in the
+    same group; assigns of its value do not count, so that the update of a variable and its slots is one group. The
+    fused node has the place and the name of the last node of its group, whose value is output 0.
+    """
+    uses = Uses(graph, roots)
+    fused: dict[str, Node | None] = {}
+    moved: Moved = {}
+    for group in _groups(uses):
+        if len(group.members) > 1:
+            outputs = [member for member in group.members if member is group.last or _is_output(uses, member)]
+            fused.update(dict.fromkeys(member.name for member in group.members))
+            fused[group.last.name] = _fused(graph, group, outputs)
+            moved.update((node[0], Tensor(group.last.name, port)) for port, node in enumerate(outputs) if port > 0)
+    return _exchange(graph, fused, moved), moved
+
+
+@dataclass
+class _Group:
+    """Nodes to fuse, from the last to the first, and the number of their steps."""
+
+    members: list[Node]
+    steps: int
+
+    @property
+    def last(self) -> Node:
+        return self.members[0]
+
+
+def _groups(uses: Uses) -> list[_Group]:
+    groups: list[_Group] = []
+    group_of: dict[str, int] = {}
+    for node in reversed(list(uses.graph)):
+        steps = _steps(uses.graph, node)
+        if steps == 0:
+            continue
+        home = _home(uses, node, group_of)
+        if home is None or not _admits(groups[home], node, steps):
+            home = len(groups)
+            groups.append(_Group([], 0))
+        groups[home].members.append(node)
+        groups[home].steps += steps
+        group_of[node.name] = home
+    return groups
+
+
+def _steps(graph: Graph, node: Node) -> int:
+    """Return the number of program steps of a node; 0 if it cannot be part of a program."""
+    if node.op in FUNCTIONS:
+        steps = 1
+    elif node.op == "add_n":
+        steps = len(node.inputs) - 1
+    else:
+        return 0
+    (output,) = node.outputs
+    varying = [graph.spec(tensor).shape for tensor in node.inputs if _literal(graph, tensor) is None]
+    whole = output.shape in varying and all(shape in (output.shape, ()) for shape in varying)
+    return steps if whole and output.is_float else 0
+
+
+def _literal(graph: Graph, tensor: Tensor) -> float | None:
+    """Return the number in all elements of a ``fill``; None for another node."""
+    node = graph.nodes[tensor.node]
+    return node.attributes["value"] if node.op == "fill" else None
+
+
+def _home(uses: Uses, node: Node, group_of: Mapping[str, int]) -> int | None:
+    """Return the group that all readers of a node belong to; None if there is none."""
+    if node.name in uses.pinned:
+        return None
+    readers = [reader for reader in uses.readers.get(node[0], ()) if not _commits(uses, reader)]
+    homes = {group_of.get(reader.name) for reader in readers}
+    return homes.pop() if len(homes) == 1 else None
+
+
+def _admits(group: _Group, node: Node, steps: int) -> bool:
+    alike = (group.last.outputs, group.last.device) == (node.outputs, node.device)
+    return alike and group.steps + steps <= MAX_STEPS
+
+
+def _commits(uses: Uses, node: Node) -> bool:
+    """Whether a node is an assign that no node reads or waits for, so that it can run at any later time."""
+    return node.op == "assign" and node[0] not in uses.readers and node.name not in uses.awaited
+
+
+def _is_output(uses: Uses, node: Node) -> bool:
+    """Whether other nodes need the value of a node that is not the last of its group."""
+    return node[0] in uses.roots.fetches or any(_commits(uses, reader) for reader in uses.readers[node[0]])
+
+
+def _fused(graph: Graph, group: _Group, outputs: Sequence[Node]) -> Node:
+    members = group.members[::-1]
+    inside = {member[0] for member in members}
+    operands = dict.fromkeys(tensor for member in members for tensor in member.inputs if tensor not in inside)
+    inputs = [tensor for tensor in operands if _literal(graph, tensor) is None]
+    number: dict[Tensor, int] = {tensor: i for i, tensor in enumerate(inputs)}
+    steps: list[Step] = []
+
+    def operand(tensor: Tensor) -> Operand:
+        literal = None if tensor in inside else _literal(graph, tensor)
+        return number[tensor] if literal is None else literal
+
+    for member in members:
+        steps += _as_steps(member.op, [operand(tensor) for tensor in member.inputs], len(inputs) + len(steps))
+        number[member[0]] = len(inputs) + len(steps) - 1
+    program = Program(len(inputs), tuple(steps), tuple(number[node[0]] for node in outputs))
+    attributes = {"program": program.text, "outputs": program.outputs}
+    return merged(group.members, group.last.name, "elementwise", inputs, attributes, [n.outputs[0] for n in outputs])
+
+
+def _as_steps(op: str, operands: Sequence[Operand], number: int) -> list[Step]:
+    """Return the steps of one node; the first computes value ``number`` of the program."""
+    if op != "add_n":
+        return [Step(op, tuple(operands))]
+    first, second, *others = operands
+    # The terms of a sum are added from left to right.
+    sums = [Step("add", (number + i, other)) for i, other in enumerate(others)]
+    return [Step("add", (first, second)), *sums]
+
+
+def _exchange(graph: Graph, fused: Mapping[str, Node | None], moved: Moved) -> Graph:
+    """Return the graph with groups at the places of their last nodes, and assigns behind the values they assign."""
+    result = Graph()
+    waiting: dict[str, list[Node]] = defaultdict(list)
+    for old in graph:
+        node = fused.get(old.name, old)
+        if node is None:
+            continue
+        node = rewired(node, moved)
+        if node.op == "assign" and node.inputs[1].node not in result:
+            waiting[node.inputs[1].node].append(node)
+            continue
+        result.insert(node)
+        for assign in waiting.pop(node.name, ()):
+            result.insert(assign)
+    return result

@@ -1,0 +1,217 @@
+"""What is fused, as rules: two texts side by side, in the notation of :mod:`runner.engine.compile.passes.matching`.
+
+Only fusions that involve bfloat16 change values: they leave out a rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.engine.compile.passes.matching import Accept, Match, Rule, rewrite
+from runner.engine.compile.passes.rewriting import Rewrite, Roots
+from runner.engine.graph.device import DeviceName
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import TensorSpec
+from runner.kernels.contract import KernelError
+from runner.kernels.registry import Registry
+
+NORMALIZATION_AND_RELU = (
+    Rule(
+        before="y, mean, variance = batch_norm(x, gamma, beta); z = relu(y)",
+        after="z, mean, variance, mask = batch_norm_relu(x, gamma, beta)",
+    ),
+    Rule(
+        given="z, _, _, mask = batch_norm_relu(_, _, _)",
+        before="dx, dgamma, dbeta = batch_norm_gradient(x, gamma, mean, variance, dy); dy = relu_gradient(dz, z)",
+        after="dx, dgamma, dbeta = batch_norm_relu_gradient(x, gamma, mean, variance, mask, dz)",
+    ),
+)
+"""Batch normalization with the ReLU that follows it, and their gradients. The mask says where z > 0."""
+
+
+def _is_column(match: Match) -> bool:
+    """Whether a bias is reshaped so that it is added to every pixel (N, O, H, W)."""
+    (channels,) = match.spec("b").shape
+    return match.spec("column").shape in ((channels, 1, 1), (1, channels, 1, 1))
+
+
+BIAS_AND_RELU = tuple(
+    Rule(f"y = {before}", f"y = {after}", given="column = reshape(b)", where=_is_column)
+    if "column" in before
+    else Rule(f"y = {before}", f"y = {after}")
+    for before, after in (
+        (
+            "relu(add(add(conv2d(x, w), column), r))",
+            "conv2d_fused(x, w, b, r, bias=True, residual=True, relu=True)",
+        ),
+        ("add(add(conv2d(x, w), column), r)", "conv2d_fused(x, w, b, r, bias=True, residual=True, relu=False)"),
+        ("relu(add(conv2d(x, w), column))", "conv2d_fused(x, w, b, bias=True, residual=False, relu=True)"),
+        ("add(conv2d(x, w), column)", "conv2d_fused(x, w, b, bias=True, residual=False, relu=False)"),
+        ("relu(add(conv2d(x, w), r))", "conv2d_fused(x, w, r, bias=False, residual=True, relu=True)"),
+        ("add(conv2d(x, w), r)", "conv2d_fused(x, w, r, bias=False, residual=True, relu=False)"),
+        ("relu(conv2d(x, w))", "conv2d_fused(x, w, bias=False, residual=False, relu=True)"),
+        ("relu(add(matmul(x, w), b))", "matmul_fused(x, w, b, bias=True, relu=True, dtype=y.dtype)"),
+        ("add(matmul(x, w), b)", "matmul_fused(x, w, b, bias=True, relu=False, dtype=y.dtype)"),
+        ("relu(matmul(x, w))", "matmul_fused(x, w, bias=False, relu=True, dtype=y.dtype)"),
+    )
+)
+"""A convolution or matrix product with the bias, the residual and the ReLU of its layer.
+
+Applied from the end of the graph: of two convolutions that are added up, the later one takes the sum.
+"""
+
+BIAS_GRADIENTS = (
+    Rule(
+        before="dw = conv2d_weight_gradient(dy, x); db = reduce_sum(dy, axes=(0, 2, 3), keepdims=False)",
+        after="dw, db = conv2d_weight_bias_gradient(dy, x)",
+    ),
+    Rule(
+        before="""dw = matmul(x, dy, transpose_a=True, transpose_b=False)
+        db = reduce_sum(dy, axes=(0,), keepdims=False)""",
+        after="dw, db = matmul_bias_gradient(x, dy, dtype=dw.dtype)",
+    ),
+)
+"""The gradient of a layer's weights with the gradient of its bias: both read the same dy."""
+
+
+UNROUNDED_SUMS = tuple(
+    Rule(before, f"{after}, dtype='float32', like=p, at=p)")
+    for before, after in (
+        ("p = matmul(x, w); y = cast(p, dtype='float32')", "y = matmul_fused(x, w, bias=False, relu=False"),
+        ("p = matmul_fused(*x); y = cast(p, dtype='float32')", "y = matmul_fused(*x"),
+        ("p = conv2d_weight_gradient(dy, x); y = cast(p, dtype='float32')", "y = conv2d_weight_gradient(dy, x"),
+        *(
+            each
+            for op in ("matmul_bias_gradient", "conv2d_weight_bias_gradient")
+            for each in (
+                (
+                    f"p, q = {op}(*x); dw = cast(p, dtype='float32'); db = cast(q, dtype='float32')",
+                    f"dw, db = {op}(*x",
+                ),
+                (f"p, q = {op}(*x); dw = cast(p, dtype='float32')", f"dw, _ = {op}(*x"),
+            )
+        ),
+    )
+)
+"""Sums of bfloat16 products that are only read as float32: they are computed in float32 and not rounded in between.
+Other dtypes are refused by the ops: only bfloat16 can be summed up to float32.
+
+The rules are meant for gradients of weights; they also apply to logits.
+"""
+
+
+def _same_windows(match: Match) -> bool:
+    (pooling,), gradient = match.given, match.node("d")
+    return all(pooling.attributes[name] == gradient.attributes[name] for name in ("window", "strides", "padding"))
+
+
+RELU_GRADIENTS = (
+    Rule(
+        given="pooled, argmax = max_pool(z)",
+        before="d = max_pool_gradient(dy, argmax); dx = relu_gradient(d, z)",
+        after="gated = relu_gradient(dy, pooled, like=dx, at=d); dx = max_pool_gradient(gated, argmax, like=d, at=d)",
+        where=_same_windows,
+    ),
+)
+"""The gradient of a ReLU before a max pooling is taken of the pooled tensor, which is smaller than the pooling's input.
+
+A window passes dy to the element that it took, so z > 0 there if and only if pooled > 0. No bit changes, including the
+signs of zeros: the same dy are added in the same order, with zeros in between, which do not change a sum that began
+at +0. Only a z with NaN may receive dy elsewhere in a window: argmax then points at an element that was not pooled.
+"""
+
+SMALLEST_BYTES = 4 << 20
+"""Size in bytes from which the two fusions below pay: smaller weights and products stay in a cache between nodes."""
+
+
+def cast_weights_in_products(
+    graph: Graph, roots: Roots, registry: Registry | None = None, smallest_bytes: int = SMALLEST_BYTES
+) -> Rewrite:
+    """Let products read float32 weights and cast them to bfloat16 themselves, instead of reading a cast of the weights.
+
+    The cast writes the weights and each product reads them again; for few rows that takes longer than to multiply. The
+    decision depends only on the shapes of a product, so that all strategies compute a product alike. A cast without
+    readers is left to the pass that removes dead code. registry: if given, a product is fused only where it has a
+    faster kernel than the reference. smallest_bytes: of the weights.
+    """
+
+    def is_large(match: Match) -> bool:
+        return match.spec("w").nbytes >= smallest_bytes
+
+    given = "c = cast(w, dtype='bfloat16')"
+    rules = (
+        Rule(
+            "y = matmul(x, c, transpose_a=False)",
+            "y = matmul_cast(x, w, cast_to='bfloat16', bias=False, relu=False, dtype=y.dtype)",
+            given,
+            is_large,
+        ),
+        Rule(
+            "y = matmul_fused(x, c, *bias, transpose_a=False)",
+            "y = matmul_cast(x, w, *bias, cast_to='bfloat16')",
+            given,
+            is_large,
+        ),
+    )
+    return rewrite(graph, roots, rules, accept=_faster_by(registry))
+
+
+def fuse_updates(
+    graph: Graph, roots: Roots, registry: Registry | None = None, smallest_bytes: int = SMALLEST_BYTES
+) -> Rewrite:
+    """Let the element-wise update of weights compute their gradient x' dy piece by piece, without storing it.
+
+    Factors of bfloat16 are first cast to the dtype of the product. A bias gradient that was computed with the product
+    becomes a ``reduce_sum``. registry: if given, an update is fused only where it has a faster kernel than the
+    reference. smallest_bytes: of the product.
+    """
+
+    def updates_variables(match: Match) -> bool:
+        """Whether the product is large, and all other operands of its size are variables of the device.
+
+        An operand from another device would have to be waited for. And where parts of a gradient are summed, all parts
+        are computed by the same kernel, on however many devices, because kernels differ in rounding.
+        """
+        product, operands = match.spec("dw"), (*match.tensors["*left"], *match.tensors["*right"])
+        others = (graph.nodes[t.node] for t in operands if graph.spec(t).shape == product.shape)
+        device = match.node("dw").device
+        return product.nbytes >= smallest_bytes and all(
+            node.op == "variable" and node.device == device for node in others
+        )
+
+    factors = "p = cast(x, dtype=dw.dtype, name='x', at=dw); q = cast(dy, dtype=dw.dtype, name='dy', at=dw)"
+    bias = "db = reduce_sum(q, axes=(0,), keepdims=False, name='reduce_sum', at=dw)"
+    update = (
+        "*new, = matmul_elementwise(p, q, *left, *right,"
+        " transpose_a=True, transpose_b=False, dtype=dw.dtype, product=len(left))"
+    )
+    read = "*new, = elementwise(*left, dw, *right)"
+    product = "(x, dy, transpose_a=True, transpose_b=False"
+    rules = (
+        Rule(f"dw, db = matmul_bias_gradient(x, dy); {read}", f"{factors}; {bias}; {update}", "", updates_variables),
+        Rule(f"dw = matmul{product}); {read}", f"{factors}; {update}", "", updates_variables),
+        Rule(
+            f"dw = matmul_fused{product}, bias=False, relu=False); {read}",
+            f"{factors}; {update}",
+            "",
+            updates_variables,
+        ),
+    )
+    return rewrite(graph, roots, rules, accept=_faster_by(registry))
+
+
+def _faster_by(registry: Registry | None) -> Accept | None:
+    """Return whether a registry has a kernel for a node that is faster than the reference, with layouts left open."""
+    if registry is None:
+        return None
+
+    def is_faster(node: Node, specs: Sequence[TensorSpec]) -> bool:
+        device_type = DeviceName.parse(node.device).type or ""
+        try:
+            choice = registry.choose(node.op, device_type, node.attributes, specs, node.outputs, [None] * len(specs))
+        except KernelError:
+            return False
+        return choice.kernel.priority > 0
+
+    return is_faster

@@ -1,0 +1,64 @@
+"""The layer that each node of a training graph belongs to, so that a layer is placed as a whole.
+
+A layer is the unit of model parallelism: its variables with their slots and updates, its forward pass in all parts of a
+batch and in evaluations, and its backward pass. The backward pass needs the layer's weights and the activations of its
+forward pass. On another device it would only cost transfers: of these, and of the gradient of the weights on the way
+back. So forward and backward pass stay together, as in DistBelief's partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from runner.engine.compile.passes.rewriting import needed_by
+from runner.engine.graph.graph import Graph
+
+
+def home_layers(graph: Graph) -> dict[str, str]:
+    """Return node name -> name of the layer it belongs to. Empty for a graph without layers.
+
+    A node belongs to the layer stamped on it. A node without a stamp belongs to the layer of its first input that has
+    one: a gradient that is summed over parts or clipped, a loss that is averaged, an assigned value. A node that reads
+    nothing from a layer belongs to the layer of its first reader: fed examples, labels and scalars, constants. A node
+    that neither reads nor is read belongs to the first layer.
+    """
+    homes: dict[str, str] = {}
+    for node in graph:
+        read = (homes[tensor.node] for tensor in node.inputs if tensor.node in homes)
+        home = node.layer.name if node.layer is not None else next(read, None)
+        if home is not None:
+            homes[node.name] = home
+    readers: dict[str, str] = {}
+    for node in reversed(list(graph)):
+        home = homes.get(node.name) or readers.get(node.name)
+        if home is not None:
+            homes[node.name] = home
+            # The walk goes backwards, so the reader that is seen last is the first in the graph.
+            readers.update(dict.fromkeys(needed_by(node), home))
+    rest = dict.fromkeys(graph.nodes, next(iter(homes.values()))) if homes else {}
+    return homes | {name: home for name, home in rest.items() if name not in homes}
+
+
+def colocate_layers(graph: Graph, constraints: Mapping[str, str]) -> Graph:
+    """Return the graph with the nodes of each layer colocated.
+
+    constraints: layer -> full or partial device name, which replaces the one of its nodes.
+    """
+    homes = home_layers(graph)
+    first: dict[str, str] = {}
+    result = Graph()
+    for node in graph:
+        home = homes.get(node.name)
+        if home is not None:
+            device = constraints.get(home, node.device)
+            partner = () if first.setdefault(home, node.name) == node.name else (first[home],)
+            node = replace(node, device=device, colocate_with=tuple(dict.fromkeys((*node.colocate_with, *partner))))
+        result.insert(node)
+    return result
+
+
+def devices_of_layers(graph: Graph) -> dict[str, str]:
+    """Return layer -> device of a placed graph whose layers are colocated, in the order of the graph."""
+    homes = home_layers(graph)
+    return {home: graph.nodes[name].device for name, home in homes.items()}

@@ -1,0 +1,133 @@
+"""Sums over workers as collective operations of a library between GPUs, if the cluster has one.
+
+Before this pass, every device reads the parts of all devices and adds them (op ``all_reduce``). Afterwards, each device
+passes its own part to the library and receives the sum (op ``collective_sum``); no edge between devices remains.
+
+The library requires all devices to start their sums in the same order. A device that waits in a sum can do nothing
+else, for example send a tensor that another device needs before it starts this sum. So control edges keep the sums of
+every device in the order of their groups, and in the order of execution the nodes of a group are neighbors
+(:func:`gathered`). The order of each device is a slice of this one order, and by induction over it no device waits
+forever.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from runner.engine.compile.passes.rewriting import Rewrite, Roots, needed_by
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import ShapeError
+
+WHOLE, LOWERED = "all_reduce", "collective_sum"
+
+
+def lower_collectives(graph: Graph, roots: Roots, members: Sequence[str]) -> Rewrite:
+    """Return a placed graph in which sums over ``members`` are collective operations; no tensor moves.
+
+    members: the devices with the library, in the order of their ranks. A group is lowered if every member computes its
+    sum, of the same parts, and each part is on its member. Other groups, such as a sum that a step needs on one device
+    only, stay as they are.
+    """
+    lowered = {node.name: _lowered(node) for group in _complete_groups(graph, members) for node in group}
+    if not lowered:
+        return graph, {}
+    replaced = Graph()
+    for node in graph:
+        replaced.insert(lowered.get(node.name, node))
+    result = Graph()
+    latest: dict[str, str] = {}
+    for name in gathered(replaced, list(replaced.nodes)):
+        node = replaced.nodes[name]
+        if node.op == LOWERED:
+            before = latest.get(node.device)
+            controls = dict.fromkeys((*node.control_inputs, *((before,) if before is not None else ())))
+            node = replace(node, control_inputs=tuple(controls))
+            latest[node.device] = name
+        result.insert(node)
+    return result, {}
+
+
+def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
+    """Return a topological order near ``order`` in which the nodes of each group are neighbors.
+
+    A group has the place of its last node. Raises ShapeError if groups wait for each other.
+    """
+    together = _groups(graph, LOWERED)
+    if not together:
+        return list(order)
+    unit_of = {node.name: nodes[0].name for nodes in together.values() for node in nodes}
+    units: dict[str, list[str]] = defaultdict(list)
+    last: dict[str, int] = {}
+    for position, name in enumerate(order):
+        unit = unit_of.get(name, name)
+        units[unit].append(name)
+        last[unit] = position
+    sorted_units = _sorted(graph, units, unit_of, last)
+    if len(sorted_units) < len(units):
+        stuck = sorted(set(units) - set(sorted_units))
+        raise ShapeError(
+            f"nodes {', '.join(stuck[:5])}: one device computes these after a sum over all devices, another before it; "
+            "expected sums that all devices can start together; use another combine than all_reduce, or "
+            "cluster.collectives=none"
+        )
+    return [name for unit in sorted_units for name in units[unit]]
+
+
+def _sorted(
+    graph: Graph, units: Mapping[str, Sequence[str]], unit_of: Mapping[str, str], last: Mapping[str, int]
+) -> list[str]:
+    """Return units in topological order, as many as possible; of those that are ready the first by ``last``."""
+    needed = {
+        unit: {unit_of.get(each, each) for name in names for each in needed_by(graph.nodes[name])}
+        for unit, names in units.items()
+    }
+    followers: dict[str, list[str]] = defaultdict(list)
+    for unit, before in needed.items():
+        for each in before:
+            followers[each].append(unit)
+    missing = {unit: len(before) for unit, before in needed.items()}
+    ready = [(last[unit], unit) for unit, count in missing.items() if count == 0]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        _, unit = heapq.heappop(ready)
+        found.append(unit)
+        for follower in followers[unit]:
+            missing[follower] -= 1
+            if missing[follower] == 0:
+                heapq.heappush(ready, (last[follower], follower))
+    return found
+
+
+def _groups(graph: Graph, op: str) -> dict[str, list[Node]]:
+    """Return the nodes of an op by their group, in the order of the graph."""
+    groups: dict[str, list[Node]] = defaultdict(list)
+    for node in graph:
+        if node.op == op:
+            groups[node.attributes["group"]].append(node)
+    return groups
+
+
+def _complete_groups(graph: Graph, members: Sequence[str]) -> list[list[Node]]:
+    """Return the groups in which every member has a node of the same parts, its own at its rank; sorted by rank."""
+    found = []
+    for nodes in _groups(graph, WHOLE).values():
+        ranked = sorted(nodes, key=lambda node: int(node.attributes["rank"]))
+        parts = ranked[0].inputs
+        devices = [node.device for node in ranked]
+        lie_on = [graph.nodes[part.node].device for part in parts]
+        alike = all(node.inputs == parts for node in ranked)
+        ranks = [node.attributes["rank"] for node in ranked]
+        if alike and devices == lie_on == list(members) and ranks == list(range(len(members))):
+            found.append(ranked)
+    return found
+
+
+def _lowered(node: Node) -> Node:
+    rank = int(node.attributes["rank"])
+    attributes = {"group": node.attributes["group"], "rank": rank, "size": len(node.inputs)}
+    return replace(node, op=LOWERED, inputs=(node.inputs[rank],), attributes=attributes)

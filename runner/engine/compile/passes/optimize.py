@@ -1,0 +1,92 @@
+"""The passes that make a graph cheaper, in their order.
+
+With the reference kernels, and without bfloat16 and NaN, they change no bit of what the graph computes. With bfloat16,
+fusions leave out roundings. The compression of transfers is separate: it runs only if the cluster asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from runner.engine.compile.passes.common_subexpressions import merge_common_subexpressions
+from runner.engine.compile.passes.compression import compress_transfers
+from runner.engine.compile.passes.constant_folding import fold_constants
+from runner.engine.compile.passes.fusion_elementwise import fuse_elementwise
+from runner.engine.compile.passes.fusion_rules import (
+    BIAS_AND_RELU,
+    BIAS_GRADIENTS,
+    NORMALIZATION_AND_RELU,
+    RELU_GRADIENTS,
+    UNROUNDED_SUMS,
+    cast_weights_in_products,
+    fuse_updates,
+)
+from runner.engine.compile.passes.identities import remove_identities
+from runner.engine.compile.passes.matching import rewrite
+from runner.engine.compile.passes.prune import remove_dead_code
+from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, followed
+from runner.engine.graph.graph import Graph
+from runner.kernels.registry import Registry
+
+Observer = Callable[[str, Graph], None]
+"""Receives the name and the result of every pass."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pure function from a graph and its roots to a graph and the tensors that have moved."""
+
+    name: str
+    run: Callable[[Graph, Roots], Rewrite]
+
+
+FUSIONS = (
+    Pass("normalization and relu", partial(rewrite, rules=NORMALIZATION_AND_RELU)),
+    Pass("bias and relu", partial(rewrite, rules=BIAS_AND_RELU, from_end=True)),
+    Pass("bias gradients", partial(rewrite, rules=BIAS_GRADIENTS)),
+    Pass("gradient precision", partial(rewrite, rules=UNROUNDED_SUMS)),
+    Pass("relu gradients", partial(rewrite, rules=RELU_GRADIENTS)),
+    Pass("elementwise", fuse_elementwise),
+)
+"""Passes that join nodes. Layers come first; the element-wise nodes that remain are joined with each other.
+
+ReLU gradients are moved after layers have taken theirs, and before they become part of an element-wise chain.
+"""
+
+
+COMPRESSION = Pass("compression", compress_transfers)
+"""The only pass that drops bits of float32 on purpose. It comes last, because nothing is joined across its nodes."""
+
+
+def default_passes(registry: Registry) -> tuple[Pass, ...]:
+    """Return the passes that a session runs.
+
+    registry: its reference kernels compute constants, and its faster kernels decide what is joined.
+    """
+    return (
+        Pass("constants", partial(fold_constants, registry=registry)),
+        Pass("identities", remove_identities),
+        Pass("common subexpressions", merge_common_subexpressions),
+        Pass("dead code", remove_dead_code),
+        *FUSIONS,
+        Pass("casts of weights", partial(cast_weights_in_products, registry=registry)),
+        Pass("updates", partial(fuse_updates, registry=registry)),
+        Pass("dead code after fusion", remove_dead_code),
+    )
+
+
+def optimize(graph: Graph, roots: Roots, passes: Sequence[Pass], observe: Observer | None = None) -> Rewrite:
+    """Run passes in order on a placed graph that contains its gradients.
+
+    Returns the graph and the tensors that have moved. Nothing is joined across devices; nodes that stay keep their
+    names.
+    """
+    total: Moved = {}
+    for each in passes:
+        graph, moved = each.run(graph, roots.after(total))
+        total = followed(total, moved)
+        if observe is not None:
+            observe(each.name, graph)
+    return graph, total

@@ -1,0 +1,162 @@
+"""Control edges that let all reads of a variable run before its write.
+
+In a step, reads of a variable see its value at the start of the step, and an ``assign`` replaces it. A variable has
+memory of its own, so all reads, including those through aliases, must run before the write. The write is the assign, or
+the fused update whose result only assigns read, because the update can be computed in the memory of the variable.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from runner.engine.compile.passes.rewriting import ALIASES, fresh_name, needed_by, rewired
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import ShapeError
+from runner.engine.graph.tensor import Tensor
+
+UPDATES = frozenset({"elementwise", "matmul_elementwise"})
+"""Ops of fused updates of variables."""
+
+
+def order_writes(graph: Graph) -> Graph:
+    """Return the graph with every read of a variable before its write, in a topological order near the old one.
+
+    Readers of an assign's output read the assigned value itself. An assigned value that is the tensor of a variable, or
+    an alias of one, is copied first (op ``convert``). Raises ShapeError naming the variable and both nodes if a read
+    has to run after the write.
+    """
+    separate, readers = _with_copies_of_assigned_variables(graph)
+    order = _Order(separate)
+    assigns = [node for node in separate if node.op == "assign"]
+    for assign in assigns:
+        order.let_wait(assign.name, readers[assign.inputs[0].node])
+    for assign in assigns:
+        order.refuse_cycle(assign, readers[assign.inputs[0].node])
+    consumers = separate.consumers()
+    for assign in assigns:
+        producer = separate.nodes[assign.inputs[1].node]
+        if _may_write(producer, assign, consumers[assign.inputs[1]]):
+            order.let_producer_write(producer, assign, readers[assign.inputs[0].node])
+    return order.sorted_graph()
+
+
+def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str, list[str]]]:
+    """Return the graph with copies of assigned tensors of variables, and the readers of each variable.
+
+    An alias counts as a reader too, because the planner may copy it.
+    """
+    result = Graph()
+    moved: dict[Tensor, Tensor] = {}
+    variable_of: dict[Tensor, str] = {}
+    readers: dict[str, list[str]] = defaultdict(list)
+    for old in graph:
+        node = rewired(old, moved)
+        if node.op == "assign":
+            if node.inputs[1] in variable_of:
+                copy = result.insert(_copied(graph, node))
+                readers[variable_of[node.inputs[1]]].append(copy.name)
+                node = replace(node, inputs=(node.inputs[0], copy[0]))
+            moved[node[0]] = node.inputs[1]
+        elif node.op == "variable":
+            variable_of[node[0]] = node.name
+        else:
+            read = {variable_of[tensor] for tensor in node.inputs if tensor in variable_of}
+            for variable in read:
+                readers[variable].append(node.name)
+            if read and node.op in ALIASES:
+                variable_of[node[0]] = variable_of[node.inputs[0]]
+        result.insert(node)
+    return result, readers
+
+
+def _copied(graph: Graph, assign: Node) -> Node:
+    value = assign.inputs[1]
+    name = fresh_name(graph.nodes, f"{assign.name}/copy")
+    return Node(name, "convert", (value,), {}, assign.outputs, assign.device, layer=assign.layer)
+
+
+def _may_write(producer: Node, assign: Node, consumers: Iterable[Node]) -> bool:
+    """Whether an assigned value can be computed in the variable's memory once the old value is not needed."""
+    only_assigned = all(node.op == "assign" for node in consumers)
+    return producer.op in UPDATES and producer.device == assign.device and only_assigned
+
+
+@dataclass
+class _Order:
+    """The edges of a graph and the added control edges; an added edge that closes a cycle is noticed."""
+
+    graph: Graph
+
+    def __post_init__(self) -> None:
+        self.position = {name: i for i, name in enumerate(self.graph.nodes)}
+        self.added: dict[str, dict[str, None]] = defaultdict(dict)
+        self.followers: dict[str, list[str]] = defaultdict(list)
+        for node in self.graph:
+            for name in needed_by(node):
+                self.followers[name].append(node.name)
+
+    def let_wait(self, name: str, before: Iterable[str]) -> None:
+        """Let the node ``name`` run after the nodes ``before``."""
+        for other in before:
+            self.added[name][other] = None
+            self.followers[other].append(name)
+
+    def refuse_cycle(self, assign: Node, readers: Iterable[str]) -> None:
+        """Raise ShapeError if a reader of the assigned variable has to wait for the assign."""
+        # A cycle has at least one edge that leads back in the graph, so only later readers can be on one.
+        late = [reader for reader in readers if self.position[reader] > self.position[assign.name]]
+        for reader in late:
+            if self.leads_to(assign.name, {reader}):
+                raise ShapeError(
+                    f"variable {assign.inputs[0].node!r}: node {reader!r} reads its value from the start of the "
+                    f"step, but has to run after node {assign.name!r}, which replaces it; let {reader!r} read the "
+                    f"output of {assign.name!r} for the new value, or remove its dependency on {assign.name!r}"
+                )
+
+    def let_producer_write(self, producer: Node, assign: Node, readers: Iterable[str]) -> None:
+        """Let the producer of the assigned value wait instead of the assign, if this closes no cycle."""
+        others = [name for name in readers if name != producer.name]
+        if not self.leads_to(producer.name, set(others)):
+            self.added.pop(assign.name, None)
+            self.let_wait(producer.name, others)
+
+    def leads_to(self, start: str, ends: Collection[str]) -> bool:
+        """Whether a path leads from ``start`` to one of ``ends``."""
+        seen, stack = {start}, [start]
+        while stack:
+            for name in self.followers.get(stack.pop(), ()):
+                if name in ends:
+                    return True
+                if name not in seen:
+                    seen.add(name)
+                    stack.append(name)
+        return False
+
+    def sorted_graph(self) -> Graph:
+        """Return the graph with the added edges; of the nodes that are ready, the first in the old order comes next."""
+        nodes = {node.name: self._waiting(node) for node in self.graph}
+        missing = {name: len(set(needed_by(node))) for name, node in nodes.items()}
+        followers: dict[str, list[str]] = defaultdict(list)
+        for node in nodes.values():
+            for name in set(needed_by(node)):
+                followers[name].append(node.name)
+        ready = [(self.position[name], name) for name, count in missing.items() if count == 0]
+        result = Graph()
+        while ready:
+            _, name = heapq.heappop(ready)
+            result.insert(nodes[name])
+            for follower in followers.get(name, ()):
+                missing[follower] -= 1
+                if missing[follower] == 0:
+                    heapq.heappush(ready, (self.position[follower], follower))
+        return result
+
+    def _waiting(self, node: Node) -> Node:
+        added = self.added.get(node.name)
+        if not added:
+            return node
+        return replace(node, control_inputs=tuple(dict.fromkeys((*node.control_inputs, *added))))

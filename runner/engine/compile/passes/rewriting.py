@@ -1,0 +1,101 @@
+"""Shared pieces of passes that rewrite graphs: roots, readers, and the exchange of nodes and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor, TensorSpec
+
+Moved = dict[Tensor, Tensor]
+"""Old tensor -> new tensor, for tensors that have another name or node after a rewrite."""
+
+Rewrite = tuple[Graph, Moved]
+"""The new graph, and the tensors that have moved."""
+
+ALIASES = frozenset({"identity", "stop_gradient", "reshape"})
+"""Ops whose output is another view of their input: a device does nothing for them."""
+
+
+@dataclass(frozen=True)
+class Roots:
+    """The purpose of a graph besides its effects: tensors to fetch, and nodes to run under their own names."""
+
+    fetches: frozenset[Tensor] = frozenset()
+    targets: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, fetches: Iterable[Tensor], targets: Iterable[str] = ()) -> Roots:
+        """Return roots from any collections."""
+        return cls(frozenset(fetches), frozenset(targets))
+
+    def after(self, moved: Mapping[Tensor, Tensor]) -> Roots:
+        """Return the same roots in a rewritten graph."""
+        return replace(self, fetches=frozenset(moved.get(tensor, tensor) for tensor in self.fetches))
+
+
+class Uses:
+    """The readers and waiters of a graph's nodes.
+
+    readers: for every tensor that is read, the nodes that read it. position: of each node in the graph. awaited: names
+    of nodes that others wait for or are colocated with. pinned: these and the targets, the nodes that must keep their
+    names.
+    """
+
+    def __init__(self, graph: Graph, roots: Roots) -> None:
+        self.graph = graph
+        self.roots = roots
+        self.readers = graph.consumers()
+        self.position = {name: i for i, name in enumerate(graph.nodes)}
+        self.awaited: set[str] = set()
+        for node in graph:
+            if node.control_inputs or node.colocate_with:
+                self.awaited.update(node.control_inputs, node.colocate_with)
+        self.pinned = self.awaited | roots.targets
+
+
+def needed_by(node: Node) -> Iterable[str]:
+    """Return the names of the nodes that must have run before this one."""
+    return (*(tensor.node for tensor in node.inputs), *node.control_inputs)
+
+
+def merged(
+    members: Sequence[Node],
+    name: str,
+    op: str,
+    inputs: Sequence[Tensor],
+    attributes: Mapping[str, Any],
+    outputs: Sequence[TensorSpec],
+) -> Node:
+    """Return a node that replaces ``members``, with the device and layer of the first and the control inputs of all.
+
+    No member may wait for another.
+    """
+    waited_for = dict.fromkeys(name for member in members for name in member.control_inputs)
+    first = members[0]
+    return Node(name, op, tuple(inputs), attributes, tuple(outputs), first.device, tuple(waited_for), (), first.layer)
+
+
+def rewired(node: Node, moved: Mapping[Tensor, Tensor]) -> Node:
+    """Return the node with moved tensors as inputs. An assign still names its variable."""
+    if not moved or moved.keys().isdisjoint(node.inputs):
+        return node
+    named = node.inputs[:1] if node.op == "assign" else ()
+    return replace(node, inputs=(*named, *(moved.get(tensor, tensor) for tensor in node.inputs[len(named) :])))
+
+
+def followed(first: Moved, then: Moved) -> Moved:
+    """Return the tensors that two rewrites have moved, the second after the first."""
+    return {**then, **{old: then.get(new, new) for old, new in first.items()}}
+
+
+def fresh_name(taken: Collection[str], wanted: str) -> str:
+    """Return ``wanted``, with a number appended if that name is taken."""
+    name, count = wanted, 0
+    while name in taken:
+        count += 1
+        name = f"{wanted}_{count}"
+    return name

@@ -1,0 +1,120 @@
+"""Placement of nodes on devices (TensorFlow whitepaper 2016, sections 3.2.1 and 4.3).
+
+The feasible devices of a node satisfy its constraint and have a kernel for its op. Nodes that must be colocated form
+groups (union-find) whose feasible sets are intersected. A group with several feasible devices goes to the one where a
+simulated execution, including transfers, finishes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from runner.engine.compile.cost import Seconds, node_seconds
+from runner.engine.compile.earliest_finish import earliest_finish
+from runner.engine.graph.device import Cluster, Device, DeviceName
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+
+DeviceTypes = Callable[[Node], Collection[str] | None]
+
+
+class PlacementError(ValueError):
+    """No device satisfies the constraints of a node or of a colocation group."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Colocation groups, each of which is placed as a whole.
+
+    of: node name -> name of its group. feasible: group -> the devices that all of its nodes can run on, in the order of
+    the cluster.
+    """
+
+    of: Mapping[str, str]
+    feasible: Mapping[str, Sequence[str]]
+
+    @property
+    def decided(self) -> dict[str, str]:
+        """Groups with a single feasible device -> that device."""
+        return {group: devices[0] for group, devices in self.feasible.items() if len(devices) == 1}
+
+
+def place(graph: Graph, cluster: Cluster, device_types: DeviceTypes, seconds: Seconds = node_seconds) -> Graph:
+    """Return the graph with a full device name on every node.
+
+    device_types: the device types with a kernel for a node, or None if it needs no kernel. seconds: duration of a node.
+    Raises PlacementError naming the nodes, their constraints and the devices of the cluster.
+    """
+    groups = colocation_groups(graph, cluster, device_types)
+    chosen = groups.decided
+    if len(chosen) < len(groups.feasible):
+        chosen = earliest_finish(graph, cluster, groups.of, groups.feasible, seconds)
+    return put(graph, groups, chosen)
+
+
+def put(graph: Graph, groups: Groups, chosen: Mapping[str, str]) -> Graph:
+    """Return the graph with each node on the device of its group, and without colocations.
+
+    Passes may then join and drop nodes.
+    """
+    placed = Graph()
+    for node in graph:
+        placed.insert(replace(node, device=chosen[groups.of[node.name]], colocate_with=()))
+    return placed
+
+
+def colocation_groups(graph: Graph, cluster: Cluster, device_types: DeviceTypes) -> Groups:
+    """Return the colocation groups of a graph; raises PlacementError as :func:`place`."""
+    of = _united(graph)
+    return Groups(of, _feasible_sets(graph, cluster, device_types, of))
+
+
+def _united(graph: Graph) -> dict[str, str]:
+    """Return node name -> name of its group, the root in a union-find over colocations."""
+    parent = {name: name for name in graph.nodes}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for node in graph:
+        for partner in node.colocate_with:
+            parent[root(node.name)] = root(partner)
+    return {name: root(name) for name in graph.nodes}
+
+
+def _feasible_sets(
+    graph: Graph, cluster: Cluster, device_types: DeviceTypes, groups: dict[str, str]
+) -> dict[str, list[str]]:
+    feasible: dict[str, list[str]] = {}
+    matching = {
+        constraint: [d for d in cluster.devices if DeviceName.parse(d.name).matches(DeviceName.parse(constraint))]
+        for constraint in {node.device for node in graph}
+    }
+    for node in graph:
+        own = _able(node, matching[node.device], device_types(node), cluster)
+        group = groups[node.name]
+        common = [name for name in feasible.get(group, own) if name in own]
+        if not common:
+            others = sorted(name for name, root in groups.items() if root == group and name != node.name)
+            raise PlacementError(
+                f"node {node.name!r} requires {node.device or 'any device'!r}, but must share a device with "
+                f"{', '.join(others[:5])}, feasible on {feasible[group]}"
+            )
+        feasible[group] = common
+    return feasible
+
+
+def _able(node: Node, matching: Sequence[Device], types: Collection[str] | None, cluster: Cluster) -> list[str]:
+    """Return the devices with a kernel for a node, of those that satisfy its constraint."""
+    able = [device.name for device in matching if types is None or device.type in types]
+    if not able:
+        have = ", ".join(device.name for device in cluster.devices)
+        raise PlacementError(
+            f"node {node.name!r} (op {node.op!r}) cannot be placed: constraint {node.device or 'none'!r}, "
+            f"device types with a kernel: {'any' if types is None else sorted(types)}, devices: {have}"
+        )
+    return able

@@ -1,0 +1,129 @@
+"""The plan of one device for a step, made before the first step: plain data that can be printed and compared.
+
+Values are in numbered slots. Every slot has a place: in the arena of the device, where values with disjoint lifetimes
+share memory, in the memory of a variable, or on a wire. A sent value is computed in memory that its readers see, and a
+received value is read from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.kernels.contract import Arrangement, Layout
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A value of a step: its shape and dtype, and its layout in memory."""
+
+    spec: TensorSpec
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Memory of a value that one device writes and others read in the same step.
+
+    source: the device that sends the value, or None if this device sends it. key: the key of the transfer; if this
+    device sends the value, the name of the sent tensor.
+    """
+
+    key: str
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """The start of a slot's memory: ``offset`` bytes into the arena, or the start of ``variable`` or of ``wire``."""
+
+    offset: int
+    variable: str | None = None
+    wire: Wire | None = None
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """Run the node ``node``: read the slots ``inputs``, fill the slots ``outputs``.
+
+    library: of the kernel; "" for ``assign``, ``send`` and ``recv``, which the executor runs itself. scratch: offset
+    into the arena of the scratch memory that the arrangement requests.
+    """
+
+    node: str
+    op: str
+    attributes: Mapping[str, Any]
+    library: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    arrangement: Arrangement
+    scratch: int = 0
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Copy a fed value into ``slot`` before the first instruction."""
+
+    tensor: Tensor
+    slot: int
+    spec: TensorSpec
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """The work of one device in a step.
+
+    places: of each slot. variables: name -> spec and layout of every variable that the step reads or writes. read:
+    names of the variables whose value the step reads. arena_bytes: memory of a step besides the variables and the
+    wires: inputs, activations, gradients, scratch.
+    """
+
+    device: str
+    instructions: tuple[Instruction, ...]
+    feeds: tuple[Feed, ...]
+    fetches: Mapping[Tensor, int]
+    slots: tuple[Slot, ...]
+    places: tuple[Place, ...]
+    variables: Mapping[str, Slot]
+    read: frozenset[str]
+    arena_bytes: int
+
+    @property
+    def written(self) -> frozenset[str]:
+        """Names of the variables that a step writes: by assigns, or by kernels that compute in their memory."""
+        assigned = {i.attributes["variable"] for i in self.instructions if i.op == "assign"}
+        places = [self.places[slot] for i in self.instructions for slot in i.outputs]
+        return frozenset(assigned | {place.variable for place in places if place.variable is not None})
+
+    @cached_property
+    def sent_bytes(self) -> int:
+        """Bytes of tensors that this device sends in a step; sessions sum them over the steps."""
+        return sum(self.slots[i.inputs[0]].spec.nbytes for i in self.instructions if i.op == "send")
+
+    @property
+    def received_bytes(self) -> dict[str, int]:
+        """Bytes of tensors that this device receives in a step, by the device that sends them."""
+        received: dict[str, int] = {}
+        for instruction in self.instructions:
+            if instruction.op == "recv":
+                source, nbytes = instruction.attributes["source"], self.slots[instruction.outputs[0]].spec.nbytes
+                received[source] = received.get(source, 0) + nbytes
+        return received
+
+    @property
+    def conversions(self) -> int:
+        """Number of instructions that change the layout of a tensor."""
+        return sum(i.op == "convert" and i.arrangement.inputs != i.arrangement.outputs for i in self.instructions)
+
+    @property
+    def libraries(self) -> frozenset[str]:
+        """Names of the libraries whose kernels the plan uses."""
+        return frozenset(i.library for i in self.instructions if i.library)
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """Layout of each variable."""
+        return {name: slot.layout for name, slot in self.variables.items()}

@@ -1,0 +1,110 @@
+"""The program that a strategy returns: one graph, and the clients that run parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from runner.engine.compile.compile import Signature
+from runner.engine.compile.input_slots import InputSlot
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor, TensorSpec
+
+TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class Client:
+    """One way to run a program's graph.
+
+    fetches: name -> tensor to return. targets: further nodes to run. inputs: tensors that the input source feeds.
+    feeds: name -> tensors that all receive the value that the caller passes under this name, one per replica. exact:
+    transfers are not compressed, whatever the cluster's compression; for clients that save, restore or score the state
+    of a run. deferred: the client is launched next to others, and its part on a device starts when the device has
+    received all of its inputs; no device may then receive a tensor that depends on one that it sends. slowed: emulated
+    slow workers wait before they run it. per_update: average number of runs in an update, for estimates; if an update
+    evaluates its batch several times, the number in one evaluation.
+    """
+
+    name: str
+    fetches: Mapping[str, Tensor] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()
+    inputs: tuple[InputSlot, ...] = ()
+    feeds: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    exact: bool = False
+    deferred: bool = False
+    slowed: bool = False
+    per_update: float = 1.0
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The signature that the engine compiles; cached, because sessions read it in every step."""
+        fed = (*(slot.tensor for slot in self.inputs), *(t for group in self.feeds.values() for t in group))
+        fetched = tuple(dict.fromkeys(self.fetches.values()))
+        return Signature(fetched, self.targets, tuple(fed), exact=self.exact)
+
+
+@dataclass(frozen=True)
+class DriverSettings:
+    """Settings of the step driver that makes the updates of a program; their type says which driver.
+
+    The base class says that every update is one step of the client ``train``. The driver itself is made at the start
+    of a session, by :func:`~runner.engine.run.step_driver.bind`.
+    """
+
+
+ONE_CLIENT = DriverSettings()
+
+
+@dataclass(frozen=True)
+class VirtualClock:
+    """A clock on which parts of clients take lognormal seconds, pure functions of seed, client, device and step.
+
+    median_s: client -> median seconds of each of its parts. sigma: standard deviation of the natural logarithm.
+    transfer_s: seconds of every transfer.
+    """
+
+    seed: int
+    median_s: Mapping[str, float]
+    sigma: float
+    transfer_s: float
+
+
+@dataclass(frozen=True)
+class OneProcess:
+    """The requirement of a program that one process runs all its devices.
+
+    clock: orders the parts of launched clients; None if no client is launched, or if a record of an earlier run orders
+    them.
+    """
+
+    clock: VirtualClock | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A device-annotated training graph and its clients.
+
+    graph: if it leaves devices open, :func:`~runner.engine.compile.program_placement.place_program` chooses them for
+    all clients.
+    clients: "init" assigns initial values; "train" runs one step and fetches "loss" and "accuracy"; "eval" scores one
+    batch; "save" fetches every variable, whole, by unsharded name; "restore" feeds them back. Instead of "train" there
+    may be deferred clients, which the step driver combines to updates.
+    variables: unsharded name -> spec of everything in a checkpoint. workers, servers: number of worker tasks and of
+    parameter-server tasks. step_driver: settings of the driver that runs the clients of each update. one_process: None
+    if every task is a separate process.
+    """
+
+    graph: Graph
+    clients: Mapping[str, Client]
+    variables: Mapping[str, TensorSpec]
+    workers: int
+    servers: int = 0
+    step_driver: DriverSettings = ONE_CLIENT
+    one_process: OneProcess | None = None
+
+    @property
+    def training(self) -> tuple[Client, ...]:
+        """The clients that make updates: ``train``, or the deferred clients."""
+        return tuple(each for each in self.clients.values() if each.name == TRAIN or each.deferred)

@@ -1,0 +1,117 @@
+"""Placement of a program that leaves devices open: found once, for its training step, and used by all clients.
+
+Several placements are tried: all nodes on one device, the greedy heuristic of the whitepaper, and stages. Each is
+compiled by the passes of a run, the scheduler simulates its step, and the fastest is kept. The greedy placement alone
+can be slower than one device, because it decides a group before it knows which transfers this causes.
+
+The caller chooses the durations by which placements are compared: formulas or measured costs. The order of nodes in the
+run always follows the formulas. So with measured costs the run may differ from the simulation, in order and in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from runner.engine.compile.compile import compile_signature, device_types
+from runner.engine.compile.cost import Seconds, node_seconds
+from runner.engine.compile.earliest_finish import earliest_finish
+from runner.engine.compile.passes.rewriting import needed_by
+from runner.engine.compile.placement import Groups, colocation_groups, put
+from runner.engine.compile.program import Client, Program
+from runner.engine.compile.stages import stages
+from runner.engine.graph.device import Cluster, Device
+from runner.engine.graph.graph import Graph
+from runner.kernels.registry import Registry
+
+Feasible = Mapping[str, Sequence[str]]
+"""The devices to choose from for each group."""
+
+GIVEN = "given"
+"""Name of the placement of a graph that leaves no choice."""
+
+
+@dataclass(frozen=True)
+class PlacedProgram:
+    """A program with a full device name on every node.
+
+    found_by: the name of the kept placement. tried: name of a placement -> simulated seconds of a training step.
+    """
+
+    program: Program
+    found_by: str
+    tried: Mapping[str, float]
+
+    @property
+    def step_s(self) -> float:
+        """Simulated seconds of a training step."""
+        return self.tried[self.found_by]
+
+
+def place_program(
+    program: Program, cluster: Cluster, registry: Registry, seconds: Seconds = node_seconds
+) -> PlacedProgram:
+    """Place a program. seconds: duration of a node.
+
+    In the simulation, the result is never slower than all nodes on one device, if this is feasible. Of equally fast
+    placements the first is kept; those on one device are tried first. Raises PlacementError if no device satisfies the
+    constraints of a node.
+    """
+    graph, train = program.graph, program.clients["train"]
+    groups = colocation_groups(graph, cluster, device_types(registry))
+    trained = _needed_by_client(graph, train)
+    tried: dict[str, float] = {}
+    choices = {}
+    for way, choices[way] in _ways(trained, cluster, groups, seconds):
+        placed = put(trained, groups, choices[way])
+        tried[way] = compile_signature(placed, train.signature, cluster, registry, seconds=seconds).step_s
+    best = min(tried, key=tried.__getitem__)
+    whole = earliest_finish(graph, cluster, groups.of, _decided(groups.feasible, choices[best]), seconds)
+    return PlacedProgram(replace(program, graph=put(graph, groups, whole)), best, tried)
+
+
+def _ways(graph: Graph, cluster: Cluster, groups: Groups, seconds: Seconds) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the name of each placement, and the device of every group of the graph."""
+    feasible = {group: groups.feasible[group] for group in dict.fromkeys(groups.of[name] for name in graph.nodes)}
+    computing = {groups.of[node.name] for node in graph if needed_by(node)}
+    if all(len(feasible[group]) == 1 for group in computing):
+        yield GIVEN, {group: devices[0] for group, devices in feasible.items()}
+        return
+    everywhere = all(len(devices) == len(cluster.devices) for devices in feasible.values())
+    alike: set[tuple[str, float, float]] = set()
+    for k, device in enumerate(cluster.devices):
+        if everywhere and _rates(device) in alike:
+            continue
+        alike.add(_rates(device))
+        preferred = {g: device.name if device.name in devices else devices[0] for g, devices in feasible.items()}
+        yield f"one_device_{k}", preferred
+    yield "greedy", earliest_finish(graph, cluster, groups.of, feasible, seconds)
+    for count, choice in enumerate(stages(graph, cluster, groups.of, feasible, seconds), start=2):
+        yield f"stages_{count}", earliest_finish(graph, cluster, groups.of, _decided(feasible, choice), seconds)
+
+
+def _rates(device: Device) -> tuple[str, float, float]:
+    """Return the facts by which the cost model distinguishes devices."""
+    return device.type, device.flops_per_s, device.bytes_per_s
+
+
+def _decided(feasible: Feasible, choice: Mapping[str, str]) -> dict[str, Sequence[str]]:
+    """Return the feasible devices after some groups have been decided."""
+    return {**feasible, **{group: [device] for group, device in choice.items()}}
+
+
+def _needed_by_client(graph: Graph, client: Client) -> Graph:
+    """Return the part of a graph that a client runs or feeds, in its order."""
+    signature = client.signature
+    stack = [*(tensor.node for tensor in (*signature.fetches, *signature.feeds)), *signature.targets]
+    needed = set(stack)
+    while stack:
+        for name in needed_by(graph.nodes[stack.pop()]):
+            if name not in needed:
+                needed.add(name)
+                stack.append(name)
+    part = Graph()
+    for node in graph:
+        if node.name in needed:
+            part.insert(replace(node, colocate_with=tuple(name for name in node.colocate_with if name in needed)))
+    return part

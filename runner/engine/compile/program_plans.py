@@ -1,0 +1,103 @@
+"""The plans of a program's clients, made on first use and with the same layouts of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from runner.engine.compile.compile import Compiled, Signature, compile_placed, placed_graph
+from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph.device import Cluster
+from runner.engine.graph.graph import Graph
+from runner.errors import RunnerError
+from runner.kernels.contract import Layout
+from runner.kernels.registry import Registry
+
+
+class ProgramPlans:
+    """Compiles and plans the clients of one program, each once.
+
+    Training clients are always planned first. They decide the layouts of the variables, which other clients then use.
+    """
+
+    def __init__(self, program: Program, cluster: Cluster, registry: Registry) -> None:
+        """Raises RunnerError if two deferred clients would share a plan."""
+        _require_separate_plans(program.clients.values())
+        self._program = program
+        self._cluster = cluster
+        self._registry = registry
+        self._compiled: dict[Signature, Compiled] = {}
+        self._plans: dict[Signature, Mapping[str, DevicePlan]] = {}
+        self._layouts: dict[str, dict[str, Layout]] = {}
+        self._training_is_planned = False
+
+    def client(self, name: str) -> Client:
+        """Return the client of a name; raises RunnerError that lists the clients if there is none."""
+        if name not in self._program.clients:
+            raise RunnerError(f"client {name!r}: expected one of {', '.join(sorted(self._program.clients))}")
+        return self._program.clients[name]
+
+    def compiled(self, signature: Signature) -> Compiled:
+        """Return a compiled signature."""
+        if signature not in self._compiled:
+            self._compiled[signature] = compile_placed(self._placed, signature, self._cluster, self._registry)
+        return self._compiled[signature]
+
+    @cached_property
+    def _placed(self) -> Graph:
+        return placed_graph(self._program.graph, self._cluster, self._registry)
+
+    def plans(self, signature: Signature) -> Mapping[str, DevicePlan]:
+        """Return the plan of each device that takes part in a signature."""
+        if not self._training_is_planned:
+            for client in self._program.training:
+                training = self._plan(client.signature)
+                if client.deferred:
+                    _require_one_way(client.name, training)
+            self._training_is_planned = True
+        return self._plan(signature)
+
+    def layouts(self, device: str) -> Mapping[str, Layout]:
+        """Return the layouts of a device's variables that plans have decided so far."""
+        return self._layouts.get(device, {})
+
+    def _plan(self, signature: Signature) -> Mapping[str, DevicePlan]:
+        if signature not in self._plans:
+            made = {}
+            for device, part in self.compiled(signature).parts.items():
+                settled = self._layouts.setdefault(device, {})
+                made[device] = part.plan(device, self._registry, dict(settled))
+                settled.update(made[device].layouts)
+            self._plans[signature] = made
+        return self._plans[signature]
+
+
+def _require_separate_plans(clients: Iterable[Client]) -> None:
+    """Raise RunnerError for two deferred clients with the same signature, that is with the same plan.
+
+    They may be under way at the same time, and a plan has only one place for its feeds, sent tensors and fetches.
+    """
+    first: dict[Signature, Client] = {}
+    for client in clients:
+        other = first.setdefault(client.signature, client)
+        if other is not client and other.deferred and client.deferred:
+            raise RunnerError(
+                f"clients {other.name!r} and {client.name!r} are deferred and run the same nodes with the same fetches "
+                "and feeds: give each its own nodes, or launch one of them"
+            )
+
+
+def _require_one_way(client: str, plans: Mapping[str, DevicePlan]) -> None:
+    """Raise RunnerError if parts of a deferred client would wait for each other for ever.
+
+    A part starts when it has received all of its inputs, so the transfers between devices must not form a cycle.
+    """
+    waiting = {device: set(plan.received_bytes) for device, plan in plans.items()}
+    while started := {device for device, sources in waiting.items() if not sources}:
+        waiting = {device: sources - started for device, sources in waiting.items() if device not in started}
+    if waiting:
+        raise RunnerError(
+            f"client {client!r} is deferred, but {', '.join(sorted(waiting))} would wait for tensors that depend on "
+            "tensors they send themselves: split it into two clients"
+        )

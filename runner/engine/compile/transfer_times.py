@@ -1,0 +1,92 @@
+"""Estimates of the transfers in a step, and of the part of their time that compute hides. Nothing is run."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+from runner.engine.compile.compile import Compiled
+from runner.engine.compile.cost import node_seconds
+from runner.engine.compile.passes.rewriting import needed_by
+from runner.engine.graph.device import Cluster
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+
+TRANSFERS = frozenset({"send", "recv"})
+"""Ops that are not compute."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One transfer of a step.
+
+    layer: name of the layer of its Send, or None. nbytes: bytes of the tensor. seconds: on the link, by the cost model.
+    hidden_s: the part of these seconds in which the destination computes: from the end of the Send to the start of the
+    first node that needs the tensor, in the simulation that chose the order of nodes.
+    """
+
+    source: str
+    destination: str
+    layer: str | None
+    nbytes: int
+    seconds: float
+    hidden_s: float
+
+
+def transfers(compiled: Compiled, cluster: Cluster) -> list[Transfer]:
+    """Return the transfers of a compiled signature, in the order in which the simulation starts the Sends.
+
+    Seconds are those on a free link; in the simulation, the link may have to carry other tensors first. The same
+    compute may hide two transfers.
+    """
+    compute = {device: _Compute(part.graph, compiled.starts, cluster) for device, part in compiled.parts.items()}
+    needed = _first_needs(compiled)
+    sends = [(part.graph, node) for part in compiled.parts.values() for node in part.graph if node.op == "send"]
+    found = []
+    for graph, send in sorted(sends, key=lambda each: compiled.starts[each[1].name]):
+        (spec,) = graph.input_specs(send)
+        destination = send.attributes["destination"]
+        seconds = cluster.transfer_s(spec.nbytes)
+        sent = compiled.starts[send.name] + node_seconds(graph, send, cluster.device(send.device))
+        covered = compute[destination].between(sent, needed[send.attributes["key"]])
+        layer = send.layer.name if send.layer else None
+        found.append(Transfer(send.device, destination, layer, spec.nbytes, seconds, min(seconds, covered)))
+    return found
+
+
+def _first_needs(compiled: Compiled) -> dict[str, float]:
+    """Return key of a transfer -> start of the first node that reads its tensor or waits for it."""
+    needs: dict[str, float] = {}
+    for part in compiled.parts.values():
+        keys = {node.name: node.attributes["key"] for node in part.graph if node.op == "recv"}
+        for node in part.graph:
+            for name in needed_by(node):
+                if name in keys:
+                    start = compiled.starts[node.name]
+                    needs[keys[name]] = min(start, needs.get(keys[name], start))
+    return needs
+
+
+class _Compute:
+    """The times at which one device computes."""
+
+    def __init__(self, part: Graph, starts: Mapping[str, float], cluster: Cluster) -> None:
+        def seconds(node: Node) -> float:
+            return node_seconds(part, node, cluster.device(node.device))
+
+        nodes = sorted((node for node in part if node.op not in TRANSFERS), key=lambda node: starts[node.name])
+        self._starts = [starts[node.name] for node in nodes]
+        self._seconds = [seconds(node) for node in nodes]
+        self._before = list(accumulate(self._seconds, initial=0.0))
+
+    def between(self, begin: float, end: float) -> float:
+        """Return the seconds of compute between two times."""
+        return self._until(end) - self._until(begin)
+
+    def _until(self, time: float) -> float:
+        running = bisect_right(self._starts, time) - 1
+        if running < 0:
+            return 0.0
+        return self._before[running] + min(self._seconds[running], time - self._starts[running])

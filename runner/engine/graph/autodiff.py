@@ -1,0 +1,158 @@
+"""Gradients by extending the graph (TensorFlow whitepaper 2016, section 4.1).
+
+``gradients`` walks back from the ys to the xs, adds gradient nodes by each op's rule, and sums gradients where several
+paths join. The result consists of ordinary nodes: it can be differentiated again, placed, cut and fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.engine.graph import op as op_table
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import ByDecomposition, NotDifferentiable, ShapeError
+from runner.engine.graph.tensor import Tensor
+
+
+def gradients(
+    graph: Graph,
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    grad_ys: Sequence[Tensor] | None = None,
+    *,
+    scope: str = "gradients",
+) -> list[Tensor | None]:
+    """Add nodes for d(sum of <grad_y, y>)/dx and return one tensor per x, None if no y depends on x.
+
+    ys, xs: any float tensors of the graph. grad_ys: the gradient of each y, of y's shape and dtype; ones by default.
+    Gradient nodes have the device constraint and the layer stamp of the node they belong to. Raises ShapeError if a
+    path to an x passes through an op that is declared not differentiable.
+    """
+    arrived: dict[Tensor, list[Tensor]] = {}
+    with graph.absolute_scope(_new_scope(graph, scope)):
+        for y, gradient in zip(ys, _seeds(graph, ys, grad_ys), strict=True):
+            arrived.setdefault(y, []).append(gradient)
+        on_path = _nodes_on_path(graph, ys, xs)
+        targets = set(xs)
+        for node in reversed([graph.nodes[name] for name in on_path]):
+            # A tensor's gradient is complete here: every consumer on the path comes later in the graph.
+            totals = [_total(graph, node, arrived, tensor) for tensor in node.tensors]
+            if any(total is not None for total in totals) and _leads_further(node, on_path, targets):
+                _propagate(graph, node, totals, arrived, on_path, targets)
+        return [_total(graph, graph.nodes[x.node], arrived, x) for x in xs]
+
+
+def _seeds(graph: Graph, ys: Sequence[Tensor], grad_ys: Sequence[Tensor] | None) -> list[Tensor]:
+    if grad_ys is None:
+        return [_filled(graph, y, 1.0, "ones") for y in ys]
+    if len(grad_ys) != len(ys):
+        raise ShapeError(f"gradients: {len(ys)} ys, but {len(grad_ys)} grad_ys")
+    for y, gradient in zip(ys, grad_ys, strict=True):
+        if graph.spec(y) != graph.spec(gradient):
+            raise ShapeError(f"gradients: grad_y {gradient} is {graph.spec(gradient)}, expected {graph.spec(y)} as {y}")
+    return list(grad_ys)
+
+
+def _filled(graph: Graph, like: Tensor, value: float, name: str) -> Tensor:
+    spec = graph.spec(like)
+    owner = graph.nodes[like.node]
+    with graph.device(owner.device), graph.layer(owner.layer):
+        return graph.add(
+            "fill", (), {"value": value, "shape": spec.shape, "dtype": spec.dtype}, name=f"{like.node}/{name}"
+        )[0]
+
+
+def _nodes_on_path(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> dict[str, None]:
+    """Return the names of nodes that depend on an x and that a y depends on, in graph order."""
+    for tensor in (*ys, *xs):
+        if not graph.spec(tensor).is_float:
+            raise ShapeError(f"gradients: {tensor} is {graph.spec(tensor)}; only float tensors have gradients")
+    forward = {x.node for x in xs}
+    for node in graph:
+        if any(tensor.node in forward and graph.spec(tensor).is_float for tensor in node.inputs):
+            forward.add(node.name)
+    needed = {y.node for y in ys}
+    for node in reversed(list(graph)):
+        if node.name in needed:
+            needed.update(tensor.node for tensor in node.inputs)
+    return {name: None for name in graph.nodes if name in forward and name in needed}
+
+
+def _leads_further(node: Node, on_path: dict[str, None], targets: set[Tensor]) -> bool:
+    return any(tensor in targets or tensor.node in on_path for tensor in node.inputs)
+
+
+def _propagate(
+    graph: Graph,
+    node: Node,
+    totals: Sequence[Tensor | None],
+    arrived: dict[Tensor, list[Tensor]],
+    on_path: dict[str, None],
+    targets: set[Tensor],
+) -> None:
+    with graph.device(node.device), graph.layer(node.layer), graph.name_scope(node.name):
+        partials = input_gradients(graph, node, totals)
+    for tensor, partial in zip(node.inputs, partials, strict=True):
+        if partial is None or not (tensor in targets or tensor.node in on_path):
+            continue
+        if graph.spec(partial) != graph.spec(tensor):
+            raise ShapeError(
+                f"gradient rule of op {node.op!r} at node {node.name!r} gave {graph.spec(partial)} "
+                f"for input {tensor}, which is {graph.spec(tensor)}"
+            )
+        arrived.setdefault(tensor, []).append(partial)
+
+
+def input_gradients(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Apply the gradient rule of one node to the gradients of its outputs."""
+    rule = op_table.lookup(node.op).gradient
+    if isinstance(rule, NotDifferentiable):
+        raise ShapeError(f"no gradient through node {node.name!r} (op {node.op!r}): {rule.reason}")
+    if isinstance(rule, ByDecomposition):
+        return _through_decomposition(graph, node, totals)
+    return rule(graph, node, totals)
+
+
+def _through_decomposition(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> list[Tensor | None]:
+    decompose = op_table.lookup(node.op).decompose
+    assert decompose is not None, "register() guarantees it"
+    # New identities stand for the inputs, so that an input that the node uses twice gets two gradients.
+    stand_ins = [
+        graph.add("identity", [t], name=f"input_{i}")[0] if graph.spec(t).is_float else t
+        for i, t in enumerate(node.inputs)
+    ]
+    with graph.name_scope("decomposed"):
+        outputs = decompose(graph, stand_ins, node.attributes)
+    pairs = [(y, g) for y, g in zip(outputs, totals, strict=True) if g is not None]
+    floats = [t for t in stand_ins if graph.spec(t).is_float]
+    found = dict(
+        zip(
+            floats,
+            gradients(graph, [y for y, _ in pairs], floats, [g for _, g in pairs], scope=f"{node.name}/second"),
+            strict=True,
+        )
+    )
+    return [found.get(t) for t in stand_ins]
+
+
+def _total(graph: Graph, node: Node, arrived: dict[Tensor, list[Tensor]], tensor: Tensor) -> Tensor | None:
+    """Sum the gradients that arrived at a tensor, in order of arrival (reverse graph order of its consumers)."""
+    parts = arrived.get(tensor)
+    if not parts:
+        return None
+    if len(parts) > 1:
+        with graph.device(node.device), graph.layer(node.layer):
+            arrived[tensor] = [graph.add("add_n", parts, name=f"{tensor.node}/sum_{tensor.port}")[0]]
+    return arrived[tensor][0]
+
+
+def _new_scope(graph: Graph, scope: str) -> str:
+    """Number the scope, so that a second call never mixes its nodes with those of the first."""
+    taken = {name.split("/")[0] for name in graph.nodes}
+    if "/" in scope or scope not in taken:
+        return scope
+    count = 1
+    while f"{scope}_{count}" in taken:
+        count += 1
+    return f"{scope}_{count}"

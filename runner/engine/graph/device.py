@@ -1,0 +1,291 @@
+"""Device names and the cluster they belong to (TensorFlow whitepaper 2016, section 3).
+
+A full name is ``/job:worker/task:3/device:cpu:0``; a constraint may leave parts out: a strategy names the task, and the
+cluster the type of the task's device. Devices are logical: several may share a core or a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+
+_PATTERN = re.compile(
+    r"(?:/job:(?P<job>[a-z_]+))?(?:/task:(?P<task>\d+))?(?:/device:(?P<type>[a-z]+)(?::(?P<index>\d+))?)?"
+)
+
+
+@dataclass(frozen=True, order=True)
+class DeviceName:
+    """A full or partial device name; None in a part stands for any."""
+
+    job: str | None = None
+    task: int | None = None
+    type: str | None = None
+    index: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> DeviceName:
+        """Read a full or partial name; raises ValueError with the expected form."""
+        match = _PATTERN.fullmatch(text)
+        if match is None:
+            raise ValueError(
+                f"device {text!r}: expected '/job:NAME/task:N/device:TYPE:N' or some of these parts in this order"
+            )
+        parts = match.groupdict()
+        return cls(
+            parts["job"],
+            None if parts["task"] is None else int(parts["task"]),
+            parts["type"],
+            None if parts["index"] is None else int(parts["index"]),
+        )
+
+    def __str__(self) -> str:
+        text = "" if self.job is None else f"/job:{self.job}"
+        text += "" if self.task is None else f"/task:{self.task}"
+        if self.type is not None:
+            text += f"/device:{self.type}" + ("" if self.index is None else f":{self.index}")
+        return text
+
+    @property
+    def is_full(self) -> bool:
+        return None not in (self.job, self.task, self.type, self.index)
+
+    def matches(self, constraint: DeviceName) -> bool:
+        """Return whether this name satisfies every part that the constraint names."""
+        return all(
+            wanted is None or wanted == mine
+            for wanted, mine in (
+                (constraint.job, self.job),
+                (constraint.task, self.task),
+                (constraint.type, self.type),
+                (constraint.index, self.index),
+            )
+        )
+
+
+@dataclass(frozen=True)
+class GpuOptions:
+    """How the GPUs of a run are used: the same for all of them, in every process.
+
+    tf32: whether factors of float32 products and convolutions may be rounded to 10 bits of mantissa. compare_plans:
+    whether cuDNN's plans of each convolution are timed and the fastest is taken, which may differ between processes.
+    code_folder: where compiled CUDA sources are cached between runs, "" for no cache.
+    """
+
+    tf32: bool = False
+    compare_plans: bool = False
+    code_folder: str = ""
+
+    def to_document(self) -> dict[str, bool | str]:
+        """Return the options as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: object) -> GpuOptions:
+        """Read the result of :meth:`to_document`; raises ValueError for anything else."""
+        expected = {each.name: type(each.default) for each in fields(cls)}
+        if not isinstance(document, Mapping) or {key: type(value) for key, value in document.items()} != expected:
+            raise ValueError(
+                f"use of GPUs {document!r}: expected 'tf32' and 'compare_plans', booleans, and 'code_folder'"
+            )
+        return cls(**document)
+
+
+DEFAULT_GPU_OPTIONS = GpuOptions()
+"""Options of GPUs if none are given."""
+
+
+CPU, GPU = DEVICE_TYPES = ("cpu", "gpu")
+"""Types of devices: cores of a CPU, or a GPU."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A logical device and the rates the cost model assumes for it.
+
+    flops_per_s: floating-point operations per second; bytes_per_s: memory traffic per second. The defaults are those of
+    one core that is not shared. gpu: index of the GPU that it computes on, among those its process sees; None for a
+    CPU. use: options of that GPU.
+
+    Raises ValueError if a device of another type has a GPU or options, or a device of type gpu has no GPU.
+    """
+
+    name: str
+    flops_per_s: float = 2e11
+    bytes_per_s: float = 1e10
+    gpu: int | None = None
+    use: GpuOptions = DEFAULT_GPU_OPTIONS
+
+    def __post_init__(self) -> None:
+        has_gpu = self.gpu is not None and self.gpu >= 0
+        if has_gpu != (self.type == GPU) or (self.use != DEFAULT_GPU_OPTIONS and not has_gpu):
+            raise ValueError(
+                f"device {self.name!r} with gpu={self.gpu} and {self.use}: expected the index of a GPU, from "
+                "0, for type gpu, and neither for other types"
+            )
+
+    @property
+    def type(self) -> str:
+        return DeviceName.parse(self.name).type or ""
+
+
+COMPRESSIONS = ("none", "high16")
+"""Compressions of transfers: none, or the upper 16 bits of float32 tensors."""
+
+NO_LIBRARY, NCCL = COLLECTIVES = ("none", "nccl")
+"""Libraries that sum over devices: none (the devices sum parts that are sent like other tensors), or NCCL."""
+
+DISTRIBUTIONS = ("none", "constant", "lognormal")
+"""Distributions of the delays of slow workers: no delay, always the median, or normal logarithms."""
+
+LONGEST_DELAY_S = 60.0
+"""Longer draws are cut to this length, which is shorter than the time after which a worker counts as stuck."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The devices a graph may be placed on and the links between them.
+
+    latency_s and bytes_per_s hold for every ordered pair of devices; each pair has its own link. compression: one of
+    :data:`COMPRESSIONS`, for all links. collectives: one of :data:`COLLECTIVES`; a library sums over all devices that
+    have a GPU, which must be different GPUs of different tasks.
+    """
+
+    devices: tuple[Device, ...]
+    latency_s: float = 5e-4
+    bytes_per_s: float = 2e9
+    compression: str = "none"
+    collectives: str = NO_LIBRARY
+
+    def __post_init__(self) -> None:
+        if self.compression not in COMPRESSIONS:
+            raise ValueError(f"cluster compression {self.compression!r}: expected one of {', '.join(COMPRESSIONS)}")
+        names = [device.name for device in self.devices]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"cluster devices {names}: expected at least one and no name twice")
+        for name in names:
+            if not DeviceName.parse(name).is_full:
+                raise ValueError(f"cluster device {name!r}: expected a full name")
+        self._check_collectives()
+
+    def _check_collectives(self) -> None:
+        if self.collectives not in COLLECTIVES:
+            raise ValueError(f"cluster collectives {self.collectives!r}: expected one of {', '.join(COLLECTIVES)}")
+        gpus = [device.gpu for device in self.devices if device.name in self.members]
+        tasks = {task_of(name) for name in self.members}
+        if self.members and not 1 < len(gpus) == len(set(gpus)) == len(tasks):
+            raise ValueError(
+                f"cluster collectives {self.collectives!r} of GPUs {gpus} of {len(tasks)} tasks: expected two or "
+                "more GPUs, none twice, each of a different task"
+            )
+
+    def device(self, name: str) -> Device:
+        """Return the device of this full name; raises ValueError listing the devices if it is unknown."""
+        for device in self.devices:
+            if device.name == name:
+                return device
+        raise ValueError(f"device {name!r} is not in the cluster: {', '.join(d.name for d in self.devices)}")
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the devices that ``collectives`` sums over, in order of rank; () for "none"."""
+        if self.collectives == NO_LIBRARY:
+            return ()
+        return tuple(device.name for device in self.devices if device.type == GPU)
+
+    def transfer_s(self, nbytes: int) -> float:
+        """Return the seconds that the cost model assumes for moving ``nbytes`` between two devices."""
+        return self.latency_s + nbytes / self.bytes_per_s
+
+
+def worker_task(task: int) -> str:
+    """Return the name of the device of a worker, of any type."""
+    return f"/job:worker/task:{task}"
+
+
+def server_task(task: int) -> str:
+    """Return the name of the device of a parameter server, of any type."""
+    return f"/job:ps/task:{task}"
+
+
+def worker_device(task: int, kind: str = CPU) -> str:
+    """Return the full name of the first device of a type of a worker."""
+    return f"{worker_task(task)}/device:{kind}:0"
+
+
+def server_device(task: int, kind: str = CPU) -> str:
+    """Return the full name of the first device of a type of a parameter server."""
+    return f"{server_task(task)}/device:{kind}:0"
+
+
+def task_of(name: str) -> str:
+    """Return a device name without type and index."""
+    return str(replace(DeviceName.parse(name), type=None, index=None))
+
+
+def device_slug(name: str) -> str:
+    """Return a full device name in characters that node names may have."""
+    return name.strip("/").replace("/", ".").replace(":", "")
+
+
+GPU_FLOPS_PER_S = 2e13
+GPU_BYTES_PER_S = 2e12
+"""Rates that the cost model assumes for every GPU that is not shared: plans do not depend on the model of GPU."""
+
+GPU_LATENCY_S = 1e-5
+GPU_LINK_BYTES_PER_S = 2e10
+"""Likewise for a copy between devices of one process."""
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of the devices of a local cluster.
+
+    of_workers: GPU of each worker. of_servers: GPU of each parameter server; () if servers are on the CPU. use: options
+    of all of them.
+    """
+
+    of_workers: tuple[int, ...]
+    of_servers: tuple[int, ...] = ()
+    use: GpuOptions = DEFAULT_GPU_OPTIONS
+
+    def by_device(self, workers: int, servers: int) -> list[int | None]:
+        """Return the GPU of each device of a cluster, workers first; raises ValueError if their number differs."""
+        if len(self.of_workers) != workers or len(self.of_servers) not in (0, servers):
+            raise ValueError(
+                f"GPUs {list(self.of_workers)} of workers and {list(self.of_servers)} of servers: expected one for "
+                f"each of {workers} workers, and one for each of {servers} servers or none"
+            )
+        return [*self.of_workers, *(self.of_servers or [None] * servers)]
+
+
+def local_cluster(
+    workers: int,
+    servers: int = 0,
+    *,
+    compression: str = "none",
+    collectives: str = NO_LIBRARY,
+    latency_s: float = Cluster.latency_s,
+    bytes_per_s: float = Cluster.bytes_per_s,
+    cores: float = 1.0,
+    gpus: Gpus | None = None,
+) -> Cluster:
+    """Return a cluster of ``workers`` tasks, then ``servers`` parameter-server tasks, with one device each.
+
+    cores: cores of each CPU device, for estimates; below 1 if devices share a core. gpus: of devices of type gpu, which
+    divide the rates of their GPU; None: all devices are CPUs.
+    """
+    tasks = [*(worker_task(k) for k in range(workers)), *(server_task(j) for j in range(servers))]
+    numbers = [None] * len(tasks) if gpus is None else gpus.by_device(workers, servers)
+    sharing = Counter(numbers)
+    devices = []
+    for task, number in zip(tasks, numbers, strict=True):
+        if gpus is None or number is None:
+            flops, traffic = cores * Device.flops_per_s, cores * Device.bytes_per_s
+            devices.append(Device(f"{task}/device:{CPU}:0", flops, traffic))
+        else:
+            flops, traffic = GPU_FLOPS_PER_S / sharing[number], GPU_BYTES_PER_S / sharing[number]
+            devices.append(Device(f"{task}/device:{GPU}:0", flops, traffic, number, gpus.use))
+    return Cluster(tuple(devices), latency_s, bytes_per_s, compression, collectives)

@@ -1,0 +1,100 @@
+"""Arithmetic on the tensors of a graph in Python's operators, so that update rules and gradients read as formulas.
+
+The expression ``0.9 * v - g * rate`` adds the nodes fill, mul, mul and sub, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from runner.engine.graph.op import Builder
+from runner.engine.graph.tensor import Tensor, TensorSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """A tensor and the graph it belongs to; operators and methods add a node and return its output.
+
+    Operands are expressions of one graph and one dtype, and broadcast as in NumPy. A number becomes a scalar constant
+    of the other operand's dtype, which is the second input of a sum or product on whichever side it is written.
+    """
+
+    graph: Builder
+    tensor: Tensor
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Shape and dtype."""
+        return self.graph.spec(self.tensor)
+
+    def __add__(self, other: Expr | float) -> Expr:
+        return self._join("add", other)
+
+    def __radd__(self, other: float) -> Expr:
+        return self._join("add", other)
+
+    def __sub__(self, other: Expr | float) -> Expr:
+        return self._join("sub", other)
+
+    def __rsub__(self, other: float) -> Expr:
+        return self.scalar(other)._join("sub", self)
+
+    def __mul__(self, other: Expr | float) -> Expr:
+        return self._join("mul", other)
+
+    def __rmul__(self, other: float) -> Expr:
+        return self._join("mul", other)
+
+    def __truediv__(self, other: Expr | float) -> Expr:
+        return self._join("div", other)
+
+    def __rtruediv__(self, other: float) -> Expr:
+        return self.scalar(other)._join("div", self)
+
+    def __pow__(self, exponent: float) -> Expr:
+        return Expr(self.graph, self.graph.add("pow", [self.tensor], {"exponent": exponent})[0])
+
+    def __neg__(self) -> Expr:
+        return self._unary("neg")
+
+    def __abs__(self) -> Expr:
+        return self._unary("abs")
+
+    def exp(self) -> Expr:
+        """Add e ** self."""
+        return self._unary("exp")
+
+    def sign(self) -> Expr:
+        """Add -1, 0 or 1 by the sign of each element."""
+        return self._unary("sign")
+
+    def sqrt(self) -> Expr:
+        """Add the square root."""
+        return self._unary("sqrt")
+
+    def square(self) -> Expr:
+        """Add self * self as one node."""
+        return self._unary("square")
+
+    def scalar(self, value: float, dtype: str | None = None) -> Expr:
+        """Add a scalar constant, of the dtype of this tensor by default."""
+        attributes = {"value": float(value), "shape": (), "dtype": dtype or self.spec.dtype}
+        return Expr(self.graph, self.graph.add("fill", (), attributes)[0])
+
+    def _unary(self, op: str) -> Expr:
+        return Expr(self.graph, self.graph.add(op, [self.tensor])[0])
+
+    def _join(self, op: str, other: Expr | float) -> Expr:
+        right = other if isinstance(other, Expr) else self.scalar(other)
+        return Expr(self.graph, self.graph.add(op, [self.tensor, right.tensor])[0])
+
+
+def apply(op: Callable[..., Tensor], *operands: Expr, **options: Any) -> Expr:
+    """Add a node by a function of :mod:`runner.engine.graph.ops`: ``apply(ops.maximum, x, y)``.
+
+    operands: at least one. options: other arguments of the function.
+    """
+    graph = operands[0].graph
+    return Expr(graph, op(graph, *(operand.tensor for operand in operands), **options))

@@ -1,0 +1,176 @@
+"""The dataflow graph: named nodes connected by tensors, with devices and layers stamped on them.
+
+A graph only grows: gradients, optimizers and strategies extend it, passes return new graphs. Insertion order is a
+topological order by construction, because a node's inputs must exist before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runner.engine.graph import op as op_table
+from runner.engine.graph.node import NAME, LayerStamp, Node
+from runner.engine.graph.op import ShapeError
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.errors import ResourceError
+
+_MOST_BYTES = 2**63
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What the surrounding ``with`` blocks specify for nodes added inside."""
+
+    scope: str = ""
+    device: str = ""
+    layer: LayerStamp | None = None
+    control_inputs: tuple[str, ...] = ()
+
+
+@dataclass
+class Graph:
+    """A growing set of nodes in topological order."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    _context: _Context = field(default_factory=_Context, repr=False)
+    _taken: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.nodes
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[Tensor] = (),
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        colocate_with: Iterable[str] = (),
+    ) -> Node:
+        """Append a node and return it.
+
+        Its name is the current scope plus ``name`` (the op's by default), made unique by a counter. Raises ShapeError
+        naming the node if inputs or attributes break the op's rule, ResourceError for an output so large that its bytes
+        are no 64-bit number.
+        """
+        definition = op_table.lookup(op)
+        full_name = self._unique(self._scoped(name or op))
+        try:
+            specs = [self.spec(tensor) for tensor in inputs]
+            checked = definition.canonical(attributes or {})
+            outputs = definition.output_specs(specs, checked)
+        except ValueError as error:
+            raise ShapeError(f"node {full_name!r}: {error}") from None
+        for spec in outputs:
+            if spec.nbytes >= _MOST_BYTES:
+                raise ResourceError(
+                    f"node {full_name!r}: its output {spec} takes {spec.nbytes:,} bytes, more than any machine has; "
+                    "use a smaller model, smaller images or a smaller batch"
+                )
+        node = Node(
+            name=full_name,
+            op=op,
+            inputs=tuple(inputs),
+            attributes=checked,
+            outputs=outputs,
+            device=self._context.device,
+            control_inputs=self._context.control_inputs,
+            colocate_with=tuple(colocate_with),
+            layer=self._context.layer,
+        )
+        return self.insert(node)
+
+    def insert(self, node: Node) -> Node:
+        """Append a complete node unchanged; used by passes. Its name must be new and its inputs present."""
+        if node.name in self.nodes:
+            raise ShapeError(f"node {node.name!r} is already in the graph")
+        for needed in (*(t.node for t in node.inputs), *node.control_inputs, *node.colocate_with):
+            if needed not in self.nodes:
+                raise ShapeError(f"node {node.name!r} refers to {needed!r}, which is not in the graph yet")
+        self.nodes[node.name] = node
+        return node
+
+    def spec(self, tensor: Tensor) -> TensorSpec:
+        """Return shape and dtype of a tensor of this graph."""
+        node = self.nodes.get(tensor.node)
+        if node is None:
+            raise ShapeError(f"tensor {tensor} is not in the graph")
+        if not 0 <= tensor.port < len(node.outputs):
+            raise ShapeError(f"tensor {tensor}: node {node.name!r} ({node.op}) has {len(node.outputs)} outputs")
+        return node.outputs[tensor.port]
+
+    def input_specs(self, node: Node) -> list[TensorSpec]:
+        """Return the specs of a node's inputs."""
+        return [self.spec(tensor) for tensor in node.inputs]
+
+    def consumers(self) -> dict[Tensor, list[Node]]:
+        """Return for every consumed tensor the nodes that read it, in graph order."""
+        readers: dict[Tensor, list[Node]] = {}
+        for node in self:
+            for tensor in dict.fromkeys(node.inputs):
+                readers.setdefault(tensor, []).append(node)
+        return readers
+
+    @contextmanager
+    def name_scope(self, scope: str) -> Iterator[None]:
+        """Prefix names of nodes added inside with ``scope/``."""
+        with self._within(scope=self._scoped(scope)):
+            yield
+
+    @contextmanager
+    def absolute_scope(self, scope: str) -> Iterator[None]:
+        """Prefix names of nodes added inside with ``scope/``, without the scopes around it."""
+        with self._within(scope=scope):
+            yield
+
+    @contextmanager
+    def device(self, device: str) -> Iterator[None]:
+        """Constrain nodes added inside to a full or partial device name; "" lifts the constraint."""
+        with self._within(device=device):
+            yield
+
+    @contextmanager
+    def layer(self, stamp: LayerStamp | None) -> Iterator[None]:
+        """Stamp nodes added inside with the layer they belong to."""
+        with self._within(layer=stamp):
+            yield
+
+    @contextmanager
+    def control_dependencies(self, names: Iterable[str]) -> Iterator[None]:
+        """Make nodes added inside run after the named ones."""
+        combined = tuple(dict.fromkeys((*self._context.control_inputs, *names)))
+        with self._within(control_inputs=combined):
+            yield
+
+    @contextmanager
+    def _within(self, **changes: Any) -> Iterator[None]:
+        outer = self._context
+        self._context = replace(outer, **changes)
+        try:
+            yield
+        finally:
+            self._context = outer
+
+    def _scoped(self, name: str) -> str:
+        if not NAME.fullmatch(name):
+            raise ShapeError(f"name {name!r}: expected letters, digits and the characters _ . / -")
+        return f"{self._context.scope}/{name}" if self._context.scope else name
+
+    def _unique(self, name: str) -> str:
+        if name not in self.nodes:
+            return name
+        # Nodes are never removed, so a number that was taken stays taken.
+        count = self._taken.get(name, 0) + 1
+        while f"{name}_{count}" in self.nodes:
+            count += 1
+        self._taken[name] = count
+        return f"{name}_{count}"

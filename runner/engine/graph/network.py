@@ -1,0 +1,129 @@
+"""How a network is added to a graph: the builder that layers write to, and the outputs that strategies read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.initializers import Initializer
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.tensor import Tensor, TensorSpec, state_dtype
+from runner.engine.graph.variables import Variable, Variables
+
+
+@dataclass(frozen=True)
+class StateUpdate:
+    """A moving average to advance: value <- decay * value + (1 - decay) * batch_value.
+
+    batch_value is the statistic of this copy's share of the batch; a strategy combines the statistics of all shares.
+    """
+
+    variable: Variable
+    batch_value: Tensor
+    decay: float
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Scores of N examples. losses: (N,). predictions: (N,) int64, the class. correct: (N,), 1 or 0.
+
+    Floats are in the network's state dtype.
+    """
+
+    losses: Tensor
+    predictions: Tensor
+    correct: Tensor
+
+
+@dataclass(frozen=True)
+class Outputs(Answers):
+    """Outputs of a network for N examples. logits: (N, C), in its state dtype."""
+
+    logits: Tensor
+
+
+NetworkFunction = Callable[["NetworkBuilder", Mapping[str, Tensor]], Outputs]
+"""Adds one copy of a network over the inputs x, y, index and returns its outputs."""
+
+
+class NetworkBuilder:
+    """Adds one copy of a network to a graph.
+
+    dtype: of activations; ``state_dtype`` is that of variables, statistics and losses. training: whether dropout drops
+    and batch normalization uses the batch's statistics. step: () int64, index: (N,) int64; random draws of a step are
+    pure functions of them.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        variables: Variables,
+        *,
+        dtype: str,
+        seed: int,
+        training: bool,
+        step: Tensor,
+        index: Tensor,
+    ) -> None:
+        self.graph = graph
+        self.variables = variables
+        self.dtype = dtype
+        self.seed = seed
+        self.training = training
+        self.step = step
+        self.index = index
+        self.state_updates: list[StateUpdate] = []
+        self.layer_outputs: dict[str, Tensor] = {}
+        self._layer: LayerStamp | None = None
+
+    @property
+    def state_dtype(self) -> str:
+        """The dtype of variables, statistics and losses."""
+        return state_dtype(self.dtype)
+
+    @contextmanager
+    def layer(self, name: str, kind: str) -> Iterator[None]:
+        """Scope names under ``name`` and stamp nodes and variables with the layer."""
+        outer, self._layer = self._layer, LayerStamp(name, kind)
+        try:
+            with self.graph.name_scope(name), self.graph.layer(self._layer):
+                yield
+        finally:
+            self._layer = outer
+
+    @property
+    def stamp(self) -> LayerStamp:
+        """The layer being added; raises ValueError outside of a layer."""
+        if self._layer is None:
+            raise ValueError("no layer is being added: wrap the call in `with builder.layer(name, kind):`")
+        return self._layer
+
+    def parameter(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        initializer: Initializer,
+        *,
+        trainable: bool = True,
+        decayed: bool = False,
+    ) -> Variable:
+        """Return the variable ``<layer>/<name>`` in the network's state dtype."""
+        return self.variables.get(
+            f"{self.stamp.name}/{name}",
+            TensorSpec(shape, self.state_dtype),
+            initializer,
+            trainable=trainable,
+            decayed=decayed,
+            layer=self.stamp,
+        )
+
+    def output(self, tensor: Tensor) -> Tensor:
+        """Record ``tensor`` as the output of the current layer, for `runner explain`, and return it."""
+        self.layer_outputs[self.stamp.name] = tensor
+        return tensor
+
+    def advance(self, variable: Variable, batch_value: Tensor, decay: float) -> None:
+        """Request that a moving average be advanced at the end of the step."""
+        self.state_updates.append(StateUpdate(variable, batch_value, decay))

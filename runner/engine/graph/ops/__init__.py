@@ -1,0 +1,173 @@
+"""The ops: importing this package fills the table ``OPS``; its functions add nodes of one op each.
+
+from runner.engine.graph import ops
+y = ops.relu(graph, ops.matmul(graph, x, w))
+
+Each file defines a family of ops: functions that add them, then their shape rules, gradients and costs. Read in this
+order:
+
+* ``common``: shape conditions and adapters for gradient formulas that all families share.
+* ``arithmetic``, ``comparison``, ``structural``, ``shape``, ``reduction``, ``indexing``: the basic ops.
+* ``activation``, ``linear``, ``convolution``, ``pooling``, ``random``, ``loss``: the layers of networks.
+* ``batch_normalization``, ``local_response_normalization``: layers with decompositions.
+* ``fused_linear``, ``fused_convolution``, ``fused_normalization``, ``elementwise``, ``matmul_elementwise``,
+  ``matmul_cast``: ops that passes put in the place of several others.
+* ``collective``: sums over workers; ``executor``: instructions without kernels.
+"""
+
+from runner.engine.graph.ops.activation import log_softmax, relu, relu_gradient, sigmoid, softmax, tanh
+from runner.engine.graph.ops.arithmetic import (
+    abs,  # noqa: A004 - the op's name
+    add,
+    div,
+    exp,
+    log,
+    log1p,
+    mul,
+    neg,
+    pow,  # noqa: A004 - the op's name
+    scale,
+    sign,
+    sqrt,
+    square,
+    sub,
+)
+from runner.engine.graph.ops.batch_normalization import batch_norm, batch_norm_gradient, batch_norm_inference
+from runner.engine.graph.ops.collective import all_reduce, collective_sum
+from runner.engine.graph.ops.common import unbroadcast
+from runner.engine.graph.ops.comparison import equal, greater, greater_equal, less, maximum, minimum, select
+from runner.engine.graph.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
+from runner.engine.graph.ops.elementwise import elementwise
+from runner.engine.graph.ops.executor import assign, placeholder, recv, send, variable
+from runner.engine.graph.ops.fused_convolution import conv2d_fused, conv2d_weight_bias_gradient
+from runner.engine.graph.ops.fused_linear import matmul_bias_gradient, matmul_fused
+from runner.engine.graph.ops.fused_normalization import batch_norm_relu, batch_norm_relu_gradient
+from runner.engine.graph.ops.indexing import gather, one_hot, scatter_add
+from runner.engine.graph.ops.linear import matmul
+from runner.engine.graph.ops.local_response_normalization import (
+    channel_window_sum,
+    local_response_normalization,
+    local_response_normalization_gradient,
+)
+from runner.engine.graph.ops.loss import sigmoid_cross_entropy, softmax_cross_entropy, softmax_cross_entropy_gradient
+from runner.engine.graph.ops.matmul_cast import matmul_cast
+from runner.engine.graph.ops.matmul_elementwise import matmul_elementwise
+from runner.engine.graph.ops.pooling import (
+    avg_pool,
+    avg_pool_gradient,
+    max_pool,
+    max_pool_gather,
+    max_pool_gradient,
+)
+from runner.engine.graph.ops.random import dropout_mask, random_normal, random_uniform
+from runner.engine.graph.ops.reduction import argmax, broadcast_to, reduce_max, reduce_mean, reduce_sum
+from runner.engine.graph.ops.shape import (
+    concat,
+    pad,
+    reshape,
+    slice,  # noqa: A004 - the op's name
+    split,
+    transpose,
+)
+from runner.engine.graph.ops.structural import (
+    add_n,
+    as_dtype,
+    cast,
+    constant,
+    convert,
+    fill,
+    identity,
+    stop_gradient,
+    truncate_to_bfloat16,
+)
+
+__all__ = [
+    "abs",
+    "add",
+    "add_n",
+    "all_reduce",
+    "argmax",
+    "as_dtype",
+    "assign",
+    "avg_pool",
+    "avg_pool_gradient",
+    "batch_norm",
+    "batch_norm_gradient",
+    "batch_norm_inference",
+    "batch_norm_relu",
+    "batch_norm_relu_gradient",
+    "broadcast_to",
+    "cast",
+    "channel_window_sum",
+    "collective_sum",
+    "concat",
+    "constant",
+    "conv2d",
+    "conv2d_fused",
+    "conv2d_input_gradient",
+    "conv2d_weight_bias_gradient",
+    "conv2d_weight_gradient",
+    "convert",
+    "div",
+    "dropout_mask",
+    "elementwise",
+    "equal",
+    "exp",
+    "fill",
+    "gather",
+    "greater",
+    "greater_equal",
+    "identity",
+    "less",
+    "local_response_normalization",
+    "local_response_normalization_gradient",
+    "log",
+    "log1p",
+    "log_softmax",
+    "matmul",
+    "matmul_bias_gradient",
+    "matmul_cast",
+    "matmul_elementwise",
+    "matmul_fused",
+    "max_pool",
+    "max_pool_gather",
+    "max_pool_gradient",
+    "maximum",
+    "minimum",
+    "mul",
+    "neg",
+    "one_hot",
+    "pad",
+    "placeholder",
+    "pow",
+    "random_normal",
+    "random_uniform",
+    "recv",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_sum",
+    "relu",
+    "relu_gradient",
+    "reshape",
+    "scale",
+    "scatter_add",
+    "select",
+    "send",
+    "sigmoid",
+    "sigmoid_cross_entropy",
+    "sign",
+    "slice",
+    "softmax",
+    "softmax_cross_entropy",
+    "softmax_cross_entropy_gradient",
+    "split",
+    "sqrt",
+    "square",
+    "stop_gradient",
+    "sub",
+    "tanh",
+    "transpose",
+    "truncate_to_bfloat16",
+    "unbroadcast",
+    "variable",
+]

@@ -1,0 +1,218 @@
+"""What the rules of all op families share: shape conditions, adapters for gradient formulas, and unbroadcasting.
+
+Functions that need nodes name the ops (``graph.add("fill", ...)``) instead of importing their builders, so that the
+families import this module and never the other way round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from runner.engine.graph.expression import Expr
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import (
+    Attributes,
+    Builder,
+    Decomposition,
+    FlopsRule,
+    GradientRule,
+    InferRule,
+    NotDifferentiable,
+    ShapeError,
+    expect,
+)
+from runner.engine.graph.tensor import DTYPES, FLOATS, Tensor, TensorSpec, state_dtype
+
+NUMERIC = (*FLOATS, "int32", "int64")
+INTEGERS = ("int32", "int64")
+
+NO_INPUTS = NotDifferentiable("it has no inputs")
+MADE_BY_PASSES = NotDifferentiable("it is made by passes after gradients exist")
+
+
+def expect_dtype(spec: TensorSpec, allowed: Sequence[str], role: str = "input") -> None:
+    """Require that a tensor's dtype is one of ``allowed``."""
+    expect(spec.dtype in allowed, f"{role} of dtype {' or '.join(allowed)}", spec)
+
+
+def expect_same_dtype(specs: Sequence[TensorSpec]) -> None:
+    """Require one dtype of all tensors: nothing is promoted silently."""
+    expect(len({spec.dtype for spec in specs}) == 1, "inputs of one dtype", ", ".join(str(s) for s in specs))
+
+
+def expect_same_shape(specs: Sequence[TensorSpec], role: str) -> None:
+    """Require one shape of all tensors."""
+    expect(len({spec.shape for spec in specs}) == 1, f"{role} of one shape", [spec.shape for spec in specs])
+
+
+def expect_floats(specs: Sequence[TensorSpec]) -> None:
+    """Require one float dtype of all tensors."""
+    expect_same_dtype(specs)
+    expect_dtype(specs[0], FLOATS)
+
+
+def expect_result_dtype(dtype: str, spec: TensorSpec) -> None:
+    """Require that a sum of products of an input has the input's dtype, or the dtype of variables next to it."""
+    allowed = dict.fromkeys((spec.dtype, state_dtype(spec.dtype)))
+    expect(dtype in allowed, f"a result of dtype {' or '.join(allowed)} for {spec}", dtype)
+
+
+def expect_rank(spec: TensorSpec, rank: int, role: str) -> None:
+    """Require a number of dimensions."""
+    expect(spec.rank == rank, f"{role} with {rank} dimensions", spec)
+
+
+def expect_axes(axes: Sequence[int], rank: int) -> None:
+    """Require strictly rising axes within 0..rank-1, the canonical form that builders produce."""
+    canonical = list(axes) == sorted(set(axes)) and all(0 <= axis < rank for axis in axes)
+    expect(canonical, f"rising axes within 0..{rank - 1}", tuple(axes))
+
+
+def canonical_axis(axis: int, rank: int) -> int:
+    """Count a negative axis from the end; the shape rule refuses an axis that is out of range."""
+    return axis + rank if axis < 0 else axis
+
+
+def axes_size(shape: Sequence[int], axes: Sequence[int]) -> int:
+    """Return the number of elements along the given axes."""
+    return math.prod(shape[axis] for axis in axes)
+
+
+def declared_spec(attributes: Attributes) -> TensorSpec:
+    """Return the spec of an output that the attributes ``shape`` and ``dtype`` declare."""
+    shape = attributes["shape"]
+    expect(min(shape, default=0) >= 0, "a shape without negative extents", shape)
+    return TensorSpec(shape, attributes["dtype"])
+
+
+def declared(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    """Shape rule: the output that the attributes ``shape`` and ``dtype`` declare."""
+    return [declared_spec(attributes)]
+
+
+def like_input(dtypes: Sequence[str] = FLOATS) -> InferRule:
+    """Shape rule: one input of one of the dtypes, an output like it."""
+
+    def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+        expect_dtype(specs[0], dtypes)
+        return [specs[0]]
+
+    return infer
+
+
+def broadcast_inputs(dtypes: Sequence[str] = DTYPES, result: str | None = None) -> InferRule:
+    """Shape rule: inputs of one of the dtypes that broadcast together, an output of that dtype or of ``result``."""
+
+    def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+        expect_same_dtype(specs)
+        expect_dtype(specs[0], dtypes)
+        return [TensorSpec(broadcast_shape(specs), result or specs[0].dtype)]
+
+    return infer
+
+
+def broadcast_shape(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
+    """Return the shape that NumPy's broadcasting gives these tensors together."""
+    try:
+        return np.broadcast_shapes(*(spec.shape for spec in specs))
+    except ValueError:
+        shapes = ", ".join(str(spec.shape) for spec in specs)
+        raise ShapeError(f"expected shapes that broadcast together, came {shapes}") from None
+
+
+def expect_window_attributes(strides: Sequence[int], padding: Sequence[int]) -> None:
+    """Require two positive strides and four non-negative paddings."""
+    expect(len(strides) == 2 and min(strides) > 0, "two positive strides", tuple(strides))
+    expect(len(padding) == 4 and min(padding) >= 0, "four non-negative paddings", tuple(padding))
+
+
+def window_counts(
+    image: TensorSpec, window: Sequence[int], strides: Sequence[int], padding: Sequence[int]
+) -> tuple[int, int]:
+    """Return the numbers of windows down and across an (N, C, H, W) image; at least one each way.
+
+    Windows slide over the padded image. strides: (rows, columns); padding: (top, bottom, left, right). A window that
+    would reach beyond the padded image is left out: out = (in + padding - window) // stride + 1.
+    """
+    expect(len(window) == 2 and min(window) > 0, "a window with two positive extents", tuple(window))
+    expect_window_attributes(strides, padding)
+    top, bottom, left, right = padding
+    rows = (image.shape[2] + top + bottom - window[0]) // strides[0] + 1
+    columns = (image.shape[3] + left + right - window[1]) // strides[1] + 1
+    expect(rows > 0 and columns > 0, f"an image that holds window {tuple(window)} with padding {padding}", image)
+    return rows, columns
+
+
+def input_flops(per_element: int) -> FlopsRule:
+    """Cost rule: a number of operations for each element of the first input."""
+
+    def flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+        return per_element * inputs[0].size
+
+    return flops
+
+
+def sum_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    """Cost rule: the inputs are summed element by element."""
+    return (len(inputs) - 1) * outputs[0].size
+
+
+def single_output(rule: Callable[[Builder, Node, Tensor], Sequence[Tensor | None]]) -> GradientRule:
+    """Adapt the gradient rule of an op with one output."""
+
+    def adapted(graph: Builder, node: Node, totals: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        (dy,) = totals
+        assert dy is not None, "autodiff applies a rule only when a gradient has arrived"
+        return rule(graph, node, dy)
+
+    return adapted
+
+
+def elementwise_gradient(formula: Callable[..., Expr | Sequence[Expr | None] | None]) -> GradientRule:
+    """Adapt the gradient formula of an element-wise op: formula(dy, y, *inputs) returns a partial for each input.
+
+    A single partial may be returned without a list. A partial is summed over the axes its input was broadcast along;
+    None means that no gradient flows to that input.
+    """
+
+    def rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+        found = formula(*(Expr(graph, tensor) for tensor in (dy, node[0], *node.inputs)))
+        partials = [found] if found is None or isinstance(found, Expr) else found
+        return [
+            None if partial is None else unbroadcast(graph, partial.tensor, graph.spec(tensor).shape)
+            for partial, tensor in zip(partials, node.inputs, strict=True)
+        ]
+
+    return single_output(rule)
+
+
+def decomposition(formula: Callable[..., Sequence[Expr]]) -> Decomposition:
+    """Adapt the formula of a decomposition: formula(attributes, *inputs) returns an expression for each output."""
+
+    def decompose(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
+        return [output.tensor for output in formula(attributes, *(Expr(graph, tensor) for tensor in inputs))]
+
+    return decompose
+
+
+def copy_to_all(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    """Gradient rule of a sum: every input receives the gradient of the output."""
+    return [dy] * len(node.inputs)
+
+
+def unbroadcast(graph: Builder, tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Sum a tensor over the axes along which ``shape`` was broadcast: the adjoint of broadcasting.
+
+    <broadcast(x), g> = <x, unbroadcast(g)> for every x of ``shape`` and every g of the tensor's shape.
+    """
+    wide = graph.spec(tensor).shape
+    added = len(wide) - len(shape)
+    axes = [axis for axis, extent in enumerate(wide) if axis < added or (shape[axis - added] == 1 and extent != 1)]
+    if axes:
+        tensor = graph.add("reduce_sum", [tensor], {"axes": axes, "keepdims": False})[0]
+    if graph.spec(tensor).shape != tuple(shape):
+        tensor = graph.add("reshape", [tensor], {"shape": tuple(shape)})[0]
+    return tensor

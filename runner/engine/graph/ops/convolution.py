@@ -1,0 +1,206 @@
+"""Convolution (cross-correlation) of images and its two adjoints, which are closed under differentiation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypedDict, Unpack
+
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
+from runner.engine.graph.ops.common import (
+    declared_spec,
+    expect_floats,
+    expect_rank,
+    expect_result_dtype,
+    single_output,
+    window_counts,
+)
+from runner.engine.graph.ops.structural import as_dtype
+from runner.engine.graph.tensor import Tensor, TensorSpec
+
+GEOMETRY = {"strides": "ints", "padding": "ints", "groups": "int"}
+"""Attributes of all convolutions: where the windows lie, and how channels are grouped."""
+
+
+class Geometry(TypedDict, total=False):
+    """Strides (rows, columns), default (1, 1); padding (top, bottom, left, right), default 0; groups, default 1.
+
+    With G groups the channels are cut into G equal runs and each run of outputs sees one run of inputs (Krizhevsky,
+    Sutskever and Hinton 2012, sec. 3.5).
+    """
+
+    strides: Sequence[int]
+    padding: Sequence[int]
+    groups: int
+
+
+def complete(geometry: Geometry) -> dict[str, Any]:
+    """Return the attributes of a convolution, with defaults for those that are not given."""
+    return {"strides": (1, 1), "padding": (0, 0, 0, 0), "groups": 1, **geometry}
+
+
+def conv2d(graph: Builder, x: Tensor, w: Tensor, *, name: str | None = None, **geometry: Unpack[Geometry]) -> Tensor:
+    """Add y[n, o, r, c] = sum over i, u, v of x[n, i, r*sr + u - top, c*sc + v - left] * w[o, i, u, v].
+
+    x: (N, C, H, W); w: (O, C/groups, R, S); y: (N, O, (H + top + bottom - R) // sr + 1, likewise columns).
+    """
+    return graph.add("conv2d", [x, w], complete(geometry), name=name)[0]
+
+
+def conv2d_input_gradient(
+    graph: Builder,
+    dy: Tensor,
+    w: Tensor,
+    *,
+    input_shape: Sequence[int],
+    name: str | None = None,
+    **geometry: Unpack[Geometry],
+) -> Tensor:
+    """Add dx of ``input_shape`` with <conv2d(x, w), dy> = <x, dx> for every x: the transposed convolution."""
+    attributes = {**complete(geometry), "input_shape": tuple(input_shape)}
+    return graph.add("conv2d_input_gradient", [dy, w], attributes, name=name)[0]
+
+
+def conv2d_weight_gradient(
+    graph: Builder,
+    dy: Tensor,
+    x: Tensor,
+    *,
+    weight_shape: Sequence[int],
+    dtype: str | None = None,
+    name: str | None = None,
+    **geometry: Unpack[Geometry],
+) -> Tensor:
+    """Add dw of ``weight_shape`` with <conv2d(x, w), dy> = <w, dw> for every w; examples add in order.
+
+    dtype: of dw, that of dy by default; float32 is possible for bfloat16 dy and x.
+    """
+    attributes = {**complete(geometry), "weight_shape": tuple(weight_shape), "dtype": dtype or graph.spec(dy).dtype}
+    return graph.add("conv2d_weight_gradient", [dy, x], attributes, name=name)[0]
+
+
+def output_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> tuple[int, ...]:
+    """Return the shape of y for an image and filters, after checking that they fit each other."""
+    expect_rank(x, 4, "x (N, C, H, W)")
+    expect_rank(w, 4, "w (O, C/groups, R, S)")
+    groups = attributes["groups"]
+    expect(groups > 0 and w.shape[0] % groups == 0, f"outputs in {groups} equal groups", w)
+    channels = w.shape[1] * groups
+    expect(x.shape[1] == channels, f"x with {channels} channels for w {w} and {groups} groups", x)
+    counts = window_counts(x, w.shape[2:], attributes["strides"], attributes["padding"])
+    return (x.shape[0], w.shape[0], *counts)
+
+
+def _infer_forward(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    x, w = specs
+    expect_floats(specs)
+    return [TensorSpec(output_shape(x, w, attributes), x.dtype)]
+
+
+def _infer_input_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    dy, w = specs
+    expect_floats(specs)
+    x = declared_spec({"shape": attributes["input_shape"], "dtype": dy.dtype})
+    _expect_output_gradient(dy, x, w, attributes)
+    return [x]
+
+
+def weight_spec(specs: Sequence[TensorSpec], attributes: Attributes) -> TensorSpec:
+    """Return the spec of the filters whose gradient comes from dy and x, after checking that all fit each other."""
+    dy, x = specs
+    expect_floats(specs)
+    expect_result_dtype(attributes["dtype"], dy)
+    w = declared_spec({"shape": attributes["weight_shape"], "dtype": attributes["dtype"]})
+    _expect_output_gradient(dy, x, w, attributes)
+    return w
+
+
+def _expect_output_gradient(dy: TensorSpec, x: TensorSpec, w: TensorSpec, attributes: Attributes) -> None:
+    expected = output_shape(x, w, attributes)
+    expect(dy.shape == expected, f"dy of shape {expected} for x {x} and w {w}", dy)
+
+
+def _infer_weight_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    return [weight_spec(specs, attributes)]
+
+
+def _geometry(node: Node) -> dict[str, object]:
+    return {name: node.attributes[name] for name in GEOMETRY}
+
+
+def _dx(graph: Builder, node: Node, dy: Tensor, w: Tensor, x: Tensor) -> Tensor:
+    attributes = {**_geometry(node), "input_shape": graph.spec(x).shape}
+    return graph.add("conv2d_input_gradient", [dy, w], attributes)[0]
+
+
+def _dw(graph: Builder, node: Node, dy: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    attributes = {**_geometry(node), "weight_shape": graph.spec(w).shape, "dtype": graph.spec(w).dtype}
+    return graph.add("conv2d_weight_gradient", [dy, x], attributes)[0]
+
+
+def _y(graph: Builder, node: Node, x: Tensor, w: Tensor) -> Tensor:
+    return graph.add("conv2d", [x, w], _geometry(node))[0]
+
+
+# <y(x, w), dy> is linear in each of x, w and dy, and each op is its derivative by one of them. So the gradient of each
+# op is made of the other two, with the arriving gradient in the place of the operand that the op lacks.
+
+
+@single_output
+def _forward_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    x, w = node.inputs
+    return [_dx(graph, node, dy, w, x), _dw(graph, node, dy, x, w)]
+
+
+@single_output
+def _input_gradient_rule(graph: Builder, node: Node, x: Tensor) -> Sequence[Tensor | None]:
+    dy, w = node.inputs
+    return [_y(graph, node, x, w), _dw(graph, node, dy, x, w)]
+
+
+@single_output
+def _weight_gradient_rule(graph: Builder, node: Node, w: Tensor) -> Sequence[Tensor | None]:
+    dy, x = node.inputs
+    w = as_dtype(graph, w, graph.spec(x).dtype)
+    return [_y(graph, node, x, w), _dx(graph, node, dy, w, x)]
+
+
+def convolution_flops(y: TensorSpec, w: TensorSpec) -> int:
+    """Cost of a convolution with this output and these filters, and of each of its gradients."""
+    return 2 * y.size * math.prod(w.shape[1:])
+
+
+def _forward_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    return convolution_flops(outputs[0], inputs[1])
+
+
+def _input_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    return convolution_flops(inputs[0], inputs[1])
+
+
+def _weight_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    return convolution_flops(inputs[0], outputs[0])
+
+
+register(OpDef("conv2d", _infer_forward, _forward_rule, 2, GEOMETRY, _forward_flops))
+register(
+    OpDef(
+        "conv2d_input_gradient",
+        _infer_input_gradient,
+        _input_gradient_rule,
+        arity=2,
+        attributes={**GEOMETRY, "input_shape": "ints"},
+        flops=_input_flops,
+    )
+)
+register(
+    OpDef(
+        "conv2d_weight_gradient",
+        _infer_weight_gradient,
+        _weight_gradient_rule,
+        arity=2,
+        attributes={**GEOMETRY, "weight_shape": "ints", "dtype": "dtype"},
+        flops=_weight_flops,
+    )
+)

@@ -1,0 +1,138 @@
+"""Local response normalization across channels (Krizhevsky, Sutskever and Hinton 2012, sec. 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict, Unpack
+
+from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, expect, register
+from runner.engine.graph.ops.common import decomposition, expect_dtype, expect_same_dtype, input_flops, single_output
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+
+
+def channel_window_sum(graph: Builder, x: Tensor, *, size: int, name: str | None = None) -> Tensor:
+    """Add y[n, c] = sum of x[n, c'] over |c' - c| <= size // 2, channels beyond the ends counting as zero.
+
+    x, y: (N, C, ...) float; size is odd, which makes the op its own adjoint.
+    """
+    return graph.add("channel_window_sum", [x], {"size": size}, name=name)[0]
+
+
+class Response(TypedDict):
+    """Attributes of the normalization; size is odd.
+
+    The 2012 paper multiplies the sum of squares by alpha; the released cuda-convnet2 code multiplies it by
+    alpha / size, as ``divide_by_size`` does.
+    """
+
+    size: int
+    alpha: float
+    beta: float
+    k: float
+    divide_by_size: bool
+
+
+def local_response_normalization(
+    graph: Builder, x: Tensor, *, name: str | None = None, **response: Unpack[Response]
+) -> Tensor:
+    """Add y = x / (k + a * channel_window_sum(x ** 2)) ** beta, a = alpha or alpha / size.
+
+    x, y: (N, C, ...) float.
+    """
+    return graph.add("local_response_normalization", [x], response, name=name)[0]
+
+
+def local_response_normalization_gradient(
+    graph: Builder, x: Tensor, dy: Tensor, *, name: str | None = None, **response: Unpack[Response]
+) -> Tensor:
+    """Add dx = dy * d ** -beta - 2 a beta x * channel_window_sum(dy * x * d ** (-beta - 1)).
+
+    d = k + a * channel_window_sum(x ** 2) is the denominator of :func:`local_response_normalization`.
+    """
+    return graph.add("local_response_normalization_gradient", [x, dy], response, name=name)[0]
+
+
+def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    x, size = specs[0], attributes["size"]
+    expect_dtype(x, FLOATS)
+    expect(x.rank >= 2, "x of shape (N, C, ...)", x)
+    expect(size > 0 and size % 2 == 1, "an odd positive size", size)
+    return [x]
+
+
+def _infer_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    x, dy = specs
+    expect_same_dtype(specs)
+    expect(dy == x, f"dy like x, {x}", dy)
+    return _infer(specs, attributes)
+
+
+def _weight(attributes: Attributes) -> float:
+    alpha: float = attributes["alpha"]
+    return alpha / attributes["size"] if attributes["divide_by_size"] else alpha
+
+
+def _denominator(x: Expr, attributes: Attributes) -> Expr:
+    energy = apply(channel_window_sum, x.square(), size=attributes["size"])
+    k: float = attributes["k"]
+    return energy * _weight(attributes) + k
+
+
+@decomposition
+def _decompose(attributes: Attributes, x: Expr) -> Sequence[Expr]:
+    exponent: float = -attributes["beta"]
+    return [x * _denominator(x, attributes) ** exponent]
+
+
+@decomposition
+def _decompose_gradient(attributes: Attributes, x: Expr, dy: Expr) -> Sequence[Expr]:
+    beta: float = attributes["beta"]
+    denominator = _denominator(x, attributes)
+    direct = dy * denominator**-beta
+    through = dy * x * denominator ** (-beta - 1.0)
+    summed = apply(channel_window_sum, through, size=attributes["size"])
+    return [direct - x * summed * (2.0 * _weight(attributes) * beta)]
+
+
+@single_output
+def _window_sum_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    return [channel_window_sum(graph, dy, size=node.attributes["size"])]
+
+
+@single_output
+def _rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    inputs = [node.inputs[0], dy]
+    return [graph.add("local_response_normalization_gradient", inputs, node.attributes)[0]]
+
+
+def _window_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    return int(attributes["size"]) * outputs[0].size
+
+
+_RESPONSE = {"size": "int", "alpha": "float", "beta": "float", "k": "float", "divide_by_size": "bool"}
+
+register(OpDef("channel_window_sum", _infer, _window_sum_rule, 1, {"size": "int"}, _window_flops))
+register(
+    OpDef(
+        "local_response_normalization",
+        _infer,
+        _rule,
+        arity=1,
+        attributes=_RESPONSE,
+        flops=input_flops(12),
+        decompose=_decompose,
+    )
+)
+register(
+    OpDef(
+        "local_response_normalization_gradient",
+        _infer_gradient,
+        ByDecomposition(),
+        arity=2,
+        attributes=_RESPONSE,
+        flops=input_flops(24),
+        decompose=_decompose_gradient,
+    )
+)

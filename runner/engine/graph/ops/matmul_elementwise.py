@@ -1,0 +1,85 @@
+"""A matrix product that is the input of a chain of element-wise operations and is not stored itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
+from runner.engine.graph.ops.common import MADE_BY_PASSES, expect_result_dtype
+from runner.engine.graph.ops.elementwise import program_flops, program_nodes, program_specs
+from runner.engine.graph.ops.linear import TRANSPOSES, matmul, product_flops, product_spec
+from runner.engine.graph.ops.structural import as_dtype
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.kernels.elementwise import Program
+
+OP = "matmul_elementwise"
+
+
+def matmul_elementwise(
+    graph: Builder,
+    a: Tensor,
+    b: Tensor,
+    operands: Sequence[Tensor],
+    program: Program,
+    *,
+    product: int,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    dtype: str | None = None,
+    name: str | None = None,
+) -> tuple[Tensor, ...]:
+    """Add the outputs of a program that reads A B, A (m, k) and B (k, n) as for matmul, as its input ``product``.
+
+    operands: the program's other inputs in order, each (m, n) or (), of the dtype of the product. dtype: of the
+    product and of the outputs (m, n), that of a by default; float32 is possible for bfloat16 a and b.
+    """
+    attributes = {
+        "transpose_a": transpose_a,
+        "transpose_b": transpose_b,
+        "dtype": dtype or graph.spec(a).dtype,
+        "program": program.text,
+        "outputs": program.outputs,
+        "product": product,
+    }
+    return graph.add(OP, [a, b, *operands], attributes, name=name).tensors
+
+
+def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    return program_specs(_program_inputs(specs, attributes), attributes)
+
+
+def _program_inputs(specs: Sequence[TensorSpec], attributes: Attributes) -> list[TensorSpec]:
+    """Return the operands, with the product in its place."""
+    expect(len(specs) >= 2, "at least 2 inputs", len(specs))
+    a, b, *operands = specs
+    result, dtype, place = product_spec((a, b), attributes), attributes["dtype"], attributes["product"]
+    expect_result_dtype(dtype, result)
+    inside = 0 <= place <= len(operands)
+    expect(inside, f"the product among the program's {len(operands) + 1} inputs", f"product={place}")
+    return [*operands[:place], replace(result, dtype=dtype), *operands[place:]]
+
+
+def _decompose(graph: Builder, inputs: Sequence[Tensor], attributes: Attributes) -> Sequence[Tensor]:
+    a, b = (as_dtype(graph, tensor, attributes["dtype"]) for tensor in inputs[:2])
+    place, operands = attributes["product"], inputs[2:]
+    result = matmul(graph, a, b, **{key: attributes[key] for key in TRANSPOSES})
+    return program_nodes(graph, [*operands[:place], result, *operands[place:]], attributes)
+
+
+def _flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    following = program_flops(_program_inputs(inputs, attributes), outputs, attributes)
+    return product_flops(inputs, outputs, attributes) + following
+
+
+register(
+    OpDef(
+        OP,
+        _infer,
+        MADE_BY_PASSES,
+        arity=None,
+        attributes={**TRANSPOSES, "dtype": "dtype", "program": "str", "outputs": "ints", "product": "int"},
+        flops=_flops,
+        decompose=_decompose,
+    )
+)

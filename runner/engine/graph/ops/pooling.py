@@ -1,0 +1,222 @@
+"""Max and average pooling over (N, C, H, W) images, and the linear maps that are their adjoints.
+
+Padding is smaller than the window on every side, so that every window overlaps the image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NotRequired, TypedDict, Unpack
+
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
+from runner.engine.graph.ops.common import (
+    declared_spec,
+    expect_dtype,
+    expect_rank,
+    input_flops,
+    single_output,
+    window_counts,
+)
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+
+
+class Pooling(TypedDict):
+    """Attributes of all pools: window (rows, columns), strides (rows, columns), padding (top, bottom, left, right)."""
+
+    window: Sequence[int]
+    strides: Sequence[int]
+    padding: NotRequired[Sequence[int]]
+
+
+def max_pool(
+    graph: Builder, x: Tensor, *, name: str | None = None, **pooling: Unpack[Pooling]
+) -> tuple[Tensor, Tensor]:
+    """Add (y, argmax): the maximum of every window and its int32 position in it, counted row by row.
+
+    x: (N, C, H, W) float; y, argmax: (N, C, H', W'). Padding is never the maximum; of equal values the first is; NaN in
+    a window makes its maximum NaN.
+    """
+    return _pair(graph.add("max_pool", [x], _complete(pooling), name=name))
+
+
+def max_pool_gradient(
+    graph: Builder,
+    dy: Tensor,
+    argmax: Tensor,
+    *,
+    input_shape: Sequence[int],
+    name: str | None = None,
+    **pooling: Unpack[Pooling],
+) -> Tensor:
+    """Add dx of ``input_shape``: every dy added at the position in its argmax; adjoint of max_pool_gather."""
+    attributes = {**_complete(pooling), "input_shape": tuple(input_shape)}
+    return graph.add("max_pool_gradient", [dy, argmax], attributes, name=name)[0]
+
+
+def max_pool_gather(
+    graph: Builder, x: Tensor, argmax: Tensor, *, name: str | None = None, **pooling: Unpack[Pooling]
+) -> Tensor:
+    """Add the value of every window of x at the position in its argmax; adjoint of max_pool_gradient."""
+    return graph.add("max_pool_gather", [x, argmax], _complete(pooling), name=name)[0]
+
+
+def avg_pool(
+    graph: Builder, x: Tensor, *, count_padding: bool = False, name: str | None = None, **pooling: Unpack[Pooling]
+) -> Tensor:
+    """Add the mean of every window of x, (N, C, H, W) float.
+
+    count_padding: divide by the window's size; otherwise by the number of its pixels inside the image.
+    """
+    return graph.add("avg_pool", [x], {**_complete(pooling), "count_padding": count_padding}, name=name)[0]
+
+
+def avg_pool_gradient(
+    graph: Builder,
+    dy: Tensor,
+    *,
+    input_shape: Sequence[int],
+    count_padding: bool = False,
+    name: str | None = None,
+    **pooling: Unpack[Pooling],
+) -> Tensor:
+    """Add dx of ``input_shape`` with <avg_pool(x), dy> = <x, dx> for every x."""
+    attributes = {**_complete(pooling), "count_padding": count_padding, "input_shape": tuple(input_shape)}
+    return graph.add("avg_pool_gradient", [dy], attributes, name=name)[0]
+
+
+def _complete(pooling: Pooling) -> dict[str, Any]:
+    return {"padding": (0, 0, 0, 0), **pooling}
+
+
+def _pair(node: Node) -> tuple[Tensor, Tensor]:
+    return node[0], node[1]
+
+
+def _pooled_shape(x: TensorSpec, attributes: Attributes) -> tuple[int, ...]:
+    expect_dtype(x, FLOATS)
+    expect_rank(x, 4, "x (N, C, H, W)")
+    window, padding = attributes["window"], attributes["padding"]
+    counts = window_counts(x, window, attributes["strides"], padding)
+    inside = max(padding[:2]) < window[0] and max(padding[2:]) < window[1]
+    expect(inside, f"padding smaller than the window {window} on every side", padding)
+    return (*x.shape[:2], *counts)
+
+
+def _input_spec(dy: TensorSpec, attributes: Attributes) -> TensorSpec:
+    """Return the spec of an input of ``input_shape``, after checking that dy is like the output for it."""
+    x = declared_spec({"shape": attributes["input_shape"], "dtype": dy.dtype})
+    _expect_pooled(x, dy, dy.dtype, attributes)
+    return x
+
+
+def _expect_pooled(x: TensorSpec, pooled: TensorSpec, dtype: str, attributes: Attributes) -> None:
+    expected = TensorSpec(_pooled_shape(x, attributes), dtype)
+    expect(pooled == expected, f"{expected} for x {x}", pooled)
+
+
+def _infer_max_pool(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    (x,) = specs
+    shape = _pooled_shape(x, attributes)
+    return [TensorSpec(shape, x.dtype), TensorSpec(shape, "int32")]
+
+
+def _infer_max_pool_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    dy, argmax = specs
+    x = _input_spec(dy, attributes)
+    _expect_pooled(x, argmax, "int32", attributes)
+    return [x]
+
+
+def _infer_max_pool_gather(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    x, argmax = specs
+    _expect_pooled(x, argmax, "int32", attributes)
+    return [TensorSpec(argmax.shape, x.dtype)]
+
+
+def _infer_avg_pool(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    (x,) = specs
+    return [TensorSpec(_pooled_shape(x, attributes), x.dtype)]
+
+
+def _infer_avg_pool_gradient(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    return [_input_spec(specs[0], attributes)]
+
+
+def _only(node: Node, names: Iterable[str]) -> dict[str, Any]:
+    return {name: node.attributes[name] for name in names}
+
+
+def _scatter(graph: Builder, node: Node, dy: Tensor, argmax: Tensor, x: Tensor) -> Tensor:
+    attributes = {**_only(node, _WINDOW), "input_shape": graph.spec(x).shape}
+    return graph.add("max_pool_gradient", [dy, argmax], attributes)[0]
+
+
+def _max_pool_rule(graph: Builder, node: Node, totals: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    dy = totals[0]
+    assert dy is not None, "the positions are integers, so a gradient arrives at y only"
+    return [_scatter(graph, node, dy, node[1], node.inputs[0])]
+
+
+@single_output
+def _max_pool_gradient_rule(graph: Builder, node: Node, ddx: Tensor) -> Sequence[Tensor | None]:
+    return [graph.add("max_pool_gather", [ddx, node.inputs[1]], _only(node, _WINDOW))[0], None]
+
+
+@single_output
+def _max_pool_gather_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    x, argmax = node.inputs
+    return [_scatter(graph, node, dy, argmax, x), None]
+
+
+@single_output
+def _avg_pool_rule(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    attributes = {**_only(node, _AVERAGE), "input_shape": graph.spec(node.inputs[0]).shape}
+    return [graph.add("avg_pool_gradient", [dy], attributes)[0]]
+
+
+@single_output
+def _avg_pool_gradient_rule(graph: Builder, node: Node, ddx: Tensor) -> Sequence[Tensor | None]:
+    return [graph.add("avg_pool", [ddx], _only(node, _AVERAGE))[0]]
+
+
+def _window_flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> int:
+    return outputs[0].size * math.prod(attributes["window"])
+
+
+_WINDOW = {"window": "ints", "strides": "ints", "padding": "ints"}
+_AVERAGE = {**_WINDOW, "count_padding": "bool"}
+_TO_INPUT = {"input_shape": "ints"}
+
+register(OpDef("max_pool", _infer_max_pool, _max_pool_rule, 1, _WINDOW, _window_flops))
+register(
+    OpDef(
+        "max_pool_gradient",
+        _infer_max_pool_gradient,
+        _max_pool_gradient_rule,
+        arity=2,
+        attributes={**_WINDOW, **_TO_INPUT},
+        flops=input_flops(1),
+    )
+)
+register(
+    OpDef(
+        "max_pool_gather",
+        _infer_max_pool_gather,
+        _max_pool_gather_rule,
+        arity=2,
+        attributes=_WINDOW,
+    )
+)
+register(OpDef("avg_pool", _infer_avg_pool, _avg_pool_rule, 1, _AVERAGE, _window_flops))
+register(
+    OpDef(
+        "avg_pool_gradient",
+        _infer_avg_pool_gradient,
+        _avg_pool_gradient_rule,
+        arity=1,
+        attributes={**_AVERAGE, **_TO_INPUT},
+        flops=input_flops(1),
+    )
+)

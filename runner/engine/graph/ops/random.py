@@ -1,0 +1,97 @@
+"""Draws. Each is a pure function of its attributes and inputs (counter-based Philox), on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, expect, register
+from runner.engine.graph.ops.common import declared_spec
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+
+
+def random_uniform(
+    graph: Builder,
+    shape: Sequence[int],
+    dtype: str,
+    *,
+    seed: int,
+    key: str,
+    low: float = 0.0,
+    high: float = 1.0,
+    name: str | None = None,
+) -> Tensor:
+    """Add uniform draws of [low, high): a function of (seed, key), drawn in float64, cast to ``dtype``."""
+    attributes = {**_stream(shape, dtype, seed, key), "low": low, "high": high}
+    return graph.add("random_uniform", (), attributes, name=name)[0]
+
+
+def random_normal(
+    graph: Builder,
+    shape: Sequence[int],
+    dtype: str,
+    *,
+    seed: int,
+    key: str,
+    mean: float = 0.0,
+    stddev: float = 1.0,
+    name: str | None = None,
+) -> Tensor:
+    """Add normal draws: a function of (seed, key), drawn in float64, then cast to ``dtype``."""
+    attributes = {**_stream(shape, dtype, seed, key), "mean": mean, "stddev": stddev}
+    return graph.add("random_normal", (), attributes, name=name)[0]
+
+
+def dropout_mask(
+    graph: Builder,
+    step: Tensor,
+    index: Tensor,
+    *,
+    shape: Sequence[int],
+    dtype: str,
+    rate: float,
+    seed: int,
+    key: str,
+    first: int = 0,
+    name: str | None = None,
+) -> Tensor:
+    """Add a mask that is 0 with probability ``rate`` and 1 / (1 - rate) otherwise (inverted dropout).
+
+    step: int64 scalar; index: (N,) int64 global example indices; shape: (N, ...). The draws of a row are a function of
+    (seed, key, step, index of the row), independent of the other rows and of N. first: number of draws of each row that
+    are skipped; so a mask (N, U) is columns first..first+U-1 of the mask of a wider layer.
+    """
+    attributes = {**_stream(shape, dtype, seed, key), "rate": rate, "first": first}
+    return graph.add("dropout_mask", [step, index], attributes, name=name)[0]
+
+
+def _stream(shape: Sequence[int], dtype: str, seed: int, key: str) -> dict[str, object]:
+    return {"shape": tuple(shape), "dtype": dtype, "seed": seed, "key": key}
+
+
+def _infer_draws(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    spec = declared_spec(attributes)
+    expect(spec.dtype in FLOATS, "a float dtype", spec)
+    return [spec]
+
+
+def _infer_mask(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    step, index = specs
+    (mask,) = _infer_draws(specs, attributes)
+    expect(step == TensorSpec((), "int64"), "step as an int64 scalar", step)
+    one_per_row = index == TensorSpec(mask.shape[:1], "int64") and mask.rank > 0
+    expect(one_per_row, f"one index per row of {mask}", index)
+    expect(0.0 <= attributes["rate"] < 1.0, "a rate within [0, 1)", attributes["rate"])
+    expect(attributes["first"] >= 0, "a first draw from 0", attributes["first"])
+    return [mask]
+
+
+_A_DRAW = NotDifferentiable("it is a draw of random numbers")
+_STREAM = {"shape": "ints", "dtype": "dtype", "seed": "int", "key": "str"}
+
+_UNIFORM = {**_STREAM, "low": "float", "high": "float"}
+_NORMAL = {**_STREAM, "mean": "float", "stddev": "float"}
+_MASK = {**_STREAM, "rate": "float", "first": "int"}
+
+register(OpDef("random_uniform", _infer_draws, _A_DRAW, arity=0, attributes=_UNIFORM))
+register(OpDef("random_normal", _infer_draws, _A_DRAW, arity=0, attributes=_NORMAL))
+register(OpDef("dropout_mask", _infer_mask, _A_DRAW, arity=2, attributes=_MASK))

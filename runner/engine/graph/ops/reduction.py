@@ -1,0 +1,160 @@
+"""Reductions over axes, and broadcasting, which is the adjoint of the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import Attributes, Builder, InferRule, NotDifferentiable, OpDef, expect, no_flops, register
+from runner.engine.graph.ops.common import (
+    NUMERIC,
+    axes_size,
+    canonical_axis,
+    expect_axes,
+    expect_dtype,
+    input_flops,
+    single_output,
+    unbroadcast,
+)
+from runner.engine.graph.ops.comparison import equal
+from runner.engine.graph.ops.shape import reshape
+from runner.engine.graph.ops.structural import cast
+from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+
+
+def reduce_sum(
+    graph: Builder,
+    x: Tensor,
+    axes: Sequence[int] | None = None,
+    *,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Add the sum of x over ``axes`` (all when None; negative ones count from the end).
+
+    ``keepdims`` leaves reduced axes with extent 1. The order of additions depends on the shape only.
+    """
+    return _reduce(graph, "reduce_sum", x, axes, keepdims, name)
+
+
+def reduce_mean(
+    graph: Builder,
+    x: Tensor,
+    axes: Sequence[int] | None = None,
+    *,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Add the mean of the float tensor x over ``axes``, as :func:`reduce_sum`; the axes must not be empty."""
+    return _reduce(graph, "reduce_mean", x, axes, keepdims, name)
+
+
+def reduce_max(
+    graph: Builder,
+    x: Tensor,
+    axes: Sequence[int] | None = None,
+    *,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Add the maximum of x over ``axes``, as :func:`reduce_sum`; ties share the gradient evenly."""
+    return _reduce(graph, "reduce_max", x, axes, keepdims, name)
+
+
+def argmax(graph: Builder, x: Tensor, axis: int, *, name: str | None = None) -> Tensor:
+    """Add the int64 position of the first maximum along ``axis``, which disappears."""
+    attributes = {"axis": canonical_axis(axis, graph.spec(x).rank)}
+    return graph.add("argmax", [x], attributes, name=name)[0]
+
+
+def broadcast_to(graph: Builder, x: Tensor, shape: Sequence[int], *, name: str | None = None) -> Tensor:
+    """Add x repeated to ``shape`` by NumPy's broadcasting."""
+    return graph.add("broadcast_to", [x], {"shape": tuple(shape)}, name=name)[0]
+
+
+def _reduce(graph: Builder, op: str, x: Tensor, axes: Sequence[int] | None, keepdims: bool, name: str | None) -> Tensor:
+    rank = graph.spec(x).rank
+    canonical = range(rank) if axes is None else sorted(canonical_axis(axis, rank) for axis in axes)
+    return graph.add(op, [x], {"axes": tuple(canonical), "keepdims": keepdims}, name=name)[0]
+
+
+def _reduced(dtypes: Sequence[str], empty_allowed: bool) -> InferRule:
+    def infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+        (x,) = specs
+        axes = attributes["axes"]
+        expect_dtype(x, dtypes)
+        expect_axes(axes, x.rank)
+        expect(empty_allowed or axes_size(x.shape, axes) > 0, "axes with at least one element", x)
+        kept = _keepdims_shape(x.shape, axes)
+        shape = kept if attributes["keepdims"] else [d for a, d in enumerate(x.shape) if a not in axes]
+        return [TensorSpec(tuple(shape), x.dtype)]
+
+    return infer
+
+
+def _keepdims_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
+
+
+def _infer_argmax(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    (x,) = specs
+    axis = attributes["axis"]
+    expect_dtype(x, NUMERIC)
+    expect_axes([axis], x.rank)
+    expect(x.shape[axis] > 0, "an axis with at least one element", x)
+    return [TensorSpec(x.shape[:axis] + x.shape[axis + 1 :], "int64")]
+
+
+def _infer_broadcast_to(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    (x,) = specs
+    shape = attributes["shape"]
+    padded = (1,) * (len(shape) - x.rank) + x.shape
+    fits = len(padded) == len(shape) and all(d in (1, s) for d, s in zip(padded, shape, strict=True))
+    expect(fits, f"an input that broadcasts to {shape}", x)
+    return [TensorSpec(shape, x.dtype)]
+
+
+def _spread(node: Node, reduced: Expr, shape: Sequence[int]) -> Expr:
+    """Broadcast a tensor of the node's output shape back over the reduced axes."""
+    kept = _keepdims_shape(shape, node.attributes["axes"])
+    if reduced.spec.shape != kept:
+        reduced = apply(reshape, reduced, shape=kept)
+    return apply(broadcast_to, reduced, shape=shape)
+
+
+def _sum_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    return [_spread(node, Expr(graph, dy), graph.spec(node.inputs[0]).shape).tensor]
+
+
+def _mean_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    shape = graph.spec(node.inputs[0]).shape
+    count = axes_size(shape, node.attributes["axes"])
+    return [_spread(node, Expr(graph, dy) * (1.0 / count), shape).tensor]
+
+
+def _max_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    x, y = Expr(graph, node.inputs[0]), Expr(graph, node[0])
+    shape, dtype = x.spec.shape, x.spec.dtype
+    winners = apply(cast, apply(equal, x, _spread(node, y, shape)), dtype=dtype)
+    ties = apply(reduce_sum, winners, **node.attributes)
+    return [(winners * _spread(node, Expr(graph, dy) / ties, shape)).tensor]
+
+
+@single_output
+def _broadcast_gradient(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    return [unbroadcast(graph, dy, graph.spec(node.inputs[0]).shape)]
+
+
+_POSITION = NotDifferentiable("its output is a position")
+_AXES = {"axes": "ints", "keepdims": "bool"}
+
+for _op, _rule, _infer in (
+    ("reduce_sum", _sum_gradient, _reduced(NUMERIC, empty_allowed=True)),
+    ("reduce_mean", _mean_gradient, _reduced(FLOATS, empty_allowed=False)),
+    ("reduce_max", _max_gradient, _reduced(NUMERIC, empty_allowed=False)),
+):
+    register(OpDef(_op, _infer, single_output(_rule), 1, _AXES, input_flops(1)))
+register(OpDef("argmax", _infer_argmax, _POSITION, 1, {"axis": "int"}, input_flops(1)))
+_SHAPE = {"shape": "ints"}
+register(OpDef("broadcast_to", _infer_broadcast_to, _broadcast_gradient, 1, _SHAPE, no_flops))

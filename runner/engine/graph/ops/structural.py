@@ -1,0 +1,145 @@
+"""Ops that hold a graph together: constants, copies, sums of many tensors, casts, and stops for gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from runner.engine.graph.node import Node
+from runner.engine.graph.op import Attributes, Builder, NotDifferentiable, OpDef, ShapeError, expect, no_flops, register
+from runner.engine.graph.ops.common import (
+    NO_INPUTS,
+    NUMERIC,
+    copy_to_all,
+    declared_spec,
+    expect_dtype,
+    expect_same_dtype,
+    expect_same_shape,
+    like_input,
+    single_output,
+    sum_flops,
+)
+from runner.engine.graph.tensor import DTYPES, FLOATS, Tensor, TensorSpec
+
+
+def identity(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
+    """Add y = x, any shape and dtype."""
+    return graph.add("identity", [x], name=name)[0]
+
+
+def convert(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
+    """Add y = x in separate memory, perhaps in another physical layout; any shape and dtype.
+
+    Passes and the planner insert it: a copy where an alias would be overwritten, or a change of layout.
+    """
+    return graph.add("convert", [x], name=name)[0]
+
+
+def stop_gradient(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
+    """Add y = x through which no gradient flows back."""
+    return graph.add("stop_gradient", [x], name=name)[0]
+
+
+def fill(graph: Builder, value: float, shape: Sequence[int], dtype: str, *, name: str | None = None) -> Tensor:
+    """Add a tensor of ``shape`` whose every element is ``value``; integer dtypes take whole values only."""
+    return graph.add("fill", (), {"value": value, "shape": tuple(shape), "dtype": dtype}, name=name)[0]
+
+
+def constant(graph: Builder, value: NDArray[Any], *, name: str | None = None) -> Tensor:
+    """Add a tensor that always holds ``value``, an array of one of the engine's dtypes.
+
+    The node carries the elements as little-endian bytes in C order. Meant for small tables, not for data.
+    """
+    if value.dtype.name not in DTYPES:
+        raise ShapeError(f"op 'constant': expected an array of dtype {', '.join(DTYPES)}, came {value.dtype}")
+    data = value.astype(value.dtype.newbyteorder("<")).tobytes()
+    attributes = {"value": data, "shape": value.shape, "dtype": value.dtype.name}
+    return graph.add("constant", (), attributes, name=name)[0]
+
+
+def add_n(graph: Builder, tensors: Sequence[Tensor], *, name: str | None = None) -> Tensor:
+    """Add y = ((t0 + t1) + t2) + ...: tensors of one shape and dtype, summed strictly from left to right."""
+    return graph.add("add_n", tensors, name=name)[0]
+
+
+def cast(graph: Builder, x: Tensor, dtype: str, *, name: str | None = None) -> Tensor:
+    """Add x converted to ``dtype``; floats become integers by truncation, numbers become bool by x != 0."""
+    return graph.add("cast", [x], {"dtype": dtype}, name=name)[0]
+
+
+def as_dtype(graph: Builder, x: Tensor, dtype: str) -> Tensor:
+    """Return x, or add a cast of it where it is not in ``dtype``."""
+    return x if graph.spec(x).dtype == dtype else cast(graph, x, dtype)
+
+
+def truncate_to_bfloat16(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
+    """Add the upper 16 bits of each element of x, float32, as bfloat16: truncated, while a cast rounds.
+
+    A cast back to float32 fills in zeros. Sign, exponent and the upper 7 bits of the mantissa are kept, and so are
+    signed zeros, infinities and subnormal numbers; a NaN stays a NaN and becomes quiet.
+    """
+    return graph.add("truncate_to_bfloat16", [x], name=name)[0]
+
+
+@single_output
+def _pass_on(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    return [dy]
+
+
+@single_output
+def _block(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    return [None]
+
+
+def _infer_fill(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    dtype, value = attributes["dtype"], attributes["value"]
+    allowed = {"bool": value in (0.0, 1.0), "uint8": value.is_integer() and 0 <= value <= 255}
+    fits = allowed.get(dtype, dtype in FLOATS or value.is_integer())
+    expect(fits, f"a value that {dtype} can hold", value)
+    return [declared_spec(attributes)]
+
+
+def _infer_constant(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    spec = declared_spec(attributes)
+    given = len(attributes["value"])
+    expect(given == spec.nbytes, f"{spec.nbytes} bytes for {spec}", given)
+    return [spec]
+
+
+def _infer_add_n(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    expect_same_dtype(specs)
+    expect_dtype(specs[0], NUMERIC)
+    expect_same_shape(specs, "inputs")
+    return [specs[0]]
+
+
+def _infer_cast(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    return [TensorSpec(specs[0].shape, attributes["dtype"])]
+
+
+def _infer_truncate(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
+    expect_dtype(specs[0], ("float32",))
+    return [TensorSpec(specs[0].shape, "bfloat16")]
+
+
+@single_output
+def _cast_back(graph: Builder, node: Node, dy: Tensor) -> Sequence[Tensor | None]:
+    source = graph.spec(node.inputs[0])
+    return [cast(graph, dy, source.dtype) if source.is_float else None]
+
+
+FOR_TRANSFERS = NotDifferentiable("it is put before transfers by a pass, after gradients exist")
+
+_FILL = {"value": "float", "shape": "ints", "dtype": "dtype"}
+_CONSTANT = {"value": "bytes", "shape": "ints", "dtype": "dtype"}
+
+register(OpDef("identity", like_input(DTYPES), _pass_on, arity=1, flops=no_flops))
+register(OpDef("convert", like_input(DTYPES), _pass_on, arity=1, flops=no_flops))
+register(OpDef("stop_gradient", like_input(DTYPES), _block, arity=1, flops=no_flops))
+register(OpDef("fill", _infer_fill, NO_INPUTS, arity=0, attributes=_FILL, flops=no_flops))
+register(OpDef("constant", _infer_constant, NO_INPUTS, arity=0, attributes=_CONSTANT, flops=no_flops))
+register(OpDef("add_n", _infer_add_n, single_output(copy_to_all), arity=None, flops=sum_flops))
+register(OpDef("cast", _infer_cast, _cast_back, 1, {"dtype": "dtype"}, flops=no_flops))
+register(OpDef("truncate_to_bfloat16", _infer_truncate, FOR_TRANSFERS, arity=1, flops=no_flops))

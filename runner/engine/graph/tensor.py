@@ -1,0 +1,74 @@
+"""The values that flow along the edges of a graph: references to them, and their shapes and dtypes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import ml_dtypes  # noqa: F401 - teaches NumPy the dtype bfloat16
+import numpy as np
+
+DTYPES = ("float32", "float64", "bfloat16", "int32", "int64", "uint8", "bool")
+FLOATS = ("float32", "float64", "bfloat16")
+
+
+def state_dtype(dtype: str) -> str:
+    """Return the dtype of variables, statistics, losses and weight gradients if activations are of float ``dtype``.
+
+    float32 for bfloat16, whose 8 bits of precision would lose small updates; the same dtype otherwise.
+    """
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Tensor:
+    """Output ``port`` of the node called ``node``; written ``node:port``."""
+
+    node: str
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Tensor:
+        """Read ``node:port``; raises ValueError if the port is not a number."""
+        node, _, port = text.rpartition(":")
+        if not node or not port.isdigit():
+            raise ValueError(f"tensor reference {text!r}: expected 'node:port' such as 'fc1/matmul:0'")
+        return cls(node, int(port))
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape and dtype of a tensor. Shapes are static: every dimension is known when the graph is built."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype!r}: expected one of {', '.join(DTYPES)}")
+        if any(not isinstance(d, int) or isinstance(d, bool) or d < 0 for d in self.shape):
+            raise ValueError(f"shape {self.shape}: expected non-negative whole numbers")
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in FLOATS

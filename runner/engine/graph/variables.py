@@ -1,0 +1,211 @@
+"""Variables of one copy of a network, with their names in the unsharded network, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.initializers import Constant, Initializer
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.op import ShapeError
+from runner.engine.graph.tensor import Tensor, TensorSpec
+
+
+@dataclass(frozen=True)
+class Part:
+    """A shard of a variable: entries begin..end-1 along ``axis`` of a variable of spec ``whole``."""
+
+    whole: TensorSpec
+    axis: int
+    begin: int
+    end: int
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Spec of the shard."""
+        shape = list(self.whole.shape)
+        shape[self.axis] = self.end - self.begin
+        return TensorSpec(tuple(shape), self.whole.dtype)
+
+    def cut(self, graph: Graph, whole: Tensor) -> Tensor:
+        """Add the slice of a value of the whole variable that belongs to this part."""
+        begin = [0] * self.whole.rank
+        begin[self.axis] = self.begin
+        return ops.slice(graph, whole, begin=begin, size=self.spec.shape)
+
+
+class _MaybePart:
+    """Spec and part of a variable or of a shard of one."""
+
+    spec: TensorSpec
+    part: Part | None
+
+    @property
+    def whole(self) -> TensorSpec:
+        """Spec of the unsharded variable."""
+        return self.spec if self.part is None else self.part.whole
+
+
+@dataclass(frozen=True)
+class Variable(_MaybePart):
+    """State that lives on a device across steps.
+
+    name: name in the unsharded network, e.g. "conv1/weights"; checkpoints use it. tensor: the value at the start of the
+    step. initial: name of the node that assigns the initial value. trainable: updated by gradients. decayed: subject to
+    weight decay (weights are, biases and normalization parameters are not). part: the part of the unsharded variable
+    that it is; None: all of it. source: the variable that it starts as a copy of; None: it is no copy.
+    """
+
+    name: str
+    tensor: Tensor
+    spec: TensorSpec
+    initial: str
+    trainable: bool
+    decayed: bool
+    layer: LayerStamp | None
+    part: Part | None = None
+    source: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class CopyOf:
+    """An initializer: the initial value of another variable."""
+
+    variable: Variable
+
+    def build(self, graph: Graph, spec: TensorSpec, *, seed: int, key: str) -> Tensor:
+        """Return the value that the other variable is assigned; seed and key are not needed."""
+        return Tensor(self.variable.initial)
+
+
+@dataclass(frozen=True)
+class Declaration(_MaybePart):
+    """A request for a variable; see :class:`Variable`."""
+
+    name: str
+    spec: TensorSpec
+    initializer: Initializer
+    trainable: bool
+    decayed: bool
+    layer: LayerStamp | None
+    part: Part | None = None
+
+
+class Variables:
+    """Get-or-create store of the variables of one replica: under each name a whole variable, or parts of one.
+
+    prefix: put before node names so that replicas can share a graph; initial values do not depend on it.
+    device: device constraint of the variables, "" for none.
+    """
+
+    def __init__(self, graph: Graph, *, seed: int, prefix: str = "", device: str = "") -> None:
+        self.graph = graph
+        self.seed = seed
+        self.prefix = prefix
+        self.device = device
+        self._by_name: dict[str, dict[Part | None, Variable]] = {}
+
+    def __iter__(self) -> Iterator[Variable]:
+        """Iterate over variables in order of creation of their names, and parts of one name in order of creation."""
+        return chain.from_iterable(parts.values() for parts in self._by_name.values())
+
+    def __getitem__(self, name: str) -> Variable:
+        """Return the variable of a name; raises KeyError if it is unknown, ShapeError if it is held in parts."""
+        first, *others = self._by_name[name].values()
+        if others:
+            raise ShapeError(f"variable {name!r} is held in {1 + len(others)} parts; expected one")
+        return first
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def parts(self, name: str) -> list[Variable]:
+        """Return the variable or parts of a name, in order of creation; [] for an unknown name."""
+        return list(self._by_name.get(name, {}).values())
+
+    def counterpart(self, variable: Variable) -> Variable:
+        """Return this store's variable with the name and part of another store's; raises KeyError if it has none."""
+        return self._by_name[variable.name][variable.part]
+
+    @property
+    def trainable(self) -> list[Variable]:
+        """Variables that gradients update, in order of creation."""
+        return [variable for variable in self if variable.trainable]
+
+    def get(
+        self,
+        name: str,
+        spec: TensorSpec,
+        initializer: Initializer,
+        *,
+        trainable: bool = True,
+        decayed: bool = False,
+        layer: LayerStamp | None = None,
+        device: str | None = None,
+    ) -> Variable:
+        """Return the variable called ``name``, creating it the first time.
+
+        device: where to create it; that of the store if None. Raises ShapeError if it exists with another shape or
+        dtype, or in parts.
+        """
+        declared = Declaration(name, spec, initializer, trainable, decayed, layer)
+        return self.declare(declared, self.device if device is None else device)
+
+    def declare(self, declared: Declaration, device: str) -> Variable:
+        """Return the variable of a declaration, creating it on ``device`` the first time; see :meth:`get`."""
+        for held in self.parts(declared.name):
+            _expect_of_one(held, declared)
+            if held.part == declared.part:
+                return held
+        created = self._create(declared, device)
+        self._by_name.setdefault(declared.name, {})[declared.part] = created
+        return created
+
+    def slot(self, of: Variable, name: str, initial: float = 0.0) -> Variable:
+        """Optimizer state of ``of``'s shape on its device, e.g. "conv1/weights/momentum"."""
+        declared = Declaration(f"{of.name}/{name}", of.spec, Constant(initial), False, False, of.layer, of.part)
+        return self.declare(declared, self.device_of(of))
+
+    def copy(self, of: Variable, name: str) -> Variable:
+        """Return a variable of this store, e.g. "conv1/weights/anchor", that starts as a copy of ``of`` on its device.
+
+        It gets the initial value of ``of`` or, if that is restored, the restored value.
+        """
+        declared = Declaration(f"{of.name}/{name}", of.spec, CopyOf(of), False, False, of.layer)
+        return self.declare(declared, self.device_of(of))
+
+    def device_of(self, variable: Variable) -> str:
+        """Return the device constraint of a variable of the store's graph."""
+        return self.graph.nodes[variable.tensor.node].device
+
+    def _create(self, declared: Declaration, device: str) -> Variable:
+        graph, name, spec = self.graph, declared.name, declared.spec
+        with graph.absolute_scope(self.prefix), graph.device(device), graph.layer(declared.layer):
+            tensor = ops.variable(graph, spec.shape, spec.dtype, name=name)
+            with graph.name_scope(f"init/{name}"):
+                value = _initial(graph, declared, self.seed)
+                initial = ops.assign(graph, tensor, value)
+        attributes = (declared.trainable, declared.decayed, declared.layer, declared.part)
+        source = declared.initializer.variable.tensor if isinstance(declared.initializer, CopyOf) else None
+        return Variable(name, tensor, spec, initial.node, *attributes, source)
+
+
+def _expect_of_one(held: Variable, declared: Declaration) -> None:
+    """Require that both are whole, or both parts along one axis, of one variable."""
+    if held.whole != declared.whole:
+        raise ShapeError(f"variable {declared.name!r} is {held.whole}, but is requested as {declared.whole}")
+    axes = [None if part is None else part.axis for part in (held.part, declared.part)]
+    if axes[0] != axes[1]:
+        cut = ["whole" if axis is None else f"cut along axis {axis}" for axis in axes]
+        raise ShapeError(f"variable {declared.name!r} is {cut[0]}, but is requested {cut[1]}")
+
+
+def _initial(graph: Graph, declared: Declaration, seed: int) -> Tensor:
+    """Add the initial value; that of a shard is its part of the whole variable's initial value."""
+    if declared.part is None:
+        return declared.initializer.build(graph, declared.spec, seed=seed, key=declared.name)
+    whole = declared.initializer.build(graph, declared.part.whole, seed=seed, key=declared.name)
+    return declared.part.cut(graph, whole)

@@ -1,0 +1,233 @@
+"""The static executor: it binds a plan to kernels and memory once; each step then walks a list of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.compile.plan import DevicePlan, Feed
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.binding import Binding
+from runner.engine.run.call_groups import CallGroup, join_calls, separate_calls
+from runner.engine.run.finite import FiniteCheck
+from runner.engine.run.recording import PlanRun, Recorder
+from runner.engine.run.storage import Arena, VariableStore
+from runner.engine.run.timed_calls import TimedCalls
+from runner.engine.run.wires import Wires
+from runner.errors import ResourceError, RunnerError
+from runner.kernels.contract import as_array
+from runner.kernels.platform import PartError, Platform, Writer
+from runner.kernels.registry import Registry
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+
+class DeviceExecutor:
+    """Runs one device's plan, step after step.
+
+    check_finite: raise NumericError naming the first node with a floating-point output that is not finite. Slow; for
+    debugging.
+    """
+
+    def __init__(
+        self,
+        plan: DevicePlan,
+        registry: Registry,
+        variables: VariableStore,
+        arena: Arena,
+        wires: Wires,
+        *,
+        check_finite: bool = False,
+    ) -> None:
+        self.plan = plan
+        self._registry = registry
+        self._variables = variables
+        self._platform: Platform = variables.platform
+        self._arena = arena
+        self._wires = wires
+        self._check_finite = check_finite
+        self._step = 0
+        self._runs = 0
+        self._generation = -1
+        self._has_run = False
+        self._recorder: Recorder | None = None
+        self._recorded_as = 0
+        self._run = self._next(0)
+        # Other devices access this device's memory during the step, so the step must end with a synchronization.
+        self._has_transfers = any(instruction.op in ("send", "recv") for instruction in plan.instructions)
+        self._bind()
+
+    def run(
+        self, step: int, feeds: Mapping[Tensor, Array], meanwhile: Callable[[], None] | None = None
+    ) -> dict[Tensor, Array]:
+        """Execute one step and return copies of the fetched values.
+
+        meanwhile: called after all work has been queued on the device and before the step waits for it. Raises
+        RunnerError naming the feed, variable or node at fault. An asynchronous device reports its faults at the next
+        call or synchronization.
+        """
+        self._step = step
+        self._run = self._next(step)
+        self._runs += 1
+        try:
+            return self._run_step(feeds, meanwhile)
+        except BaseException as error:
+            self._synchronize_after_failure()
+            if self.is_asynchronous and isinstance(error, MemoryError):
+                raise ResourceError(f"step {step} on {self.plan.device}: no memory left: {error}") from error
+            if self.is_asynchronous and isinstance(error, RuntimeError):
+                raise RunnerError(f"step {step} on {self.plan.device}: the device failed: {error}") from error
+            raise
+
+    def _synchronize_after_failure(self) -> None:
+        """Wait until a failed step no longer touches memory, and clear its deferred statuses before the next step."""
+        with suppress(RuntimeError):  # The step's own failure is being raised already.
+            self._platform.synchronize()
+        for call_group in self._deferred_groups:
+            if call_group.late is not None:
+                call_group.late()
+
+    def _run_step(self, feeds: Mapping[Tensor, Array], meanwhile: Callable[[], None] | None) -> dict[Tensor, Array]:
+        self._platform.enter()
+        if self._generation != self._arena.generation:
+            self._bind()
+        self._take_feeds(feeds)
+        if not self._has_run:
+            self._variables.require(self.plan.read)
+        self._call_all()
+        if not self._has_run:
+            # Variables keep their values, so the first step's check holds for all later steps.
+            self._variables.mark_assigned(self.plan.written)
+            self._has_run = True
+        if meanwhile is not None:
+            meanwhile()
+        return self._fetch()
+
+    def ahead(self, feeds: Mapping[Tensor, Array]) -> None:
+        """Begin to copy the feeds of the next step to the device; the arrays must not change until that step."""
+        for feed, write in self._feeds:
+            if feed.tensor in feeds:
+                write.ahead(as_array(feeds[feed.tensor], feed.spec))
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether calls return before the device has finished their work."""
+        return self._platform.is_asynchronous
+
+    def record(self, recorder: Recorder | None, plan: int = 0) -> None:
+        """Time every instruction from the next step on, or stop if ``recorder`` is None. plan: its number in the trace.
+
+        While a trace is recorded, calls are not fused and each instruction reads the clock twice; steps take longer.
+        """
+        self._recorder = recorder
+        self._recorded_as = plan
+        self._bind()
+
+    def before_run(self, step: int, kind: str, call: Callable[[], T]) -> T:
+        """Call a function on behalf of the next step and record its time if a trace is active. kind: of its span."""
+        return call() if self._recorder is None else self._recorder.timed(self._next(step), 0, kind, call)
+
+    def _next(self, step: int) -> PlanRun:
+        return PlanRun(self._recorded_as, self._runs, step)
+
+    def release_memory(self) -> None:
+        """Drop all references to the arena; the next step binds the plan again."""
+        self._feeds: list[tuple[Feed, Writer]] = []
+        self._read: Callable[[], list[Array]] = list
+        self._call_groups: list[CallGroup] = []
+        self._deferred_groups: list[CallGroup] = []
+
+    def _call_all(self) -> None:
+        """Call all groups; raises RunnerError naming the node that fails."""
+        # Infinities and NaNs are valid values, as on every other device; only FiniteCheck refuses them.
+        with np.errstate(all="ignore"):
+            for call_group in self._call_groups:
+                try:
+                    failed = call_group.call()
+                except RunnerError:
+                    raise
+                except PartError as error:
+                    raise self._failure(call_group.instructions[error.part], error.__cause__) from error.__cause__
+                except Exception as error:
+                    raise self._group_failure(call_group, error) from error
+                if failed:
+                    raise self._status_failure(call_group, failed)
+
+    def _fetch(self) -> dict[Tensor, Array]:
+        """Return the fetched values. Waits for the device only if there are fetches, transfers or deferred statuses."""
+        if not (self.plan.fetches or self._has_transfers or self._deferred_groups):
+            return {}
+        values = self._read()
+        for call_group in self._deferred_groups:
+            if call_group.late is not None and (failed := call_group.late()):
+                raise self._status_failure(call_group, failed)
+        return dict(zip(self.plan.fetches, values, strict=True))
+
+    def _group_failure(self, call_group: CallGroup, error: Exception) -> RunnerError:
+        if len(call_group.instructions) == 1:
+            return self._failure(call_group.instructions[0], error)
+        return _class_for(error)(
+            f"{len(call_group.instructions)} nodes fused into one call on {self.plan.device} failed in step "
+            f"{self._step}: {_described(error)}"
+        )
+
+    def _status_failure(self, call_group: CallGroup, code: int) -> RunnerError:
+        number, status = divmod(code, 1 << 16)
+        reason = call_group.reason(number - 1, status) if call_group.reason else f"status {status}"
+        return self._failure(call_group.instructions[number - 1], reason)
+
+    def _bind(self) -> None:
+        plan = self.plan
+        self._platform.enter()
+        self._platform.synchronize()
+        data = self._arena.at_least(plan.arena_bytes, self)
+        self._generation = self._arena.generation
+        bound = Binding(plan, self._registry, self._variables, self._wires, data, lambda: self._step)
+        self._feeds = [(feed, self._platform.writer(bound.operands[feed.slot])) for feed in plan.feeds]
+        self._read = self._platform.reader([bound.operands[slot] for slot in plan.fetches.values()])
+        self._call_groups = self._group_calls(bound)
+        self._deferred_groups = [call_group for call_group in self._call_groups if call_group.late is not None]
+
+    def _group_calls(self, bound: Binding) -> list[CallGroup]:
+        """Fuse calls, unless every instruction is timed or checked."""
+        works = [bound.work(instruction) for instruction in self.plan.instructions]
+        if not self._check_finite and self._recorder is None:
+            return join_calls(self._platform, works)
+        call_groups = separate_calls(self._platform, works)
+        if self._recorder is not None:
+            timing = TimedCalls(self.plan, bound, self._platform, self._recorder, lambda: self._run)
+            call_groups = [replace(each, call=timing.wrap(each.instructions[0], each.call)) for each in call_groups]
+        if self._check_finite:
+            check = FiniteCheck(self.plan, bound, self._platform, lambda: self._step)
+            call_groups = [replace(each, call=check.wrap(each.instructions[0], each.call)) for each in call_groups]
+        return call_groups
+
+    def _take_feeds(self, feeds: Mapping[Tensor, Array]) -> None:
+        for feed, write in self._feeds:
+            if feed.tensor not in feeds:
+                raise RunnerError(f"step on {self.plan.device}: no value was fed for {feed.tensor}")
+            try:
+                write(as_array(feeds[feed.tensor], feed.spec))
+            except ValueError as error:
+                raise RunnerError(f"feed {feed.tensor}: {error}") from None
+
+    def _failure(self, position: int, reason: str | BaseException | None) -> RunnerError:
+        failed = self.plan.instructions[position]
+        text = reason if isinstance(reason, str) else _described(reason)
+        return _class_for(reason)(
+            f"node {failed.node!r} (op {failed.op!r}) on {self.plan.device} failed in step {self._step}: {text}"
+        )
+
+
+def _class_for(reason: object) -> type[RunnerError]:
+    return ResourceError if isinstance(reason, MemoryError) else RunnerError
+
+
+def _described(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"

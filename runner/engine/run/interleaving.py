@@ -1,0 +1,235 @@
+"""Interleavings: the order in which one process runs parts of launched clients, by a virtual clock or by a record.
+
+An interleaving sees names, devices and sizes, never values; the session asks it for the next event and executes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from runner.engine.compile.program import VirtualClock
+from runner.engine.graph.device import task_of
+from runner.errors import RunnerError
+from runner.kernels import philox
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One launched step of a client. received: device -> device that sends to it -> bytes."""
+
+    client: str
+    step: int
+    received: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Run the part of a client on one device."""
+
+    client: str
+    device: str
+
+
+@dataclass(frozen=True)
+class End:
+    """Report that a client has finished; all its parts have run."""
+
+    client: str
+
+
+class Interleaving(Protocol):
+    """Receives every launch and returns the next event."""
+
+    def launched(self, launched: Launched) -> None:
+        """Add a launched client."""
+        ...
+
+    def next(self) -> Begin | End:
+        """Return the next event; at least one client must be launched."""
+        ...
+
+
+Seconds = Callable[[str, str, int], float]
+"""(client, device, step) -> duration of that part on the virtual clock."""
+
+
+@dataclass
+class _Part:
+    """A part of a launched client that has not run. arrival: time of its last tensor so far."""
+
+    launched: Launched
+    device: str
+    missing: set[str]
+    arrival: float
+
+
+class VirtualTime:
+    """A discrete-event clock: a device runs one part at a time, and transfers take time.
+
+    As in a worker process, parts begin in launch order, but each only when all tensors that it receives are there. The
+    order is a pure function of the launches and of the durations of parts and transfers. When no client runs, time
+    restarts at 0, so that later times, rounding included, do not depend on what happened before.
+    """
+
+    def __init__(self, part_s: Seconds, transfer_s: Callable[[int], float]) -> None:
+        """part_s: duration of every part. transfer_s: bytes -> seconds."""
+        self._idle_at = 0.0
+        self._now = 0.0
+        self._part_s = part_s
+        self._transfer_s = transfer_s
+        self._waiting: list[_Part] = []
+        self._free: dict[str, float] = {}
+        self._ends: dict[str, float] = {}
+        self._running: dict[str, int] = {}
+
+    @property
+    def now(self) -> float:
+        """Seconds on the clock since it was created."""
+        return self._idle_at + self._now
+
+    def launched(self, launched: Launched) -> None:
+        """Add a launched client; see :class:`Interleaving`."""
+        if not self._running:
+            self._idle_at, self._now = self.now, 0.0
+            self._free.clear()
+        self._running[launched.client] = len(launched.received)
+        self._ends[launched.client] = self._now
+        for device, sources in launched.received.items():
+            self._waiting.append(_Part(launched, device, set(sources), self._now))
+
+    def next(self) -> Begin | End:
+        """Return the earliest event; see :class:`Interleaving`."""
+        ends = {client: self._ends[client] for client, left in self._running.items() if left == 0}
+        first = min(ends, key=ends.__getitem__, default=None)
+        part = self._next_part()
+        if part is not None and (first is None or self._start(part) < ends[first]):
+            return self._begin(part)
+        if first is None:
+            raise RunnerError(f"virtual time stands still: {', '.join(self._running)} can neither begin nor end")
+        self._now = max(self._now, ends[first])
+        del self._running[first], self._ends[first]
+        return End(first)
+
+    def _start(self, part: _Part) -> float:
+        return max(part.arrival, self._free.get(part.device, 0.0))
+
+    def _next_part(self) -> _Part | None:
+        """Return the part that can begin first; of several, the one launched first."""
+        return min((part for part in self._waiting if not part.missing), key=self._start, default=None)
+
+    def _begin(self, part: _Part) -> Begin:
+        self._waiting.remove(part)
+        client, step = part.launched.client, part.launched.step
+        end = self._start(part) + self._part_s(client, part.device, step)
+        self._free[part.device] = end
+        self._running[client] -= 1
+        self._ends[client] = max(self._ends[client], end)
+        for other in self._waiting:
+            if other.launched is part.launched and part.device in other.missing:
+                other.missing.remove(part.device)
+                nbytes = part.launched.received[other.device][part.device]
+                other.arrival = max(other.arrival, end + self._transfer_s(nbytes))
+        return Begin(client, part.device)
+
+
+def virtual_time(clock: VirtualClock) -> VirtualTime:
+    """Return the order of events on a virtual clock."""
+
+    def part_s(client: str, device: str, step: int) -> float:
+        # Independent of the device type, so that the order is the same on CPUs and GPUs.
+        stream = f"virtual_time/{client}/{task_of(device)}/device:cpu:0"
+        return clock.median_s[client] * math.exp(clock.sigma * standard_normal(clock.seed, stream, step))
+
+    return VirtualTime(part_s, lambda nbytes: clock.transfer_s)
+
+
+def standard_normal(seed: int, stream: str, step: int) -> float:
+    """Return normal random number ``step`` of a stream (Box-Muller method)."""
+    first, second = philox.uniform(philox.key(seed, stream), np.zeros(1, np.int64), 2, step)[0]
+    return math.sqrt(-2.0 * math.log1p(-first)) * math.cos(2.0 * math.pi * second)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """One line of a record: a finished client and the turn of its part on every device."""
+
+    client: str
+    step: int
+    turns: Mapping[str, int]
+
+
+@dataclass
+class Recorded:
+    """The interleaving of an earlier run: clients finish in the recorded order, and devices keep their order of turns.
+
+    endings: in the recorded order. Raises RunnerError if the launches differ from the recorded ones.
+    """
+
+    endings: Sequence[Ending]
+    _reported: int = 0
+    _launched: dict[tuple[str, int], Launched] = field(default_factory=dict)
+    _turns: dict[str, int] = field(default_factory=dict)
+    _begun: set[tuple[str, int, str]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._at = {(device, turn): each for each in self.endings for device, turn in each.turns.items()}
+
+    def launched(self, launched: Launched) -> None:
+        """Add a launched client; see :class:`Interleaving`."""
+        self._launched[launched.client, launched.step] = launched
+
+    def next(self) -> Begin | End:
+        """Return the next recorded event; see :class:`Interleaving`."""
+        if self._reported == len(self.endings):
+            raise RunnerError(
+                f"the record ends after {self._reported} endings, but the run goes on: that run was "
+                "stopped or too long to record; only a completely recorded run can be repeated"
+            )
+        ending = self.endings[self._reported]
+        for device in ending.turns:
+            if (ending.client, ending.step, device) not in self._begun:
+                return self._begin(*self._next_required(ending, device))
+        self._reported += 1
+        del self._launched[ending.client, ending.step]
+        self._begun -= {(ending.client, ending.step, device) for device in ending.turns}
+        return End(ending.client)
+
+    def _next_required(
+        self, ending: Ending, device: str, awaiting: frozenset[tuple[str, int, str]] = frozenset()
+    ) -> tuple[Ending, str]:
+        """Return the part that must begin before this one: an earlier turn or a sender, or the part itself.
+
+        awaiting: parts that wait for this one.
+        """
+        own = (ending.client, ending.step, device)
+        if own in awaiting:
+            raise RunnerError(f"the record contradicts itself: step {own[1]} of {own[0]!r} on {device} awaits itself")
+        awaiting |= {own}
+        turn = self._turns.get(device, 0)
+        if turn != ending.turns[device]:
+            return self._next_required(self._of_turn(device, turn), device, awaiting)
+        launched = self._launched.get((ending.client, ending.step))
+        if launched is None or launched.received.keys() != ending.turns.keys():
+            raise RunnerError(
+                f"the record has step {ending.step} of {ending.client!r} on {', '.join(ending.turns)} next, but this "
+                "run has launched no such step: it is the record of another configuration"
+            )
+        for source in launched.received[device]:
+            if (ending.client, ending.step, source) not in self._begun:
+                return self._next_required(ending, source, awaiting)
+        return ending, device
+
+    def _of_turn(self, device: str, turn: int) -> Ending:
+        if (device, turn) not in self._at:
+            raise RunnerError(f"the record lacks what {device} began as number {turn}: it was cut off")
+        return self._at[device, turn]
+
+    def _begin(self, ending: Ending, device: str) -> Begin:
+        self._turns[device] = ending.turns[device] + 1
+        self._begun.add((ending.client, ending.step, device))
+        return Begin(ending.client, device)

@@ -1,0 +1,303 @@
+"""A session whose devices are threads of this process; the parts of launched clients run one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from runner.engine.compile.compile import Compiled, Signature
+from runner.engine.compile.input_slots import InputSource
+from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.graph.device import Cluster
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.executor import DeviceExecutor
+from runner.engine.run.interleaving import Begin, End, Interleaving, Launched, VirtualTime
+from runner.engine.run.local_trace import LocalTrace
+from runner.engine.run.read_ahead import ReadAhead
+from runner.engine.run.rendezvous import LocalRendezvous
+from runner.engine.run.session import (
+    expand_feeds,
+    fed_array,
+    peak_rss_bytes,
+    require_launchable,
+    require_no_trace,
+    require_synchronized,
+    required_trace,
+)
+from runner.engine.run.shared_reading import SharedReading
+from runner.engine.run.step_driver import Finished
+from runner.engine.run.storage import Arena, VariableStore
+from runner.engine.run.timeline import ClientRuns, RecordedPlan, Timeline
+from runner.engine.run.wires import Wires, platform_of, wires_of
+from runner.errors import RunnerError
+from runner.kernels.registry import Registry
+
+Array = NDArray[Any]
+
+PROCESS = "main"
+"""Name of the process of a ``LocalSession``."""
+
+
+class LocalSession:
+    """Runs all devices of a cluster in this process: one in the caller's thread, several in one thread each.
+
+    check_finite: raise an error that names the first node whose output is not finite. interleaving: orders the parts
+    of launched clients, which run one by one; by default each part takes one second of virtual time and transfers none.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        cluster: Cluster,
+        registry: Registry,
+        source: InputSource | None = None,
+        *,
+        check_finite: bool = False,
+        timeout_s: float = 60.0,
+        interleaving: Interleaving | None = None,
+    ) -> None:
+        self._planned = ProgramPlans(program, cluster, registry)
+        self._registry = registry
+        self._source = source
+        self._check_finite = check_finite
+        self._timeout_s = timeout_s
+        self._cluster = cluster
+        platforms = {device.name: platform_of(device, registry) for device in cluster.devices}
+        self._stores = {device: VariableStore(platform) for device, platform in platforms.items()}
+        self._arenas = {device: Arena(platform) for device, platform in platforms.items()}
+        self._prepared: dict[Signature, _Prepared] = {}
+        self._readings: dict[str, dict[str, ReadAhead]] = {}
+        self._sent = dict.fromkeys(self._stores, 0)
+        self._trace: LocalTrace | None = None
+        self._interleaving = interleaving or VirtualTime(lambda client, device, step: 1.0, lambda nbytes: 0.0)
+        self._launched: dict[str, _LaunchedRun] = {}
+        self._begun = dict.fromkeys(self._stores, 0)
+        self._pool: ThreadPoolExecutor | None = None
+        if len(cluster.devices) > 1:
+            count = len(cluster.devices)
+            self._pool = ThreadPoolExecutor(count, thread_name_prefix="device", initializer=_share_thread_count())
+
+    def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
+        """Run one step of a client; see :class:`~runner.engine.run.session.Session`."""
+        begin_ns = time.monotonic_ns()
+        require_synchronized(f"client {client!r} was run", self._launched)
+        asked = self._planned.client(client)
+        ready = self._prepare(asked.signature)
+        fed = expand_feeds(asked, feeds or {})
+        number = ready.begin()
+        fetched: dict[tuple[str, Tensor], Array] = {}
+        jobs = {device: self._feeds_of(ready, asked, device, step, fed) for device in ready.feeds}
+        for device, values in self._execute(ready, asked, step, jobs).items():
+            fetched.update({(device, tensor): value for tensor, value in values.items()})
+            self._sent[device] += ready.executors[device].plan.sent_bytes
+        if self._trace is not None:
+            self._trace.runs.add(client, number, step, begin_ns)
+        return {name: fetched[ready.compiled.location[t]] for name, t in asked.fetches.items()}
+
+    def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
+        """Begin one step of a client; see :class:`~runner.engine.run.step_driver.Clients`."""
+        asked = self._planned.client(client)
+        require_launchable(asked, self._launched)
+        ready = self._prepare(asked.signature)
+        fed = ready.copy_feeds(expand_feeds(asked, feeds or {}))
+        self._launched[client] = _LaunchedRun(asked, ready, step, fed, ready.begin(), time.monotonic_ns())
+        self._interleaving.launched(Launched(client, step, ready.received))
+
+    def finished(self) -> Finished:
+        """Run parts until a client has finished; see :class:`~runner.engine.run.step_driver.Clients`."""
+        if not self._launched:
+            raise RunnerError("no client is under way: launch one first")
+        while True:
+            match self._interleaving.next():
+                case Begin(client, device):
+                    self._run_part(self._launched[client], device)
+                case End(client):
+                    ended = self._launched.pop(client)
+                    location = ended.ready.compiled.location
+                    if self._trace is not None:
+                        self._trace.runs.add(client, ended.number, ended.step, ended.begin_ns, launched=True)
+                    fetches = {name: ended.fetched[location[t]] for name, t in ended.client.fetches.items()}
+                    return Finished(client, ended.step, fetches, ended.turns)
+
+    def plans(self, client: str) -> dict[str, DevicePlan]:
+        """Return the plans of a client by device."""
+        ready = self._prepare(self._planned.client(client).signature)
+        return {device: executor.plan for device, executor in ready.executors.items()}
+
+    def start_trace(self, clients: Collection[str]) -> None:
+        """Record runs of some clients; see :class:`~runner.engine.run.session.Session`."""
+        require_no_trace(self._trace, clients)
+        trace = self._trace = LocalTrace(PROCESS, ClientRuns(PROCESS, clients))
+        for client in clients:
+            ready = self._prepare(self._planned.client(client).signature)
+            for device, executor in ready.executors.items():
+                trace.add(device, RecordedPlan(client, executor.plan, ready.compiled.parts[device].graph), executor)
+
+    def stop_trace(self) -> Timeline:
+        """Return what was recorded; see :class:`~runner.engine.run.session.Session`."""
+        trace, self._trace = required_trace(self._trace), None
+        return trace.stop()
+
+    def sent_bytes(self) -> list[int]:
+        """Bytes sent so far; see :class:`~runner.engine.run.session.Session`."""
+        return list(self._sent.values())
+
+    def peak_memory_bytes(self) -> dict[str, int]:
+        """Peak resident memory of this process; see :class:`~runner.engine.run.session.Session`."""
+        return {PROCESS: peak_rss_bytes()}
+
+    def libraries(self) -> dict[str, list[str]]:
+        """Kernel libraries in use; see :class:`~runner.engine.run.session.Session`."""
+        found: dict[str, set[str]] = {device.type: set() for device in self._cluster.devices}
+        for ready in self._prepared.values():
+            for device, executor in ready.executors.items():
+                found[self._cluster.device(device).type] |= executor.plan.libraries
+        return {device_type: sorted(names) for device_type, names in found.items()}
+
+    def close(self) -> None:
+        """Stop the device threads. Raises RunnerError if a device has failed since its last synchronization."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        for device, store in self._stores.items():
+            store.platform.enter()
+            try:
+                store.platform.synchronize()
+            except RuntimeError as error:
+                raise RunnerError(f"{device}: the device failed: {error}") from error
+
+    def _feeds_of(
+        self, ready: _Prepared, client: Client, device: str, step: int, fed: Mapping[Tensor, Array]
+    ) -> dict[Tensor, Array]:
+        """Return the feeds of one device in a step: values from the caller and from the input source."""
+        given = {tensor: fed[tensor] for tensor in ready.feeds[device] if tensor in fed}
+        return {**given, **self._reading(ready, client)[device].read(step)}
+
+    def _reading(self, ready: _Prepared, client: Client) -> Mapping[str, ReadAhead]:
+        """Return the reader of a client's inputs for each device."""
+        if client.name not in self._readings:
+            slots = {
+                device: [slot for slot in client.inputs if slot.tensor in fed] for device, fed in ready.feeds.items()
+            }
+            shared = SharedReading(self._source, slots)
+            self._readings[client.name] = {
+                device: ReadAhead(executor, partial(shared.read, device))
+                for device, executor in ready.executors.items()
+            }
+        return self._readings[client.name]
+
+    def _run_part(self, run: _LaunchedRun, device: str) -> None:
+        executor = run.ready.executors[device]
+        run.turns[device] = self._begun[device]
+        self._begun[device] += 1
+        values = executor.run(run.step, self._feeds_of(run.ready, run.client, device, run.step, run.fed))
+        run.fetched.update({(device, tensor): value for tensor, value in values.items()})
+        self._sent[device] += executor.plan.sent_bytes
+
+    def _prepare(self, signature: Signature) -> _Prepared:
+        ready = self._prepared.get(signature)
+        if ready is None:
+            rendezvous = LocalRendezvous(self._timeout_s)
+            executors = {
+                device: DeviceExecutor(
+                    plan,
+                    self._registry,
+                    self._stores[device],
+                    self._arenas[device],
+                    self._wires(device, rendezvous),
+                    check_finite=self._check_finite,
+                )
+                for device, plan in self._planned.plans(signature).items()
+            }
+            ready = _Prepared(self._planned.compiled(signature), executors, rendezvous)
+            self._prepared[signature] = ready
+        return ready
+
+    def _wires(self, device: str, rendezvous: LocalRendezvous) -> Wires:
+        own = self._cluster.device(device).type
+        alike = frozenset(each.name for each in self._cluster.devices if each.type == own)
+        return wires_of(self._stores[device].platform, rendezvous, rendezvous, alike)
+
+    def _execute(
+        self, ready: _Prepared, client: Client, step: int, jobs: Mapping[str, Mapping[Tensor, Array]]
+    ) -> dict[str, dict[Tensor, Array]]:
+        readings = self._reading(ready, client)
+        if self._pool is None or len(readings) == 1:
+            return {device: each.run(step, jobs[device]) for device, each in readings.items()}
+
+        def guarded(device: str) -> dict[Tensor, Array]:
+            try:
+                return readings[device].run(step, jobs[device])
+            except BaseException as error:
+                ready.rendezvous.abort(error)
+                raise
+
+        running = {device: self._pool.submit(guarded, device) for device in ready.executors}
+        failures = [error for future in running.values() if (error := future.exception()) is not None]
+        if failures:
+            raise ready.rendezvous.reset() or failures[0]
+        return {device: future.result() for device, future in running.items()}
+
+
+def _share_thread_count() -> Callable[[], None]:
+    """Return a function that gives another Python thread as many OpenMP threads as the caller has.
+
+    OpenMP keeps this number for each Python thread. The caller makes the plans, with scratch memory for each of its
+    OpenMP threads, and a device's thread binds them again after the arena has grown; both need the same number.
+    """
+    pools = ThreadpoolController().select(user_api="openmp").lib_controllers
+    numbers = [pool.num_threads for pool in pools]
+
+    def take() -> None:
+        for pool, number in zip(pools, numbers, strict=True):
+            pool.set_num_threads(number)
+
+    return take
+
+
+class _Prepared:
+    """A signature with its executors. feeds: fed tensors by device. received: received bytes by device and sender."""
+
+    def __init__(
+        self, compiled: Compiled, executors: Mapping[str, DeviceExecutor], rendezvous: LocalRendezvous
+    ) -> None:
+        self.compiled = compiled
+        self.executors = executors
+        self.rendezvous = rendezvous
+        self.feeds = {device: {feed.tensor for feed in each.plan.feeds} for device, each in executors.items()}
+        self._begun = 0
+        self.received = {device: each.plan.received_bytes for device, each in executors.items()}
+        self._specs = {feed.tensor: feed.spec for each in executors.values() for feed in each.plan.feeds}
+
+    def begin(self) -> int:
+        """Count a run that begins; return how many runs began before it."""
+        self._begun += 1
+        return self._begun - 1
+
+    def copy_feeds(self, fed: Mapping[Tensor, Any]) -> dict[Tensor, Array]:
+        """Copy fed values for parts that run later; raises RunnerError for a wrong shape or dtype."""
+        taken = (tensor for tensor in fed if tensor in self._specs)
+        return {tensor: fed_array(tensor, fed[tensor], self._specs[tensor]).copy() for tensor in taken}
+
+
+@dataclass(frozen=True)
+class _LaunchedRun:
+    """A launched step. fed: copies of the caller's values. number, begin_ns: of its run. fetched, turns: results of the
+    parts that have run."""
+
+    client: Client
+    ready: _Prepared
+    step: int
+    fed: Mapping[Tensor, Array]
+    number: int
+    begin_ns: int
+    fetched: dict[tuple[str, Tensor], Array] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)

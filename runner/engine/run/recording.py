@@ -1,0 +1,121 @@
+"""Recording: the times that an executor measures on one device, and the document that carries them to the master."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Annotated, NamedTuple, TypeVar
+
+from runner.errors import ResourceError, SecurityError
+from runner.system.schema import Integer, ListOf, Record, Text, Violation
+
+INPUT, COMPUTE, SEND, RECEIVE, WAIT, DELAY = KINDS = ("input", "compute", "send", "receive", "wait", "delay")
+"""Kinds of spans: reading inputs and feeds; a kernel or an assignment; announcing a tensor to its reader; checking or
+copying a received tensor; waiting for a tensor; the delay of an emulated slow worker."""
+
+MAX_PLANS = 2**16
+"""Largest number of plans of one device in a trace."""
+
+MAX_SPANS = 2**20
+"""Largest number of spans of one device; they fit into one document."""
+
+T = TypeVar("T")
+Clock = Callable[[], int]
+
+
+class PlanRun(NamedTuple):
+    """One run of a plan. plan: its number in the trace. number: how many runs of the plan began before this one."""
+
+    plan: int
+    number: int
+    step: int
+
+
+class RawSpan(NamedTuple):
+    """One measured interval, in nanoseconds of the recorder's clock.
+
+    plan, number, step: see :class:`PlanRun`. position: of the instruction in the device's plan; 0 for work before the
+    first instruction.
+    """
+
+    plan: int
+    number: int
+    step: int
+    position: int
+    kind: str
+    begin_ns: int
+    end_ns: int
+
+
+class Recorder:
+    """Collects the spans of one device, in order.
+
+    clock: returns nanoseconds; by default CLOCK_MONOTONIC, which all processes of a machine share, so that their times
+    need no alignment.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic_ns) -> None:
+        self.spans: list[RawSpan] = []
+        self._clock = clock
+
+    def timed(self, run: PlanRun, position: int, kind: str, call: Callable[[], T]) -> T:
+        """Call a function and record its span. Raises ResourceError if there are ``MAX_SPANS`` spans already."""
+        begin = self._clock()
+        result = call()
+        end = self._clock()
+        if len(self.spans) == MAX_SPANS:
+            raise ResourceError(f"a trace holds at most {MAX_SPANS} spans of a device: record fewer steps")
+        self.spans.append(RawSpan(*run, position, kind, begin, end))
+        return result
+
+
+_Column = ListOf(Integer(), MAX_SPANS)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The schema of a document of spans; ``kind`` is an index into ``KINDS``."""
+
+    plan: Annotated[tuple[int, ...], ListOf(Integer(high=MAX_PLANS - 1), MAX_SPANS)]
+    number: Annotated[tuple[int, ...], _Column]
+    step: Annotated[tuple[int, ...], _Column]
+    position: Annotated[tuple[int, ...], _Column]
+    kind: Annotated[tuple[int, ...], ListOf(Integer(high=len(KINDS) - 1), MAX_SPANS)]
+    begin_ns: Annotated[tuple[int, ...], _Column]
+    end_ns: Annotated[tuple[int, ...], _Column]
+
+    def __post_init__(self) -> None:
+        lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}
+        if len(set(lengths.values())) > 1:
+            raise Violation(f"columns of {lengths} values, expected columns of equal length")
+
+
+_SCHEMA = Record(_Columns)
+_PLANS = ListOf(Text(64), MAX_PLANS)
+
+
+def read_plans(document: object) -> tuple[str, ...]:
+    """Read the names of the plans to record, in the order of their numbers; raises SecurityError if malformed."""
+    try:
+        return _PLANS.read(document, "plans")
+    except Violation as violation:
+        raise SecurityError(f"trace refused: {violation}") from violation
+
+
+def to_document(spans: Iterable[RawSpan]) -> dict[str, list[int]]:
+    """Return spans as plain data, one list per column."""
+    rows = list(spans)
+    columns = {name: [getattr(each, name) for each in rows] for name in RawSpan._fields}
+    return columns | {"kind": [KINDS.index(each.kind) for each in rows]}
+
+
+def from_document(document: object, source: str) -> list[RawSpan]:
+    """Read a document made by :func:`to_document`; raises SecurityError naming ``source`` if it is malformed."""
+    try:
+        columns = _SCHEMA.read(document, "spans")
+    except Violation as violation:
+        raise SecurityError(f"spans of {source} refused: {violation}") from violation
+    kinds = [KINDS[kind] for kind in columns.kind]
+    named = {field: getattr(columns, field) for field in RawSpan._fields} | {"kind": kinds}
+    return [RawSpan(*row) for row in zip(*named.values(), strict=True)]

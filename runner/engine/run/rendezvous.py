@@ -1,0 +1,129 @@
+"""Rendezvous: a Recv finds the value of its Send by key; each key is used exactly once per step of a plan."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.compile.passes.transfers import sent_tensor
+from runner.errors import ClusterError
+from runner.kernels.memory import allocate
+
+Array = NDArray[Any]
+
+_WAIT_S = 1.0
+"""Longest single wait for a value, in seconds."""
+
+
+class Rendezvous(Protocol):
+    """The rendezvous of one plan's steps as seen by one device.
+
+    A value lies in one piece of memory, which the sender writes and its receivers read. Two rules make it safe to reuse
+    this memory in every step: a sender writes it at most once per step and notifies its receivers afterwards, and *a
+    plan does not begin a step before all its devices have finished the previous one*. Other plans have separate
+    memory, because the plans of launched clients overlap. The rules also hold for values that the master feeds and
+    fetches. A view of such memory is valid until its reader has finished the step; at the master, until the plan
+    begins its next step.
+    """
+
+    def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return the memory in which receivers read the value named ``sent``; the same in every step."""
+        ...
+
+    def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return the memory that holds the value of a transfer from its :meth:`receive` to the end of the step."""
+        ...
+
+    def send(self, step: int, key: str, destination: str, value: Array) -> None:
+        """Send a value without waiting for a receiver; copied unless it was computed in :meth:`outgoing`."""
+        ...
+
+    def receive(self, step: int, key: str, source: str) -> Array:
+        """Wait for a value; raises ClusterError if the time limit passes or a peer has failed."""
+        ...
+
+
+class LocalRendezvous:
+    """A rendezvous for the devices of one process, each of which runs in a separate thread."""
+
+    def __init__(self, timeout_s: float = 60.0) -> None:
+        self._timeout_s = timeout_s
+        self._condition = threading.Condition()
+        self._values: dict[tuple[int, str], object] = {}
+        self._memory: dict[str, NDArray[np.uint8]] = {}
+        self.failure: BaseException | None = None
+
+    def outgoing(self, sent: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return memory of this process, allocated on first use by either side; raises ValueError for another size."""
+        with self._condition:
+            if sent not in self._memory:
+                self._memory[sent] = allocate(nbytes)
+            memory = self._memory[sent]
+        if memory.nbytes != nbytes:
+            raise ValueError(f"{sent!r}: memory of {memory.nbytes} bytes, expected {nbytes}")
+        return memory
+
+    def incoming(self, key: str, source: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return the sender's memory itself."""
+        return self.outgoing(sent_tensor(key), nbytes)
+
+    def send(self, step: int, key: str, destination: str, value: Array) -> None:
+        """Send a value; raises ClusterError for a second one with the same step and key."""
+        memory = self.outgoing(sent_tensor(key), value.nbytes)
+        place = memory.view(value.dtype).reshape(value.shape)
+        if place.ctypes.data != value.ctypes.data:
+            np.copyto(place, value)
+        self.put(step, key, place)
+
+    def receive(self, step: int, key: str, source: str) -> Array:
+        """Wait for a value and remove it from the rendezvous."""
+        value: Array = self.take(step, key, source)
+        return value
+
+    def put(self, step: int, key: str, value: object) -> None:
+        """Send any object; raises ClusterError for a second one with the same step and key."""
+        with self._condition:
+            if (step, key) in self._values:
+                raise ClusterError(f"rendezvous: {key!r} was sent twice in step {step}")
+            self._values[step, key] = value
+            self._condition.notify_all()
+
+    def take(self, step: int, key: str, source: str) -> Any:
+        """Wait for an object and remove it from the rendezvous."""
+        left = self._timeout_s
+        with self._condition:
+            while (step, key) not in self._values:
+                if self.failure is not None:
+                    raise ClusterError(f"rendezvous: a peer failed while {key!r} was awaited: {self.failure}")
+                if left <= 0:
+                    raise ClusterError(
+                        f"rendezvous: {key!r} of step {step} did not arrive from {source} within {self._timeout_s:g} s"
+                    )
+                begun, longest_s = time.monotonic(), min(left, _WAIT_S)
+                self._condition.wait(longest_s)
+                # If the process was stopped during the wait, the time stopped does not count.
+                left -= min(longest_s, time.monotonic() - begun)
+            return self._values.pop((step, key))
+
+    def abort(self, failure: BaseException) -> None:
+        """Wake all waiting devices after a device has failed, and keep the first failure."""
+        with self._condition:
+            self.failure = self.failure or failure
+            self._condition.notify_all()
+
+    def reset(self) -> BaseException | None:
+        """Discard a failed step with its remaining values and return its failure. No device may be waiting."""
+        with self._condition:
+            failure, self.failure = self.failure, None
+            self._values.clear()
+            return failure
+
+    @property
+    def pending(self) -> list[tuple[int, str]]:
+        """(step, key) of the values sent and not yet received; empty between steps."""
+        with self._condition:
+            return sorted(self._values)

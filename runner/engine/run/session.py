@@ -1,0 +1,121 @@
+"""The interface of all sessions, what they share, and the statistics that workers report for a finished step."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.compile.program import Client
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.run.step_driver import Clients
+from runner.engine.run.timeline import Timeline
+from runner.errors import RunnerError
+from runner.kernels.contract import as_array
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+PEAK_MEMORY = "peak_memory_bytes"
+"""Name of the statistic with the peak memory of a worker process, reported with every finished step."""
+
+TURN = "turn"
+"""Name of the statistic of a launched step: the number of launched steps that the worker had begun before it."""
+
+
+class Session(Clients, Protocol):
+    """Runs clients of one program. Not thread-safe."""
+
+    def start_trace(self, clients: Collection[str]) -> None:
+        """Record what every device does in each run of some clients that begins from now on.
+
+        Recorded runs take a little longer. Launched clients may be running and continue. Raises RunnerError if
+        another trace is active, or if a client has not been planned while launched clients are running.
+        """
+        ...
+
+    def stop_trace(self) -> Timeline:
+        """Stop recording and return the timeline; each device first finishes the part that it is running.
+
+        Raises RunnerError if no trace is active.
+        """
+        ...
+
+    def sent_bytes(self) -> list[int]:
+        """Return the bytes of tensors that each device has sent: workers first, then parameter servers."""
+        ...
+
+    def peak_memory_bytes(self) -> dict[str, int]:
+        """Return the peak resident memory in bytes by process name."""
+        ...
+
+    def libraries(self) -> dict[str, list[str]]:
+        """Return the kernel libraries in use by device type."""
+        ...
+
+    def close(self) -> None:
+        """Release everything the session holds."""
+        ...
+
+
+def require_no_trace(trace: object, clients: Collection[str]) -> None:
+    """Raise RunnerError for a new trace of ``clients`` if ``trace`` is active."""
+    if trace is not None:
+        raise RunnerError(
+            f"a trace of {', '.join(clients)} was requested while another one is being recorded: stop that one first"
+        )
+
+
+def required_trace(trace: T | None) -> T:
+    """Return the active trace; raises RunnerError if there is none."""
+    if trace is None:
+        raise RunnerError("no trace is being recorded: start one first")
+    return trace
+
+
+def peak_rss_bytes() -> int:
+    """Return the peak resident memory of this process in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def scalar(value: float | int, dtype: str) -> Array:
+    """Return a 0-d array for a scalar placeholder."""
+    return np.asarray(value, dtype=dtype)
+
+
+def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Any]:
+    """Return the value of every fed tensor; one name may stand for several tensors.
+
+    Raises RunnerError unless the names are exactly those that the client takes.
+    """
+    if feeds.keys() != client.feeds.keys():
+        raise RunnerError(f"client {client.name!r} was fed {sorted(feeds)}, but takes {sorted(client.feeds)}")
+    return {tensor: feeds[name] for name, tensors in client.feeds.items() for tensor in tensors}
+
+
+def fed_array(tensor: Tensor, value: Any, spec: TensorSpec) -> Array:
+    """Return a fed value as an array, not copied; raises RunnerError unless shape and dtype are those of its spec.
+
+    Only for values that are stored for later; a step that runs at once checks its feeds itself.
+    """
+    try:
+        return as_array(value, spec)
+    except ValueError as error:
+        raise RunnerError(f"feed {tensor}: {error}") from None
+
+
+def require_launchable(client: Client, under_way: Collection[str]) -> None:
+    """Raise RunnerError unless a client can be launched next to the launched clients ``under_way``."""
+    if not client.deferred:
+        raise RunnerError(f"client {client.name!r} was launched, but is not deferred: run it")
+    if client.name in under_way:
+        raise RunnerError(f"client {client.name!r} was launched, but is under way: wait until it has finished")
+
+
+def require_synchronized(what: str, under_way: Collection[str]) -> None:
+    """Raise RunnerError if launched clients are under way and ``what`` happened, which must happen alone."""
+    if under_way:
+        raise RunnerError(f"{what} while {', '.join(sorted(under_way))} are under way: wait until they have finished")

@@ -1,0 +1,161 @@
+"""The timeline: the spans of all devices on one clock, with layers and transfers.
+
+Clients run one by one or, if launched, several at once. Every run of a client has a number that the session and the
+client's parts on all devices share. By this number a send is matched with its receive, and a part with its launch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from runner.engine.compile.plan import DevicePlan, Instruction
+from runner.engine.graph.graph import Graph
+from runner.engine.run.recording import COMPUTE, DELAY, INPUT, RECEIVE, SEND, WAIT, RawSpan
+from runner.errors import SecurityError
+
+_KINDS_OF = {"send": (SEND,), "recv": (WAIT, RECEIVE)}
+_KINDS_WITHOUT_NODE = (INPUT, DELAY)
+
+
+@dataclass(frozen=True)
+class Span:
+    """One activity of a device from ``begin_ns`` to ``end_ns``, in nanoseconds of CLOCK_MONOTONIC.
+
+    process: name of the device's process. client, number, step: of the run: the client, how many of its runs began
+    before this one, and the client's step. kind: one of ``recording.KINDS``. node, op: of the instruction; the kind
+    itself for inputs and delays, which belong to no node. layer: name of the node's layer, "" if it has none. key,
+    peer, nbytes: of a transfer: its key, the device at the other end and the bytes of the tensor; otherwise "" and 0.
+    """
+
+    process: str
+    device: str
+    client: str
+    number: int
+    step: int
+    kind: str
+    node: str
+    op: str
+    layer: str
+    begin_ns: int
+    end_ns: int
+    key: str = ""
+    peer: str = ""
+    nbytes: int = 0
+
+    @property
+    def ns(self) -> int:
+        """Duration in nanoseconds."""
+        return self.end_ns - self.begin_ns
+
+
+@dataclass(frozen=True)
+class ClientRun:
+    """One run of a client, from its start in the session to the last answer. process: the session's.
+
+    launched: whether other clients may run at the same time; a part of a launched client begins only when all tensors
+    that it receives are there.
+    """
+
+    process: str
+    client: str
+    number: int
+    step: int
+    begin_ns: int
+    end_ns: int
+    launched: bool = False
+
+
+class ClientRuns:
+    """Collects the runs of some clients in a session."""
+
+    def __init__(self, process: str, clients: Iterable[str]) -> None:
+        self.ended: list[ClientRun] = []
+        self._process = process
+        self._clients = frozenset(clients)
+
+    def add(self, client: str, number: int, step: int, begin_ns: int, *, launched: bool = False) -> None:
+        """Record a run that began at ``begin_ns`` and ends now; runs of other clients are ignored."""
+        if client in self._clients:
+            end_ns = time.monotonic_ns()
+            self.ended.append(ClientRun(self._process, client, number, step, begin_ns, end_ns, launched))
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The spans of all devices, in order for each device, and the runs that the session recorded.
+
+    A run that was active when the recording began has only its later spans. A run that was active when the recording
+    ended has spans but no entry in ``runs``.
+    """
+
+    spans: tuple[Span, ...]
+    runs: tuple[ClientRun, ...]
+
+    def between(self, begin_ns: int, end_ns: int) -> Timeline:
+        """Return the spans and runs that overlap the time from ``begin_ns`` to ``end_ns``."""
+        return Timeline(
+            tuple(span for span in self.spans if span.begin_ns <= end_ns and span.end_ns >= begin_ns),
+            tuple(run for run in self.runs if run.begin_ns <= end_ns and run.end_ns >= begin_ns),
+        )
+
+
+@dataclass(frozen=True)
+class RecordedPlan:
+    """The plan of a recorded client on one device. graph: the graph of the plan, which has the layers."""
+
+    client: str
+    plan: DevicePlan
+    graph: Graph
+
+
+def spans_of(process: str, recorded: Sequence[RecordedPlan], raw_spans: Iterable[RawSpan]) -> list[Span]:
+    """Return the spans of one device with the names of its plans. recorded: the plans in the order of their numbers.
+
+    Raises SecurityError for spans that the plans cannot have produced, because they may come from a worker.
+    """
+    spans = [_span(process, recorded, each) for each in raw_spans]
+    times = [time for span in spans for time in (span.begin_ns, span.end_ns)]
+    for before, after in pairwise(times):
+        if after < before:
+            raise SecurityError(
+                f"spans of {process} refused: {after} ns follows {before} ns, expected times in ascending order"
+            )
+    return spans
+
+
+def _span(process: str, recorded: Sequence[RecordedPlan], each: RawSpan) -> Span:
+    if each.plan >= len(recorded):
+        raise SecurityError(f"spans of {process} refused: plan {each.plan}, expected one of {len(recorded)}")
+    of = recorded[each.plan]
+    run = (process, of.plan.device, of.client, each.number, each.step, each.kind)
+    times = (each.begin_ns, each.end_ns)
+    if each.kind in _KINDS_WITHOUT_NODE:
+        return Span(*run, each.kind, each.kind, "", *times)
+    plan = of.plan
+    count = len(plan.instructions)
+    if each.position >= count:
+        raise SecurityError(f"spans of {process} refused: instruction {each.position}, expected one of {count}")
+    instruction = plan.instructions[each.position]
+    kinds = _KINDS_OF.get(instruction.op, (COMPUTE,))
+    if each.kind not in kinds:
+        raise SecurityError(
+            f"spans of {process} refused: {each.kind} of {instruction.node!r}, expected {' or '.join(kinds)}"
+        )
+    node = of.graph.nodes.get(instruction.node)
+    layer = node.layer.name if node is not None and node.layer is not None else ""
+    key, peer, nbytes = _transfer(plan, instruction)
+    return Span(*run, instruction.node, instruction.op, layer, *times, key, peer, nbytes)
+
+
+def _transfer(plan: DevicePlan, instruction: Instruction) -> tuple[str, str, int]:
+    """Return key, peer device and bytes of a transfer, or empty values for any other instruction."""
+    attributes = instruction.attributes
+    match instruction.op:
+        case "send":
+            return attributes["key"], attributes["destination"], plan.slots[instruction.inputs[0]].spec.nbytes
+        case "recv":
+            return attributes["key"], attributes["source"], plan.slots[instruction.outputs[0]].spec.nbytes
+    return "", "", 0

@@ -1,0 +1,178 @@
+"""Wires: the memory of the tensors that one device sends and receives, and how they reach the other device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from runner.engine.graph.device import Device
+from runner.engine.run.rendezvous import LocalRendezvous, Rendezvous
+from runner.errors import ResourceError
+from runner.kernels.contract import Operand, as_array
+from runner.kernels.host import HostPlatform
+from runner.kernels.memory import Bytes
+from runner.kernels.platform import Platform, Work
+from runner.kernels.registry import Registry
+
+Send = Callable[[int], None]
+"""Sends a value, given the step."""
+
+
+class Receive(NamedTuple):
+    """A receive in two parts. wait: waits for the value of a step. take: checks it, or copies it to its memory."""
+
+    wait: Callable[[int], Any]
+    take: Callable[[Any], None]
+
+
+class Wires(Protocol):
+    """The interface between an executor and the wires of its device."""
+
+    def outgoing(self, sent: str, nbytes: int) -> Bytes:
+        """Return the memory in which the value named ``sent`` is computed; the same in every step."""
+        ...
+
+    def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
+        """Return the memory that holds the value of a transfer from its receive to the end of the step."""
+        ...
+
+    def sender(self, key: str, destination: str, value: Operand) -> Send:
+        """Return a function that sends the value to one device."""
+        ...
+
+    def receiver(self, key: str, source: str, value: Operand) -> Receive:
+        """Return a receive that waits for a value and makes it available in its memory."""
+        ...
+
+
+@dataclass(frozen=True)
+class HostWires:
+    """Wires of a device in host memory: the rendezvous owns the memory, and values are read without copying."""
+
+    rendezvous: Rendezvous
+
+    def outgoing(self, sent: str, nbytes: int) -> Bytes:
+        """Return memory of the rendezvous, which the readers see."""
+        return self.rendezvous.outgoing(sent, nbytes)
+
+    def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
+        """Return the sender's memory."""
+        return self.rendezvous.incoming(key, source, nbytes)
+
+    def sender(self, key: str, destination: str, value: Operand) -> Send:
+        """Return a function that announces the value to its reader."""
+        array = value.array
+        return lambda step: self.rendezvous.send(step, key, destination, array)
+
+    def receiver(self, key: str, source: str, value: Operand) -> Receive:
+        """Return a receive that checks shape and dtype of the value."""
+        spec = value.spec
+
+        def take(found: Any) -> None:
+            as_array(found, spec)
+
+        return Receive(lambda step: self.rendezvous.receive(step, key, source), take)
+
+
+@dataclass(frozen=True)
+class GpuWires:
+    """Wires of a GPU: values travel through host memory, except between ``neighbours``.
+
+    neighbours: names of the GPUs of this process. Between them a value is copied from GPU memory to GPU memory, ordered
+    with the work of both GPUs, so that the host does not wait. local: their rendezvous, None if there are none.
+    """
+
+    platform: Platform
+    rendezvous: Rendezvous
+    local: LocalRendezvous | None = None
+    neighbours: frozenset[str] = frozenset()
+    _memory: dict[str, Bytes] = field(default_factory=dict)
+
+    def outgoing(self, sent: str, nbytes: int) -> Bytes:
+        """Return GPU memory, allocated on first use."""
+        return self._gpu_memory(sent, nbytes)
+
+    def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
+        """Return GPU memory, allocated on first use."""
+        return self._gpu_memory(f"{key} from {source}", nbytes)
+
+    def sender(self, key: str, destination: str, value: Operand) -> Send:
+        """Return a function that sends GPU memory to a neighbour, or a host copy after waiting for the GPU."""
+        if self.local is not None and destination in self.neighbours:
+            local = self.local
+            return lambda step: local.put(step, key, _DeviceValue(value.data, self.platform.mark()))
+        read = self.platform.reader([value])
+
+        def send(step: int) -> None:
+            (array,) = read()
+            self.rendezvous.send(step, key, destination, array)
+
+        return send
+
+    def receiver(self, key: str, source: str, value: Operand) -> Receive:
+        """Return a receive that copies the value from the neighbour's memory or from host memory."""
+        if self.local is not None and source in self.neighbours:
+            local, copy_in = self.local, _PeerCopy(self.platform, value.data)
+            return Receive(lambda step: local.take(step, key, source), copy_in)
+        write, spec = self.platform.writer(value), value.spec
+
+        def take(found: Any) -> None:
+            write(as_array(found, spec))
+
+        return Receive(lambda step: self.rendezvous.receive(step, key, source), take)
+
+    def _gpu_memory(self, name: str, nbytes: int) -> Bytes:
+        if name not in self._memory:
+            self._memory[name] = self.platform.allocate(nbytes)
+        return self._memory[name]
+
+
+@dataclass(frozen=True)
+class _DeviceValue:
+    """A value in a neighbour's memory. mark: the point in the neighbour's work after which the value is complete."""
+
+    data: Bytes
+    mark: object
+
+
+@dataclass
+class _PeerCopy:
+    """Copies a neighbour's value, whose address is the same in every step, into this GPU's memory."""
+
+    platform: Platform
+    target: Bytes
+    source: Bytes | None = None
+    copy: Callable[[], int | None] = lambda: None
+
+    def __call__(self, sent: _DeviceValue) -> None:
+        if sent.data is not self.source:
+            self.source = sent.data
+            call = self.platform.copier(self.target, sent.data)
+            self.copy = self.platform.join([Work(call, (sent.data,), (self.target,))], once=True).call
+        self.platform.follow(sent.mark)
+        self.copy()
+
+
+def platform_of(device: Device, registry: Registry) -> Platform:
+    """Return the platform of a device; raises ResourceError if this process has no devices of its type."""
+    if device.type == "cpu":
+        return HostPlatform(registry.join)
+    if device.type not in registry.platforms:
+        known = ", ".join(["cpu", *sorted(registry.platforms)])
+        raise ResourceError(
+            f"device {device.name!r}: this process has no devices of type {device.type!r}, only {known}"
+        )
+    return registry.platforms[device.type](device.gpu or 0)
+
+
+def wires_of(
+    platform: Platform,
+    rendezvous: Rendezvous,
+    local: LocalRendezvous | None = None,
+    neighbours: frozenset[str] = frozenset(),
+) -> Wires:
+    """Return the wires of a device. local, neighbours: see :class:`GpuWires`."""
+    if not platform.is_asynchronous:
+        return HostWires(rendezvous)
+    return GpuWires(platform, rendezvous, local, neighbours)

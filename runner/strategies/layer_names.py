@@ -1,0 +1,52 @@
+"""Names of layers: settings by patterns of names, as in a shell, and the names of shards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from runner.errors import ConfigError
+
+Setting = TypeVar("Setting", int, str)
+
+_SHARD = re.compile(r"(.+)/shard_(\d+)")
+
+
+def by_pattern(key: str, patterns: Mapping[str, Setting], layers: Sequence[str], what: str) -> dict[str, Setting]:
+    """Return layer -> its setting, of the layers that a pattern matches.
+
+    key: of the ``parallelism`` group. what: how a layer among ``layers`` is called. Raises ConfigError for a pattern
+    that matches no layer, and for patterns that disagree on one.
+    """
+    chosen: dict[str, tuple[str, Setting]] = {}
+    for pattern, setting in patterns.items():
+        where = f"parallelism.{key}: {pattern!r}: {setting}"
+        matching = matched(pattern, layers)
+        if not matching:
+            raise ConfigError(f"{where}: no {what} has such a name; the {what}s are {', '.join(layers) or 'none'}")
+        for layer in matching:
+            other, before = chosen.setdefault(layer, (pattern, setting))
+            if before != setting:
+                raise ConfigError(
+                    f"{where}: {what} {layer!r} has {before} by {other!r} already; expected patterns that agree on "
+                    f"each of the {what}s {', '.join(layers)}"
+                )
+    return {layer: setting for layer, (_, setting) in chosen.items()}
+
+
+def matched(pattern: str, layers: Sequence[str]) -> list[str]:
+    """The layers that a pattern matches, in their order."""
+    return [layer for layer in layers if fnmatchcase(layer, pattern)]
+
+
+def shard_name(layer: str, worker: int) -> str:
+    """Return the name of the part of a layer on a worker, which is placed as a separate layer."""
+    return f"{layer}/shard_{worker}"
+
+
+def shard_of(name: str) -> tuple[str, int] | None:
+    """Return the layer and the worker of a :func:`shard_name`; None for other names."""
+    found = _SHARD.fullmatch(name)
+    return None if found is None else (found[1], int(found[2]))

@@ -1,0 +1,250 @@
+"""A copy of the network on one device, and sums over the shares of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from runner.engine.compile.input_slots import FIELDS, InputSlot
+from runner.engine.graph import ops
+from runner.engine.graph.autodiff import gradients
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder, Outputs, StateUpdate
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.variables import Variable, Variables
+from runner.strategies.base import Task
+
+Share = tuple[int, int]
+
+
+def shares(total: int, parts: int) -> list[Share]:
+    """Cut 0..total into ``parts`` ranges as even as possible, larger ones first (numpy's array_split)."""
+    base, extra = divmod(total, parts)
+    edges = [0]
+    for part in range(parts):
+        edges.append(edges[-1] + base + (part < extra))
+    return list(pairwise(edges))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Layers of one copy over its share of the batch.
+
+    scope: where the nodes stand in the replica. state_updates: statistics of the share as they are.
+    """
+
+    share: Share
+    scope: str
+    state_updates: Sequence[StateUpdate]
+
+
+@dataclass(frozen=True)
+class Forward(Pass):
+    """The forward pass of one copy, from images to loss.
+
+    loss, accuracy: of the share, already divided by the size of the whole batch.
+    """
+
+    loss: Tensor
+    accuracy: Tensor
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What one copy computed on its share, already divided by the size of the whole batch.
+
+    Summed over the shares these are the loss, the accuracy, the gradients and the batch statistics of the batch.
+    settled: moving averages to advance by values that are no parts of a sum; they are equal in all copies.
+    """
+
+    loss: Tensor
+    accuracy: Tensor
+    gradients: Sequence[tuple[Variable, Tensor]]
+    state_updates: Sequence[StateUpdate]
+    settled: Sequence[StateUpdate] = ()
+
+
+class Replica:
+    """One copy of the network on one device: its variables, its scalars, its shares of the batches."""
+
+    def __init__(
+        self, graph: Graph, task: Task, *, device: str, prefix: str = "", variables: Variables | None = None
+    ) -> None:
+        """variables: what the network is built on; if None, the replica's own, on its device."""
+        self.graph = graph
+        self.task = task
+        self.device = device
+        self.prefix = prefix
+        if variables is None:
+            variables = Variables(graph, seed=task.seed, prefix=prefix, device=device)
+        self.variables = variables
+        self.train_inputs: list[InputSlot] = []
+        self.eval_inputs: list[InputSlot] = []
+        with graph.absolute_scope(prefix), graph.device(device):
+            self.step = ops.placeholder(graph, (), "int64", name="step")
+            self.learning_rate = ops.placeholder(graph, (), task.state_dtype, name="learning_rate")
+
+    def adopt(self, graph: Graph) -> None:
+        """Go on in ``graph``, a rewritten graph that holds all nodes this replica needs under their names."""
+        self.graph = graph
+        self.variables.graph = graph
+
+    def compute_gradients(self, share: Share, scope: str) -> Gradients:
+        """Add forward and backward pass over examples lo..hi-1 of the training batch."""
+        forward = self.forward(share, scope)
+        pairs = self.differentiate(forward)
+        return Gradients(forward.loss, forward.accuracy, pairs, self.weighted(forward))
+
+    def forward(self, share: Share, scope: str) -> Forward:
+        """Add the forward pass over examples lo..hi-1 of the training batch."""
+        with self.within(scope):
+            batch = self.inputs("train", share)
+            net = self.builder(batch, training=True)
+            outputs = self.task.network(net, batch)
+            # A gradient is the sum over examples divided by the whole batch, so shares simply add up.
+            loss = self._share_of_mean(outputs.losses, "loss")
+            accuracy = self._share_of_mean(outputs.correct, "accuracy")
+        return Forward(share, scope, net.state_updates, loss, accuracy)
+
+    def differentiate(self, forward: Forward) -> list[tuple[Variable, Tensor]]:
+        """Add the backward pass of a forward pass: the gradient of its loss for each trainable variable."""
+        scope = self._scoped(f"{forward.scope}/gradients")
+        with self.within(forward.scope):
+            found = gradients(self.graph, [forward.loss], [v.tensor for v in self.variables.trainable], scope=scope)
+        return self.paired(self.variables.trainable, found, forward.scope)
+
+    def paired(
+        self, variables: Sequence[Variable], found: Sequence[Tensor | None], scope: str
+    ) -> list[tuple[Variable, Tensor]]:
+        """Return each variable with its gradient, zeros where the loss does not depend on it."""
+        with self.within(scope):
+            return [(v, self._or_zeros(v, each)) for v, each in zip(variables, found, strict=True)]
+
+    def weighted(self, passed: Pass) -> list[StateUpdate]:
+        """Return the statistics of a pass as parts of the mean over the batch."""
+        weight = (passed.share[1] - passed.share[0]) / self.task.batch_size
+        with self.within(passed.scope):
+            return [weighted(self.graph, update, weight) for update in passed.state_updates]
+
+    def apply(self, totals: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
+        """Add the optimizer's update and the moving averages; returns the assign nodes to run."""
+        with self.within("update"):
+            clipped = self.task.optimizer.clipped(self.graph, totals)
+        return self.assign(clipped, state_updates)
+
+    def assign(self, clipped: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
+        """Add the update by gradients that are clipped already, and the moving averages; see :meth:`apply`."""
+        graph = self.graph
+        with self.within("update"):
+            targets = self.task.optimizer.assign(
+                self.variables, clipped, learning_rate=self.learning_rate, step=self.step
+            )
+            for update in state_updates:
+                targets.append(advance(graph, update))
+        return targets
+
+    def evaluate(self, share: Share) -> tuple[Outputs, Mapping[str, Tensor]]:
+        """Add a forward pass over examples lo..hi-1 of an evaluation batch; returns outputs and inputs."""
+        graph = self.graph
+        with graph.absolute_scope(self._scoped("eval")), graph.device(self.device):
+            batch = self.inputs("test", share)
+            return self.task.network(self.builder(batch, training=False), batch), batch
+
+    @contextmanager
+    def within(self, scope: str) -> Iterator[None]:
+        """Put what is added within on the replica's device, in a scope of its own names."""
+        with self.graph.absolute_scope(self._scoped(scope)), self.graph.device(self.device):
+            yield
+
+    def builder(self, batch: Mapping[str, Tensor], *, training: bool) -> NetworkBuilder:
+        """What adds layers over a batch to this replica."""
+        return NetworkBuilder(
+            self.graph,
+            self.variables,
+            dtype=self.task.dtype,
+            seed=self.task.seed,
+            training=training,
+            step=self.step,
+            index=batch["index"],
+        )
+
+    def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
+        """Add what is fed with examples lo..hi-1 of a batch of ``split``, images in the network's dtype."""
+        batch = placeholders(self.graph, self.task, share[1] - share[0])
+        fed = self.train_inputs if split == "train" else self.eval_inputs
+        fed += [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
+        return {**batch, "x": ops.as_dtype(self.graph, batch["x"], self.task.dtype)}
+
+    def _scoped(self, scope: str) -> str:
+        return f"{self.prefix}/{scope}" if self.prefix else scope
+
+    def _share_of_mean(self, per_example: Tensor, name: str) -> Tensor:
+        total = ops.reduce_sum(self.graph, per_example, axes=(0,))
+        return scaled(self.graph, total, 1.0 / self.task.batch_size, self.task.state_dtype, name)
+
+    def _or_zeros(self, variable: Variable, gradient: Tensor | None) -> Tensor:
+        if gradient is not None:
+            return gradient
+        return ops.fill(self.graph, 0.0, variable.spec.shape, variable.spec.dtype)
+
+
+def placeholders(graph: Graph, task: Task, count: int) -> dict[str, Tensor]:
+    """Add what a batch of ``count`` examples is fed to, one tensor for each field."""
+    dtype = task.state_dtype
+    specs = {
+        "x": TensorSpec((count, *task.example_shape), dtype),
+        "y": TensorSpec((count,), "int64"),
+        "index": TensorSpec((count,), "int64"),
+        "mask": TensorSpec((count,), dtype),
+    }
+    return {field: ops.placeholder(graph, specs[field].shape, specs[field].dtype, name=field) for field in FIELDS}
+
+
+def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
+    """Add a statistic's part of a mean over the batch."""
+    part = scaled(graph, update.batch_value, weight, update.variable.spec.dtype, "statistic")
+    return replace(update, batch_value=part)
+
+
+def advance(graph: Graph, update: StateUpdate) -> str:
+    """Let a moving average have its next value; returns the assign node to run."""
+    return ops.assign(graph, update.variable.tensor, advanced(graph, update)).node
+
+
+def advanced(graph: Graph, update: StateUpdate) -> Tensor:
+    """Add the next value of a moving average."""
+    variable = update.variable
+    old = scaled(graph, variable.tensor, update.decay, variable.spec.dtype, "old")
+    new = scaled(graph, update.batch_value, 1.0 - update.decay, variable.spec.dtype, "new")
+    return ops.add(graph, old, new)
+
+
+def scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -> Tensor:
+    """Add factor * tensor."""
+    return ops.mul(graph, tensor, ops.fill(graph, factor, (), dtype), name=name)
+
+
+def ordered_sum(graph: Graph, parts: Sequence[Tensor], name: str = "sum") -> Tensor:
+    """Sum in the order given, ((p0 + p1) + p2) + ...: the one order every strategy uses for shares of a batch."""
+    return parts[0] if len(parts) == 1 else ops.add_n(graph, parts, name=name)
+
+
+def batch_scores(
+    replica: Replica, parts: Sequence[Forward | Gradients], weights: Sequence[float] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Add loss and accuracy of the batch, summed over its parts in their order, on the device of ``replica``.
+
+    weights: what each part is multiplied by; None if the parts are divided by the size of the whole batch already.
+    """
+    graph = replica.graph
+    with graph.device(replica.device), graph.absolute_scope("train/total"):
+        scores = []
+        for name in ("loss", "accuracy"):
+            values = [getattr(each, name) for each in parts]
+            if weights is not None:
+                pairs = zip(values, weights, strict=True)
+                values = [scaled(graph, value, weight, graph.spec(value).dtype, "part") for value, weight in pairs]
+            scores.append(ordered_sum(graph, values, name))
+    return scores[0], scores[1]

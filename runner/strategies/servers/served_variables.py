@@ -1,0 +1,110 @@
+"""The one copy of a network's variables, on parameter servers, and the views of it that workers build networks on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from runner.engine.graph import ops
+from runner.engine.graph.device import server_task, worker_task
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.variables import Declaration, Variable, Variables
+from runner.errors import ConfigError
+from runner.strategies.base import Task
+from runner.strategies.replica import Replica
+
+
+class ServedVariables(Variables):
+    """The variables of a task in a new graph, whole variables spread over servers by size, slots with their variable.
+
+    placed: name of a variable -> device of its server. Raises ConfigError if there are more servers than variables.
+    """
+
+    def __init__(self, task: Task, servers: int) -> None:
+        super().__init__(Graph(), seed=task.seed)
+        self.task = task
+        self.placed = {name: server_task(j) for name, j in shard_by_size(specs_of(task), servers).items()}
+
+    def replica(
+        self, index: int, view: type[ReadVariables], role: str = "replica", task: Task | None = None
+    ) -> Replica:
+        """Return a copy of the network on worker ``index``, in the scope ``ROLE_INDEX``.
+
+        view: how the worker sees the variables. task: of the copy, if it differs from that of the variables.
+        """
+        device, prefix = worker_task(index), f"{role}_{index}"
+        seen = view(self, prefix=prefix, device=device)
+        return Replica(self.graph, task or self.task, device=device, prefix=prefix, variables=seen)
+
+
+class ReadVariables(Variables):
+    """The served variables as one worker reads them: each is sent once in a step, however many nodes read it."""
+
+    def __init__(self, served: ServedVariables, *, prefix: str, device: str) -> None:
+        """prefix, device: of the worker."""
+        super().__init__(served.graph, seed=served.seed, prefix=prefix, device=device)
+        self._served = served
+
+    def _create(self, declared: Declaration, device: str) -> Variable:
+        variable = self._served.declare(declared, self._served.placed[declared.name])
+        graph = self.graph
+        with graph.absolute_scope(f"{self.prefix}/read"), graph.device(device), graph.layer(declared.layer):
+            # Gradients are taken with respect to this node: with a worker's own node, its sums stay on the worker.
+            return replace(variable, tensor=self._seen(variable))
+
+    def _seen(self, variable: Variable) -> Tensor:
+        """Add the worker's tensor of a served variable."""
+        return ops.identity(self.graph, variable.tensor, name=variable.name)
+
+
+class CopiedVariables(ReadVariables):
+    """The served variables as a worker holds them between fetches: trained ones as variables on its device.
+
+    A copy has no value before it is fetched. Variables that are not trained are read from their server: moving
+    averages are advanced there, and no training step reads them.
+    """
+
+    def fetch(self, copies: Iterable[Variable]) -> list[str]:
+        """Add the assignment of the served values to copies; returns its nodes. Scope and device are the caller's."""
+        targets = []
+        for copy in copies:
+            with self.graph.layer(copy.layer):
+                targets.append(ops.assign(self.graph, copy.tensor, self._served[copy.name].tensor).node)
+        return targets
+
+    def _seen(self, variable: Variable) -> Tensor:
+        if not variable.trainable:
+            return variable.tensor
+        return ops.variable(self.graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
+
+
+def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, int]:
+    """Spread whole variables over servers: the largest first, each to the server that has the fewest bytes so far.
+
+    specs: by name, in order of creation. Of equal sizes the variable created first goes first; of equally full
+    servers the first takes it. Returns name -> server, in the order of ``specs``. Raises ConfigError if a server
+    would hold no variable.
+    """
+    if servers > len(specs):
+        raise ConfigError(
+            f"parallelism.servers={servers}: the network has {len(specs)} variables, and a variable is not cut; "
+            f"use {len(specs)} servers or fewer"
+        )
+    filled = [0] * servers
+    held = [0] * servers
+    chosen: dict[str, int] = {}
+    for name in sorted(specs, key=lambda name: -specs[name].nbytes):
+        # Variables without elements fill nothing, so of equally full servers one without variables comes first.
+        server = min(range(servers), key=lambda j: (filled[j], held[j]))
+        chosen[name] = server
+        filled[server] += specs[name].nbytes
+        held[server] += 1
+    return {name: chosen[name] for name in specs}
+
+
+def specs_of(task: Task) -> dict[str, TensorSpec]:
+    """Return every variable of the network in order of creation, from a forward pass in a separate graph."""
+    scratch = Replica(Graph(), task, device="")
+    scratch.forward((0, 1), "train")
+    return {variable.name: variable.spec for variable in scratch.variables}

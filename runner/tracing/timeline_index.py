@@ -1,0 +1,125 @@
+"""An index over a timeline: which span or run precedes another, on a device, on a link or in the session."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from runner.engine.run.recording import SEND, WAIT
+from runner.engine.run.timeline import ClientRun, Span, Timeline
+
+_Run = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update of the training loop: when it was requested and when it was complete (CLOCK_MONOTONIC)."""
+
+    step: int
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class PartStart:
+    """The events that precede the part of a run on one device.
+
+    free_ns: end of the device's preceding span; None if there is none. run: the run as the session saw it; None if it
+    did not end. wait, send: both ends of the last transfer that the part of a launched run receives.
+    """
+
+    free_ns: int | None
+    run: ClientRun | None
+    wait: Span | None = None
+    send: Span | None = None
+
+
+class TimelineIndex:
+    """The recorded spans and runs, sorted and indexed. A device executes one span at a time.
+
+    session: the process that started the runs.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.session = next((run.process for run in timeline.runs), "")
+        self._tracks = _tracks(timeline.spans)
+        self._begins = {device: [span.begin_ns for span in track] for device, track in self._tracks.items()}
+        self._sends = {(*_run(span), span.key): span for span in timeline.spans if span.kind == SEND}
+        self._runs = {_run(run): run for run in timeline.runs}
+        self._by_end = sorted(timeline.runs, key=lambda run: run.end_ns)
+        self._ends = [run.end_ns for run in self._by_end]
+        self._last: dict[_Run, Span] = {}
+        self._parts: dict[tuple[str, _Run], list[Span]] = {}
+        for track in self._tracks.values():
+            for span in track:
+                last = self._last.setdefault(_run(span), span)
+                self._last[_run(span)] = max(last, span, key=lambda each: each.end_ns)
+                self._parts.setdefault((span.device, _run(span)), []).append(span)
+
+    @property
+    def devices(self) -> dict[str, Sequence[Span]]:
+        """Device -> its spans, in order."""
+        return dict(self._tracks)
+
+    def parts(self) -> Iterator[Sequence[Span]]:
+        """Yield the spans of each run on each device, in order."""
+        yield from self._parts.values()
+
+    def last_before(self, device: str, time_ns: int) -> Span | None:
+        """Return the last span of a device that begins before ``time_ns``."""
+        count = bisect_left(self._begins[device], time_ns)
+        return self._tracks[device][count - 1] if count else None
+
+    def last_ended(self, time_ns: int) -> ClientRun | None:
+        """Return the run that ended last, at ``time_ns`` or before."""
+        count = bisect_right(self._ends, time_ns)
+        return self._by_end[count - 1] if count else None
+
+    def last_of(self, run: ClientRun) -> Span | None:
+        """Return the span of a run that ended last, on any device."""
+        return self._last.get(_run(run))
+
+    def send_of(self, span: Span) -> Span | None:
+        """Return the send that a wait or receive belongs to; None for other spans and unrecorded sends."""
+        return self._sends.get((*_run(span), span.key)) if span.key and span.kind != SEND else None
+
+    def run_of(self, span: Span) -> ClientRun | None:
+        """Return the run of a span as the session saw it; None if the run did not end."""
+        return self._runs.get(_run(span))
+
+    def first_of_part(self, span: Span) -> Span:
+        """Return the first span of the same run on the same device."""
+        return self._parts[span.device, _run(span)][0]
+
+    def start_of_part(self, first: Span) -> PartStart:
+        """Return the events that precede the first span of a part."""
+        before = self.last_before(first.device, first.begin_ns)
+        free_ns = None if before is None else before.end_ns
+        run = self.run_of(first)
+        if run is None or not run.launched:
+            return PartStart(free_ns, run)
+        return PartStart(free_ns, run, *self._last_arrival(first))
+
+    def _last_arrival(self, first: Span) -> tuple[Span | None, Span | None]:
+        """Return the wait and the send of the transfer that a part received last.
+
+        A send may end a little after the part begins, because its message arrives before the send returns.
+        """
+        own = self._parts[first.device, _run(first)]
+        ends = [(span, send) for span in own if span.kind == WAIT and (send := self.send_of(span)) is not None]
+        return max(ends, key=lambda each: each[1].end_ns, default=(None, None))
+
+
+def _tracks(spans: Sequence[Span]) -> dict[str, list[Span]]:
+    devices: dict[str, list[Span]] = {}
+    for span in spans:
+        devices.setdefault(span.device, []).append(span)
+    return {
+        device: sorted(own, key=lambda span: (span.begin_ns, span.end_ns)) for device, own in sorted(devices.items())
+    }
+
+
+def _run(of: Span | ClientRun) -> _Run:
+    return of.client, of.number

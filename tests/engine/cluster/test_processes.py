@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import runner
+from runner.engine.cluster.processes import (
+    Exit,
+    Supervisor,
+    WorkerProcess,
+    tail,
+    thread_budget,
+    worker_argv,
+)
+from runner.engine.cluster.transport.address import inbox_address
+from runner.engine.cluster.transport.endpoint import Limits
+from runner.engine.cluster.transport.private_directory import PrivateDirectory
+from runner.engine.cluster.transport.zmq_context import open_context
+from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
+from runner.errors import ClusterError, ResourceError
+from tests.engine.cluster.transport.conftest import identity
+
+SOON_S = 10.0
+"""Time limit that only a failing test reaches."""
+
+WAITS = "import signal; print('ready', flush=True); signal.pause()"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
+
+Start = Callable[..., WorkerProcess]
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    with Supervisor(grace_s=0.2) as supervisor:
+        yield supervisor
+
+
+@pytest.fixture
+def start(supervisor: Supervisor, tmp_path: Path) -> Start:
+    """Start ``python -c script`` as a worker."""
+
+    def start_script(name: str, script: str, **environment: str) -> WorkerProcess:
+        argv = [sys.executable, "-c", script]
+        return supervisor.start(name, argv, tmp_path / f"{name}.log", os.environ | environment)
+
+    return start_script
+
+
+def wait_until_dead(worker: WorkerProcess) -> None:
+    assert select.select([worker], [], [], SOON_S)[0], f"{worker.name} still runs"
+
+
+def wait_for_log(worker: WorkerProcess, text: str) -> None:
+    """Wait until a worker has logged ``text`` or died."""
+    deadline = time.monotonic() + SOON_S
+    while text not in worker.log_path.read_text():
+        assert not select.select([worker], [], [], 0.01)[0], worker.log_path.read_text()
+        assert time.monotonic() < deadline, f"{worker.name} never logged {text!r}"
+
+
+@pytest.fixture
+def input_of_the_master() -> Iterator[None]:
+    """Standard input with content, which a worker must not read."""
+    saved = os.dup(0)
+    reader, writer = os.pipe()
+    os.write(writer, b"for the master")
+    os.close(writer)
+    os.dup2(reader, 0)
+    yield
+    os.dup2(saved, 0)
+    os.close(saved)
+    os.close(reader)
+
+
+@pytest.mark.usefixtures("input_of_the_master")
+def test_worker_has_a_log_no_input_and_the_given_environment(supervisor: Supervisor, tmp_path: Path) -> None:
+    script = "import os, sys; print(repr(sys.stdin.read()), sorted(os.environ)); sys.stderr.write('oops')"
+    worker = supervisor.start("worker-0", [sys.executable, "-c", script], tmp_path / "log", {"LC_CTYPE": "C"})
+    wait_until_dead(worker)
+    assert (tmp_path / "log").read_text() == "'' ['LC_CTYPE']\noops"
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def test_worker_has_a_separate_session(start: Start) -> None:
+    worker = start("worker-0", WAITS)
+    assert os.getsid(worker.pid) == worker.pid != os.getsid(0)
+
+
+def test_death_is_noticed_while_waiting_for_messages(supervisor: Supervisor, start: Start) -> None:
+    with (
+        open_context(connections=2) as context,
+        PrivateDirectory.create() as directory,
+        ZmqEndpoint(
+            context, identity("master-0"), inbox_address(directory.path, "master-0"), Limits(peers=1)
+        ) as master,
+    ):
+        worker = start("worker-0", "import sys; print('I am\\x1b[2J ill'); sys.exit(5)")
+        master.wake_on(supervisor.pidfds)
+        assert master.receive(SOON_S) is None
+        assert worker.poll() is not None
+        with pytest.raises(ClusterError) as caught:
+            supervisor.check()
+    expected = (
+        rf"worker-0 \(pid {worker.pid}\) exited with code 5 \(NumericError\) after \d+\.\d s\. "
+        r"Last lines of its log:\n  \| I am\\x1b\[2J ill\n"
+        rf"The whole log: {worker.log_path}"
+    )
+    assert re.fullmatch(expected, str(caught.value))
+
+
+def test_signal_is_named(supervisor: Supervisor, start: Start) -> None:
+    worker = start("worker-1", WAITS)
+    wait_for_log(worker, "ready")
+    os.kill(worker.pid, signal.SIGKILL)
+    wait_until_dead(worker)
+    with pytest.raises(
+        ClusterError,
+        match=r"worker-1 \(pid \d+\) was killed by SIGKILL \(often for lack of memory: see dmesg\)",
+    ):
+        supervisor.check()
+
+
+def test_unnamed_signal_has_a_number() -> None:
+    assert str(Exit(-40, after_s=1.25)) == "was killed by signal 40 after 1.2 s"
+
+
+def test_unexpected_exit_is_a_failure_with_any_code(supervisor: Supervisor, start: Start) -> None:
+    wait_until_dead(start("worker-0", "pass"))
+    with pytest.raises(ClusterError, match=r"exited with code 0 after .* Its log is empty\."):
+        supervisor.check()
+
+
+def test_expected_exit_is_no_failure_only_with_code_0(supervisor: Supervisor, start: Start) -> None:
+    supervisor.expect_exit("worker-0")
+    supervisor.expect_exit("worker-1")
+    wait_until_dead(start("worker-0", "pass"))
+    supervisor.check()
+    wait_until_dead(start("worker-1", "raise SystemExit(1)"))
+    with pytest.raises(ClusterError, match=r"^worker-1 .* exited with code 1 after"):
+        supervisor.check()
+
+
+def test_first_failure_is_the_cause(supervisor: Supervisor, start: Start) -> None:
+    wait_until_dead(start("worker-1", "raise SystemExit(5)"))
+    with pytest.raises(ClusterError):
+        supervisor.check()
+    wait_until_dead(start("worker-0", "import os; os.abort()"))
+    with pytest.raises(
+        ClusterError,
+        match=r"(?s)^worker-1 .* code 5 .*After it, worker-0 was killed by SIGABRT after [\d.]+ s\.$",
+    ):
+        supervisor.check()
+
+
+def test_crash_is_the_cause_and_cluster_error_the_consequence(supervisor: Supervisor, start: Start) -> None:
+    workers = [
+        start("worker-0", "raise SystemExit(7)"),
+        start("worker-1", "raise SystemExit(1)"),
+        start("worker-2", "import os; os.abort()"),
+    ]
+    for worker in workers:
+        wait_until_dead(worker)
+    with pytest.raises(ClusterError, match=r"(?s)^worker-2 .*After it, worker-1 .*After it, worker-0 .*ClusterError"):
+        supervisor.check()
+
+
+def test_exit_ends_all_workers(tmp_path: Path) -> None:
+    with Supervisor(grace_s=SOON_S) as supervisor:
+        for index in range(3):
+            argv = [sys.executable, "-c", WAITS]
+            supervisor.start(f"worker-{index}", argv, tmp_path / f"{index}.log", os.environ)
+        workers = list(supervisor.workers.values())
+    assert [worker.exit and worker.exit.code for worker in workers] == [-signal.SIGTERM] * 3
+    assert not any(psutil.pid_exists(worker.pid) for worker in workers)
+
+
+def test_exit_by_an_error_ends_all_workers(tmp_path: Path) -> None:
+    started: list[WorkerProcess] = []
+
+    def fail_with_a_worker() -> None:
+        with Supervisor() as supervisor:
+            argv = [sys.executable, "-c", WAITS]
+            started.append(supervisor.start("worker-0", argv, tmp_path / "log", os.environ))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_with_a_worker()
+    assert not psutil.pid_exists(started[0].pid)
+
+
+def test_worker_ignoring_sigterm_dumps_its_stack_and_is_killed(supervisor: Supervisor, start: Start) -> None:
+    script = (
+        "from runner.engine.cluster.processes import dump_stacks_on_signal\n"
+        "dump_stacks_on_signal()\n"
+        "def stuck_here():\n"
+        f"    {STUBBORN}\n"
+        "    signal.pause()\n"
+        "stuck_here()\n"
+    )
+    worker = start("worker-0", script)
+    wait_for_log(worker, "ready")
+    supervisor.terminate_all(grace_s=0.01)
+    assert worker.exit is not None
+    assert worker.exit.code == -signal.SIGKILL
+    assert "in stuck_here" in worker.log_path.read_text()
+
+
+def test_child_processes_of_a_worker_end_with_it(start: Start, supervisor: Supervisor) -> None:
+    script = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])\n"
+        "print('child', child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    worker = start("worker-0", script)
+    wait_for_log(worker, "\n")
+    grandchild = psutil.Process(int(worker.log_path.read_text().split()[1]))
+    supervisor.terminate_all(grace_s=SOON_S)
+    grandchild.wait(SOON_S)
+
+
+def test_wait_for_exit(supervisor: Supervisor, start: Start) -> None:
+    start("worker-0", "pass")
+    assert supervisor.wait_for_exit(SOON_S)
+    waiting = start("worker-1", WAITS)
+    assert not supervisor.wait_for_exit(0.01)
+    waiting.kill()
+    assert supervisor.wait_for_exit(SOON_S)
+
+
+def test_command_that_cannot_be_started_is_reported(supervisor: Supervisor, tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"cannot start worker-0 \(/no/such\), log .*: No such file"):
+        supervisor.start("worker-0", ["/no/such"], tmp_path / "log", {})
+    with pytest.raises(ResourceError, match=r"cannot start worker-1 .*missing.log: No such file"):
+        supervisor.start("worker-1", ["/bin/true"], tmp_path / "no" / "missing.log", {})
+
+
+def test_name_is_started_once(supervisor: Supervisor, start: Start) -> None:
+    start("worker-0", "pass")
+    with pytest.raises(ValueError, match="worker-0 has been started already"):
+        start("worker-0", "pass")
+
+
+def test_thread_budget_reaches_the_libraries(start: Start) -> None:
+    script = "import numpy, threadpoolctl; print([p['num_threads'] for p in threadpoolctl.threadpool_info()])"
+    worker = start("worker-0", script, **thread_budget(1))
+    wait_until_dead(worker)
+    assert worker.log_path.read_text() == "[1]\n"
+
+
+def test_command_line_contains_no_secret(tmp_path: Path) -> None:
+    argv = worker_argv("ipc:///dev/shm/run/master-0", "worker-3", tmp_path / "token-worker-3")
+    assert argv[1:] == [
+        *("-P", str(Path(runner.__file__).with_name("__main__.py"))),
+        *("worker", "--address", "ipc:///dev/shm/run/master-0", "--role", "worker"),
+        *("--index", "3", "--token-file", str(tmp_path / "token-worker-3"), "--parent", str(os.getpid())),
+    ]
+
+
+def test_command_line_of_a_parameter_server(tmp_path: Path) -> None:
+    argv = worker_argv("ipc:///dev/shm/run/master-0", "ps-1", tmp_path / "token-ps-1")
+    assert argv[argv.index("--role") : argv.index("--token-file")] == ["--role", "ps", "--index", "1"]
+
+
+def test_tail_of_a_log_is_limited_and_escaped(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 10**6 + b"\n\xff\x1b[0m\nlast\n")
+    assert tail(log, lines=2) == ["\N{REPLACEMENT CHARACTER}\\x1b[0m", "last"]
+    assert len(tail(log, lines=3)[0]) < 300
+    assert tail(tmp_path / "none") == [f"({tmp_path / 'none'} cannot be read: No such file or directory)"]
+
+
+CHILD_OF_A_DYING_PARENT = """
+import os, signal, sys
+from runner.engine.cluster.processes import die_with_parent
+die_with_parent(os.getppid())
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+DYING_PARENT = """
+import os, signal, subprocess, sys
+command = [sys.executable, *sys.argv[1:], "--parent", str(os.getpid())]
+child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+print(child.stdout.readline().decode(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def expect_death_with_parent(*child: str) -> None:
+    """Start a child of a process that is killed as soon as the child has printed its process id."""
+    command = [sys.executable, "-c", DYING_PARENT, *child]
+    parent = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert parent.returncode == -signal.SIGKILL, parent.stderr
+    try:
+        process = psutil.Process(int(parent.stdout))
+    except psutil.NoSuchProcess:
+        return
+    try:
+        process.wait(SOON_S)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def test_worker_dies_with_its_killed_master() -> None:
+    expect_death_with_parent("-c", CHILD_OF_A_DYING_PARENT)
+
+
+def test_worker_dies_with_a_master_killed_during_the_imports(tmp_path: Path) -> None:
+    plugin = tmp_path / "slow.py"
+    plugin.write_text("import os, signal\nprint(os.getpid(), flush=True)\nsignal.pause()\n")
+    argv = worker_argv("ipc:///dev/shm/run/master-0", "worker-0", tmp_path / "token")
+    numbers = ("--run", "run", "--epoch", "1", "--peers", "1", "--servers", "0", "--queued-messages", "1")
+    expect_death_with_parent(*argv[1:], *numbers, "--plugin", str(plugin))
+
+
+def test_worker_without_a_master_reports_it() -> None:
+    script = "from runner.engine.cluster.processes import die_with_parent; die_with_parent(1)"
+    orphan = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "ClusterError: the master (pid 1) ended before this worker began" in orphan.stderr

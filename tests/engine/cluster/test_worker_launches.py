@@ -1,0 +1,160 @@
+"""Launched and delayed steps on a virtual network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engine.cluster.links import Link
+from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S
+from runner.engine.cluster.transport.messages import IDLE, Done, Heartbeat, Launch
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph.tensor import Tensor
+from runner.kernels.registry import Registry
+from tests.engine.cluster.remote_programs import there_and_back
+from tests.engine.cluster.test_worker import Source
+from tests.engine.cluster.virtual_cluster import VirtualCluster, WorkerFailed, virtual_cluster
+from tests.engine.run.launched_programs import tally
+
+SERVER = "ps-0"
+
+
+class Nothing:
+    """A source without examples."""
+
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        assert description == {}
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Any]:
+        raise AssertionError("the program reads no examples")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, registry: Registry) -> Iterator[VirtualCluster]:
+    """The tally program on two workers and a server, with all clients loaded."""
+    program = tally()
+    with virtual_cluster(program, tmp_path, registry, Nothing) as cluster:
+        cluster.set_up()
+        for client in program.clients:
+            cluster.load(client)
+        cluster.run("init")
+        yield cluster
+
+
+def launch(cluster: VirtualCluster, client: str, *workers: str, delay_s: float = 0.0) -> None:
+    cluster.send(Launch(client, 0, delay_s), workers)
+
+
+def done(cluster: VirtualCluster, worker: str) -> tuple[str, int]:
+    """The next finished step of a worker, and its turn."""
+    answer = cluster.answers(Done, [worker])[worker]
+    return answer.plan, int(answer.stats["turn"])
+
+
+def test_step_waits_for_its_tensors_and_others_go_first(cluster: VirtualCluster) -> None:
+    launch(cluster, "push_0", SERVER)
+    launch(cluster, "fetch_1", SERVER)
+    assert done(cluster, SERVER) == ("fetch_1", 0)
+    assert cluster.endpoint.receive(5.0) is None
+    assert cluster.progress[SERVER].now == Heartbeat(IDLE, 0)
+    launch(cluster, "push_0", "worker-0")
+    assert done(cluster, "worker-0") == ("push_0", 0)
+    assert done(cluster, SERVER) == ("push_0", 1)
+
+
+def test_ready_steps_begin_in_launch_order(cluster: VirtualCluster) -> None:
+    launch(cluster, "work_0", "worker-0", delay_s=3.0)
+    launch(cluster, "push_0", "worker-0", SERVER)
+    begun = cluster.network.clock.now
+    assert [done(cluster, "worker-0"), done(cluster, "worker-0")] == [("work_0", 0), ("push_0", 1)]
+    assert done(cluster, SERVER) == ("push_0", 0)
+    assert cluster.network.clock.now - begun == pytest.approx(3.0)
+    plan = cluster.load("push_0")
+    assert plan.fetch(cluster.program.clients["push_0"].fetches["total"]).tolist() == [1.0] * 3
+
+
+def test_step_begins_when_its_tensor_is_due(tmp_path: Path, registry: Registry) -> None:
+    with virtual_cluster(tally(), tmp_path, registry, Nothing) as cluster:
+        cluster.set_up(link=Link(latency_s=2.0))
+        for client in ("work_0", "push_0"):
+            cluster.load(client)
+        cluster.run("init")
+        begun = cluster.network.clock.now
+        launch(cluster, "work_0", "worker-0")
+        launch(cluster, "push_0", "worker-0", SERVER)
+        assert [done(cluster, "worker-0")[0], done(cluster, "worker-0")[0]] == ["work_0", "push_0"]
+        assert done(cluster, SERVER)[0] == "push_0"
+        assert 2.0 <= cluster.network.clock.now - begun < 2.1
+
+
+def test_unknown_plan_is_refused(cluster: VirtualCluster) -> None:
+    launch(cluster, "other", SERVER)
+    with pytest.raises(WorkerFailed, match="step 0 of plan 'other' refused: loaded are init"):
+        done(cluster, SERVER)
+
+
+def test_other_tensor_does_not_begin_a_step_early(tmp_path: Path, registry: Registry) -> None:
+    with virtual_cluster(tally(), tmp_path, registry, Nothing) as cluster:
+        cluster.set_up(link=Link(latency_s=0.9))
+        for client in ("push_0", "push_1", "fetch_1"):
+            cluster.load(client)
+        cluster.run("init")
+        for k in range(2):
+            launch(cluster, f"push_{k}", SERVER)
+            launch(cluster, f"push_{k}", f"worker-{k}")
+            assert done(cluster, f"worker-{k}") == (f"push_{k}", 0)
+            assert cluster.endpoint.receive(0.2) is None
+        launch(cluster, "fetch_1", SERVER)
+        assert [done(cluster, SERVER) for _ in range(3)] == [("fetch_1", 0), ("push_0", 1), ("push_1", 2)]
+
+
+def test_missing_tensor_is_reported_after_the_limit(cluster: VirtualCluster) -> None:
+    begun = cluster.network.clock.now
+    launch(cluster, "push_0", SERVER)
+    assert cluster.endpoint.receive(RECEIVE_LIMIT_S - 10.0) is None
+    launch(cluster, "fetch_1", SERVER)
+    assert done(cluster, SERVER) == ("fetch_1", 0)
+    expected = (
+        r"ClusterError: step 0 of plan 'push_0': 'own_0:0.*' from worker-0 did not arrive within 600 s of its launch"
+    )
+    with pytest.raises(WorkerFailed, match=expected):
+        done(cluster, SERVER)
+    assert RECEIVE_LIMIT_S < cluster.network.clock.now - begun < RECEIVE_LIMIT_S + 2
+
+
+def test_delay_begins_when_the_launch_is_read(cluster: VirtualCluster) -> None:
+    begun = cluster.network.clock.now
+    launch(cluster, "work_0", "worker-0", delay_s=3.0)
+    assert cluster.endpoint.receive(1.0) is None
+    launch(cluster, "push_0", "worker-0", delay_s=3.0)
+    launch(cluster, "push_0", SERVER)
+    assert [done(cluster, "worker-0")[0], done(cluster, "worker-0")[0]] == ["work_0", "push_0"]
+    assert cluster.network.clock.now - begun == pytest.approx(4.0, abs=0.1)
+
+
+def one_way() -> Program:
+    """Worker 0 reads and sends, worker 1 computes."""
+    program = there_and_back()
+    run = program.clients["run"]
+    away = Client("away", fetches={"away": Tensor("away")}, inputs=run.inputs, feeds=run.feeds, deferred=True)
+    return replace(program, clients={"init": program.clients["init"], "away": away})
+
+
+@pytest.mark.parametrize(("delay_s", "expected_s"), [(0.0, 2.0), (1.5, 2.0), (5.0, 5.0)])
+def test_delay_and_transfer_overlap(delay_s: float, expected_s: float, tmp_path: Path, registry: Registry) -> None:
+    with virtual_cluster(one_way(), tmp_path, registry, lambda description: Source()) as cluster:
+        cluster.set_up(link=Link(latency_s=2.0))
+        plan = cluster.load("away")
+        cluster.feed("away", {"rate": np.float64(1.0)})
+        begin = cluster.network.clock.now
+        cluster.send(Launch("away", 0, 0.0), ["worker-0"])
+        cluster.send(Launch("away", 0, delay_s), ["worker-1"])
+        cluster.answers(Done, plan.plans)
+        assert cluster.network.clock.now - begin == pytest.approx(expected_s, abs=0.1)
+        np.testing.assert_array_equal(plan.fetch(Tensor("away")), np.ones(3))
+        cluster.shut_down()

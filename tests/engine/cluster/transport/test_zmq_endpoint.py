@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+import zmq
+
+from runner.engine.cluster.transport import zmq_outbox
+from runner.engine.cluster.transport.address import inbox_address
+from runner.engine.cluster.transport.admission import Drop
+from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Limits, Received
+from runner.engine.cluster.transport.header import encode_header
+from runner.engine.cluster.transport.messages import Done, Hello, Load, Loaded, Run, Shutdown, Welcome
+from runner.engine.cluster.transport.private_directory import PrivateDirectory
+from runner.engine.cluster.transport.references import InlineTensor
+from runner.engine.cluster.transport.zmq_context import Context
+from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
+from runner.engine.cluster.transport.zmq_outbox import Outbox
+from runner.errors import ClusterError, SecurityError
+from tests.engine.cluster.transport.conftest import LIMITS, TOKEN, identity
+
+SOON_S = 5.0
+"""Time limit that only a failing test reaches."""
+
+
+@pytest.fixture
+def address(private_directory: PrivateDirectory) -> str:
+    return inbox_address(private_directory.path, "master-0")
+
+
+@pytest.fixture
+def worker_address(private_directory: PrivateDirectory) -> str:
+    return inbox_address(private_directory.path, "worker-0")
+
+
+@pytest.fixture
+def master(context: Context, address: str) -> Iterator[ZmqEndpoint]:
+    with ZmqEndpoint(context, identity("master-0"), address, LIMITS) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def worker(context: Context, worker_address: str) -> Iterator[ZmqEndpoint]:
+    with ZmqEndpoint(context, identity("worker-0"), worker_address, LIMITS) as endpoint:
+        yield endpoint
+
+
+def send_raw(context: Context, address: str, parts: list[bytes]) -> zmq.Socket[bytes]:
+    """Send raw parts from a separate socket, which the caller closes."""
+    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.connect(address)
+    socket.send_multipart(parts)
+    return socket
+
+
+def hello_header(who: Identity) -> bytes:
+    return encode_header(who.envelope(0), Hello(who.role, who.index, 1, who.token))
+
+
+def test_it_is_an_endpoint(master: ZmqEndpoint) -> None:
+    endpoint: Endpoint = master
+    assert endpoint.name == "master-0"
+
+
+def test_messages_both_ways(master: ZmqEndpoint, worker: ZmqEndpoint, address: str, worker_address: str) -> None:
+    worker.connect("master-0", address)
+    assert master.receive(SOON_S) == Received("worker-0", Hello("worker", 0, os.getpid(), token=""))
+    master.connect("worker-0", worker_address)
+    master.send("worker-0", Welcome())
+    run = Run("train", 0, {"x": InlineTensor("uint8", (2,), 0), "y": InlineTensor("uint8", (1,), 1)})
+    master.send("worker-0", run, [b"ab", b"c"])
+    assert isinstance(_next(worker).message, Hello)
+    assert _next(worker).message == Welcome()
+    received = _next(worker)
+    assert (received.message, [bytes(frame) for frame in received.frames]) == (run, [b"ab", b"c"])
+    assert all(frame.readonly for frame in received.frames)
+    worker.send("master-0", Done("train", 0, {}, {"step_s": 0.5}))
+    assert _next(master) == Received("worker-0", Done("train", 0, {}, {"step_s": 0.5}))
+
+
+def test_sender_may_reuse_its_memory_at_once(master: ZmqEndpoint, worker: ZmqEndpoint, worker_address: str) -> None:
+    master.connect("worker-0", worker_address)
+    # Above the size from which pyzmq could pass memory on without a copy.
+    document = bytearray(b"a" * 500_000)
+    master.send("worker-0", Load("p"), [memoryview(document)])
+    document[:] = b"b" * 500_000
+    _next(worker)
+    assert set(bytes(_next(worker).frames[0])) == {ord("a")}
+
+
+def test_receive_times_out(master: ZmqEndpoint) -> None:
+    assert master.receive(0.0) is None
+    assert master.receive(0.01) is None
+
+
+def test_unknown_connections_are_dropped_and_do_not_end_a_wait(
+    context: Context, master: ZmqEndpoint, worker: ZmqEndpoint, address: str
+) -> None:
+    known = identity("worker-1")
+    sockets = [
+        send_raw(context, address, [encode_header(known.envelope(0), Loaded("p"))]),
+        send_raw(context, address, [hello_header(identity("worker-1", token="b" * 64))]),
+        send_raw(context, address, [hello_header(identity("worker-1", epoch=9))]),
+        send_raw(context, address, [b"junk", b"more"]),
+        send_raw(context, address, [b""]),
+    ]
+    while sum(master.drops.values()) < len(sockets):
+        assert master.receive(0.05) is None
+    worker.connect("master-0", address)
+    assert _next(master).source == "worker-0"
+    assert master.drops == {Drop.NO_HELLO: 1, Drop.BAD_TOKEN: 1, Drop.STALE: 1, Drop.MALFORMED: 2}
+    for socket in sockets:
+        socket.close()
+
+
+def test_too_many_parts_are_refused(context: Context, master: ZmqEndpoint, address: str) -> None:
+    who = identity("worker-1")
+    socket = send_raw(context, address, [hello_header(who)])
+    assert _next(master).source == "worker-1"
+    socket.send_multipart([encode_header(who.envelope(1), Loaded("p")), *[b"x"] * 1000])
+    with pytest.raises(SecurityError, match="worker-1: loaded: 257 frames, expected 0 and never more than 256"):
+        master.receive(SOON_S)
+    socket.send_multipart([encode_header(who.envelope(1), Loaded("p"))])
+    assert _next(master).message == Loaded("p")
+    socket.close()
+
+
+def test_lost_message_is_detected(context: Context, master: ZmqEndpoint, address: str) -> None:
+    who = identity("worker-1")
+    socket = send_raw(context, address, [hello_header(who)])
+    socket.send_multipart([encode_header(who.envelope(2), Loaded("p"))])
+    _next(master)
+    with pytest.raises(ClusterError, match="1 messages from worker-1 to master-0 were lost"):
+        master.receive(SOON_S)
+    socket.close()
+
+
+def test_missing_peer_is_reported(master: ZmqEndpoint, worker_address: str) -> None:
+    with pytest.raises(ClusterError, match=f"cannot reach worker-0: no process listens on {worker_address}"):
+        master.connect("worker-0", worker_address)
+
+
+def test_peer_without_answer_is_reported(context: Context, private_directory: PrivateDirectory) -> None:
+    impatient = LIMITS.__class__(peers=1, connect_timeout_s=0.05)
+    deaf = inbox_address(private_directory.path, "worker-1")
+    (private_directory.path / "worker-1").touch()
+    mine = inbox_address(private_directory.path, "worker-0")
+    with (
+        ZmqEndpoint(context, identity("worker-0"), mine, impatient) as endpoint,
+        pytest.raises(ClusterError, match=r"worker-0 cannot reach worker-1 on .*: no answer within 0\.05 s"),
+    ):
+        endpoint.connect("worker-1", deaf)
+
+
+def test_handshake_is_repeated_after_the_process_was_stopped(
+    monkeypatch: pytest.MonkeyPatch, context: Context, master: ZmqEndpoint, address: str
+) -> None:
+    poll = zmq.Socket.poll
+
+    def stopped(socket: zmq.Socket[bytes], timeout: int, flags: int) -> int:
+        """Let the whole connect time-out pass in the first attempt."""
+        monkeypatch.setattr(zmq.Socket, "poll", poll)
+        time.sleep(1.1)
+        return 0
+
+    monkeypatch.setattr(zmq_outbox, "HANDSHAKE_MS", 1000)
+    monkeypatch.setattr(zmq.Socket, "poll", stopped)
+    with closing(Outbox(context, identity("worker-0"), Limits(peers=1, connect_timeout_s=1.1))) as outbox:
+        outbox.connect("master-0", address)
+        assert _next(master).source == "worker-0"
+
+
+def test_lost_peer_is_reported_and_not_reconnected(context: Context, master: ZmqEndpoint, worker_address: str) -> None:
+    with ZmqEndpoint(context, identity("worker-0"), worker_address, LIMITS) as gone:
+        master.connect("worker-0", worker_address)
+        _next(gone)
+
+    def send_until_noticed() -> None:
+        """Send until it fails: libzmq queues messages until it has noticed the end of the connection."""
+        while True:
+            master.send("worker-0", Shutdown())
+
+    gone_text = r"could not send 'shutdown' to worker-0 for 0\.2 s: it is gone, or its queue of 64"
+    with ZmqEndpoint(context, identity("worker-0"), worker_address, LIMITS) as successor:
+        with pytest.raises(ClusterError, match=gone_text):
+            send_until_noticed()
+        assert successor.receive(0.0) is None
+        assert successor.drops == {}
+
+
+def test_too_large_frame_is_not_sent(master: ZmqEndpoint, worker: ZmqEndpoint, worker_address: str) -> None:
+    master.connect("worker-0", worker_address)
+    size = LIMITS.frame_bytes + 1
+    with pytest.raises(ValueError, match="expected at most 1048576: send it through an arena"):
+        master.send("worker-0", Run("p", 0, {"x": InlineTensor("uint8", (size,), 0)}), [bytes(size)])
+
+
+def test_too_large_frame_closes_the_connection(
+    context: Context, master: ZmqEndpoint, worker: ZmqEndpoint, address: str
+) -> None:
+    unknown: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+    unknown.setsockopt(zmq.LINGER, 0)
+    with unknown, unknown.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
+        unknown.connect(address)
+        unknown.send_multipart([hello_header(identity("worker-1")), bytes(65 * 2**20)])
+        assert monitor.poll(int(SOON_S * 1000)), "still connected"
+        unknown.disable_monitor()
+    assert master.receive(0.0) is None
+    assert master.drops == {}
+
+
+def test_readable_descriptor_ends_a_wait_after_messages(master: ZmqEndpoint, worker: ZmqEndpoint, address: str) -> None:
+    reader, writer = os.pipe()
+    master.wake_on([reader])
+    os.write(writer, b"x")
+    assert master.receive(SOON_S) is None
+    worker.connect("master-0", address)
+    received = None
+    while received is None:
+        received = master.receive(SOON_S)
+    assert received.source == "worker-0"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_message_in_transit_has_priority_over_a_descriptor(
+    master: ZmqEndpoint, worker: ZmqEndpoint, address: str
+) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"x")
+    master.wake_on([reader])
+    worker.connect("master-0", address)
+    assert _next(master).source == "worker-0"
+    for _ in range(200):
+        worker.send("master-0", Loaded("p"))
+        assert _next(master).message == Loaded("p")
+    os.close(reader)
+    os.close(writer)
+
+
+def test_socket_file_is_private_and_removed(
+    context: Context, private_directory: PrivateDirectory, address: str
+) -> None:
+    with ZmqEndpoint(context, identity("master-0"), address, LIMITS) as endpoint:
+        assert [path.name for path in private_directory.path.iterdir()] == ["master-0"]
+    assert list(private_directory.path.iterdir()) == []
+    endpoint.close()
+
+
+def test_second_bind_of_a_name_is_refused(context: Context, master: ZmqEndpoint, address: str) -> None:
+    with pytest.raises(ClusterError, match="master-0 exists; another process has that role and index"):
+        ZmqEndpoint(context, identity("master-0"), address, LIMITS)
+
+
+def test_public_address_is_refused(context: Context) -> None:
+    with pytest.raises(SecurityError, match="needs CURVE keys"):
+        ZmqEndpoint(context, identity("master-0"), "tcp://0.0.0.0:0", LIMITS)
+
+
+def test_second_connection_to_a_peer_is_refused(master: ZmqEndpoint, worker: ZmqEndpoint, worker_address: str) -> None:
+    master.connect("worker-0", worker_address)
+    with pytest.raises(ValueError, match="master-0 is connected to worker-0 already"):
+        master.connect("worker-0", worker_address)
+
+
+def test_use_by_another_thread_is_refused(master: ZmqEndpoint) -> None:
+    errors: list[str] = []
+
+    def receive() -> None:
+        try:
+            master.receive(0.0)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    thread.join()
+    assert errors == ["endpoint master-0 was used by a thread that did not create it"]
+
+
+def test_token_is_cleared(master: ZmqEndpoint, worker: ZmqEndpoint, address: str) -> None:
+    worker.connect("master-0", address)
+    assert TOKEN not in repr(_next(master))
+
+
+def _next(endpoint: ZmqEndpoint) -> Received:
+    received = endpoint.receive(SOON_S)
+    assert received is not None, "nothing came"
+    return received

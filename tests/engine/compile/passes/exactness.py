@@ -1,0 +1,61 @@
+"""What every pass is held to: the graph stays legal, and no bit of what it computes changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.compile.passes.rewriting import Moved, Roots
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.verify import verify
+from tests.oracles import evaluate
+
+Array = NDArray[Any]
+
+
+def counts(graph: Graph) -> Counter[str]:
+    """How many nodes there are of each op."""
+    return Counter(node.op for node in graph)
+
+
+def assigned_values(graph: Graph) -> dict[str, Tensor]:
+    """Names of assigns and what they assign."""
+    return {node.name: node.inputs[1] for node in graph if node.op == "assign"}
+
+
+def roots_of(graph: Graph, fetches: Sequence[Tensor]) -> Roots:
+    """A graph is run for its fetches and its assigns."""
+    return Roots.of(fetches, assigned_values(graph))
+
+
+def outcome(graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Array]) -> list[Array]:
+    """Fetched and assigned values, the latter in the order of the names of assigns, by the reference kernels."""
+    assigned = [tensor for _, tensor in sorted(assigned_values(graph).items())]
+    with np.errstate(all="ignore"):
+        return evaluate(graph, [*fetches, *assigned], feeds)
+
+
+def assert_unchanged(
+    before: Graph, after: Graph, moved: Moved, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Array]
+) -> None:
+    """Both graphs assign the same variables and compute the same bits."""
+    verify(after)
+    assert assigned_values(before).keys() == assigned_values(after).keys()
+    found = [moved.get(tensor, tensor) for tensor in fetches]
+    expected, came = outcome(before, fetches, feeds), outcome(after, found, feeds)
+    for a, b in zip(expected, came, strict=True):
+        assert_same_bits(a, b)
+
+
+def assert_same_bits(a: Array, b: Array) -> None:
+    """Equal in dtype, shape and every bit, but that one NaN is like another."""
+    assert a.dtype == b.dtype
+    np.testing.assert_array_equal(a, b)
+    if a.dtype.kind == "f":
+        numbers = ~np.isnan(a)
+        np.testing.assert_array_equal(np.signbit(a)[numbers], np.signbit(b)[numbers])

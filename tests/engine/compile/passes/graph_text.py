@@ -1,0 +1,127 @@
+"""Graphs as text, and tables of what a pass makes of them.
+
+A text has one statement per node: ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``. The first output, or the op, names the
+node; ``__`` in a name stands for "/". ``x = input(2, 3)`` is a placeholder, ``w = weights(2, 3)`` a variable.
+Attributes in DEFAULTS may be left out; ``dtype`` is by default that of the first input. ``on``, ``after``, ``beside``
+and ``layer`` state device, control inputs, colocation and layer of the node.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runner.engine.compile.passes.rewriting import Rewrite, Roots
+from runner.engine.graph import op as op_table
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import LayerStamp, Node
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.verify import verify
+from tests.engine.compile.passes.exactness import Array, assert_unchanged
+
+HERE, THERE = (f"/job:worker/task:{task}/device:cpu:0" for task in (0, 1))
+DEVICES = {"here": HERE, "there": THERE}
+DEFAULTS: dict[str, Any] = {
+    "strides": (1, 1),
+    "padding": (0, 0, 0, 0),
+    "groups": 1,
+    "transpose_a": False,
+    "transpose_b": False,
+    "bias": False,
+    "residual": False,
+    "relu": False,
+    "keepdims": False,
+    "epsilon": 1e-3,
+}
+
+
+@dataclass
+class Text:
+    """The graph of a text. tensors: by name. last: the node of the last statement."""
+
+    graph: Graph
+    tensors: dict[str, Tensor]
+    last: Node
+
+    @classmethod
+    def parse(cls, text: str, dtype: str = "float32") -> Text:
+        """Read a text; dtype: of inputs and weights that state none."""
+        found = cls(Graph(), {}, Node("", "", (), {}, ()))
+        for line in ast.parse("\n".join(map(str.strip, text.splitlines()))).body:
+            assert isinstance(line, ast.Assign | ast.Expr), ast.unparse(line)
+            assert isinstance(line.value, ast.Call), ast.unparse(line)
+            outputs = ast.unparse(line.targets[0]) if isinstance(line, ast.Assign) else ast.unparse(line.value.func)
+            found._add(outputs.strip("()").replace("__", "/").split(", "), line.value, dtype)
+        return found
+
+    def names(self, text: str) -> list[Tensor]:
+        """The tensors of these names."""
+        return [self.tensors[name] for name in text.split()]
+
+    def _add(self, outputs: Sequence[str], call: ast.Call, dtype: str) -> None:
+        op, given = ast.unparse(call.func), {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        inputs: list[Tensor] = []
+        if op in ("input", "weights"):
+            op = {"input": "placeholder", "weights": "variable"}[op]
+            given = {"shape": tuple(map(ast.literal_eval, call.args)), "dtype": dtype, **given}
+        else:
+            inputs = [self.tensors[ast.unparse(each).replace("__", "/")] for each in call.args]
+        with ExitStack() as around:
+            around.enter_context(self.graph.device(DEVICES.get(given.pop("on", ""), "")))
+            around.enter_context(self.graph.control_dependencies(given.pop("after", "").split()))
+            layer = given.pop("layer", None)
+            around.enter_context(self.graph.layer(LayerStamp(layer, "any") if layer else None))
+            beside = given.pop("beside", "").split()
+            taken = op_table.lookup(op).attributes
+            own_dtype = {"dtype": self.graph.spec(inputs[0]).dtype} if inputs else {}
+            defaults = {key: value for key, value in (DEFAULTS | own_dtype).items() if key in taken}
+            self.last = self.graph.add(op, inputs, {**defaults, **given}, name=outputs[0], colocate_with=beside)
+        self.tensors.update(zip(outputs, self.last.tensors, strict=False))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a pass makes of a graph.
+
+    after: None if the pass leaves the graph as it is. fetch: names of tensors, by default the outputs of the last node.
+    targets: names of nodes. dtype: of inputs and weights that state none.
+    """
+
+    before: str
+    after: str | None = None
+    fetch: str = ""
+    targets: str = ""
+    dtype: str = "float32"
+
+
+def check(case: Case, run: Callable[[Graph, Roots], Rewrite], inputs: str = "", same_bits: bool = True) -> None:
+    """Check that a pass leaves the graph of a case, which computes the same bits, and does not change it again.
+
+    inputs: text in front of both graphs.
+    """
+    before = Text.parse(f"{inputs}\n{case.before}", case.dtype)
+    fetches = before.names(case.fetch) if case.fetch else list(before.last.tensors)
+    roots = Roots.of(fetches, case.targets.split())
+    result, moved = run(before.graph, roots)
+    expected = before if case.after is None else Text.parse(f"{inputs}\n{case.after}", case.dtype)
+    assert list(result) == list(expected.graph)
+    if case.after is None:
+        assert moved == {}
+    assert all(old != new for old, new in moved.items())
+    verify(result)
+    if same_bits:
+        assert_unchanged(before.graph, result, moved, fetches, drawn(before.graph))
+    again, nothing = run(result, roots.after(moved))
+    assert (list(again), nothing) == (list(result), {})
+
+
+def drawn(graph: Graph) -> dict[Tensor, Array]:
+    """Normal numbers for placeholders and variables."""
+    rng = np.random.default_rng(0)
+    sources = [node for node in graph if node.op in ("placeholder", "variable")]
+    return {node[0]: rng.standard_normal(node.outputs[0].shape).astype(node.outputs[0].dtype) for node in sources}

@@ -1,0 +1,173 @@
+"""All passes together: nothing changes but the work."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.engine.compile.passes.optimize import Pass, default_passes, optimize
+from runner.engine.compile.passes.rewriting import Roots
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.verify import verify
+from runner.engine.run.kernel_table import load_kernels
+from runner.kernels.elementwise import FUNCTIONS
+from runner.optimizers.adam import Adam, AdamW
+from runner.optimizers.base import Optimizer
+from runner.optimizers.momentum import HeavyBall, Momentum
+from runner.optimizers.sgd import Sgd
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from tests.engine.compile.passes.exactness import assert_unchanged, counts, roots_of
+from tests.engine.compile.passes.training_graphs import NETWORKS, TrainingStep, training_step, update_step
+from tests.engine.graph.random_graphs import TrainingSample, training_samples
+
+PASSES = default_passes(load_kernels())
+SAMPLES = st.sampled_from(["float64", "float32"]).flatmap(lambda dtype: training_samples(dtype=dtype))
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": Sgd(weight_decay=1e-3),
+    "momentum": Momentum(weight_decay=1e-3, bias_lr_factor=2.0),
+    "heavy_ball": HeavyBall(weight_decay=1e-3),
+    "adam": Adam(weight_decay=1e-3),
+    "adamw": AdamW(weight_decay=1e-3),
+    "clipped momentum": Momentum(weight_decay=1e-3, clip_norm=0.1),
+    "clipped adam": Adam(clip_norm=0.1),
+}
+
+
+def optimized(step: TrainingStep, passes: tuple[Pass, ...] = PASSES) -> Graph:
+    """The graph after all passes, each of which leaves a legal graph, and none of which changes a bit."""
+    graph, moved = optimize(step.graph, step.roots, passes, lambda name, result: verify(result))
+    assert_unchanged(step.graph, graph, moved, step.fetches, step.feeds)
+    again, nothing = optimize(graph, step.roots.after(moved), passes)
+    assert (again.nodes, {t for t in nothing if t in step.roots.after(moved).fetches}) == (graph.nodes, set())
+    return graph
+
+
+@settings(max_examples=150)
+@given(SAMPLES)
+def test_all_passes_together_change_no_bit(sample: TrainingSample) -> None:
+    roots = roots_of(sample.graph, sample.fetches)
+    graph, moved = optimize(sample.graph, roots, PASSES, lambda name, result: verify(result))
+    assert_unchanged(sample.graph, graph, moved, sample.fetches, sample.feeds)
+
+
+@pytest.mark.parametrize("each", PASSES, ids=lambda each: each.name)
+def test_each_pass_changes_no_bit_and_has_no_more_to_do(each: Pass) -> None:
+    @settings(max_examples=60)
+    @given(SAMPLES)
+    def unchanged(sample: TrainingSample) -> None:
+        roots = roots_of(sample.graph, sample.fetches)
+        graph, moved = each.run(sample.graph, roots)
+        assert_unchanged(sample.graph, graph, moved, sample.fetches, sample.feeds)
+        assert each.run(graph, roots.after(moved))[0].nodes == graph.nodes
+
+    unchanged()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("optimizer", ["momentum", "clipped adam"])
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_a_training_step_changes_no_bit(network: str, optimizer: str, dtype: str) -> None:
+    step = training_step(NETWORKS[network], OPTIMIZERS[optimizer], dtype)
+    assert len(optimized(step)) < 0.6 * len(step.graph)
+
+
+@pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
+def test_every_layer_of_lenet_is_a_node_each_way(strategy: Single | SyncData) -> None:
+    graph = optimized(training_step(NETWORKS["lenet"], OPTIMIZERS["momentum"], strategy=strategy))
+    per_worker = {op: count / strategy.workers for op, count in counts(graph).items()}
+    expected = {
+        "conv2d_fused": 2,
+        "conv2d_weight_bias_gradient": 2,
+        "conv2d_input_gradient": 1,
+        "matmul_fused": 2,
+        "matmul_bias_gradient": 2,
+        "matmul": 2,
+        "relu_gradient": 1,
+    }
+    assert {op: per_worker[op] for op in expected} == expected
+    assert not per_worker.keys() & {"conv2d", "conv2d_weight_gradient", "relu", "batch_norm", "stop_gradient"}
+
+
+def test_every_normalisation_takes_its_relu_with_it() -> None:
+    left = counts(optimized(training_step(NETWORKS["cifar_convnet"], OPTIMIZERS["clipped adam"])))
+    assert left["batch_norm_relu"] == left["batch_norm_relu_gradient"] == 5
+    assert not left.keys() & {"batch_norm", "batch_norm_gradient", "relu", "relu_gradient"}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_the_update_of_a_variable_and_its_slots_is_one_node(optimizer: Optimizer) -> None:
+    graph = optimized(update_step(optimizer, [(4, 3), (3,), ()]))
+    writers: dict[str, set[str]] = {}
+    for assign in (node for node in graph if node.op == "assign"):
+        weights = "/".join(assign.inputs[0].node.split("/")[:2])
+        writers.setdefault(weights, set()).add(assign.inputs[1].node)
+        assert graph.nodes[assign.inputs[1].node].op == "elementwise"
+    assert {weights: len(nodes) for weights, nodes in writers.items()} == {f"fc{n}/weights": 1 for n in range(3)}
+    updates = set().union(*writers.values())
+    elsewhere = [node for node in graph if node.op in (*FUNCTIONS, "elementwise") and node.name not in updates]
+    assert all(_is_shared(node) or node.op == "square" for node in elsewhere)
+
+
+def _is_shared(node: Node) -> bool:
+    """Whether a node is a scalar that all variables share: a clipping factor, a correction of moments."""
+    return node.outputs[0].shape == ()
+
+
+PROGRAMS = {
+    "sgd": "mul 0 #0.001; add 1 3; mul 4 2; sub 0 5",
+    "momentum": "mul 0 #0.001; add 1 4; mul 2 #0.9; mul 5 3; sub 6 7; add 0 8",
+    "heavy_ball": "mul 0 #0.9; mul 1 #0.001; add 2 5; add 4 6; mul 7 3; sub 1 8",
+}
+
+
+@pytest.mark.parametrize("optimizer", PROGRAMS)
+def test_the_program_of_an_update_is_its_rule(optimizer: str) -> None:
+    graph = optimized(update_step(OPTIMIZERS[optimizer], [(4, 3)]))
+    assert [node.attributes["program"] for node in graph if node.op == "elementwise"] == [PROGRAMS[optimizer]]
+
+
+def test_what_moves_twice_is_found() -> None:
+    """y is the same as another sum, which becomes part of a group; both are fetched."""
+    graph = Graph()
+    x = ops.placeholder(graph, (3,), "float32", name="x")
+    first = ops.square(graph, x)
+    y = ops.square(graph, ops.identity(graph, x))
+    last = ops.neg(graph, ops.add(graph, first, y), name="last")
+    result, moved = optimize(graph, Roots.of([y, last]), PASSES)
+    assert moved[y] == moved[first] == Tensor("last", 1)
+    assert list(result.nodes) == ["x", "last"]
+
+
+def test_passes_are_observed_in_their_order() -> None:
+    graph = Graph()
+    ops.placeholder(graph, (), "float32")
+    seen: list[str] = []
+    optimize(graph, Roots(), PASSES, lambda name, result: seen.append(name))
+    assert seen == [
+        "constants",
+        "identities",
+        "common subexpressions",
+        "dead code",
+        "normalization and relu",
+        "bias and relu",
+        "bias gradients",
+        "gradient precision",
+        "relu gradients",
+        "elementwise",
+        "casts of weights",
+        "updates",
+        "dead code after fusion",
+    ]
+
+
+def test_the_graph_that_came_in_stays_as_it_was() -> None:
+    step = training_step(NETWORKS["lenet"], OPTIMIZERS["momentum"])
+    before = dict(step.graph.nodes)
+    optimize(step.graph, step.roots, PASSES)
+    assert step.graph.nodes == before

@@ -1,0 +1,93 @@
+"""One training step of real networks and optimizers, as passes get to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner.engine.compile.passes.prune import prune
+from runner.engine.compile.passes.rewriting import Roots
+from runner.engine.compile.placement import place
+from runner.engine.graph.device import local_cluster
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.initializers import Constant
+from runner.engine.graph.network import NetworkFunction
+from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.variables import Variable, Variables
+from runner.models.cifar_convnet import CifarConvNet
+from runner.models.lenet import LeNet
+from runner.optimizers.base import Optimizer
+from runner.strategies.base import Strategy, Task
+from runner.strategies.single import Single
+from tests.engine.compile.passes.exactness import Array
+
+CLASSES, BATCH = 3, 4
+IMAGE = (2, 8, 8)
+
+NETWORKS: dict[str, NetworkFunction] = {
+    "lenet": LeNet(filters=[3, 4], units=5).network(CLASSES),
+    "cifar_convnet": CifarConvNet(widths=[3, 4], units=6).network(CLASSES),
+}
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """A placed and pruned graph, what it is run for, and values for its placeholders and variables."""
+
+    graph: Graph
+    roots: Roots
+    feeds: dict[Tensor, Array]
+
+    @property
+    def fetches(self) -> list[Tensor]:
+        """What is fetched, in one order."""
+        return sorted(self.roots.fetches)
+
+
+def training_step(
+    network: NetworkFunction, optimizer: Optimizer, dtype: str = "float32", strategy: Strategy | None = None
+) -> TrainingStep:
+    """The train client of a program on small images."""
+    strategy = strategy or Single()
+    program = strategy.build(Task(network, optimizer, IMAGE, dtype, 0, BATCH, BATCH))
+    client = program.clients["train"]
+    placed = place(program.graph, local_cluster(strategy.workers), lambda node: None)
+    fed = [slot.tensor for slot in client.inputs] + [tensor for tensors in client.feeds.values() for tensor in tensors]
+    graph, moved = prune(placed, list(client.fetches.values()), client.targets, fed)
+    fetches = [moved.get(tensor, tensor) for tensor in client.fetches.values()]
+    return TrainingStep(graph, Roots.of(fetches, client.targets), values_for(graph))
+
+
+def update_step(optimizer: Optimizer, shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> TrainingStep:
+    """The update of weights, which decay, from gradients that are fed."""
+    graph = Graph()
+    variables = Variables(graph, seed=0)
+    pairs: list[tuple[Variable, Tensor]] = []
+    for number, shape in enumerate(shapes):
+        with graph.name_scope("placeholders"):
+            gradient = graph.add("placeholder", (), {"shape": shape, "dtype": dtype}, name=f"gradient_{number}")[0]
+        spec = graph.spec(gradient)
+        weights = variables.get(f"fc{number}/weights", spec, Constant(0.0), decayed=True)
+        pairs.append((weights, gradient))
+    learning_rate = graph.add("placeholder", (), {"shape": (), "dtype": dtype}, name="rate")[0]
+    step = graph.add("placeholder", (), {"shape": (), "dtype": "int64"}, name="step")[0]
+    with graph.name_scope("update"):
+        clipped = optimizer.clipped(graph, pairs)
+        targets = optimizer.assign(variables, clipped, learning_rate=learning_rate, step=step)
+    fed = [node[0] for node in graph if node.op == "placeholder"]
+    pruned, _ = prune(graph, [], targets, fed)
+    return TrainingStep(pruned, Roots.of([], targets), values_for(pruned))
+
+
+def values_for(graph: Graph) -> dict[Tensor, Array]:
+    """Values above 0 for floats, so that averages of squares can be had a root of, and small whole numbers."""
+    rng = np.random.default_rng(0)
+    feeds: dict[Tensor, Array] = {}
+    for node in graph:
+        if node.op in ("placeholder", "variable"):
+            (spec,) = node.outputs
+            drawn = rng.uniform(0.1, 1.0, spec.shape) if spec.is_float else rng.integers(0, CLASSES, spec.shape)
+            feeds[node[0]] = np.asarray(drawn, spec.dtype)
+    return feeds

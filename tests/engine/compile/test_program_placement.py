@@ -1,0 +1,193 @@
+"""The placement of a whole program: feasible, as good as one device at least, and the best where that is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner import nn
+from runner.engine.compile.compile import compile_signature
+from runner.engine.compile.cost import node_seconds
+from runner.engine.compile.measured_costs import measured_seconds
+from runner.engine.compile.passes.layer_groups import devices_of_layers
+from runner.engine.compile.program import Client, Program
+from runner.engine.compile.program_placement import GIVEN, place_program
+from runner.engine.graph.device import Cluster, Device, DeviceName, local_cluster, worker_device
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import TensorSpec
+from runner.engine.run.kernel_table import load_kernels
+from runner.kernels.registry import Registry
+from runner.optimizers.sgd import Sgd
+from runner.strategies.base import Task
+from runner.strategies.model import ModelParallel
+from runner.strategies.single import Single
+from tests.engine.graph.random_graphs import Sample, samples
+from tests.strategies.networks import NETWORKS, Batch, task_of
+
+
+def program_of(sample: Sample) -> Program:
+    """A random graph as a training step."""
+    names = {f"fetch_{k}": tensor for k, tensor in enumerate(sample.fetches)}
+    client = Client("train", names, feeds={tensor.node: (tensor,) for tensor in sample.feeds})
+    specs: dict[str, TensorSpec] = {}
+    return Program(sample.graph, {"train": client}, specs, workers=sample.devices)
+
+
+def all_on_one(program: Program, device: str) -> Graph:
+    """The graph with everything free on one device; what is bound stays."""
+    placed = Graph()
+    for node in program.graph:
+        placed.insert(replace(node, device=node.device or device))
+    return placed
+
+
+WIRES = st.sampled_from([(0.0, 1e30), (1e-6, 1e9), (5e-4, 2e9), (1.0, 1.0)])
+
+
+@given(samples(), WIRES)
+@settings(max_examples=40)
+def test_random_graphs_are_placed_feasibly_and_never_slower_than_on_one_device(
+    sample: Sample, wire: tuple[float, float]
+) -> None:
+    registry = load_kernels()
+    program, cluster = program_of(sample), local_cluster(sample.devices, latency_s=wire[0], bytes_per_s=wire[1])
+    placed = place_program(program, cluster, registry)
+    assert list(placed.program.graph.nodes) == list(sample.graph.nodes)
+    for node in placed.program.graph:
+        name = DeviceName.parse(node.device)
+        assert name.is_full
+        assert name.matches(DeviceName.parse(sample.graph.nodes[node.name].device))
+    signature = program.clients["train"].signature
+    found = compile_signature(placed.program.graph, signature, cluster, registry).step_s
+    assert found == pytest.approx(placed.step_s)
+    for device in cluster.devices:
+        alone = compile_signature(all_on_one(program, device.name), signature, cluster, registry).step_s
+        assert found <= alone * (1 + 1e-9)
+
+
+def branches(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Two branches of equal work that meet in a sum: a device for each is the best there is."""
+    h = nn.flatten(net, batch["x"], name="flat")
+    left, right = (
+        nn.dense(net, nn.dense(net, h, 400, name=f"{name}1"), 400, name=f"{name}2") for name in ("left", "right")
+    )
+    return nn.classify(net, nn.dense(net, nn.add(net, left, right, name="sum"), 3, name="fc"), batch["y"])
+
+
+def task(network: str | None = None) -> Task:
+    return task_of(NETWORKS[network] if network else branches, Sgd(), batch_size=64)
+
+
+def layers_placed(program: Program, cluster: Cluster) -> dict[str, str]:
+    return devices_of_layers(place_program(program, cluster, load_kernels()).program.graph)
+
+
+def test_equal_branches_are_put_on_two_devices_and_take_little_more_than_half() -> None:
+    near = local_cluster(2, latency_s=1e-7, bytes_per_s=1e13)
+    placed = place_program(ModelParallel().build(task()), near, load_kernels())
+    layers = devices_of_layers(placed.program.graph)
+    assert layers["left1"] == layers["left2"] != layers["right1"] == layers["right2"]
+    assert placed.tried["greedy"] < 1.02 * placed.step_s
+    assert placed.step_s < 0.65 * placed.tried["one_device_0"]
+
+
+def test_far_devices_leave_everything_on_one() -> None:
+    far = local_cluster(2, latency_s=1.0)
+    placed = place_program(ModelParallel().build(task()), far, load_kernels())
+    assert set(devices_of_layers(placed.program.graph).values()) == {worker_device(0)}
+    assert placed.found_by == "one_device_0"
+
+
+def test_a_faster_device_gets_everything_where_there_is_nothing_to_share() -> None:
+    devices = (Device(worker_device(0)), Device(worker_device(1), flops_per_s=1e12, bytes_per_s=1e11))
+    layers = layers_placed(ModelParallel().build(task("dense")), Cluster(devices))
+    assert set(layers.values()) == {worker_device(1)}
+
+
+def test_of_devices_with_equal_rates_one_is_tried_for_all() -> None:
+    def tried(cluster: Cluster) -> set[str]:
+        ways = place_program(ModelParallel(workers=2).build(task()), cluster, load_kernels()).tried
+        return {way for way in ways if way.startswith("one_device")}
+
+    assert tried(local_cluster(2)) == {"one_device_0"}
+    first, second = local_cluster(2).devices
+    slower = replace(second, flops_per_s=second.flops_per_s / 2)
+    assert tried(Cluster((first, slower))) == {"one_device_0", "one_device_1"}
+
+
+def test_a_pipeline_of_equal_layers_is_cut_in_the_middle() -> None:
+    def tower(net: NetworkBuilder, batch: Batch) -> Outputs:
+        h = nn.flatten(net, batch["x"], name="flat")
+        for k in range(6):
+            h = nn.dense(net, h, 36, name=f"fc{k}")
+        return nn.classify(net, h, batch["y"])
+
+    near = local_cluster(2, latency_s=1e-7, bytes_per_s=1e13)
+    in_parts = ModelParallel(concurrent_steps=4).build(task_of(tower, Sgd(), batch_size=4096))
+    placed = place_program(in_parts, near, load_kernels())
+    layers = devices_of_layers(placed.program.graph)
+    assert placed.found_by == "stages_2"
+    assert [layers[f"fc{k}"] for k in range(6)] == [worker_device(0)] * 3 + [worker_device(1)] * 3
+
+
+def test_where_nothing_is_free_nothing_is_tried() -> None:
+    strategy = ModelParallel(constraints={"*": 1})
+    placed = place_program(strategy.build(task()), local_cluster(2), load_kernels())
+    assert (placed.found_by, list(placed.tried)) == (GIVEN, [GIVEN])
+    assert set(devices_of_layers(placed.program.graph).values()) == {worker_device(1)}
+
+
+def test_placement_is_a_function_of_the_program() -> None:
+    first, second = (
+        place_program(ModelParallel(workers=3, concurrent_steps=2).build(task("convolutional")), local_cluster(3), r)
+        for r in (load_kernels(), load_kernels())
+    )
+    assert first.program.graph.nodes == second.program.graph.nodes
+    assert first.tried == second.tried
+
+
+def step_of(registry: Registry) -> dict[str, Node]:
+    """The nodes that a run of ``single`` would record."""
+    program = Single().build(task())
+    compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(1), registry)
+    return {node.name: node for node in compiled.parts[worker_device(0)].graph}
+
+
+def test_measured_seconds_replace_estimates_and_scale_what_was_not_measured(registry: Registry) -> None:
+    program, cluster = ModelParallel().build(task()), local_cluster(2)
+    graph, device = program.graph, cluster.devices[0]
+    names = step_of(registry)
+    compiled = compile_signature(
+        Single().build(task()).graph, program.clients["train"].signature, local_cluster(1), registry
+    )
+    part = compiled.parts[worker_device(0)].graph
+    measured = {name: 3 * node_seconds(part, node, device) for name, node in names.items()}
+    seconds = measured_seconds(measured | {"train/left1/matmul": 0.5}, program, cluster, registry)
+    assert seconds(graph, graph.nodes["train/left1/matmul"], device) == 0.5
+    seconds = measured_seconds(measured, program, cluster, registry)
+    other = graph.nodes["eval/left1/matmul"]
+    assert seconds(graph, other, device) == pytest.approx(3 * node_seconds(graph, other, device))
+    assert seconds(graph, graph.nodes["left1/weights"], device) == 0.0
+
+
+def test_measured_seconds_decide_where_layers_are(registry: Registry) -> None:
+    """By its record the way forward through one branch takes nearly all the time, so that there is nothing to share."""
+    program, cluster = ModelParallel().build(task()), local_cluster(2, latency_s=1e-5, bytes_per_s=1e12)
+    measured = {name: 10.0 if name.startswith("train/left") else 1e-7 for name in step_of(registry)}
+    assert sum(measured.values()) == pytest.approx(2 * 10.0, rel=1e-3)
+    seconds = measured_seconds(measured, program, cluster, registry)
+    layers = devices_of_layers(place_program(program, cluster, registry, seconds).program.graph)
+    assert len(set(layers.values())) == 1
+    estimated = layers_placed(program, cluster)
+    assert estimated["left1"] != estimated["right1"]
+
+
+def test_a_record_of_another_network_is_refused(registry: Registry) -> None:
+    program, cluster = ModelParallel().build(task("convolutional")), local_cluster(2)
+    with pytest.raises(ValueError, match=r"it knows \d+ of \d+ nodes of a step"):
+        measured_seconds(dict.fromkeys(step_of(registry), 1e-3), program, cluster, registry)

@@ -1,0 +1,177 @@
+"""Laws that hold for every shape: adjoints, inverses and broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import BroadcastableShapes, mutually_broadcastable_shapes
+
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from tests.op_cases import Array
+from tests.oracles import evaluate
+
+Ints = tuple[int, ...]
+
+FEW = settings(max_examples=40, deadline=None)
+
+
+def _run(build: Callable[..., Tensor | Sequence[Tensor]], *arrays: Array) -> list[Array]:
+    """Build a graph over placeholders for the arrays and compute the tensors that ``build`` returns."""
+    graph = Graph()
+    inputs = [ops.placeholder(graph, array.shape, array.dtype.name) for array in arrays]
+    built = build(graph, *inputs)
+    fetches = [built] if isinstance(built, Tensor) else list(built)
+    return evaluate(graph, fetches, dict(zip(inputs, arrays, strict=True)))
+
+
+def _normal(seed: int, *shapes: Sequence[int]) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+def _assert_equal_products(pairs: Sequence[tuple[Array, Array]]) -> None:
+    """Assert that all inner products of the pairs are equal."""
+    products = [float(np.vdot(a, b)) for a, b in pairs]
+    scale = 1 + max(float(np.abs(a * b).sum()) for a, b in pairs)
+    assert max(products) - min(products) <= 1e-12 * scale, products
+
+
+@FEW
+@given(mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4), st.integers(0, 99))
+def test_unbroadcast_is_the_adjoint_of_broadcasting(shapes: BroadcastableShapes, seed: int) -> None:
+    narrow, wide = shapes.input_shapes[0], shapes.result_shape
+    x, g = _normal(seed, narrow, wide)
+    (broadcast,) = _run(lambda graph, t: ops.broadcast_to(graph, t, wide), x)
+    (summed,) = _run(lambda graph, t: ops.unbroadcast(graph, t, narrow), g)
+    assert summed.shape == narrow
+    _assert_equal_products([(broadcast, g), (x, summed)])
+
+
+@FEW
+@given(mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4), st.integers(0, 99))
+def test_binary_ops_broadcast_as_numpy(shapes: BroadcastableShapes, seed: int) -> None:
+    a, b = _normal(seed, *shapes.input_shapes)
+    (total,) = _run(ops.add, a, b)
+    assert total.shape == shapes.result_shape
+    np.testing.assert_array_equal(total, a + b)
+
+
+@FEW
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.integers(0, 2), st.integers(0, 99))
+def test_concat_undoes_split(sizes: list[int], axis: int, seed: int) -> None:
+    shape = [2, 3, 2]
+    shape[axis] = sum(sizes)
+    (x,) = _normal(seed, shape)
+    (back,) = _run(lambda graph, t: ops.concat(graph, ops.split(graph, t, axis, sizes), axis), x)
+    np.testing.assert_array_equal(back, x)
+
+
+@FEW
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=3), st.integers(0, 99))
+def test_slice_is_the_adjoint_and_inverse_of_pad(widths: list[tuple[int, int, int]], seed: int) -> None:
+    low, inner, high = zip(*widths, strict=True)
+    x, g = _normal(seed, inner, [sum(width) for width in widths])
+    padded, sliced = _run(lambda graph, a, b: [ops.pad(graph, a, low, high), ops.slice(graph, b, low, inner)], x, g)
+    _assert_equal_products([(padded, g), (x, sliced)])
+    (back,) = _run(lambda graph, t: ops.slice(graph, ops.pad(graph, t, low, high), low, inner), x)
+    np.testing.assert_array_equal(back, x)
+
+
+@FEW
+@given(st.permutations(range(4)), st.integers(0, 99))
+def test_a_permutation_and_its_inverse_cancel(perm: list[int], seed: int) -> None:
+    (x,) = _normal(seed, (2, 3, 4, 5))
+    inverse = np.argsort(perm).tolist()
+    (back,) = _run(lambda graph, t: ops.transpose(graph, ops.transpose(graph, t, perm), inverse), x)
+    np.testing.assert_array_equal(back, x)
+
+
+@FEW
+@given(st.integers(1, 5), st.lists(st.integers(0, 4), max_size=6), st.integers(0, 99))
+def test_scatter_add_is_the_adjoint_of_gather(extra: int, indices: list[int], seed: int) -> None:
+    params, g = _normal(seed, (5, extra), (len(indices), extra))
+    chosen = np.array(indices, np.int64)
+    gathered, scattered = _run(
+        lambda graph, p, i, u: [ops.gather(graph, p, i), ops.scatter_add(graph, i, u, rows=5)],
+        params,
+        chosen,
+        g,
+    )
+    _assert_equal_products([(gathered, g), (params, scattered)])
+
+
+_SMALL = st.integers(1, 3)
+_PADDING = st.tuples(*[st.integers(0, 2)] * 4)
+
+
+@FEW
+@given(
+    st.tuples(_SMALL, _SMALL, _SMALL, _SMALL),
+    st.tuples(_SMALL, _SMALL),
+    st.tuples(st.integers(3, 7), st.integers(3, 7)),
+    _PADDING,
+    st.integers(0, 99),
+)
+def test_both_gradients_of_convolution_are_its_adjoints(
+    sizes: Ints, strides: Ints, image: Ints, padding: Ints, seed: int
+) -> None:
+    examples, groups, inputs, outputs = sizes
+    x_shape = (examples, groups * inputs, *image)
+    w_shape = (groups * outputs, inputs, 3, 2)
+    geometry: dict[str, Any] = {"strides": strides, "padding": padding, "groups": groups}
+    x, w = _normal(seed, x_shape, w_shape)
+    (y,) = _run(lambda graph, a, b: ops.conv2d(graph, a, b, **geometry), x, w)
+    (dy,) = _normal(seed + 1, y.shape)
+    (dx,) = _run(lambda g, a, b: ops.conv2d_input_gradient(g, a, b, input_shape=x_shape, **geometry), dy, w)
+    (dw,) = _run(lambda g, a, b: ops.conv2d_weight_gradient(g, a, b, weight_shape=w_shape, **geometry), dy, x)
+    _assert_equal_products([(y, dy), (x, dx), (w, dw)])
+
+
+@FEW
+@given(st.tuples(_SMALL, _SMALL), st.tuples(_SMALL, _SMALL), _PADDING, st.booleans(), st.integers(0, 99))
+def test_pool_gradients_are_the_adjoints_of_pools(
+    window: Ints, strides: Ints, padding: Ints, count: bool, seed: int
+) -> None:
+    padding = tuple(min(p, window[i // 2] - 1) for i, p in enumerate(padding))
+    geometry: dict[str, Any] = {"window": window, "strides": strides, "padding": padding}
+    x, g = _normal(seed, (2, 2, 5, 4), (2, 2, 5, 4))
+    y, argmax, mean = _run(
+        lambda graph, t: [
+            *ops.max_pool(graph, t, **geometry),
+            ops.avg_pool(graph, t, count_padding=count, **geometry),
+        ],
+        x,
+    )
+    (dy,) = _normal(seed + 1, y.shape)
+    gathered, scattered, mean_back = _run(
+        lambda graph, g, dy, a: [
+            ops.max_pool_gather(graph, g, a, **geometry),
+            ops.max_pool_gradient(graph, dy, a, input_shape=x.shape, **geometry),
+            ops.avg_pool_gradient(graph, dy, input_shape=x.shape, count_padding=count, **geometry),
+        ],
+        g,
+        dy,
+        argmax,
+    )
+    _assert_equal_products([(gathered, dy), (g, scattered)])
+    _assert_equal_products([(mean, dy), (x, mean_back)])
+    (again,) = _run(lambda graph, t, a: ops.max_pool_gather(graph, t, a, **geometry), x, argmax)
+    np.testing.assert_array_equal(again, y)
+
+
+@FEW
+@given(st.integers(1, 8), st.sampled_from([1, 3, 5, 7]), st.integers(0, 99))
+def test_the_channel_window_sum_is_its_own_adjoint(channels: int, size: int, seed: int) -> None:
+    a, b = _normal(seed, (2, channels, 3), (2, channels, 3))
+    sums = _run(
+        lambda g, s, t: [ops.channel_window_sum(g, s, size=size), ops.channel_window_sum(g, t, size=size)],
+        a,
+        b,
+    )
+    _assert_equal_products([(sums[0], b), (a, sums[1])])

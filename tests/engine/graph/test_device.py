@@ -1,0 +1,167 @@
+"""Device names, constraints and clusters."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.engine.graph.device import (
+    GPU_BYTES_PER_S,
+    GPU_FLOPS_PER_S,
+    Cluster,
+    Device,
+    DeviceName,
+    GpuOptions,
+    Gpus,
+    local_cluster,
+    server_task,
+    task_of,
+    worker_device,
+    worker_task,
+)
+
+parts = st.tuples(
+    st.none() | st.sampled_from(["worker", "parameter_server"]),
+    st.none() | st.integers(0, 99),
+    st.none() | st.sampled_from(["cpu", "gpu"]),
+    st.none() | st.integers(0, 9),
+)
+# An index without a type cannot be written.
+names = parts.map(lambda p: DeviceName(p[0], p[1], p[2], p[3] if p[2] else None))
+
+
+@given(names)
+def test_parsing_inverts_writing_of_names(name: DeviceName) -> None:
+    assert DeviceName.parse(str(name)) == name
+
+
+@given(names, names)
+def test_matching_is_agreement_on_every_part_the_constraint_names(name: DeviceName, constraint: DeviceName) -> None:
+    own, wanted = ((n.job, n.task, n.type, n.index) for n in (name, constraint))
+    assert name.matches(constraint) == all(w is None or w == o for o, w in zip(own, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "full"),
+    [
+        ("", False),
+        ("/job:worker", False),
+        ("/job:worker/task:3", False),
+        ("/device:gpu", False),
+        ("/task:1/device:cpu:0", False),
+        ("/job:worker/task:3/device:gpu:0", True),
+    ],
+)
+def test_full_names_have_all_parts(text: str, full: bool) -> None:
+    assert DeviceName.parse(text).is_full is full
+
+
+@pytest.mark.parametrize(
+    "text", ["cpu:0", "/device", "/task:x", "/device:cpu/task:1", "/job:worker/", "/device:cpu:0 ", "/gpu:0"]
+)
+def test_other_forms_are_refused_with_the_form_expected(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected '/job:NAME/task:N/device:TYPE:N' or some of these parts"):
+        DeviceName.parse(text)
+
+
+def test_a_local_cluster_has_one_cpu_per_worker() -> None:
+    assert [device.name for device in local_cluster(2).devices] == [
+        "/job:worker/task:0/device:cpu:0",
+        "/job:worker/task:1/device:cpu:0",
+    ]
+    assert local_cluster(1).devices[0].type == "cpu"
+
+
+def test_parameter_servers_come_after_the_workers() -> None:
+    assert [device.name for device in local_cluster(1, servers=2).devices] == [
+        "/job:worker/task:0/device:cpu:0",
+        "/job:ps/task:0/device:cpu:0",
+        "/job:ps/task:1/device:cpu:0",
+    ]
+
+
+def test_workers_share_the_rates_of_a_gpu_and_servers_may_be_on_the_cpu() -> None:
+    cluster = local_cluster(3, servers=1, gpus=Gpus((0, 0, 1), use=GpuOptions(tf32=True)))
+    assert [(device.name, device.gpu, device.use.tf32) for device in cluster.devices] == [
+        ("/job:worker/task:0/device:gpu:0", 0, True),
+        ("/job:worker/task:1/device:gpu:0", 0, True),
+        ("/job:worker/task:2/device:gpu:0", 1, True),
+        ("/job:ps/task:0/device:cpu:0", None, False),
+    ]
+    rates = [(device.flops_per_s, device.bytes_per_s) for device in cluster.devices]
+    half, whole = ((GPU_FLOPS_PER_S / n, GPU_BYTES_PER_S / n) for n in (2, 1))
+    assert rates == [half, half, whole, (Device.flops_per_s, Device.bytes_per_s)]
+    on_gpus = local_cluster(1, servers=1, gpus=Gpus((0,), (1,)))
+    assert [device.gpu for device in on_gpus.devices] == [0, 1]
+
+
+@pytest.mark.parametrize("gpus", [Gpus((0,)), Gpus((0, 0), (1, 1))])
+def test_a_wrong_number_of_gpus_is_refused(gpus: Gpus) -> None:
+    with pytest.raises(ValueError, match="expected one for each of 2 workers, and one for each of 1 servers or none"):
+        local_cluster(2, servers=1, gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpu", "tf32"), [("cpu", 0, False), ("gpu", None, False), ("gpu", -1, False), ("cpu", None, True)]
+)
+def test_only_devices_of_type_gpu_have_a_gpu(kind: str, gpu: int | None, tf32: bool) -> None:
+    with pytest.raises(ValueError, match="expected the index of a GPU, from 0, for type gpu, and neither for other"):
+        Device(worker_device(0, kind), gpu=gpu, use=GpuOptions(tf32))
+
+
+def test_a_task_is_a_device_of_any_type() -> None:
+    for kind in ("cpu", "gpu"):
+        assert DeviceName.parse(worker_device(3, kind)).matches(DeviceName.parse(worker_task(3)))
+        assert task_of(worker_device(3, kind)) == worker_task(3)
+    assert task_of(server_task(1)) == server_task(1) == "/job:ps/task:1"
+
+
+def test_a_cluster_finds_its_devices_by_name() -> None:
+    cluster = local_cluster(2)
+    assert cluster.device(worker_device(1)) is cluster.devices[1]
+    with pytest.raises(ValueError, match=r"device '/task:7' is not in the cluster: /job:worker/task:0/device"):
+        cluster.device("/task:7")
+
+
+def test_a_cluster_needs_devices_with_full_and_different_names() -> None:
+    device = Device(worker_device(0))
+    with pytest.raises(ValueError, match=r"cluster devices \[\]: expected at least one"):
+        Cluster(())
+    with pytest.raises(ValueError, match="expected at least one and no name twice"):
+        Cluster((device, device))
+    with pytest.raises(ValueError, match="cluster device '/job:worker': expected a full name"):
+        Cluster((Device("/job:worker"),))
+
+
+def test_a_transfer_takes_latency_plus_bytes_over_bandwidth() -> None:
+    cluster = Cluster((Device(worker_device(0)),), latency_s=0.5, bytes_per_s=100.0)
+    assert cluster.transfer_s(25) == 0.75
+
+
+def test_an_unknown_compression_is_refused() -> None:
+    assert [local_cluster(1).compression, local_cluster(1, compression="high16").compression] == ["none", "high16"]
+    with pytest.raises(ValueError, match="cluster compression 'zip': expected one of none, high16"):
+        local_cluster(1, compression="zip")
+
+
+def test_gpu_options_survive_their_document() -> None:
+    use = GpuOptions(tf32=True, compare_plans=True, code_folder="/kept")
+    assert GpuOptions.from_document(use.to_document()) == use
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        {},
+        {"tf32": True},
+        {**GpuOptions().to_document(), "more": 1},
+        {**GpuOptions().to_document(), "tf32": 1},
+        {**GpuOptions().to_document(), "compare_plans": None},
+        {**GpuOptions().to_document(), "code_folder": b"/kept"},
+    ],
+)
+def test_a_malformed_document_of_gpu_options_is_refused(document: object) -> None:
+    with pytest.raises(ValueError, match=r"use of GPUs .*: expected 'tf32' and 'compare_plans', booleans, and"):
+        GpuOptions.from_document(document)

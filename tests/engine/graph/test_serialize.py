@@ -1,0 +1,182 @@
+"""Graphs as documents: nothing is lost, and no document is read that the ops' rules do not allow."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.engine.compile.compile import compile_signature
+from runner.engine.graph import ops, serialize
+from runner.engine.graph.device import local_cluster
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import LayerStamp
+from runner.engine.graph.serialize import FORMAT, from_document, to_document
+from runner.engine.graph.verify import VerificationError
+from runner.kernels.registry import Registry
+from runner.optimizers.momentum import Momentum
+from runner.strategies.base import Strategy
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from tests import op_cases
+from tests.engine.compile.plain_data import EXTREMES, mutated, places, put, values
+from tests.strategies.networks import NETWORKS, task_of
+
+
+def through_the_wire(document: object) -> Any:
+    return msgpack.unpackb(msgpack.packb(document))
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+@pytest.mark.parametrize("strategy", [Single(), SyncData(workers=3)], ids=lambda s: s.name)
+def test_training_graph_survives_its_document(network: str, strategy: Strategy) -> None:
+    graph = strategy.build(task_of(NETWORKS[network], Momentum(), batch_size=7)).graph
+    received = from_document(through_the_wire(to_document(graph)))
+    assert received.nodes == graph.nodes
+    assert list(received.nodes) == list(graph.nodes)
+
+
+def test_every_part_of_a_cut_graph_survives_its_document(registry: Registry) -> None:
+    program = SyncData(workers=2).build(task_of(NETWORKS["dense"], Momentum(), batch_size=5))
+    for client in program.clients.values():
+        compiled = compile_signature(program.graph, client.signature, local_cluster(2), registry)
+        for part in compiled.parts.values():
+            assert from_document(through_the_wire(to_document(part.graph))).nodes == part.graph.nodes
+
+
+def test_every_op_survives_its_document() -> None:
+    for op, cases in op_cases.CASES.items():
+        for case in cases:
+            graph, _, _ = case.build(op)
+            assert from_document(through_the_wire(to_document(graph))).nodes == graph.nodes
+
+
+def small_graph() -> Graph:
+    """A graph in which every field of a node is used."""
+    graph = Graph()
+    x = ops.placeholder(graph, (2, 3), "float64", name="x")
+    with graph.device("/job:worker/task:0"), graph.layer(LayerStamp("fc1", "dense")):
+        w = ops.variable(graph, (3, 2), "float64", name="w")
+        with graph.control_dependencies(["x"]):
+            y = ops.matmul(graph, x, w, name="y")
+        ops.assign(graph, w, ops.scale(graph, w, 2.0), name="grow")
+    ops.reduce_sum(graph, y, axes=(0, 1), name="total")
+    return graph
+
+
+def place_of(field: str, node: str = "y") -> tuple[Any, ...]:
+    return ("nodes", list(small_graph().nodes).index(node), field)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("format",), FORMAT + 1, "format 2, expected 1"),
+        (("more",), 1, "expected a map with the fields 'format' and 'nodes'"),
+        (("nodes",), {}, "'nodes' must be a list of at most 1000000 entries"),
+        (("nodes", 0), [], "node 0: expected a map with the fields"),
+        (place_of("comment"), "", r"node 2: expected a map with the fields \['attributes', 'colocate'"),
+        (place_of("op"), "run_shell", "node 2: unknown op 'run_shell'; the ops are: abs"),
+        (place_of("op"), 3, "node 2: expected text, came int"),
+        (place_of("name"), "x", "node 2: node 'x' is already in the graph"),
+        (place_of("name", "total"), "a:0", "node name 'a:0': expected letters"),
+        (place_of("inputs"), ["x:0", "total:0"], "node 'y' refers to 'total', which is not in the graph yet"),
+        (place_of("inputs"), ["x:0", "y:0"], "node 'y' refers to 'y', which is not in the graph yet"),
+        (place_of("inputs"), ["x:0", "w:1"], "node 'y': tensor w:1: node 'w' .* has 1 outputs"),
+        (place_of("inputs"), ["x", "w:0"], "tensor reference 'x': expected 'node:port'"),
+        (place_of("inputs"), ["x:0"], "node 'y': op 'matmul': expected 2 inputs, came 1"),
+        (place_of("attributes"), {"transpose_a": False}, "unknown attributes .*, missing .*'transpose_b'"),
+        ((*place_of("attributes"), "transpose_a"), 0, "attribute transpose_a=0 is not of kind 'bool'"),
+        ((*place_of("attributes"), "key"), "k", r"unknown attributes \['key'\]"),
+        ((*place_of("attributes", "w"), "shape"), [3, 2.0], "is not of kind 'ints'"),
+        ((*place_of("attributes", "w"), "dtype"), "object", "is not of kind 'dtype'"),
+        (
+            place_of("outputs"),
+            [[[2, 3], "float64"]],
+            r"claims outputs .*float64\[2,3\].* infers .*float64\[2,2\]",
+        ),
+        (place_of("outputs"), [[[2, 2], "float32"]], "node 'y' claims outputs"),
+        (place_of("outputs"), [], "node 'y' claims outputs"),
+        (place_of("outputs"), [[[2, -2], "float64"]], "expected non-negative whole numbers"),
+        (place_of("outputs"), [[[2, 2]]], "expected a list of 2"),
+        (place_of("device"), "gpu", "node 'y': device 'gpu': expected '/job:NAME"),
+        (place_of("control"), ["total"], "node 'y' refers to 'total'"),
+        (place_of("colocate", "grow"), ["ghost"], "node 'grow' refers to 'ghost'"),
+        (place_of("colocate", "grow"), "w", "expected a list, came 'w'"),
+        (place_of("layer"), ["fc1"], "expected a list of 2"),
+        (place_of("inputs", "grow"), ["y:0", "mul:0"], "expected a value like the variable"),
+    ],
+)
+def test_malformed_document_is_refused_with_the_node_and_the_expectation(
+    path: tuple[Any, ...], value: object, message: str
+) -> None:
+    document = to_document(small_graph())
+    assert from_document(document).nodes == small_graph().nodes
+    with pytest.raises(VerificationError, match=message):
+        from_document(put(document, path, value))
+
+
+def test_assign_to_another_node_than_a_variable_is_refused() -> None:
+    graph = Graph()
+    x = ops.placeholder(graph, (2,), "float64", name="x")
+    ops.assign(graph, x, ops.neg(graph, x), name="set")
+    with pytest.raises(VerificationError, match="node 'set' assigns to x:0, which is no variable"):
+        from_document(to_document(graph))
+
+
+def test_true_is_not_the_number_1() -> None:
+    graph = Graph()
+    x = ops.placeholder(graph, (2, 2), "float64", name="x")
+    ops.concat(graph, [x, x], axis=1)
+    document = to_document(graph)
+    with pytest.raises(VerificationError, match="attribute axis=True is not of kind 'int'"):
+        from_document(put(document, ("nodes", 1, "attributes", "axis"), True))
+
+
+def test_too_many_nodes_are_refused_before_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serialize, "MAX_NODES", 2)
+    with pytest.raises(VerificationError, match="'nodes' must be a list of at most 2 entries"):
+        from_document(to_document(small_graph()))
+
+
+def documents() -> list[Any]:
+    """One document per sample of every op, and one that uses every field."""
+    graphs = [case.build(op)[0] for op, cases in op_cases.CASES.items() for case in cases]
+    return [to_document(graph) for graph in (small_graph(), *graphs)]
+
+
+DOCUMENTS = documents()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d["nodes"][-1]["op"])
+def test_extreme_attributes_are_refused_or_read_exactly(document: Any) -> None:
+    attributes = [path for path in places(document) if "attributes" in path[:-1]]
+    for path, value in itertools.product(attributes, EXTREMES):
+        expect_refused_or_exact(put(document, path, value))
+
+
+def expect_refused_or_exact(document: Any) -> None:
+    try:
+        graph = from_document(document)
+    except VerificationError:
+        return
+    assert to_document(graph) == document
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(DOCUMENTS).flatmap(mutated))
+def test_mutated_document_is_refused_or_read_exactly(document: Any) -> None:
+    expect_refused_or_exact(document)
+
+
+@settings(max_examples=100)
+@given(values)
+def test_reader_refuses_arbitrary_data_with_its_own_error(document: object) -> None:
+    with pytest.raises(VerificationError):
+        from_document(document)
+    with pytest.raises(VerificationError):
+        from_document({"format": FORMAT, "nodes": [document]})

@@ -1,0 +1,266 @@
+"""Kernels with the results of the reference kernels, unusual layouts and aggressive use of memory.
+
+Before a call reads its inputs, it fills its outputs and scratch memory with garbage; only inputs that may share memory
+with an output are read earlier. At the end it fills its scratch memory with garbage again. A value that the planner
+placed wrongly is therefore destroyed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.graph.op import OPS
+from runner.engine.run.kernel_table import load_kernels
+from runner.kernels.contract import (
+    Arrange,
+    Arrangement,
+    Attributes,
+    Bound,
+    Buffers,
+    Kernel,
+    Layout,
+    NativeCall,
+    Operand,
+    Spec,
+    plain,
+)
+from runner.kernels.memory import ALIGNMENT, allocate
+from runner.kernels.registry import Registry
+
+Array = NDArray[Any]
+
+PLAIN = ""
+REVERSED = "reversed"
+"""All bytes backwards, behind some padding."""
+MASKED = "masked"
+"""All bytes inverted, before some padding."""
+NOT_PLAIN = (REVERSED, MASKED)
+VIA_PLAIN = frozenset((a, b) for a in (PLAIN, *NOT_PLAIN) for b in (PLAIN, *NOT_PLAIN) if a == b or PLAIN in (a, b))
+"""The conversions that every library must support: from and to the plain layout, and copies."""
+
+_PADDING_BYTES = {REVERSED: 24, MASKED: 8}
+_PADDING, _GARBAGE = 0x77, 0xAB
+
+
+def layout(tag: str, spec: Spec) -> Layout:
+    return Layout(tag, spec.nbytes + _PADDING_BYTES[tag]) if tag else plain(spec)
+
+
+def encode(operand: Operand, array: Array) -> None:
+    """Write an array into an operand in the operand's layout."""
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if operand.layout.tag == REVERSED:
+        raw = np.concatenate([np.full(_PADDING_BYTES[REVERSED], _PADDING, np.uint8), raw[::-1]])
+    elif operand.layout.tag == MASKED:
+        raw = np.concatenate([~raw, np.full(_PADDING_BYTES[MASKED], _PADDING, np.uint8)])
+    operand.data[:] = raw
+
+
+def decode(operand: Operand) -> Array:
+    """Return a copy of an operand's value, or garbage if its padding is not that of :func:`encode`."""
+    raw, count = operand.data, operand.spec.nbytes
+    if operand.layout.tag == REVERSED:
+        padding, raw = raw[:-count] if count else raw, raw[::-1][:count]
+    elif operand.layout.tag == MASKED:
+        padding, raw = raw[count:], ~raw[:count]
+    else:
+        padding = raw[count:]
+    if (padding != _PADDING).any():
+        raw = np.full(count, _GARBAGE, np.uint8)
+    return raw.copy().view(operand.spec.dtype).reshape(operand.spec.shape)
+
+
+def always(
+    inputs: str | Sequence[str],
+    outputs: str | Sequence[str],
+    *,
+    scratch_bytes: int = 0,
+    in_place: Collection[tuple[int, int]] = (),
+) -> Arrange:
+    """Request fixed layouts whatever is offered: one for all operands, or one for each."""
+
+    def arrange(
+        attributes: Attributes, ins: Sequence[Spec], outs: Sequence[Spec], offered: Sequence[Layout | None]
+    ) -> Arrangement:
+        return Arrangement(_each(inputs, ins), _each(outputs, outs), scratch_bytes, tuple(in_place))
+
+    return arrange
+
+
+def following(*, in_place: Collection[tuple[int, int]] = ()) -> Arrange:
+    """Request the first offered layout that is not plain for all operands."""
+
+    def arrange(
+        attributes: Attributes, ins: Sequence[Spec], outs: Sequence[Spec], offered: Sequence[Layout | None]
+    ) -> Arrangement:
+        tag = next((each.tag for each in offered if each and each.tag), PLAIN)
+        return Arrangement(_each(tag, ins), _each(tag, outs), 0, tuple(in_place))
+
+    return arrange
+
+
+def converting(pairs: Collection[tuple[str, str]]) -> Arrange:
+    """Arrange an op ``convert`` for these pairs (from, to)."""
+
+    def arrange(
+        attributes: Attributes, ins: Sequence[Spec], outs: Sequence[Spec], offered: Sequence[Layout | None]
+    ) -> Arrangement | None:
+        source, wanted = offered
+        if source is None or wanted is None or (source.tag, wanted.tag) not in pairs:
+            return None
+        return Arrangement((source,), (wanted,))
+
+    return arrange
+
+
+def _each(tags: str | Sequence[str], specs: Sequence[Spec]) -> tuple[Layout, ...]:
+    several = [tags] * len(specs) if isinstance(tags, str) else tags
+    return tuple(layout(tag, spec) for tag, spec in zip(several, specs, strict=True))
+
+
+def fake_kernel(op: str, arrange: Arrange, *, native: bool | int = False) -> Kernel:
+    """A kernel of library "fake", tried before those of NumPy; native: number of fake machine-code calls."""
+
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
+        call = _DestructiveCall(op, attributes, arrangement, buffers)
+        calls = [NativeCall(0, (0, 0, 0, 0), call)] * native
+        return (calls[0] if native == 1 else calls) if calls else call
+
+    return Kernel(op, "cpu", "fake", 20, frozenset({"float32", "float64"}), arrange, bind)
+
+
+def reference_registry() -> Registry:
+    """A registry of the reference kernels only."""
+    registry = Registry()
+    for op in kernel_ops():
+        registry.add(load_kernels().find(op, "cpu", "numpy"))
+    return registry
+
+
+def fake_registry(*kernels: Kernel) -> Registry:
+    """A registry of the reference kernels and the given ones."""
+    registry = reference_registry()
+    registry.join = join
+    for kernel in kernels:
+        registry.add(kernel)
+    return registry
+
+
+def kernel_ops() -> list[str]:
+    return [name for name, definition in OPS.items() if definition.executed_by == "kernel"]
+
+
+def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
+    """Join several fake machine-code calls into one."""
+    bodies: list[Any] = [call.keep for call in calls]
+
+    def run() -> int:
+        for position, body in enumerate(bodies):
+            if status := body():
+                return (1 + position) << 16 | int(status)
+        return 0
+
+    return run
+
+
+class _DestructiveCall:
+    """A call that is right only if no other value lies in its memory."""
+
+    def __init__(self, op: str, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> None:
+        assert len(buffers.scratch) == arrangement.scratch_bytes
+        for operand in (*buffers.inputs, *buffers.outputs):
+            assert operand.address % ALIGNMENT == 0 or not operand.data.size
+        self._buffers = buffers
+        self._early = {i for i in range(len(buffers.inputs)) if _may_share(i, arrangement, buffers)}
+        self._compute = _reference(op, attributes, buffers)
+
+    def __call__(self) -> None:
+        inputs, outputs, scratch = self._buffers.inputs, self._buffers.outputs, self._buffers.scratch
+        values = {i: decode(inputs[i]) for i in self._early}
+        scratch[:] = _GARBAGE
+        for output in outputs:
+            output.data[:] = _GARBAGE
+        values.update({i: decode(operand) for i, operand in enumerate(inputs) if i not in self._early})
+        for output, value in zip(outputs, self._compute([values[i] for i in range(len(inputs))]), strict=True):
+            encode(output, value)
+        scratch[:] = _GARBAGE
+
+
+def _may_share(i: int, arrangement: Arrangement, buffers: Buffers) -> bool:
+    """Whether an input shares its bytes with outputs that all allow it."""
+    mine = buffers.inputs[i]
+    met = [(o, each) for o, each in enumerate(buffers.outputs) if np.may_share_memory(mine.data, each.data)]
+    return bool(met) and all(
+        (i, o) in arrangement.in_place and (each.address, each.layout) == (mine.address, mine.layout) for o, each in met
+    )
+
+
+def _reference(op: str, attributes: Attributes, buffers: Buffers) -> Callable[[Sequence[Array]], list[Array]]:
+    kernel = load_kernels().find(op, "cpu", "numpy")
+    inputs, outputs = (
+        tuple(Operand(each.spec, plain(each.spec), allocate(each.spec.nbytes)) for each in side)
+        for side in (buffers.inputs, buffers.outputs)
+    )
+    specs = [each.spec for each in inputs]
+    arrangement = kernel.arrange(attributes, specs, [each.spec for each in outputs], [each.layout for each in inputs])
+    assert arrangement is not None
+    call = kernel.bind(attributes, arrangement, Buffers(inputs, outputs, allocate(arrangement.scratch_bytes)))
+    assert callable(call)
+
+    def compute(values: Sequence[Array]) -> list[Array]:
+        for operand, value in zip(inputs, values, strict=True):
+            np.copyto(operand.array, value)
+        call()
+        return [operand.array for operand in outputs]
+
+    return compute
+
+
+def random_registry(seed: int) -> Registry:
+    """A fake kernel for every op that requests random layouts for every node; a pure function of the seed."""
+    choices = _RandomArrangements(seed)
+    others = [op for op in kernel_ops() if op != "convert"]
+    kernels = [fake_kernel(op, choices.of(op), native=choices.draw(op).random() < 0.5) for op in others]
+    return fake_registry(*kernels, fake_kernel("convert", converting(VIA_PLAIN)))
+
+
+class _RandomArrangements:
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def draw(self, *subject: object) -> random.Random:
+        """A generator that depends only on the seed and the subject."""
+        return random.Random(f"{self._seed} {subject}")
+
+    def of(self, op: str) -> Arrange:
+        def arrange(
+            attributes: Attributes, ins: Sequence[Spec], outs: Sequence[Spec], offered: Sequence[Layout | None]
+        ) -> Arrangement | None:
+            draw = self.draw(op, sorted(attributes.items()), [str(each) for each in (*ins, *outs)])
+            manner = draw.choice(["refuse", "follow", "follow", "choose", "choose"])
+            if manner == "refuse":
+                return None
+            followed = following()(attributes, ins, outs, offered) if manner == "follow" else None
+            inputs, outputs = self._chosen(draw, ins, outs) if followed is None else (followed.inputs, followed.outputs)
+            may_share = [
+                (i, o)
+                for i, mine in enumerate(zip(ins, inputs, strict=True))
+                for o, other in enumerate(zip(outs, outputs, strict=True))
+                if mine == other and draw.random() < 0.7
+            ]
+            return Arrangement(inputs, outputs, draw.choice([0, 0, 1, 200]), tuple(may_share))
+
+        return arrange
+
+    def _chosen(
+        self, draw: random.Random, ins: Iterable[Spec], outs: Iterable[Spec]
+    ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        inputs, outputs = (
+            tuple(layout(draw.choice((PLAIN, *NOT_PLAIN)), spec) for spec in specs) for specs in (ins, outs)
+        )
+        return inputs, outputs

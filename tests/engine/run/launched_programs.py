@@ -1,0 +1,76 @@
+"""A small program of launched clients whose result depends on the order in which their parts ran."""
+
+from __future__ import annotations
+
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import server_device, worker_device
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.step_driver import Clients, Finished
+
+SIZE = 3
+
+
+def tally(workers: int = 2) -> Program:
+    """A server's ``total`` and the ``own`` values of workers.
+
+    ``fetch_k`` copies the total to worker k, ``work_k`` makes own * 1.5 + k + 1 of it and fetches that, ``push_k``
+    sends it to the server, where total / 2 + own becomes the new total and is fetched. Pushes do not commute.
+    """
+    graph = Graph()
+    total = _variable(graph, server_device(0), "total")
+    owns = [_variable(graph, worker_device(k), f"own_{k}") for k in range(workers)]
+    clients = [
+        Client("init", targets=tuple(_start(graph, each) for each in (total, *owns))),
+        Client("save", fetches={"total": total}),
+    ]
+    for k, own in enumerate(owns):
+        clients += [_fetch(graph, total, own, k), _work(graph, own, k), _push(graph, total, own, k)]
+    return Program(graph, {client.name: client for client in clients}, {}, workers=workers, servers=1)
+
+
+def pushed(session: Clients, rounds: int) -> list[Finished]:
+    """Let two workers fetch, work and push ``rounds`` times; return the finished clients in order."""
+    following = {"fetch": "work", "work": "push", "push": "fetch"}
+    finished = []
+    for k in range(2):
+        session.launch(f"fetch_{k}")
+    left = {"0": 3 * rounds, "1": 3 * rounds}
+    while any(left.values()):
+        ended = session.finished()
+        finished.append(ended)
+        kind, k = ended.client.split("_")
+        left[k] -= 1
+        if left[k]:
+            session.launch(f"{following[kind]}_{k}", step=ended.step + (kind == "push"))
+    return finished
+
+
+def _variable(graph: Graph, device: str, name: str) -> Tensor:
+    with graph.device(device):
+        return ops.variable(graph, (SIZE,), "float64", name=name)
+
+
+def _start(graph: Graph, variable: Tensor) -> str:
+    with graph.device(graph.nodes[variable.node].device):
+        return ops.assign(graph, variable, ops.fill(graph, 0.0, (SIZE,), "float64")).node
+
+
+def _fetch(graph: Graph, total: Tensor, own: Tensor, k: int) -> Client:
+    with graph.device(worker_device(k)):
+        return Client(f"fetch_{k}", targets=(ops.assign(graph, own, total).node,), deferred=True)
+
+
+def _work(graph: Graph, own: Tensor, k: int) -> Client:
+    with graph.device(worker_device(k)):
+        result = ops.add(graph, ops.scale(graph, own, 1.5), ops.fill(graph, k + 1.0, (SIZE,), "float64"))
+        target = ops.assign(graph, own, result).node
+    return Client(f"work_{k}", fetches={"own": result}, targets=(target,), deferred=True, slowed=True)
+
+
+def _push(graph: Graph, total: Tensor, own: Tensor, k: int) -> Client:
+    with graph.device(server_device(0)):
+        result = ops.add(graph, ops.scale(graph, total, 0.5), own)
+        target = ops.assign(graph, total, result).node
+    return Client(f"push_{k}", fetches={"total": result}, targets=(target,), deferred=True)

@@ -1,0 +1,148 @@
+"""A step computes the reference result for any layouts and any memory that kernels overwrite.
+
+Random graphs run on random kernels that overwrite all memory they are allowed to (see
+:mod:`tests.engine.run.fake_kernels`). A value read from the wrong place, too late or in the wrong layout is garbage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.kernels.registry import Registry
+from runner.optimizers.momentum import Momentum
+from runner.strategies.sync_data import SyncData
+from tests.engine.graph.random_graphs import Sample, TrainingSample, samples, training_samples
+from tests.engine.run.fake_kernels import random_registry, reference_registry
+from tests.engine.running import Bench, client, run_once, session
+from tests.oracles import evaluate
+from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.training import expect_same_bits, trained
+
+Array = NDArray[Any]
+Values = dict[Tensor, Array]
+
+STEPS = 2
+SEEDS = st.integers(0, 2**32)
+_GIVEN = ("placeholder", "variable")
+STATEFUL = st.sampled_from(["float64", "float32"]).flatmap(lambda dtype: training_samples(dtype=dtype, controls=False))
+
+
+@settings(max_examples=100)
+@given(sample=samples(), seed=SEEDS)
+def test_graphs_without_state(sample: Sample, seed: int) -> None:
+    registry = random_registry(seed)
+    found = run_once(sample.graph, registry, sample.fetches, sample.feeds, cluster=local_cluster(sample.devices))
+    for value, expected in zip(found, evaluate(sample.graph, sample.fetches, sample.feeds), strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a graph computes, step after step: the fetched values of each, and the variables at the end."""
+
+    fetched: list[list[Array]]
+    variables: list[Array]
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """The parts of a sample. placeholders, variables: with their (initial) values."""
+
+    graph: Graph
+    fetches: Sequence[Tensor]
+    assigns: Sequence[str]
+    placeholders: Values
+    variables: Values
+    devices: int
+
+    @classmethod
+    def of(cls, sample: TrainingSample) -> Stateful:
+        graph = sample.graph
+        given = {op: {t: v for t, v in sample.feeds.items() if graph.nodes[t.node].op == op} for op in _GIVEN}
+        assigns = [node.name for node in graph if node.op == "assign"]
+        return cls(graph, sample.fetches, assigns, given["placeholder"], given["variable"], sample.devices)
+
+    def expected(self) -> RunResult:
+        """Evaluate node by node with the reference kernels; an assigned value is used in the next step."""
+        graph = Graph()
+        for node in self.graph:
+            value = replace(node, op="identity", inputs=node.inputs[1:], colocate_with=())
+            graph.insert(value if node.op == "assign" else node)
+        assigned = {self.graph.nodes[name].inputs[0]: Tensor(name) for name in self.assigns}
+        values, fetched = dict(self.variables), []
+        for _ in range(STEPS):
+            with np.errstate(all="ignore"):
+                found = evaluate(graph, [*self.fetches, *assigned.values()], {**self.placeholders, **values})
+            fetched.append(found[: len(self.fetches)])
+            values.update(zip(assigned, found[len(self.fetches) :], strict=True))
+        return RunResult(fetched, list(values.values()))
+
+    def in_a_session(self, registry: Registry) -> RunResult:
+        """Run in a session, which restores the variables first and fetches them last."""
+        graph = self.graph
+        sources = {
+            variable: ops.placeholder(graph, value.shape, value.dtype.name)
+            for variable, value in self.variables.items()
+        }
+        restoring = [ops.assign(graph, variable, source).node for variable, source in sources.items()]
+        clients = [
+            client("restore", targets=restoring, feeds=sources.values()),
+            client("train", self.fetches, targets=self.assigns, feeds=self.placeholders),
+            client("save", self.variables),
+        ]
+        with session(graph, registry, *clients, cluster=local_cluster(self.devices)) as opened:
+            opened.run("restore", feeds={str(sources[variable]): value for variable, value in self.variables.items()})
+            feeds = {str(tensor): value for tensor, value in self.placeholders.items()}
+            steps = [opened.run("train", step=step, feeds=feeds) for step in range(STEPS)]
+            return RunResult([list(fetched.values()) for fetched in steps], list(opened.run("save").values()))
+
+    def on_a_bench(self, registry: Registry) -> RunResult:
+        """Run the unoptimized graph with one executor."""
+        bench = Bench(self.graph, registry, self.fetches)
+        for variable, value in self.variables.items():
+            bench.put(variable.node, value)
+        fetched = [list(bench.run(self.placeholders, step).values()) for step in range(STEPS)]
+        return RunResult(fetched, [bench.value(variable.node) for variable in self.variables])
+
+
+def expect_equal(found: RunResult, expected: RunResult) -> None:
+    for mine, theirs in zip([*found.fetched, found.variables], [*expected.fetched, expected.variables], strict=True):
+        for value, other in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(value, other)
+
+
+@settings(max_examples=60)
+@given(sample=STATEFUL, seed=SEEDS)
+def test_graphs_with_state_in_a_session(sample: TrainingSample, seed: int) -> None:
+    stateful = Stateful.of(sample)
+    expected = stateful.expected()
+    expect_equal(stateful.in_a_session(random_registry(seed)), expected)
+
+
+@settings(max_examples=60)
+@given(sample=STATEFUL, seed=SEEDS)
+def test_graphs_with_state_on_one_executor(sample: TrainingSample, seed: int) -> None:
+    stateful = Stateful.of(sample)
+    expect_equal(stateful.on_a_bench(random_registry(seed)), stateful.expected())
+
+
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+def test_training_of_networks_by_two_workers(network: str) -> None:
+    strategy, task = SyncData(workers=2), task_of(NETWORKS[network], Momentum(), batch_size=6)
+    weights, history = trained(strategy, task, reference_registry(), STEPS)
+    for seed in range(4):
+        found, losses = trained(strategy, task, random_registry(seed), STEPS)
+        assert losses == history
+        expect_same_bits(found, weights)

@@ -1,0 +1,268 @@
+"""One device's step: feeds, calls, variables and errors."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.errors import ClusterError, NumericError, ResourceError, RunnerError
+from runner.kernels.contract import KernelError
+from runner.kernels.registry import Registry
+from tests.engine.run.fake_kernels import reference_registry
+from tests.engine.running import CPU_0, CPU_1, GPU_0, Array, Bench, Replaced
+
+X = Tensor("x")
+
+
+@pytest.fixture
+def graph() -> Graph:
+    """x -> n = -x -> e = exp(n)."""
+    graph = Graph()
+    x = ops.placeholder(graph, (2,), "float64", name="x")
+    ops.exp(graph, ops.neg(graph, x, name="n"), name="e")
+    return graph
+
+
+ONES = np.ones(2)
+
+
+def test_fetches_are_computed_from_feeds(graph: Graph, registry: Registry) -> None:
+    fetched = Bench(graph, registry, [Tensor("e"), X]).run({X: ONES})
+    np.testing.assert_array_equal(fetched[Tensor("e")], np.exp(-ONES))
+    np.testing.assert_array_equal(fetched[X], ONES)
+
+
+@pytest.mark.parametrize(
+    ("value", "came"),
+    [
+        (np.ones(3), r"float64\[3\]"),
+        (np.ones((2, 1)), r"float64\[2, 1\]"),
+        (np.ones(2, np.float32), r"float32\[2\]"),
+        (np.ones(2, np.int64), r"int64\[2\]"),
+        ([1, 2], r"int64\[2\]"),
+        (1.0, r"float64\[\]"),
+    ],
+)
+def test_feed_of_wrong_shape_or_dtype_is_refused_by_name(
+    graph: Graph, registry: Registry, value: Array, came: str
+) -> None:
+    with pytest.raises(RunnerError, match=rf"feed x:0: came {came}, expected float64\[2\]"):
+        Bench(graph, registry).run({X: value})
+
+
+def test_missing_feed_is_named(graph: Graph, registry: Registry) -> None:
+    with pytest.raises(RunnerError, match=f"step on {CPU_0}: no value was fed for x:0"):
+        Bench(graph, registry).run({Tensor("n"): ONES})
+
+
+def test_kernel_error_names_node_op_device_and_step(graph: Graph, registry: Registry) -> None:
+    def broken(value: Array) -> Array:
+        raise FloatingPointError("no bits left")
+
+    bench = Bench(graph, Replaced(registry, {"exp": broken}), [Tensor("e")])
+    expected = rf"node 'e' \(op 'exp'\) on {CPU_0} failed in step 12: FloatingPointError: no bits left"
+    with pytest.raises(RunnerError, match=expected) as caught:
+        bench.run({X: ONES}, step=12)
+    assert isinstance(caught.value.__cause__, FloatingPointError)
+
+
+def test_kernel_without_memory_ends_the_run_as_one_without_resources(graph: Graph, registry: Registry) -> None:
+    def broken(value: Array) -> Array:
+        raise MemoryError("no pages left")
+
+    bench = Bench(graph, Replaced(registry, {"exp": broken}), [Tensor("e")])
+    with pytest.raises(ResourceError, match=r"node 'e' .* failed in step 0: MemoryError: no pages left"):
+        bench.run({X: ONES})
+
+
+def test_first_failing_node_is_reported(graph: Graph, registry: Registry) -> None:
+    def broken(value: Array) -> Array:
+        raise FloatingPointError("no bits left")
+
+    bench = Bench(graph, Replaced(registry, {"neg": broken, "exp": broken}), [Tensor("e")])
+    with pytest.raises(RunnerError, match="node 'n'"):
+        bench.run({X: ONES})
+
+
+def test_op_without_kernel_for_the_device_type_is_refused(graph: Graph, registry: Registry) -> None:
+    expected = r"no kernel for op 'neg' with dtypes \['float64'\] on device type 'gpu'"
+    with pytest.raises(KernelError, match=expected):
+        Bench(graph, registry, device=GPU_0)
+
+
+def test_plan_lists_libraries_in_use(graph: Graph) -> None:
+    kernels = Replaced(reference_registry(), {"exp": np.exp})
+    assert Bench(graph, kernels).plan.libraries == {"numpy", "test"}
+
+
+def test_check_finite_names_the_first_node(graph: Graph, registry: Registry) -> None:
+    kernels = Replaced(registry, {"neg": lambda x: np.array([np.nan, 1.0]), "exp": lambda x: x})
+    expected = r"node 'n' \(op 'neg'\), output 0: 1 of 2 values are not finite in step 5; it is the first"
+    with pytest.raises(NumericError, match=expected):
+        Bench(graph, kernels, [Tensor("e")], check_finite=True).run({X: ONES}, step=5)
+    fetched = Bench(graph, kernels, [Tensor("e")]).run({X: ONES})
+    assert np.isnan(fetched[Tensor("e")][0])
+
+
+def test_overflow_is_no_failure(graph: Graph, registry: Registry) -> None:
+    fetched = Bench(graph, registry, [Tensor("e")]).run({X: np.array([-1e6, 0.0])})
+    assert fetched[Tensor("e")].tolist() == [np.inf, 1.0]
+
+
+def test_check_finite_checks_every_floating_output(registry: Registry) -> None:
+    graph = Graph()
+    x = ops.placeholder(graph, (3,), "float64", name="x")
+    ops.split(graph, x, 0, (1, 2), name="parts")
+    ops.cast(graph, ops.placeholder(graph, (1,), "int64", name="i"), "bool")
+    feeds = {X: np.array([1.0, 2.0, np.inf]), Tensor("i"): np.array([2**62])}
+    with pytest.raises(NumericError, match=r"node 'parts' \(op 'split'\), output 1: 1 of 2 values"):
+        Bench(graph, registry, check_finite=True).run(feeds)
+    finite = {**feeds, X: np.arange(3.0)}
+    Bench(graph, registry, check_finite=True).run(finite)
+
+
+def test_variable_keeps_its_value_when_the_next_one_is_refused(registry: Registry) -> None:
+    graph = Graph()
+    x = ops.placeholder(graph, (2,), "float64", name="x")
+    w, v = (ops.variable(graph, (2,), "float64", name=name) for name in "wv")
+    ops.assign(graph, w, ops.add(graph, w, x, name="sum"))
+    ops.assign(graph, v, ops.mul(graph, v, x, name="product"))
+    for checked, left in ((True, [1.0, 1.0]), (False, [np.inf, 2.0])):
+        bench = Bench(graph, registry, check_finite=checked)
+        assert {place.variable for place in bench.plan.places} > {"w", "v"}, "both are updated in place"
+        bench.put("w", ONES)
+        bench.put("v", 3 * ONES)
+        with pytest.raises(NumericError, match="node 'sum'") if checked else nullcontext():
+            bench.run({X: np.array([np.inf, 1.0])})
+        assert bench.value("w").tolist() == left
+        bench.put("w", ONES)
+        bench.put("v", 3 * ONES)
+        bench.run({X: ONES})
+        assert [bench.value(name).tolist() for name in "wv"] == [[2.0, 2.0], [3.0, 3.0]]
+
+
+def test_fetched_arrays_are_copies(graph: Graph, registry: Registry) -> None:
+    fetches = [Tensor("e"), ops.identity(graph, Tensor("e"), name="seen"), X]
+    bench = Bench(graph, registry, fetches)
+    first = bench.run({X: ONES})
+    for array in first.values():
+        array[:] = 7.0
+    small = [float(np.exp(-1.0))] * 2
+    assert [array.tolist() for array in bench.run({X: ONES}).values()] == [small, small, [1.0, 1.0]]
+    assert [array.tolist() for array in first.values()] == [[7.0, 7.0]] * 3
+
+
+def test_feeds_are_not_kept(graph: Graph, registry: Registry) -> None:
+    bench = Bench(graph, registry, [Tensor("e"), X])
+    value = np.ones(2)
+    watched = weakref.ref(value)
+    bench.run({X: value})
+    del value
+    gc.collect()
+    assert watched() is None
+
+
+def test_failed_step_does_not_affect_the_next(graph: Graph, registry: Registry) -> None:
+    def picky(x: Array) -> Array:
+        if x[0] < -1:
+            raise FloatingPointError
+        return np.exp(x)
+
+    bench = Bench(graph, Replaced(registry, {"exp": picky}), [Tensor("e")])
+    with pytest.raises(RunnerError, match="node 'e'"):
+        bench.run({X: 2 * ONES})
+    np.testing.assert_array_equal(bench.run({X: ONES})[Tensor("e")], np.exp(-ONES))
+
+
+def test_feeds_are_released_when_one_is_missing(registry: Registry) -> None:
+    graph = Graph()
+    for name in ("a", "b"):
+        ops.placeholder(graph, (2,), "float64", name=name)
+    bench = Bench(graph, registry)
+    value = np.ones(2)
+    watched = weakref.ref(value)
+    with pytest.raises(RunnerError, match="no value was fed for b:0") as caught:
+        bench.run({Tensor("a"): value})
+    del value, caught
+    gc.collect()
+    assert watched() is None
+
+
+def test_kernel_cannot_write_into_a_feed(graph: Graph, registry: Registry) -> None:
+    def greedy(x: Array) -> Array:
+        x *= -1.0
+        return x
+
+    value = np.ones(2)
+    with pytest.raises(RunnerError, match=r"node 'n' .* ValueError: .*read-only"):
+        Bench(graph, Replaced(registry, {"neg": greedy})).run({X: value})
+    assert value.tolist() == [1.0, 1.0]
+    assert value.flags.writeable
+
+
+def test_plan_is_bound_again_after_the_arena_has_grown(graph: Graph, registry: Registry) -> None:
+    bench = Bench(graph, registry, [Tensor("e")])
+    larger = Graph()
+    y = ops.placeholder(larger, (1000,), "float64", name="y")
+    other = Bench(larger, registry, [ops.neg(larger, y, name="minus")], arena=bench.arena)
+    for step in range(2):
+        np.testing.assert_array_equal(bench.run({X: ONES + step})[Tensor("e")], np.exp(-ONES - step))
+        other.run({y: np.full(1000, np.nan)})
+    assert bench.arena.nbytes == other.plan.arena_bytes
+
+
+def test_old_arena_is_freed_when_it_grows(graph: Graph, registry: Registry) -> None:
+    bench = Bench(graph, registry, [Tensor("e")])
+    small = weakref.ref(bench.arena.at_least(0, bench.executor).base)
+    bench.arena.at_least(10_000, bench.executor)
+    gc.collect()
+    assert small() is None
+    assert bench.run({X: ONES})[Tensor("e")].tolist() == np.exp(-ONES).tolist()
+
+
+def test_variables_keep_their_values_when_the_arena_grows(registry: Registry) -> None:
+    graph = Graph()
+    w = ops.variable(graph, (2,), "float64", name="w")
+    new = ops.assign(graph, w, ops.add(graph, w, ops.placeholder(graph, (2,), "float64", name="x")))
+    bench = Bench(graph, registry, [new])
+    bench.put("w", np.zeros(2))
+    bench.run({X: ONES})
+    bench.arena.at_least(10_000, bench.executor)
+    assert bench.run({X: ONES})[new].tolist() == [2.0, 2.0]
+
+
+def test_send_and_receive_match_by_step_and_key(registry: Registry) -> None:
+    graph = Graph()
+    x = ops.recv(graph, key="in", source=CPU_1, shape=(2,), dtype="float64", name="x")
+    ops.send(graph, ops.neg(graph, x), key="out", destination=CPU_1)
+    bench = Bench(graph, registry)
+    for step in (4, 5):
+        bench.rendezvous.send(step, "in", CPU_0, ONES * step)
+    bench.run(step=5)
+    assert bench.rendezvous.pending == [(4, "in"), (5, "out")]
+    assert bench.rendezvous.receive(5, "out", CPU_0).tolist() == [-5.0, -5.0]
+
+
+def test_receive_timeout_keeps_its_class_and_text(registry: Registry) -> None:
+    graph = Graph()
+    ops.recv(graph, key="in", source=CPU_1, shape=(2,), dtype="float64")
+    with pytest.raises(ClusterError, match=f"'in' of step 0 did not arrive from {CPU_1}"):
+        Bench(graph, registry).run()
+
+
+def test_received_value_is_checked_against_its_spec(registry: Registry) -> None:
+    graph = Graph()
+    ops.recv(graph, key="in", source=CPU_1, shape=(2,), dtype="float64", name="r")
+    bench = Bench(graph, registry)
+    with pytest.raises(ValueError, match="'in': memory of 16 bytes, expected 24"):
+        bench.rendezvous.send(0, "in", CPU_0, np.ones(3))
+    bench.rendezvous.send(0, "in", CPU_0, np.ones(4, np.float32))
+    with pytest.raises(RunnerError, match=r"node 'r' .* came float32\[4\], expected float64\[2\]"):
+        bench.run()

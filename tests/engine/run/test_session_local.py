@@ -1,0 +1,291 @@
+"""A session in one process: devices in threads, plans made once, errors that name the failed node."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from runner.engine.compile import program_plans
+from runner.engine.compile.compile import Signature
+from runner.engine.compile.input_slots import InputSlot
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph import ops
+from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run import local_session
+from runner.engine.run.kernel_table import native_libraries
+from runner.engine.run.local_session import LocalSession
+from runner.engine.run.rendezvous import LocalRendezvous
+from runner.engine.run.session import scalar
+from runner.errors import RunnerError
+from runner.kernels.registry import Registry
+from tests.engine.run.fake_kernels import reference_registry
+from tests.engine.running import CPU_0, CPU_1, Array, Function, Replaced, client, session
+
+TWO = local_cluster(2)
+X, BACK = Tensor("x"), Tensor("back")
+VALUE = np.array([1.0, 2.0])
+
+
+def there_and_back() -> Graph:
+    """x on the first device -> exp on the second -> neg on the first."""
+    graph = Graph()
+    with graph.device(CPU_0):
+        x = ops.placeholder(graph, (2,), "float64", name="x")
+    with graph.device(CPU_1):
+        away = ops.exp(graph, x, name="away")
+    with graph.device(CPU_0):
+        ops.neg(graph, away, name="back")
+    return graph
+
+
+CLIENT = client("run", [BACK], feeds=[X])
+
+
+def openmp_threads() -> set[int]:
+    """The thread counts of the OpenMP libraries for the calling Python thread."""
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"}
+
+
+def test_device_thread_has_as_many_openmp_threads_as_the_caller() -> None:
+    native_libraries()  # loads OpenMP, without which there is nothing to limit
+    if not openmp_threads():
+        pytest.skip("this machine has no OpenMP")
+    found = []
+
+    def exp(value: Array) -> Array:
+        found.append((threading.current_thread().name, openmp_threads()))
+        return np.exp(value)
+
+    kernels = Replaced(reference_registry(), {"exp": exp})
+    with threadpool_limits(3, user_api="openmp"), session(there_and_back(), kernels, CLIENT, cluster=TWO) as opened:
+        opened.run("run", feeds={str(X): VALUE})
+    ((name, threads),) = found
+    assert name.startswith("device")
+    assert threads == {3}
+
+
+@pytest.fixture
+def rendezvous_made(monkeypatch: pytest.MonkeyPatch) -> list[LocalRendezvous]:
+    """The rendezvous that sessions make."""
+    made: list[LocalRendezvous] = []
+
+    def make(timeout_s: float) -> LocalRendezvous:
+        made.append(LocalRendezvous(timeout_s))
+        return made[-1]
+
+    monkeypatch.setattr(local_session, "LocalRendezvous", make)
+    return made
+
+
+def test_devices_run_in_separate_threads_that_end_with_the_session(
+    registry: Registry, rendezvous_made: list[LocalRendezvous]
+) -> None:
+    threads: dict[str, str] = {}
+
+    def noting(op: str, function: Function) -> Function:
+        def kernel(value: Array) -> Array:
+            threads[op] = threading.current_thread().name
+            return function(value)
+
+        return kernel
+
+    kernels = Replaced(registry, {"exp": noting("exp", np.exp), "neg": noting("neg", np.negative)})
+    with session(there_and_back(), kernels, CLIENT, cluster=TWO) as opened:
+        for step in range(3):
+            fetched = opened.run("run", step=step, feeds={"x:0": VALUE})
+            np.testing.assert_array_equal(fetched["back:0"], -np.exp(VALUE))
+            assert [rendezvous.pending for rendezvous in rendezvous_made] == [[]]
+        assert len(set(threads.values()) - {threading.current_thread().name}) == 2
+    assert not [thread for thread in threading.enumerate() if thread.name in threads.values()]
+
+
+def test_single_device_runs_in_the_caller_s_thread(registry: Registry) -> None:
+    seen: list[threading.Thread] = []
+    graph = Graph()
+    ops.neg(graph, ops.placeholder(graph, (2,), "float64", name="x"), name="back")
+
+    def neg(value: Array) -> Array:
+        seen.append(threading.current_thread())
+        return -value
+
+    with session(graph, Replaced(registry, {"neg": neg}), CLIENT) as opened:
+        opened.run("run", feeds={"x:0": VALUE})
+    assert seen == [threading.current_thread()]
+
+
+def test_plans_are_made_once_per_signature(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[object] = []
+    compile_placed = program_plans.compile_placed
+
+    def counting(graph: Graph, signature: Any, *rest: Any) -> Any:
+        compiled.append(signature)
+        return compile_placed(graph, signature, *rest)
+
+    monkeypatch.setattr(program_plans, "compile_placed", counting)
+    same = client("again", [BACK], feeds=[X])
+    other = client("other", [Tensor("away")], feeds=[X])
+    with session(there_and_back(), registry, CLIENT, same, other, cluster=TWO) as opened:
+        for name in ("run", "again", "run", "other", "other"):
+            opened.run(name, feeds={"x:0": VALUE})
+        assert opened.plans("run")[CPU_0] is opened.plans("again")[CPU_0]
+        assert opened.plans("run")[CPU_0] is not opened.plans("other")[CPU_0]
+    assert compiled == [CLIENT.signature, other.signature]
+
+
+def test_signature_is_cached_per_client() -> None:
+    assert CLIENT.signature is CLIENT.signature
+    assert replace(CLIENT, targets=("away",)).signature == Signature((BACK,), ("away",), (X,))
+
+
+def failing(value: Array) -> Array:
+    raise FloatingPointError("no bits left")
+
+
+@pytest.mark.parametrize(("op", "node", "device"), [("exp", "away", CPU_1), ("neg", "back", CPU_0)])
+def test_failure_names_node_and_device(registry: Registry, op: str, node: str, device: str) -> None:
+    kernels = Replaced(registry, {op: failing})
+    with (
+        session(there_and_back(), kernels, CLIENT, cluster=TWO) as opened,
+        pytest.raises(RunnerError, match=rf"^node '{node}' \(op '{op}'\) on {device} failed in step 9: "),
+    ):
+        opened.run("run", step=9, feeds={"x:0": VALUE})
+
+
+def test_session_works_after_a_failed_step(registry: Registry, rendezvous_made: list[LocalRendezvous]) -> None:
+    def exp(value: Array) -> Array:
+        return failing(value) if value[0] < 0 else np.exp(value)
+
+    kernels = Replaced(registry, {"exp": exp})
+    with session(there_and_back(), kernels, CLIENT, cluster=TWO) as opened:
+        for _ in range(2):
+            with pytest.raises(RunnerError, match="node 'away'"):
+                opened.run("run", feeds={"x:0": -VALUE})
+            with pytest.raises(RunnerError, match="feed x:0: came"):
+                opened.run("run", feeds={"x:0": VALUE[:1]})
+            assert opened.run("run", feeds={"x:0": VALUE})["back:0"].tolist() == (-np.exp(VALUE)).tolist()
+    assert [rendezvous.pending for rendezvous in rendezvous_made] == [[]]
+
+
+def test_receiver_reports_a_slow_sender(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    released = threading.Event()
+
+    def slow(value: Array) -> Array:
+        assert released.wait(10)
+        return np.exp(value)
+
+    class Impatient(LocalRendezvous):
+        def abort(self, failure: BaseException) -> None:
+            super().abort(failure)
+            released.set()
+
+    monkeypatch.setattr(local_session, "LocalRendezvous", Impatient)
+    kernels = Replaced(registry, {"exp": slow})
+    expected = rf"'away:0->{CPU_0}' of step 0 did not arrive from {CPU_1} within 0\.05 s"
+    with (
+        session(there_and_back(), kernels, CLIENT, cluster=TWO, timeout_s=0.05) as opened,
+        pytest.raises(RunnerError, match=expected),
+    ):
+        opened.run("run", feeds={"x:0": VALUE})
+
+
+def test_sent_bytes_count_successful_steps_only(registry: Registry) -> None:
+    back = client("back", [BACK], feeds=[X])
+    away = client("away", [Tensor("away")], feeds=[X])
+    with session(there_and_back(), registry, back, away, cluster=local_cluster(3)) as opened:
+        assert opened.sent_bytes() == [0, 0, 0]
+        opened.run("back", feeds={"x:0": VALUE})
+        assert opened.sent_bytes() == [16, 16, 0]
+        opened.run("away", feeds={"x:0": VALUE})
+        assert opened.sent_bytes() == [32, 16, 0]
+        with pytest.raises(RunnerError):
+            opened.run("away", feeds={"x:0": VALUE[:1]})
+        assert opened.sent_bytes() == [32, 16, 0]
+        assert [plan.sent_bytes for plan in opened.plans("back").values()] == [16, 16]
+
+
+def test_unknown_clients_and_feeds_are_refused(registry: Registry) -> None:
+    with session(there_and_back(), registry, CLIENT, client("a"), cluster=TWO) as opened:
+        with pytest.raises(RunnerError, match="client 'train': expected one of a, run"):
+            opened.run("train")
+        for feeds in ({}, {"x:0": VALUE, "y:0": VALUE}):
+            expected = rf"client 'run' was fed \[{str(sorted(feeds))[1:-1]}\], but takes \['x:0'\]"
+            with pytest.raises(RunnerError, match=expected):
+                opened.run("run", feeds=feeds)
+
+
+def test_fed_name_reaches_all_its_tensors(registry: Registry) -> None:
+    graph = Graph()
+    tensors = []
+    for k in range(2):
+        with graph.device(worker_device(k)):
+            tensors.append(ops.placeholder(graph, (), "float64", name=f"rate_{k}"))
+    both = ops.add(graph, *tensors, name="both")
+    asked = Client("run", {"both": both}, feeds={"rate": tuple(tensors)})
+    opened = LocalSession(Program(graph, {"run": asked}, {}, workers=2), TWO, registry)
+    assert opened.run("run", feeds={"rate": scalar(1.5, "float64")})["both"] == 3.0
+    opened.close()
+
+
+class Recording:
+    """A source that records its calls."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, int, int]] = []
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Array]:
+        self.asked.append((split, step, lo, hi))
+        return {"x": np.arange(lo, hi, dtype=np.float64), "y": np.full(hi - lo, step)}
+
+
+def shared_inputs() -> Program:
+    """A program of two devices that each read a share of a batch of five."""
+    graph = Graph()
+    slots: list[InputSlot] = []
+    sums = {}
+    for k, (lo, hi) in enumerate([(0, 3), (3, 5)]):
+        with graph.device(worker_device(k)):
+            for field, dtype in (("x", "float64"), ("y", "int64")):
+                tensor = ops.placeholder(graph, (hi - lo,), dtype, name=f"{field}_{k}")
+                slots.append(InputSlot(tensor, "train", field, lo, hi))
+                sums[f"{field}_{k}"] = ops.reduce_sum(graph, tensor, axes=(0,))
+    return Program(graph, {"run": Client("run", sums, inputs=tuple(slots))}, {}, workers=2)
+
+
+def test_every_share_is_read_once_per_step_and_fed_to_its_device(registry: Registry) -> None:
+    source = Recording()
+    opened = LocalSession(shared_inputs(), TWO, registry, source)
+    fetched = opened.run("run", step=4)
+    opened.close()
+    assert sorted(source.asked) == [("train", 4, 0, 3), ("train", 4, 3, 5)]
+    assert {name: float(value) for name, value in fetched.items()} == {
+        "x_0": 0.0 + 1 + 2,
+        "x_1": 3.0 + 4,
+        "y_0": 12.0,
+        "y_1": 8.0,
+    }
+
+
+def test_inputs_without_a_source_are_refused(registry: Registry) -> None:
+    opened = LocalSession(shared_inputs(), TWO, registry)
+    with pytest.raises(RunnerError, match=r"step 4 reads 'train' examples 0\.\.3, but the session has no"):
+        opened.run("run", step=4)
+    opened.close()
+
+
+def test_check_finite_libraries_and_peak_memory() -> None:
+    kernels = Replaced(reference_registry(), {"exp": lambda value: value * np.nan})
+    with (
+        session(there_and_back(), kernels, CLIENT, cluster=TWO, check_finite=True) as opened,
+        pytest.raises(RunnerError, match=r"node 'away' .* 2 of 2 values are not finite"),
+    ):
+        opened.run("run", feeds={"x:0": VALUE})
+    assert opened.libraries() == {"cpu": ["numpy", "test"]}
+    assert opened.peak_memory_bytes()["main"] > 10_000_000

@@ -1,0 +1,48 @@
+"""A machine with GPUs that are not there: what is found on it, and kernels for the emulated GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.engine.run import kernel_table
+from runner.kernels.gpu.discovery import Found, Library
+from runner.kernels.gpu.driver import DriverFacts, GpuFacts
+from tests.gpu.gpus import registry_of
+from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.kernels.gpu.fake_nccl import with_nccl
+
+GIB = 1 << 30
+GPU_BYTES = 80 * GIB
+NO_DRIVER = Found(
+    DriverFacts(fault="there is no NVIDIA driver: no libcuda"), (), "there is no NVIDIA driver: no libcuda"
+)
+
+
+def gpu(
+    number: int = 0, capability: int = 90, memory_bytes: int = GPU_BYTES, free_bytes: int | None = None
+) -> GpuFacts:
+    """A GPU that can be used."""
+    return GpuFacts(number, "Big GPU", capability, memory_bytes, free_bytes)
+
+
+def machine(*gpus: GpuFacts, obstacle: str = "") -> Found:
+    """What is found on a machine with these GPUs."""
+    return Found(DriverFacts("580.1", 13000, gpus), (Library("CuPy", "14.2.0 (cupy-cuda13x)", ""),), obstacle)
+
+
+@pytest.fixture
+def gpu_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of a GPU, made for the emulated one, wherever a process would open its GPUs."""
+    registry = registry_of(EmulatedRuntime(compiled_sources))
+    monkeypatch.setattr(kernel_table, "load_gpu_kernels", lambda use, home: registry)
+
+
+@pytest.fixture
+def nccl_kernels(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, with sums over GPUs."""
+    runtime = EmulatedRuntime(compiled_sources, gpus=2)
+    with_nccl(runtime)
+    registry = registry_of(runtime)
+    monkeypatch.setattr(kernel_table, "load_gpu_kernels", lambda use, home: registry)

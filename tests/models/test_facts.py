@@ -1,0 +1,355 @@
+"""Facts about the models, as one table for each kind of fact."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from omegaconf import OmegaConf
+
+from runner.errors import ConfigError
+from runner.models import (
+    MODELS,
+    AlexNet,
+    CifarAlexNet,
+    CifarConvNet,
+    GoogLeNet,
+    LeNet,
+    Mlp,
+    Model,
+    Overfeat,
+    ResNetCifar,
+    VggA,
+)
+from tests.models.support import assert_gradients, assert_trainable, kinds, multiply_adds, network, parameter_count
+
+Image = tuple[int, int, int]
+
+IMAGENET, CIFAR, MNIST = (3, 224, 224), (3, 32, 32), (1, 28, 28)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The size of a network. layers: its layers by kind. outputs: shapes of some layers' outputs, without examples."""
+
+    model: Model
+    image: Image
+    classes: int
+    parameters: int
+    multiply_adds: int
+    layers: dict[str, int]
+    outputs: str = ""
+
+
+def layers(conv: int, dense: int, norm: int = 0, pool: int = 0) -> dict[str, int]:
+    counts = {"conv": conv, "dense": dense, "norm": norm, "pool": pool}
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def resnet(depth: int, block: str, unit: str, classes: int, parameters: int, multiply_adds: int) -> Facts:
+    """A residual network: each of its convolutions is normalized, but not the projections of preactivation units."""
+    projections = 3 if block == "bottleneck" else 0
+    norms = depth - 1 + (projections if unit == "original" else 0)
+    widest = (64, 128, 256) if block == "bottleneck" else (16, 32, 64)
+    sizes = zip((1, 2, 3), widest, (32, 16, 8), strict=True)
+    ends = " ".join(f"stage{stage}_unit1_add:{width}x{side}x{side}" for stage, width, side in sizes)
+    return Facts(
+        ResNetCifar(depth=depth, block=block, unit=unit),
+        CIFAR,
+        classes,
+        parameters,
+        multiply_adds,
+        layers(depth - 1 + projections, 1, norm=norms, pool=1),
+        f"conv1:16x32x32 {ends} pool:{widest[2]}",
+    )
+
+
+ALEXNET = (
+    "conv1:64x55x55 pool1:64x27x27 conv2:192x27x27 pool2:192x13x13 conv3:384x13x13 conv4:256x13x13 pool5:256x6x6 "
+    "flatten:9216 fc6:4096"
+)
+GOOGLENET = (
+    "conv1:64x112x112 pool1:64x56x56 conv2:192x56x56 pool2:192x28x28 inception_3a_concat:256x28x28 "
+    "inception_3b_concat:480x28x28 pool3:480x14x14 inception_4a_concat:512x14x14 inception_4b_concat:512x14x14 "
+    "inception_4c_concat:512x14x14 inception_4d_concat:528x14x14 inception_4e_concat:832x14x14 pool4:832x7x7 "
+    "inception_5a_concat:832x7x7 inception_5b_concat:1024x7x7 pool5:1024"
+)
+
+FACTS: dict[str, Facts] = {
+    "lenet": Facts(
+        LeNet(),
+        MNIST,
+        10,
+        431_080,
+        2_293_000,
+        layers(2, 2, pool=2),
+        "conv1:20x24x24 pool1:20x12x12 conv2:50x8x8 pool2:50x4x4 flatten:800 fc1:500 relu1:500",
+    ),
+    "mlp": Facts(Mlp(), MNIST, 10, 669_706, 668_672, layers(0, 3), "flatten:784 fc1:512 relu1:512 fc2:512"),
+    "logistic regression": Facts(Mlp(hidden=[]), (3, 5, 4), 7, 427, 420, layers(0, 1), "flatten:60"),
+    "cifar_alexnet": Facts(
+        CifarAlexNet(),
+        CIFAR,
+        10,
+        600_010,
+        10_384_384,
+        layers(5, 3, pool=3),
+        "conv1:24x32x32 pool1:24x16x16 conv2:32x16x16 pool2:32x8x8 conv3:48x8x8 conv4:48x8x8 pool5:32x4x4 fc6:512",
+    ),
+    "cifar_convnet": Facts(
+        CifarConvNet(),
+        CIFAR,
+        10,
+        551_146,
+        38_896_896,
+        layers(6, 2, norm=7, pool=3),
+        "stage1_conv1:32x32x32 stage1_pool:32x16x16 stage2_pool:64x8x8 stage3_pool:128x4x4 fc1:128",
+    ),
+    **{
+        f"alexnet crop={crop}": Facts(
+            AlexNet(crop=crop), (3, side, side), 1000, 61_100_840, 714_188_480, layers(5, 3, norm=2, pool=3), ALEXNET
+        )
+        for crop, side in (("ceil", 224), ("pad", 224), ("valid", 227))
+    },
+    "alexnet of the footnote": Facts(
+        AlexNet(conv4=384), IMAGENET, 1000, 61_838_248, 838_788_800, layers(5, 3, norm=2, pool=3), "conv4:384x13x13"
+    ),
+    "alexnet logistic": Facts(
+        AlexNet(loss="logistic", lrn=False), IMAGENET, 1000, 61_100_840, 714_188_480, layers(5, 3, pool=3), ALEXNET
+    ),
+    "overfeat": Facts(
+        Overfeat(),
+        (3, 231, 231),
+        1000,
+        145_920_872,
+        2_801_403_904,
+        layers(5, 3, pool=3),
+        "conv1:96x56x56 pool1:96x28x28 conv2:256x24x24 pool2:256x12x12 conv3:512x12x12 conv4:1024x12x12 "
+        "pool5:1024x6x6 fc6:3072 fc7:4096",
+    ),
+    "vgg_a": Facts(
+        VggA(),
+        IMAGENET,
+        1000,
+        132_863_336,
+        7_609_090_048,
+        layers(8, 3, pool=5),
+        "stage1_conv1:64x224x224 stage1_pool:64x112x112 stage2_conv1:128x112x112 stage2_pool:128x56x56 "
+        "stage3_conv1:256x56x56 stage3_pool:256x28x28 stage4_conv1:512x28x28 stage4_pool:512x14x14 "
+        "stage5_pool:512x7x7 fc1:4096 fc2:4096",
+    ),
+    **{
+        label: Facts(
+            GoogLeNet(lrn=lrn, dropout=dropout),
+            IMAGENET,
+            1000,
+            6_998_552,
+            1_582_671_872,
+            layers(57, 1, norm=2 if lrn else 0, pool=14),
+            GOOGLENET,
+        )
+        for label, lrn, dropout in (("googlenet", True, 0.4), ("googlenet without extras", False, 0.0))
+    },
+    "resnet-20": resnet(20, "basic", "preactivation", 10, 269_722, 40_551_040),
+    "resnet-20 bottleneck": resnet(20, "bottleneck", "preactivation", 10, 219_482, 30_591_488),
+    "resnet-110 original": resnet(110, "basic", "original", 10, 1_727_962, 252_887_680),
+    "resnet-110 original, 100 classes": resnet(110, "basic", "original", 100, 1_733_812, 252_893_440),
+    "resnet-110": resnet(110, "basic", "preactivation", 10, 1_727_962, 252_887_680),
+    "resnet-164 original": resnet(164, "bottleneck", "original", 10, 1_704_154, 244_500_992),
+    "resnet-164": resnet(164, "bottleneck", "preactivation", 10, 1_703_258, 244_500_992),
+    "resnet-164, 100 classes": resnet(164, "bottleneck", "preactivation", 100, 1_726_388, 244_524_032),
+    "resnet-1001 original": resnet(1001, "bottleneck", "original", 10, 10_328_602, 1_487_849_984),
+    "resnet-1001": resnet(1001, "bottleneck", "preactivation", 10, 10_327_706, 1_487_849_984),
+    "resnet-1001, 100 classes": resnet(1001, "bottleneck", "preactivation", 100, 10_350_836, 1_487_873_024),
+    "resnet-1202 original": resnet(1202, "basic", "original", 10, 19_421_274, 2_829_238_912),
+}
+
+
+NOT_DIFFERENTIATED = {"resnet-1001 original", "resnet-1001, 100 classes", "resnet-1202 original"}
+"""Networks for which a gradient would take seconds; it is tested on one of 1001 layers."""
+
+
+@pytest.mark.parametrize("label", FACTS)
+def test_sizes_of_a_network(label: str) -> None:
+    facts = FACTS[label]
+    b, outputs = network(facts.model, *facts.image, classes=facts.classes, examples=1)
+    assert (parameter_count(b), multiply_adds(b)) == (facts.parameters, facts.multiply_adds)
+    assert b.shape(outputs.logits) == (1, facts.classes)
+    counted = Counter(kinds(b).values())
+    assert {kind: counted[kind] for kind in ("conv", "dense", "norm", "pool") if counted[kind]} == facts.layers
+    expected = dict(each.split(":") for each in facts.outputs.split())
+    found = {name: "x".join(map(str, b.shape(b.net.layer_outputs[name])[1:])) for name in expected}
+    assert found == expected
+    if label not in NOT_DIFFERENTIATED:
+        assert_trainable(b, outputs)
+
+
+LENETS = {(1, 16, 16): (1, 1), (3, 32, 32): (5, 5), (1, 8, 8): (2, 2), (1, 28, 15): (7, 3), (2, 4, 5): (1, 1)}
+
+
+@pytest.mark.parametrize("image", LENETS)
+def test_sizes_of_lenet_follow_the_image(image: Image) -> None:
+    b, outputs = network(LeNet(), *image, classes=3)
+    assert b.shape(b.net.layer_outputs["pool2"])[2:] == LENETS[image]
+    assert b.shape(outputs.logits) == (2, 3)
+
+
+LARGE_NETWORKS = "conv1 relu1 pool1 conv2 relu2 pool2 conv3 relu3 conv4 relu4 conv5 relu5 pool5 flatten"
+DENSE = "fc6 relu6 dropout6 fc7 relu7 dropout7 fc8 loss"
+SMALL_ALEXNET = AlexNet(conv4=3, units=5)
+SMALL_OVERFEAT = Overfeat(filters=[2, 3, 3, 2, 3], units=[4, 5])
+SMALL_VGG = VggA(widths=[2, 3, 2, 3, 4], units=5)
+
+ORDERS: dict[str, tuple[Model, Image, str]] = {
+    "alexnet": (
+        SMALL_ALEXNET,
+        (3, 64, 64),
+        f"{LARGE_NETWORKS} {DENSE}".replace("conv1 relu1", "conv1 norm1 relu1").replace("relu2", "relu2 norm2"),
+    ),
+    "alexnet lrn=false": (AlexNet(conv4=3, units=5, lrn=False), (3, 64, 64), f"{LARGE_NETWORKS} {DENSE}"),
+    "cifar_alexnet": (CifarAlexNet(filters=[2] * 5, units=3), (3, 8, 8), f"{LARGE_NETWORKS} {DENSE}"),
+    "overfeat": (SMALL_OVERFEAT, (3, 71, 71), f"{LARGE_NETWORKS} {DENSE}"),
+    "vgg_a": (
+        SMALL_VGG,
+        (3, 32, 32),
+        "stage1_conv1 stage1_relu1 stage1_pool stage2_conv1 stage2_relu1 stage2_pool "
+        + "".join(f"stage{i}_conv1 stage{i}_relu1 stage{i}_conv2 stage{i}_relu2 stage{i}_pool " for i in (3, 4, 5))
+        + "flatten fc1 fc1_relu fc1_dropout fc2 fc2_relu fc2_dropout fc3 loss",
+    ),
+    "cifar_convnet": (
+        CifarConvNet(widths=[4], units=5),
+        (3, 6, 5),
+        "stage1_conv1 stage1_norm1 stage1_relu1 stage1_conv2 stage1_norm2 stage1_relu2 stage1_pool stage1_dropout "
+        "flatten fc1 fc1_norm fc1_relu fc1_dropout fc2 loss",
+    ),
+    "lenet": (LeNet(), MNIST, "conv1 pool1 conv2 pool2 flatten fc1 relu1 fc2 loss"),
+    "mlp": (Mlp(), MNIST, "flatten fc1 relu1 fc2 relu2 fc3 loss"),
+    "logistic regression": (Mlp(hidden=[]), MNIST, "flatten fc1 loss"),
+}
+
+
+@pytest.mark.parametrize("label", ORDERS)
+def test_order_of_layers(label: str) -> None:
+    model, image, expected = ORDERS[label]
+    b, _ = network(model, *image)
+    assert list(b.net.layer_outputs) == expected.split()
+
+
+RATES: dict[str, tuple[Model, Image, set[float], set[float]]] = {
+    "alexnet": (SMALL_ALEXNET, (3, 64, 64), {0.5}, set()),
+    "alexnet dropout=0": (AlexNet(conv4=3, units=5, dropout=0.0), (3, 64, 64), set(), set()),
+    "cifar_alexnet": (CifarAlexNet(filters=[2, 3, 4, 5, 6], units=7, dropout=0.125), (3, 8, 8), {0.125}, set()),
+    "cifar_convnet": (CifarConvNet(widths=[4], units=5, dropout=0.125, norm_decay=0.75), (3, 4, 4), {0.125}, {0.75}),
+    "googlenet": (GoogLeNet(), (3, 32, 32), {0.4}, set()),
+    "overfeat": (SMALL_OVERFEAT, (3, 71, 71), {0.5}, set()),
+    "resnet_cifar": (ResNetCifar(depth=8, norm_decay=0.75), (3, 8, 8), set(), {0.75}),
+    "vgg_a": (SMALL_VGG, (3, 32, 32), {0.5}, set()),
+}
+
+
+@pytest.mark.parametrize("label", RATES)
+def test_rates_of_dropout_and_of_averages(label: str) -> None:
+    model, image, dropouts, decays = RATES[label]
+    b, _ = network(model, *image)
+    assert {node.attributes["rate"] for node in b.net.graph if node.op == "dropout_mask"} == dropouts
+    assert {update.decay for update in b.net.state_updates} == decays
+    normalized = [node for node in b.net.graph if node.op == "batch_norm"]
+    assert len(b.net.state_updates) == 2 * len(normalized)
+
+
+RESNETS = [
+    ResNetCifar(depth=depth, block=block, unit=unit)
+    for depth, block in ((8, "basic"), (11, "bottleneck"))
+    for unit in ("original", "preactivation")
+]
+
+GRADIENTS: dict[str, tuple[Model, Image, int, bool]] = {
+    "alexnet": (AlexNet(conv4=3, units=5, lrn_alpha=0.1), (3, 64, 67), 2, True),
+    "cifar_alexnet": (CifarAlexNet(filters=[2, 2, 3, 2, 3], units=4), (2, 5, 6), 3, True),
+    "cifar_alexnet in evaluation": (CifarAlexNet(filters=[2, 2, 3, 2, 3], units=4), (2, 5, 6), 3, False),
+    "cifar_convnet": (CifarConvNet(widths=[3, 4], units=5), (2, 5, 6), 6, True),
+    "cifar_convnet in evaluation": (CifarConvNet(widths=[3, 4], units=5), (2, 5, 6), 6, False),
+    "lenet padded": (LeNet(filters=[2, 3], units=4), (1, 8, 7), 2, True),
+    "lenet": (LeNet(filters=[2, 3], units=4), (2, 16, 17), 2, True),
+    "mlp": (Mlp(hidden=[7, 5]), (2, 3, 3), 5, True),
+    "mlp logistic": (Mlp(hidden=[7, 5], loss="logistic"), (2, 3, 3), 5, True),
+    "overfeat": (SMALL_OVERFEAT, (3, 71, 79), 3, True),
+    "vgg_a": (SMALL_VGG, (3, 32, 35), 3, True),
+    **{f"resnet_cifar {model.block} {model.unit}": (model, (2, 6, 5), 4, True) for model in RESNETS},
+}
+
+
+@pytest.mark.parametrize("label", GRADIENTS)
+def test_gradients_equal_differences(label: str) -> None:
+    model, image, examples, training = GRADIENTS[label]
+    assert_gradients(*network(model, *image, classes=3, examples=examples, training=training))
+
+
+TOO_SMALL: dict[str, tuple[Model, Image, Image, str]] = {
+    "alexnet": (SMALL_ALEXNET, (3, 64, 67), (3, 63, 67), "layer 'pool5' (pool)"),
+    "alexnet crop=pad": (AlexNet(conv4=3, units=5, crop="pad"), (3, 63, 67), (3, 62, 67), "layer 'pool5' (pool)"),
+    "alexnet crop=valid": (AlexNet(conv4=3, units=5, crop="valid"), (3, 67, 67), (3, 66, 67), "layer 'pool5' (pool)"),
+    "alexnet conv1": (AlexNet(conv4=3, units=5, crop="valid"), (3, 67, 67), (3, 9, 67), "layer 'conv1' (conv)"),
+    "cifar_convnet": (CifarConvNet(), (3, 8, 8), (3, 7, 7), "layer 'stage3_pool' (pool)"),
+    "googlenet": (GoogLeNet(), (3, 31, 31), (3, 16, 31), "layer 'pool4' (pool)"),
+    "lenet": (LeNet(), (1, 4, 4), (1, 3, 4), "layer 'pool2' (pool)"),
+    "overfeat": (SMALL_OVERFEAT, (3, 71, 71), (3, 70, 71), "layer 'pool5' (pool)"),
+    "vgg_a": (SMALL_VGG, (3, 32, 32), (3, 31, 32), "layer 'stage5_pool' (pool)"),
+}
+
+
+@pytest.mark.parametrize("label", TOO_SMALL)
+def test_smallest_image(label: str) -> None:
+    model, enough, too_small, layer = TOO_SMALL[label]
+    network(model, *enough)
+    with pytest.raises(ConfigError) as caught:
+        network(model, *too_small)
+    assert str(caught.value).startswith(f"{layer}: its windows of ")
+    assert "need images of at least" in str(caught.value)
+
+
+@pytest.mark.parametrize("model", RESNETS, ids=lambda model: f"{model.block}-{model.unit}")
+def test_residual_networks_accept_a_single_pixel(model: ResNetCifar) -> None:
+    _, outputs = network(model, 1, 1, 1)
+    assert outputs.logits
+
+
+REFUSED: dict[str, Callable[[], Model]] = {
+    "model.crop='same': expected one of ceil, pad, valid": lambda: AlexNet(crop="same"),
+    "model.filters=[1, 2]: expected 5 numbers": lambda: CifarAlexNet(filters=[1, 2]),
+    "model.filters=[20]: expected 2 numbers": lambda: LeNet(filters=[20]),
+    "model.loss='hinge': expected one of softmax, logistic": lambda: Mlp(loss="hinge"),
+    "model.filters=[96]: expected 5 numbers": lambda: Overfeat(filters=[96]),
+    "model.units=[1, 2, 3]: expected 2 numbers": lambda: Overfeat(units=[1, 2, 3]),
+    "model.widths=[64, 128]: expected 5 numbers": lambda: VggA(widths=[64, 128]),
+    "model.block='wide': expected one of basic, bottleneck": lambda: ResNetCifar(block="wide"),
+    "model.unit='v2': expected one of original, preactivation": lambda: ResNetCifar(unit="v2"),
+    **{
+        f"model.depth={depth}: expected {step}n+2 for model.block={block}: {smallest}, ...": (
+            lambda depth=depth, block=block: ResNetCifar(depth=depth, block=block)
+        )
+        for depth, block, step, smallest in (
+            *((depth, "basic", 6, "8, 14, 20") for depth in (21, 2, -4, 1001)),
+            (32, "bottleneck", 9, "11, 20, 29"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_impossible_setting_is_refused(message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        REFUSED[message]()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_a_schema(name: str) -> None:
+    schema = MODELS[name]
+    assert dataclasses.fields(schema)[0].name == "name"
+    built = OmegaConf.to_object(OmegaConf.structured(schema))
+    assert built == schema()
+    assert schema().name == name

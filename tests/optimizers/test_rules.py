@@ -1,0 +1,194 @@
+"""Update rules against their papers' formulas in NumPy, and the properties that set each rule apart."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from runner.engine.run.kernel_table import load_kernels
+from runner.optimizers import Adagrad, Adam, AdamW, HeavyBall, Momentum, Optimizer, Sgd
+from runner.strategies.base import Strategy
+from runner.strategies.single import Single
+from runner.strategies.sync_data import SyncData
+from tests.optimizers.support import RATES, START, Array, Trainer, assert_same_path, gradient_steps
+from tests.strategies.networks import NETWORKS, task_of
+from tests.strategies.training import expect_same_bits, trained
+
+ZEROS = {name: np.zeros_like(value) for name, value in START.items()}
+ONES = {name: np.ones_like(value) for name, value in START.items()}
+
+Slots = dict[str, Array]
+Formula = Callable[[Array, Array, float, float, int, Slots], Array]
+"""New value from w, g, learning rate, decay, t (from 1) and the slots, which are updated; they start at 0."""
+
+B1, B2, EPSILON = 0.8, 0.95, 1e-6
+
+
+def sgd(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
+    return w - lr * (g + decay * w)
+
+
+def krizhevsky(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
+    slots["velocity"] = 0.8 * slots["velocity"] - lr * decay * w - lr * g
+    return w + slots["velocity"]
+
+
+def inception_guide(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
+    """The form of torch.optim.SGD(momentum=0.8) too."""
+    slots["accumulator"] = 0.8 * slots["accumulator"] + g + decay * w
+    return w - lr * slots["accumulator"]
+
+
+def dist_belief(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
+    g = g + decay * w
+    slots["squares"] = slots["squares"] + g**2
+    return w - lr * g / np.sqrt(slots["squares"])
+
+
+def kingma_and_ba(
+    w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots, b1: float = B1, b2: float = B2
+) -> Array:
+    g = g + decay * w
+    slots["first_moment"] = b1 * slots["first_moment"] + (1 - b1) * g
+    slots["second_moment"] = b2 * slots["second_moment"] + (1 - b2) * g**2
+    m_hat, v_hat = slots["first_moment"] / (1 - b1**t), slots["second_moment"] / (1 - b2**t)
+    return w - lr * m_hat / (np.sqrt(v_hat) + EPSILON)
+
+
+def betas_of_zero(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
+    return kingma_and_ba(w, g, lr, decay, t, slots, 0.0, 0.0)
+
+
+def torch_adamw(w: Array, g: Array, lr: float, decay: float, t: int, slots: Slots) -> Array:
+    return kingma_and_ba(w, g, lr, 0.0, t, slots) - lr * decay * w
+
+
+def path(formula: Formula, decay: float, bias_factor: float = 1.0) -> list[dict[str, Array]]:
+    """Return the variables after each step; weights decay, biases learn ``bias_factor`` times as fast."""
+    w, steps = dict(START), []
+    slots: dict[str, Slots] = {name: defaultdict(lambda: np.zeros(())) for name in START}
+    for t, (gradients, rate) in enumerate(zip(gradient_steps(), RATES, strict=True), start=1):
+        for name, g in gradients.items():
+            lr, own = (rate, decay) if name == "fc1/weights" else (rate * bias_factor, 0.0)
+            w[name] = formula(w[name], g, lr, own, t, slots[name])
+        steps.append(dict(w))
+    return steps
+
+
+def adam_settings(optimizer: type[Adam]) -> Callable[[float], Optimizer]:
+    return lambda decay: optimizer(beta1=B1, beta2=B2, epsilon=EPSILON, weight_decay=decay)
+
+
+RULES: dict[str, tuple[Callable[[float], Optimizer], Formula, float, list[str]]] = {
+    "sgd": (lambda decay: Sgd(weight_decay=decay), sgd, 1.0, []),
+    "momentum": (lambda decay: Momentum(momentum=0.8, weight_decay=decay), krizhevsky, 1.0, ["velocity"]),
+    "momentum with faster biases": (
+        lambda decay: Momentum(momentum=0.8, weight_decay=decay, bias_lr_factor=2.0),
+        krizhevsky,
+        2.0,
+        ["velocity"],
+    ),
+    "heavy_ball": (lambda decay: HeavyBall(momentum=0.8, weight_decay=decay), inception_guide, 1.0, ["accumulator"]),
+    "adagrad": (lambda decay: Adagrad(weight_decay=decay), dist_belief, 1.0, ["squares"]),
+    "adam": (adam_settings(Adam), kingma_and_ba, 1.0, ["first_moment", "second_moment"]),
+    "adam with betas of 0": (
+        lambda decay: Adam(beta1=0.0, beta2=0.0, epsilon=EPSILON, weight_decay=decay),
+        betas_of_zero,
+        1.0,
+        ["first_moment", "second_moment"],
+    ),
+    "adamw": (adam_settings(AdamW), torch_adamw, 1.0, ["first_moment", "second_moment"]),
+}
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+@pytest.mark.parametrize("label", RULES)
+def test_rule_equals_its_formula(label: str, decay: float) -> None:
+    make, formula, bias_factor, _ = RULES[label]
+    expected = path(formula, decay, bias_factor)
+    assert_same_path(Trainer(make(decay)).run(gradient_steps(), RATES), expected)
+    in_float32 = Trainer(make(decay), dtype="float32").run(gradient_steps(), RATES)
+    assert {value.dtype.name for value in in_float32[-1].values()} == {"float32"}
+    assert_same_path(in_float32, expected, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("label", RULES)
+def test_slots_belong_to_their_variable(label: str) -> None:
+    make, _, _, names = RULES[label]
+    variables = list(Trainer(make(0.1)).variables)
+    slots = [v for v in variables if not v.trainable]
+    assert [v.name for v in slots] == [f"{name}/{slot}" for name in START for slot in names]
+    trained = {v.name: v for v in variables if v.trainable}
+    assert all(v.spec == trained[v.name.rpartition("/")[0]].spec for v in slots)
+    assert all(v.layer is not None and v.layer.name == "fc1" and not v.decayed for v in slots)
+
+
+def test_both_forms_of_momentum_agree_at_a_constant_rate() -> None:
+    steps, rates = gradient_steps(), (0.05,) * len(RATES)
+    left = Trainer(Momentum(weight_decay=0.1)).run(steps, rates)
+    assert_same_path(left, Trainer(HeavyBall(weight_decay=0.1)).run(steps, rates))
+
+
+def test_both_forms_of_momentum_differ_after_a_change_of_rate() -> None:
+    # One gradient of 1, then none: with momentum 1/2, a rate cut from 1 to 0.1 leaves the remembered step at
+    # -1/2 in one form and cuts it to -0.05 in the other.
+    moved = {}
+    for optimizer in (Momentum(momentum=0.5), HeavyBall(momentum=0.5)):
+        first, second = Trainer(optimizer).run([ONES, ZEROS], [1.0, 0.1])
+        moved[optimizer.name] = second["fc1/bias"] - first["fc1/bias"]
+    np.testing.assert_allclose(moved["momentum"], -0.5, rtol=1e-12)
+    np.testing.assert_allclose(moved["heavy_ball"], -0.05, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_adagrad_moves_no_element_without_a_gradient(dtype: str) -> None:
+    moved = {**ZEROS, "fc1/bias": np.array([0.0, 1.0, 0.0])}
+    first, second = Trainer(Adagrad(), dtype).run([ZEROS, moved], [0.1, 0.1])
+    for name, start in START.items():
+        np.testing.assert_array_equal(first[name], start.astype(dtype))
+    step = np.array([0.0, 0.1, 0.0], dtype)
+    np.testing.assert_array_equal(second["fc1/bias"], START["fc1/bias"].astype(dtype) - step)
+
+
+def test_adagrad_ignores_a_gradient_whose_square_is_zero() -> None:
+    tiny = {name: np.full_like(value, 1e-30) for name, value in START.items()}
+    (after,) = Trainer(Adagrad(), "float32").run([tiny], [1e30])
+    np.testing.assert_array_equal(after["fc1/weights"], START["fc1/weights"].astype("float32"))
+
+
+def test_adagrad_passes_on_nan() -> None:
+    broken = {name: np.full_like(value, np.nan) for name, value in START.items()}
+    (after,) = Trainer(Adagrad()).run([broken], [0.1])
+    assert np.isnan(after["fc1/weights"]).all()
+
+
+@pytest.mark.parametrize("strategy", [SyncData(workers=2), SyncData(workers=2, combine="parameter_server", servers=2)])
+def test_adagrad_over_workers_equals_microbatches(strategy: Strategy) -> None:
+    registry = load_kernels()
+    weights, _ = trained(strategy, task_of(NETWORKS["convolutional"], Adagrad(), batch_size=8), registry, 4)
+    task = task_of(NETWORKS["convolutional"], Adagrad(), batch_size=8, microbatches=2)
+    expected, _ = trained(Single(), task, registry, 4)
+    expect_same_bits(weights, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_first_step_of_adam_is_the_learning_rate(dtype: str) -> None:
+    # At t = 1 the corrections undo (1 - beta) exactly, so m_hat = g and v_hat = g * g.
+    gradients = {name: np.full_like(value, 1e-3) for name, value in START.items()}
+    (after,) = Trainer(Adam(epsilon=1e-12), dtype=dtype).run([gradients], [0.25])
+    precision = 1e-6 if dtype == "float32" else 1e-8
+    for name, start in START.items():
+        np.testing.assert_allclose(start - after[name], 0.25, rtol=precision)
+
+
+def test_corrections_of_adam_keep_their_digits_in_float32() -> None:
+    after = Trainer(Adam(beta2=0.999), dtype="float32").run([ONES] * 20, [1.0] * 20)
+    # A constant gradient of 1 moves by exactly 1 per step if both corrections are exact.
+    np.testing.assert_allclose(START["fc1/bias"] - after[-1]["fc1/bias"], 20.0, rtol=2e-6)
+
+
+def test_variables_share_the_corrections_of_adam() -> None:
+    assert [node.op for node in Trainer(Adam()).graph].count("exp") == 2

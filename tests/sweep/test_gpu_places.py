@@ -1,0 +1,137 @@
+"""Jobs that run at the same time have GPUs of their own; who ends leaves them to the next."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from runner.config.configuration import dump, fix_machine_values, load_stored
+from runner.config.gpu_share import GpuShare
+from runner.config.hydra_app import compose
+from runner.config.schema import Config
+from runner.kernels.gpu.discovery import Found
+from runner.sweep.frozen_job import Work, run_frozen_job
+from runner.sweep.gpu_places import gpu_share
+from runner.sweep.locks import place_lock
+from runner.sweep.plan import FROZEN_FILE, PlannedJob
+from runner.system.cores import usable_cores
+from tests.gpus import NO_DRIVER, gpu, machine
+from tests.small_runs import SMALL, SMALL_MODEL
+
+FOUR = machine(*(gpu(number) for number in range(4)))
+
+
+def test_the_first_free_place_is_taken_or_the_one_that_is_wanted(tmp_path: Path) -> None:
+    with place_lock(tmp_path) as first, place_lock(tmp_path, wanted=3) as fourth, place_lock(tmp_path) as second:
+        assert (first, fourth, second) == (0, 3, 1)
+        with place_lock(tmp_path, wanted=3) as other:
+            assert other == 2
+    with place_lock(tmp_path) as again:
+        assert again == 0
+
+
+def test_who_has_the_machine_to_itself_holds_no_place(tmp_path: Path) -> None:
+    with gpu_share(tmp_path, 1, lambda: pytest.fail("nobody asks for GPUs")) as share:
+        assert share == GpuShare(0, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_goes_on_takes_the_place_of_its_gpus_if_it_is_free(tmp_path: Path) -> None:
+    def places(*had: list[int]) -> list[int]:
+        with ExitStack() as stack:
+            shares = [stack.enter_context(gpu_share(tmp_path, 2, lambda: FOUR, had=gpus)) for gpus in had]
+            return [share.place for share in shares]
+
+    assert places([2, 3], []) == [1, 0]
+    assert places([], [2, 2]) == [0, 1]
+    assert places([], [0]) == [0, 1], "another job is there"
+    assert places([9]) == [0], "no such GPU any more"
+
+
+def job(number: int) -> PlannedJob:
+    return PlannedJob(number, str(number), [], {"seed": str(number)})
+
+
+def freeze(folder: Path, number: int, *overrides: str) -> None:
+    """What a sweep leaves of a job before it runs."""
+    (folder / str(number)).mkdir()
+    config = compose([*SMALL, *SMALL_MODEL, *overrides]).config()
+    (folder / str(number) / FROZEN_FILE).write_text(dump(config))
+
+
+def run_nested(folder: Path, numbers: list[int], at_once: int, found: Found) -> list[Work]:
+    """Run jobs, each while those before it run, as different processes do."""
+    works: list[Work] = []
+
+    def train(work: Work) -> None:
+        works.append(work)
+        start(numbers[len(works) :])
+
+    def start(left: list[int]) -> None:
+        if left:
+            run_frozen_job(job(left[0]), folder, at_once, train, look=lambda: found)
+
+    start(numbers)
+    return works
+
+
+def dealt(works: list[Work]) -> list[list[int] | None]:
+    return [work.config.cluster.gpus for work in works]
+
+
+def test_jobs_at_the_same_time_have_gpus_of_their_own_and_know_it(folder: Path) -> None:
+    for number in range(3):
+        freeze(folder, number, "parallelism=sync_data", "parallelism.workers=2")
+    works = run_nested(folder, [0, 1], 2, FOUR)
+    assert dealt(works) == [[0, 1], [2, 3]]
+    assert works[1].gpus == "2 jobs of the sweep run at a time: this one has GPU 2, 3 of 4"
+    assert works[0].config.cluster.cores_per_worker == max(1, usable_cores() // 2) / 2
+    (again,) = run_nested(folder, [2], 2, FOUR)
+    assert again.config.cluster.gpus == [0, 1], "the places of the others are free"
+
+
+def test_more_jobs_than_gpus_share_them_and_know_it(folder: Path) -> None:
+    for number in range(3):
+        freeze(folder, number)
+    works = run_nested(folder, [0, 1, 2], 3, machine(gpu(0), gpu(1)))
+    assert dealt(works) == [[0], [1], [0]]
+    assert all(work.gpus.endswith(" of 2, shared with other jobs") for work in works)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "at_once", "found", "expected"),
+    [
+        (["cluster.gpus=[3]"], 2, FOUR, [3]),
+        (["cluster.device=cpu"], 2, FOUR, None),
+        ([], 2, NO_DRIVER, None),
+        (["parallelism=sync_data", "parallelism.workers=5"], 1, FOUR, [0, 1, 2, 3, 0]),
+    ],
+)
+def test_nothing_is_dealt_where_gpus_are_named_or_nobody_shares_them(
+    folder: Path, overrides: list[str], at_once: int, found: Found, expected: list[int] | None
+) -> None:
+    freeze(folder, 0, *overrides)
+    (work,) = run_nested(folder, [0], at_once, found)
+    assert work.config.cluster.gpus == expected
+    assert work.gpus == ""
+
+
+def test_a_run_that_was_begun_keeps_its_gpus_and_no_other_job_is_dealt_them(folder: Path) -> None:
+    for number in range(2):
+        freeze(folder, number)
+    begun = begin(folder / "0", GpuShare(1, 2))
+    works = run_nested(folder, [0, 1], 2, machine(gpu(0), gpu(1)))
+    assert works[0].resume
+    assert works[0].config == begun
+    assert dealt(works) == [[1], [0]]
+
+
+def begin(directory: Path, share: GpuShare) -> Config:
+    """What a run leaves as it starts."""
+    found = machine(gpu(0), gpu(1))
+    config = fix_machine_values(load_stored(directory / FROZEN_FILE), 1, lambda: found, share)
+    (directory / "config.yaml").write_text(dump(config))
+    (directory / "run.json").write_text("{}")
+    return config

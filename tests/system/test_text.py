@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.system.text import ascii_only, printable, printable_lines
+
+
+def test_terminal_escapes_and_direction_overrides_become_visible() -> None:
+    assert printable("\x1b[2J\u202eoops\n") == "\\x1b[2J\\u202eoops\\n"
+
+
+def test_long_text_is_cut_and_says_so() -> None:
+    assert printable("x" * 500, limit=3) == "xxx... (500 characters)"
+
+
+@given(st.text(st.characters()))
+def test_printable_text_is_printable_whatever_comes(text: str) -> None:
+    assert printable(text, limit=10_000).isprintable()
+
+
+def test_last_lines_are_kept_one_by_one() -> None:
+    assert printable_lines("one\ntwo\tx\nthree\x00\n", lines=2) == ["two x", "three\\x00"]
+
+
+@given(st.text(st.characters()))
+def test_ascii_only_has_one_byte_per_character(text: str) -> None:
+    assert len(ascii_only(text).encode("ascii")) == len(ascii_only(text))
+
+
+def test_ascii_only_keeps_newlines() -> None:
+    assert ascii_only("é\n") == "\\xe9\n"

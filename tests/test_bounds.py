@@ -1,0 +1,163 @@
+"""Every number in the schema of a configuration has finite bounds, and each bound is enforced."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import pytest
+
+from runner.bounds import Bounds, Rate, bounds_of, out_of_bounds
+from runner.config.configuration import GROUPS, from_plain, to_plain
+from runner.config.hydra_app import compose
+from runner.config.schema import Config
+from runner.errors import ConfigError
+
+OPTIONS: list[tuple[str, type]] = [
+    ("", Config),
+    *((group, schema) for group, options in GROUPS.items() for schema in options.values()),
+]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A field with a number, or with a list of numbers. path: names of its sections and its own name."""
+
+    group: str
+    schema: type
+    path: tuple[str, ...]
+    hint: Any
+
+    def __str__(self) -> str:
+        return ".".join((self.group or "config", self.schema.__name__, *self.path))
+
+    @property
+    def bounds(self) -> Bounds:
+        found = bounds_of(self.hint)
+        assert found is not None
+        return found
+
+    def listed(self, number: float | None) -> Any:
+        """The number as the field holds it."""
+        return [number] if "list[" in str(self.hint) else number
+
+    @property
+    def is_whole(self) -> bool:
+        return "float" not in str(self.hint)
+
+
+def numbers_of(group: str, schema: type, section: type, path: tuple[str, ...] = ()) -> Iterator[Number]:
+    hints = get_type_hints(section, include_extras=True)
+    for field in dataclasses.fields(section):
+        hint = hints[field.name]
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            yield from numbers_of(group, schema, hint, (*path, field.name))
+        elif bounds_of(hint) is not None:
+            yield Number(group, schema, (*path, field.name), hint)
+
+
+NUMBERS = [number for group, schema in OPTIONS for number in numbers_of(group, schema, schema)]
+
+
+def undeclared(hint: Any) -> list[Any]:
+    """Each int and float of an annotation that declares no Bounds."""
+    if get_origin(hint) is Annotated and any(isinstance(each, Bounds) for each in hint.__metadata__):
+        return []
+    return [hint] if hint in (int, float) else [found for each in get_args(hint) for found in undeclared(each)]
+
+
+@pytest.fixture(scope="module")
+def default() -> dict[str, Any]:
+    return to_plain(compose(["parallelism=single"]).config())
+
+
+def with_value(plain: dict[str, Any], number: Number, value: object) -> dict[str, Any]:
+    """A configuration with the option of the number's schema, and the value in its place."""
+    changed = copy.deepcopy(plain)
+    if number.group:
+        changed[number.group] = {"name": number.schema().name}
+    section = changed[number.group] if number.group else changed
+    for name in number.path[:-1]:
+        section = section.setdefault(name, {})
+    section[number.path[-1]] = value
+    return changed
+
+
+def test_every_number_of_the_schema_declares_finite_bounds():
+    assert len(NUMBERS) > 100
+    assert [str(number) for number in NUMBERS if undeclared(number.hint)] == []
+    for bounds in (number.bounds for number in NUMBERS):
+        assert -math.inf < bounds.low < bounds.high < math.inf
+
+
+def test_undeclared_numbers_are_found_in_lists_and_beside_null():
+    assert undeclared(list[int] | None) == [int]
+    assert undeclared(list[Rate] | None) == []
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+def test_what_is_outside_the_bounds_is_refused(default: dict[str, Any], number: Number):
+    bounds = number.bounds
+    outside: list[float] = [bounds.low - 1, bounds.high + 1]
+    if not number.is_whole:
+        below = bounds.low if bounds.above else math.nextafter(bounds.low, -math.inf)
+        above = bounds.high if bounds.below else math.nextafter(bounds.high, math.inf)
+        outside = [float(below), float(above), math.nan, math.inf, -math.inf]
+    for value in outside:
+        with pytest.raises(ConfigError) as caught:
+            from_plain(with_value(default, number, number.listed(value)))
+        key = ".".join(filter(None, (number.group, *number.path)))
+        a_list = "a list of numbers, each " if number.listed(0) == [0] else ""
+        null = ", or null" if type(None) in get_args(number.hint) else ""
+        assert str(caught.value) == f"{key}={number.listed(value)}: expected {a_list}{bounds}{null}"
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+def test_the_bounds_themselves_are_accepted_unless_excluded(number: Number):
+    for value, excluded in ((number.bounds.low, number.bounds.above), (number.bounds.high, number.bounds.below)):
+        nested: Any = number.listed(value)
+        for name in reversed(number.path):
+            nested = {name: nested}
+        assert bool(list(out_of_bounds(number.schema, nested, number.group))) == excluded
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [
+        (Bounds(1, 4096), "1 to 4096"),
+        (Bounds(0, 1, below=True), "0 to below 1"),
+        (Bounds(0, 1e38, above=True), "above 0 and at most 1e+38"),
+        (Bounds(0, 1, above=True, below=True), "above 0 and below 1"),
+    ],
+)
+def test_bounds_as_text(bounds: Bounds, text: str):
+    assert str(bounds) == text
+
+
+def test_one_message_names_every_number_that_is_out_of_bounds():
+    with pytest.raises(ConfigError) as caught:
+        compose(["seed=-1", "checkpoint.keep=1", "optimizer.lr=nan", "cluster.threads_per_worker=100000"]).config()
+    assert str(caught.value).splitlines() == [
+        "seed=-1: expected 0 to 9223372036854775807",
+        "checkpoint.keep=1: expected 3 to 1000000000",
+        "optimizer.lr=nan: expected above 0 and at most 1e+38",
+        "cluster.threads_per_worker=100000: expected 1 to 4096, or null",
+    ]
+
+
+def test_a_plugin_that_declares_no_bounds_is_given_finite_numbers():
+    @dataclass
+    class Schema:
+        rate: float = 0.0
+        size: int | None = None
+
+    assert list(out_of_bounds(Schema, {"rate": math.inf, "size": None}, "model")) == [
+        "model.rate=inf: expected -1.79769e+308 to 1.79769e+308"
+    ]
+    assert list(out_of_bounds(Schema, {"rate": -0.5, "size": 2**63}, "model")) == [
+        "model.size=9223372036854775808: expected -9223372036854775808 to 9223372036854775807, or null"
+    ]
