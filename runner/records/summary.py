@@ -72,7 +72,7 @@ class Summary:
       git_commit         commit of the code, "-dirty" behind it if files were changed, null without one
       versions           name -> version of Python, runner and the libraries that matter
       platform           operating system and its version
-      CPU          model of the CPU
+      cpu_model          model of the CPU
       strategy           name of the parallelism, such as "sync_data"
       workers            number of worker processes, backup workers too
       emulated           the slow network that was emulated, "" for a real one

@@ -138,7 +138,7 @@ def test_a_stopped_run_in_virtual_time_saves_only_where_the_undisturbed_one_does
     undisturbed = train(tmp_path / "undisturbed", *CHECKPOINTED)
     message = stopped_after(step, tmp_path / "run", monkeypatch, *CHECKPOINTED)
     assert message.startswith(f"stopped after step {step} of 9")
-    assert ("without a checkpoint, which would change the order of virtual time" in message) == (step != 3)
+    assert ("without a checkpoint, because a checkpoint changes the order of virtual time" in message) == (step != 3)
     assert message.endswith(f"; continue with: runner resume={tmp_path / 'run'}")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == saved
     resumed = train(tmp_path / "run", *CHECKPOINTED, resume=True)
@@ -150,7 +150,7 @@ def test_a_stopped_repetition_says_that_it_cannot_be_resumed(tmp_path: Path, mon
     replay = f"parallelism.replay={tmp_path / 'first' / 'endings-1.jsonl'}"
     message = stopped_after(2, tmp_path / "run", monkeypatch, replay)
     assert message == f"stopped after step 2 of 4; start it again: a run with {replay} cannot be resumed"
-    with pytest.raises(ConfigError, match="a run is repeated from its first step on; start it anew"):
+    with pytest.raises(ConfigError, match="a run is repeated from its first step on; start it again"):
         train(tmp_path / "run", replay, resume=True)
 
 
