@@ -71,14 +71,13 @@ MAY_IMPORT = {
     # The configuration is the dataclasses of the rooms it configures.
     "config": "bounds errors system.files engine.graph.device",
     "config.check": "config.monitor config.schema errors engine.graph.device strategies.base",
-    "config.gpu_share": "kernels.gpu.driver",
     "config.configuration": "config bounds errors models optimizers strategies data tracking kernels.gpu.discovery",
-    "config.earlier": "config config.configuration",
-    "config.devices": "config.gpu_share config.collectives config.schema errors engine.graph.device"
+    "config.outcome": "config config.configuration engine.graph.device",
+    "config.devices": "kernels.gpu.driver config.collectives config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.cpu_info",
     "config.collectives": "config.schema errors engine.graph.device kernels.gpu.discovery",
-    "config.hydra_app": "config config.configuration config.hydra_planning errors",
-    "config.hydra_planning": "config.launcher errors system.redaction",
+    "config.hydra_app": "config config.configuration config.hydra_sweep errors",
+    "config.hydra_sweep": "config.hydra_command_line config.launcher errors system.redaction",
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "system.cache_folder config config.configuration records strategies data checkpoint tracking tracing"
@@ -90,7 +89,7 @@ MAY_IMPORT = {
     "sweep.gpu_places": "config config.devices engine.graph.device sweep.locks",
     "sweep.frozen_job": "sweep config config.configuration system.console system.cores records errors"
     " kernels.gpu.discovery",
-    "commands": "training sweep config config.configuration config.hydra_app config.hydra_frozen config.overriding"
+    "commands": "training sweep config config.configuration config.hydra_app config.hydra_sweep config.overriding"
     " records checkpoint optimizers engine data tracking plugin system.console system.cores system.memory"
     " system.cpu_info system.files errors system.redaction system.text_table kernels.gpu.discovery"
     " kernels.gpu.driver",
@@ -104,7 +103,7 @@ HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn"
 """Imported inside functions only: ``runner --help`` answers in under a second."""
 
 ONLY_IN = {
-    "hydra": "config.hydra_app config.hydra_command_line config.hydra_frozen config.hydra_planning",
+    "hydra": "config.hydra_app config.hydra_command_line config.hydra_sweep",
     "omegaconf": "config",
     "mlflow": "tracking",
     "matplotlib": "tracking",

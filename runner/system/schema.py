@@ -1,44 +1,55 @@
-"""Closed schemas: what a plain value must look like to become a typed one, and back.
+"""Closed schemas: the one strict reader of every value that comes from outside, on the wire or in a file.
 
-A record is a frozen dataclass whose fields are annotated with their type on the wire::
-
-    Step = Annotated[int, Integer()]
+A record is a dataclass. The plain form of a field follows from its annotation; an annotation may bound it::
 
     @dataclass(frozen=True)
     class Loaded:
         plan: Annotated[str, Text(64)]
+        steps: int
+        seconds: dict[str, float]
 
-The dataclass *is* the schema: a missing field, one too many or one of a wrong type is a :class:`Violation`.
-The same rules are applied on the way out, where a violation is a defect of the sender.
+A missing field, an unknown field, a field of a wrong type and a value out of bounds are each a :class:`Violation`.
+The same rules hold for writing, where a violation is a defect of the writer.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Generic, Protocol, TypeVar, get_type_hints
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Generic, NoReturn, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from runner.errors import RunnerError
+from runner.system.files import read_regular, replace_durably
 from runner.system.text import printable
 
 T = TypeVar("T")
 
 MAX_INTEGER = 2**63 - 1
+_UNLIMITED = 2**63
 
 
 class Violation(ValueError):
     """A value that the schema does not allow; the text says where, what came and what was expected."""
 
 
+def refuse(where: str, came: object, expected: object) -> NoReturn:
+    """Raise the :class:`Violation` of a value; ``came`` is shown escaped and short."""
+    raise Violation(f"{where}: {printable(repr(came))}, expected {expected}" if where else f"expected {expected}")
+
+
 class FieldType(Protocol):
-    """How one field looks on the wire. Both directions raise :class:`Violation` for a value out of bounds."""
+    """The plain form of one field. Both directions raise :class:`Violation` for a value out of bounds."""
 
     def read(self, plain: Any, where: str) -> Any:
-        """Return the typed value of what came off the wire; ``where`` is the field's path, for messages."""
+        """Return the typed value of a plain one; ``where`` is the field's path, for messages."""
 
     def write(self, value: Any, where: str) -> Any:
-        """Return the plain value to put on the wire."""
+        """Return the plain form of a value."""
 
 
 class _Scalar:
@@ -46,7 +57,7 @@ class _Scalar:
 
     def read(self, plain: object, where: str) -> object:
         if not self.allows(plain):
-            raise Violation(f"{where}: {printable(repr(plain))}, expected {self}")
+            refuse(where, plain, self)
         return plain
 
     write = read
@@ -71,9 +82,9 @@ class Integer(_Scalar):
 
 @dataclass(frozen=True)
 class Text(_Scalar):
-    """Text of at most ``limit`` characters, matching ``pattern`` where one is given."""
+    """Text of at most ``limit`` characters, matching ``pattern`` if there is one."""
 
-    limit: int
+    limit: int = _UNLIMITED
     pattern: str = ""
 
     def allows(self, value: object) -> bool:
@@ -82,8 +93,8 @@ class Text(_Scalar):
         return not self.pattern or re.fullmatch(self.pattern, value) is not None
 
     def __str__(self) -> str:
-        matching = f" matching {self.pattern}" if self.pattern else ""
-        return f"text of at most {self.limit} characters{matching}"
+        limit = "" if self.limit == _UNLIMITED else f" of at most {self.limit} characters"
+        return f"text{limit}" + (f" matching {self.pattern}" if self.pattern else "")
 
 
 @dataclass(frozen=True)
@@ -118,19 +129,70 @@ class Number(_Scalar):
 
 
 @dataclass(frozen=True)
-class ListOf:
-    """At most ``limit`` values of one type; a tuple in its typed form."""
+class AnyFloat:
+    """A float; in JSON, which has finite numbers only, the others are "nan", "inf" and "-inf"."""
+
+    def read(self, plain: object, where: str) -> float:
+        if type(plain) not in (int, float) and plain not in ("nan", "inf", "-inf"):
+            refuse(where, plain, 'a number, "nan", "inf" or "-inf"')
+        return float(plain)  # type: ignore[arg-type]
+
+    def write(self, value: float, where: str) -> float | str:
+        return value if math.isfinite(value) else str(value)
+
+
+@dataclass(frozen=True)
+class Plain(_Scalar):
+    """A value that stays as it is, of one of ``types``; of any type if there is none."""
+
+    types: tuple[type, ...] = ()
+
+    def allows(self, value: object) -> bool:
+        return not self.types or type(value) in self.types
+
+    def __str__(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True)
+class OrNone:
+    """A value of one type, or null."""
 
     item: FieldType
-    limit: int
+
+    def read(self, plain: object, where: str) -> Any:
+        return None if plain is None else self.item.read(plain, where)
+
+    def write(self, value: object, where: str) -> Any:
+        return None if value is None else self.item.write(value, where)
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """From ``least`` to ``limit`` values of one type; a tuple in its typed form."""
+
+    item: FieldType
+    limit: int = _UNLIMITED
+    least: int = 0
 
     def read(self, plain: object, where: str) -> tuple[Any, ...]:
-        if not isinstance(plain, list | tuple) or len(plain) > self.limit:
-            raise Violation(f"{where}: {printable(repr(plain))}, expected a list of at most {self.limit}")
-        return tuple(self.item.read(value, f"{where}[{i}]") for i, value in enumerate(plain))
+        return tuple(self.item.read(value, f"{where}[{i}]") for i, value in enumerate(self._values(plain, where)))
 
     def write(self, value: object, where: str) -> list[Any]:
-        return list(self.read(value, where))
+        return [self.item.write(each, f"{where}[{i}]") for i, each in enumerate(self._values(value, where))]
+
+    def _values(self, value: object, where: str) -> Sequence[Any]:
+        if not isinstance(value, list | tuple) or not self.least <= len(value) <= self.limit:
+            least = f" of at least {self.least}" if self.least else ""
+            refuse(where, value, f"a list{least}" + (f" of at most {self.limit}" if self.limit < _UNLIMITED else ""))
+        return value
+
+
+class _ListAsList(ListOf):
+    """The same, with a list as its typed form."""
+
+    def read(self, plain: object, where: str) -> Any:
+        return list(super().read(plain, where))
 
 
 @dataclass(frozen=True)
@@ -139,7 +201,7 @@ class MapOf:
 
     key: FieldType
     item: FieldType
-    limit: int
+    limit: int = _UNLIMITED
 
     def read(self, plain: object, where: str) -> dict[str, Any]:
         return {
@@ -155,33 +217,110 @@ class MapOf:
 
     def _entries(self, value: object, where: str) -> list[tuple[Any, Any]]:
         if not isinstance(value, Mapping) or len(value) > self.limit:
-            raise Violation(f"{where}: {printable(repr(value))}, expected a map of at most {self.limit} entries")
+            refuse(where, value, "a map" + (f" of at most {self.limit} entries" if self.limit < _UNLIMITED else ""))
         return list(value.items())
 
 
 class Record(Generic[T]):
-    """The schema that a dataclass with annotated fields is."""
+    """The schema of a dataclass. It is a field type itself, so records can hold records."""
 
     def __init__(self, record_type: type[T]) -> None:
         hints = get_type_hints(record_type, include_extras=True)
         self.record_type = record_type
-        self.fields: dict[str, FieldType] = {
-            field.name: hints[field.name].__metadata__[0]
-            for field in fields(record_type)  # type: ignore[arg-type]
+        declared = fields(record_type)  # type: ignore[arg-type]
+        self.fields: dict[str, FieldType] = {field.name: field_type(hints[field.name]) for field in declared}
+        self._optional = {
+            field.name for field in declared if MISSING is not field.default or MISSING is not field.default_factory
         }
 
-    def read(self, plain: object, where: str) -> T:
-        """Return the record of a map; also raises the Violations of the record's own ``__post_init__``."""
+    def read(self, plain: object, where: str = "", *, complete: bool = True) -> T:
+        """Return the record of a map; also raises the errors of the record's own ``__post_init__``.
+
+        complete: False to give the fields that the map lacks their defaults, if they have any.
+        """
         if type(plain) is not dict:
-            raise Violation(f"{where}: {printable(repr(plain))}, expected a map")
-        missing = [name for name in self.fields if name not in plain]
+            refuse(where, plain, f"a map of {', '.join(self.fields) or 'nothing'}")
+        missing = [name for name in self.fields if name not in plain and (complete or name not in self._optional)]
         unknown = [printable(str(name)) for name in plain if name not in self.fields]
         if missing or unknown:
             expected = ", ".join(self.fields) or "none"
-            raise Violation(f"{where}: fields missing {missing}, unknown {unknown}, expected {expected}")
-        values = {name: kind.read(plain[name], f"{where}.{name}") for name, kind in self.fields.items()}
+            place = f"{where}: " if where else ""
+            raise Violation(f"{place}fields missing {missing}, unknown {unknown}, expected {expected}")
+        place = f"{where}." if where else ""
+        values = {name: kind.read(plain[name], place + name) for name, kind in self.fields.items() if name in plain}
         return self.record_type(**values)
 
-    def write(self, record: T, where: str) -> dict[str, Any]:
+    def write(self, record: T, where: str = "") -> dict[str, Any]:
         """Return the map of a record."""
-        return {name: kind.write(getattr(record, name), f"{where}.{name}") for name, kind in self.fields.items()}
+        place = f"{where}." if where else ""
+        return {name: kind.write(getattr(record, name), place + name) for name, kind in self.fields.items()}
+
+
+_PLAIN: dict[Any, FieldType] = {
+    Any: Plain(),
+    bool: Plain((bool,)),
+    float: AnyFloat(),
+    int: Integer(-MAX_INTEGER, MAX_INTEGER),
+    str: Text(),
+}
+
+
+def field_type(hint: Any) -> FieldType:
+    """Return the field type of an annotation: the one it names, or that of its Python type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        named = (each for each in hint.__metadata__ if hasattr(each, "read") and hasattr(each, "write"))
+        return next(named, None) or field_type(arguments[0])
+    if origin in (Union, UnionType):
+        return OrNone(field_type(next(each for each in arguments if each is not NoneType)))
+    if origin is list:
+        return _ListAsList(field_type(arguments[0]))
+    if origin is tuple:
+        item, count = field_type(arguments[0]), len(arguments)
+        return ListOf(item) if Ellipsis in arguments else ListOf(item, limit=count, least=count)
+    if origin in (dict, Mapping):
+        return MapOf(field_type(arguments[0]), field_type(arguments[1]))
+    return Record(hint) if isinstance(hint, type) and is_dataclass(hint) else _PLAIN[hint]
+
+
+def parse_json(raw: bytes, limit: int) -> Any:
+    """Return the value of JSON that may be hostile. Raises Violation if it is no JSON or has over ``limit`` bytes."""
+    if len(raw) > limit:
+        raise Violation(f"more than {limit} bytes, expected at most that")
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise Violation(f"no JSON: {printable(str(error))}") from None
+
+
+@dataclass(frozen=True)
+class JsonFile(Generic[T]):
+    """A kind of JSON file that holds one record.
+
+    schema: the dataclass of the record. error: class of the error for a damaged file. advice: end of its text: what to
+    do. version: number in the field "version". limit: most bytes. complete: as of :meth:`Record.read`.
+    """
+
+    schema: type[T]
+    error: type[RunnerError]
+    advice: str
+    version: int = 1
+    limit: int = 1 << 26
+    complete: bool = True
+
+    def read(self, path: Path) -> T:
+        """Read a regular file. Raises ``error`` for a damaged one, SecurityError for a link, OSError."""
+        raw = read_regular(path, self.limit)
+        try:
+            document = parse_json(raw, self.limit)
+            version = document.pop("version", None) if isinstance(document, dict) else None
+            if type(version) is not int or version != self.version:
+                refuse("version", version, self.version)
+            return Record(self.schema).read(document, complete=self.complete)
+        except ValueError as violation:
+            raise self.error(f"{path} is damaged: {violation}; {self.advice}") from violation
+
+    def write(self, path: Path, record: T, mode: int = 0o666) -> None:
+        """Replace the file in one step, durably. Raises OSError."""
+        document = {"version": self.version, **Record(self.schema).write(record)}
+        replace_durably(path, (json.dumps(document, indent=1) + "\n").encode(), mode)

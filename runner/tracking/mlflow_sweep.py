@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.system.redaction import redact_text
-from runner.tracking.file_lock import file_lock
-from runner.tracking.mlflow_client import connect, source_tags, store_errors
+from runner.tracking.mlflow_client import connect, file_lock, source_tags, store_errors
 from runner.tracking.mlflow_rules import RUN_STATUS, TAG_LENGTH
 from runner.tracking.records import End
 from runner.tracking.writer import StoreUnavailableError

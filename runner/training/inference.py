@@ -14,10 +14,9 @@ from threadpoolctl import threadpool_limits
 
 from runner.checkpoint import load
 from runner.config.schema import Config
-from runner.data import limits
 from runner.data.dataset import Dataset, Normalisation
 from runner.data.pipeline import Pipeline
-from runner.data.settings import DatasetSettings
+from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.engine.compile.input_slots import InputSource
 from runner.engine.graph.device import GPU
 from runner.engine.graph.tensor import TensorSpec, state_dtype
@@ -49,7 +48,7 @@ def score(
     read, ResourceError where a GPU cannot hold an evaluation batch.
     """
     config: Any = device.config
-    facts, size = limits.facts_of(settings), config.train.eval_batch_size
+    facts, size = limited_facts(settings), config.train.eval_batch_size
     pipeline = Pipeline(
         _normalised_as(settings, normalised_as, config.data.name),
         seed=config.seed,
@@ -157,7 +156,7 @@ def _normalised_as(settings: DatasetSettings, known: Normalisation, trained_on: 
 
     Raises ConfigError where only one of the two has pixels of a range: those of the other are numbers of any unit.
     """
-    dataset = limits.load(settings)
+    dataset = load_limited(settings)
     own = dataset.normalisation
     if own.bounded != known.bounded:
         raise ConfigError(

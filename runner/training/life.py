@@ -19,11 +19,10 @@ from runner.errors import NonFiniteLossError
 from runner.plugin import faults_told, provenance
 from runner.records.data_facts import record_of, write_record
 from runner.records.provenance import Provenance, provenance_here
-from runner.records.record import Record
+from runner.records.record import Record, summary_tags
 from runner.records.run_directory import RunDirectory
-from runner.records.run_plugins import write_plugins
+from runner.records.stored_run import write_plugins
 from runner.records.summary import Summary
-from runner.records.tags import summary_tags
 from runner.system.cleanup import at_the_end
 from runner.system.files import replace_durably
 from runner.system.redaction import redact

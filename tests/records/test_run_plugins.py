@@ -8,7 +8,7 @@ import pytest
 
 from runner.errors import DataError
 from runner.records.run_directory import SUMMARY_FILE
-from runner.records.run_plugins import PLUGINS_FILE, read_plugins, write_plugins
+from runner.records.stored_run import PLUGINS_FILE, read_plugins, write_plugins
 from runner.records.summary import Summary
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from runner.errors import DataError
-from runner.records.code_state import CodeState
-from runner.records.provenance import Provenance
+from runner.records.provenance import CodeState, Provenance
 from runner.records.summary import (
     SCHEMA_VERSION,
     Failure,
