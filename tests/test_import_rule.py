@@ -58,13 +58,13 @@ MAY_IMPORT = {
     "optimizers": "engine bounds errors",
     "strategies": "optimizers engine bounds errors records.decisions",
     # What feeds and what keeps.
-    "data": "system.cache_folder bounds errors system.files kernels.philox",
-    "checkpoint": "errors system.files",
-    "tracking": "bounds system.files system.redaction",
+    "data": "system.cache_folder bounds errors system.files system.schema kernels.philox",
+    "checkpoint": "errors system.files system.schema system.text",
+    "tracking": "bounds system.files system.redaction system.schema",
     "tracing": "engine errors system.files",
-    "records": "errors system.files engine tracking system.cores system.memory system.redaction",
-    "records.decisions": "system.files",
-    "records.data_facts": "data errors system.files",
+    "records": "errors system.files system.schema engine tracking system.cores system.memory system.redaction",
+    "records.decisions": "system.files system.schema",
+    "records.data_facts": "data errors system.schema",
     "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
     # What a file of the user's adds to the tables.
     "plugin": "models optimizers strategies data engine kernels.contract errors system.files",
@@ -81,11 +81,11 @@ MAY_IMPORT = {
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "system.cache_folder config config.configuration records strategies data checkpoint tracking tracing"
-    " plugin engine errors system.files system.signals system.cleanup system.memory system.redaction"
+    " plugin engine errors system.files system.schema system.signals system.cleanup system.memory system.redaction"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
     "sweep": "config config.configuration config.devices config.hydra_app system.console records"
-    " tracking system.files errors system.redaction system.text_table",
+    " tracking system.files system.schema errors system.redaction system.text_table",
     "sweep.gpu_places": "config config.devices engine.graph.device sweep.locks",
     "sweep.frozen_job": "sweep config config.configuration system.console system.cores records errors"
     " kernels.gpu.discovery",

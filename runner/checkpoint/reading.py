@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.checkpoint import layout, limits, manifest, shard
-from runner.checkpoint.records import Manifest, ShardRecord
+from runner.checkpoint import layout, shard
+from runner.checkpoint.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, ShardRecord, decode
 from runner.checkpoint.shard import Array
 from runner.errors import CheckpointError, NumericError, ResourceError, SecurityError
 from runner.system.files import read_regular
@@ -139,13 +139,13 @@ def _require_directory(path: Path) -> None:
         raise SecurityError("is a symbolic link; expected a real directory")
     if path.is_file():
         refuse_foreign("the file", read_regular(path, PREFIX_BYTES))
-        raise CheckpointError(f"is a file; expected a directory with {limits.MANIFEST_FILE}")
+        raise CheckpointError(f"is a file; expected a directory with {MANIFEST_FILE}")
 
 
 def _read_manifest(path: Path, directory: int) -> Manifest:
-    raw = read_regular(Path(limits.MANIFEST_FILE), limits.MAX_MANIFEST_BYTES, directory)
-    refuse_foreign(limits.MANIFEST_FILE, raw)
-    found = manifest.decode(raw)
+    raw = read_regular(Path(MANIFEST_FILE), MAX_MANIFEST_BYTES, directory)
+    refuse_foreign(MANIFEST_FILE, raw)
+    found = decode(raw)
     if layout.step_of(path) not in (None, found.step):
         raise CheckpointError(f"the manifest says step {found.step}, the name of the directory another")
     return found

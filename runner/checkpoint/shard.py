@@ -12,9 +12,17 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from runner.checkpoint import limits
-from runner.checkpoint.records import ShardRecord, VariableRecord, expect
+from runner.checkpoint.manifest import (
+    DTYPE,
+    MAX_HEADER_BYTES,
+    SHARD_FILE,
+    VARIABLE_NAME,
+    ShardRecord,
+    VariableRecord,
+    require,
+)
 from runner.errors import CheckpointError, NumericError
+from runner.system.text import printable
 
 Array = NDArray[np.generic]
 
@@ -24,9 +32,9 @@ def plain(name: str, value: Array) -> Array:
 
     Raises CheckpointError when the name or the element type is not one a checkpoint can hold.
     """
-    expect(limits.is_variable_name(name), "variable name", name, limits.VARIABLE_RULE)
+    require(VARIABLE_NAME, name, "variable name")
     array = np.asarray(value)
-    expect(array.dtype.name in limits.DTYPES, f"dtype of {name}", array.dtype.name, f"one of {limits.DTYPES}")
+    require(DTYPE, array.dtype.name, f"dtype of {name}")
     # Not ascontiguousarray: it turns a 0-d array into one of shape (1,).
     return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
 
@@ -65,7 +73,7 @@ def weights_sha256(variables: Mapping[str, Array]) -> str:
 _LENGTH_BYTES = 8  # a safetensors file starts with the length of its header, little endian
 
 
-def pack(variables: Mapping[str, Array], file: str = limits.SHARD_FILE) -> tuple[ShardRecord, bytes]:
+def pack(variables: Mapping[str, Array], file: str = SHARD_FILE) -> tuple[ShardRecord, bytes]:
     """Return the record, for the manifest, and the content of a shard ``file`` that holds ``variables``.
 
     Raises NumericError for a value that is not finite, CheckpointError for what the format cannot hold.
@@ -95,18 +103,18 @@ def unpack(record: ShardRecord, payload: bytes) -> dict[str, Array]:
     try:
         arrays = load_safetensors(payload)
     except (SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{record.file} is not a safetensors file: {limits.shown(str(error))}") from None
+        raise CheckpointError(f"{record.file} is not a safetensors file: {printable(str(error))}") from None
     names = {variable.name for variable in record.variables}
     if arrays.keys() != names:
-        strangers = limits.shown(sorted(arrays.keys() ^ names)[:5])
+        strangers = printable(str(sorted(arrays.keys() ^ names)[:5]))
         raise CheckpointError(f"{record.file} and the manifest disagree about the variables {strangers}")
     return {variable.name: _checked(variable, arrays[variable.name]) for variable in record.variables}
 
 
 def _check_header(payload: bytes, file: str) -> None:
     length = int.from_bytes(payload[:_LENGTH_BYTES], "little")
-    if length > limits.MAX_HEADER_BYTES:
-        raise CheckpointError(f"{file} has a header of {length} bytes, expected at most {limits.MAX_HEADER_BYTES}")
+    if length > MAX_HEADER_BYTES:
+        raise CheckpointError(f"{file} has a header of {length} bytes, expected at most {MAX_HEADER_BYTES}")
 
 
 def _checked(record: VariableRecord, array: Array) -> Array:

@@ -1,7 +1,5 @@
 """What the datasets that are read from a user's own files have in common."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the settings of every dataset have in common."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import ClassVar

@@ -9,9 +9,9 @@ from typing import Self
 
 from runner.data import DATASETS
 from runner.data.pipeline import Batch, Pipeline
-from runner.data.schema import from_plain
 from runner.data.settings import DatasetSettings, load_limited
 from runner.errors import ConfigError
+from runner.system.schema import Record, Violation
 
 
 class Prefetcher:
@@ -66,7 +66,10 @@ def settings_from_config(config: Mapping[str, object]) -> DatasetSettings:
     name = config.get("name")
     if not isinstance(name, str) or name not in DATASETS:
         raise ConfigError(f"unknown dataset: data.name is {name!r}; the datasets are: {', '.join(DATASETS)}")
-    return from_plain(DATASETS[name], config, "data")
+    try:
+        return Record(DATASETS[name], complete=False).read(dict(config), "data")
+    except Violation as violation:
+        raise ConfigError(str(violation)) from violation
 
 
 def source_from_config(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from runner.errors import CheckpointError, ConfigError, DataError
 from runner.records.run_directory import CONFIG_FILE, RUN_FILE, SUMMARY_FILE, code_diff_file, run_and_starts
 from runner.records.summary import Summary
-from runner.system.files import read_regular, replace_durably
+from runner.system.schema import JsonFile, field_type
 
 _PLACES = ("outputs/*/*", "outputs/*", "multirun/*/*/*", "multirun/*/*")
 """Where runs lie below a working directory, unless they were told otherwise."""
@@ -104,12 +103,18 @@ def _is_run(path: Path, text: str) -> bool:
 
 
 PLUGINS_FILE = "plugins.json"
-_MAX_BYTES = 1 << 20
+_PLUGINS: JsonFile[dict[str, str]] = JsonFile(
+    field_type(dict[str, str]),
+    DataError,
+    "expected references and the SHA-256 of their sources; without the file, changes of plugins are not noticed",
+    version=None,
+    limit=1 << 20,
+)
 
 
 def write_plugins(run_dir: Path, plugins: Mapping[str, str]) -> None:
     """Keep reference -> SHA-256 of its source, also that there are none. Raises OSError where it cannot."""
-    replace_durably(run_dir / PLUGINS_FILE, (json.dumps(dict(plugins), indent=1) + "\n").encode())
+    _PLUGINS.write(run_dir / PLUGINS_FILE, dict(plugins))
 
 
 def read_plugins(run_dir: Path) -> dict[str, str] | None:
@@ -122,13 +127,4 @@ def read_plugins(run_dir: Path) -> dict[str, str] | None:
     path, summary_json = run_dir / PLUGINS_FILE, run_dir / SUMMARY_FILE
     if not path.exists():
         return Summary.read(summary_json).plugins if summary_json.is_file() else None
-    try:
-        found = json.loads(read_regular(path, _MAX_BYTES))
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(sha256, str) for sha256 in found.values()):
-        raise DataError(
-            f"{path} is damaged: expected references and the SHA-256 of their sources; without the file changes of "
-            "plugins go unnoticed"
-        )
-    return found
+    return _PLUGINS.read(path)

@@ -17,13 +17,25 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Generic, NoReturn, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    NoReturn,
+    Protocol,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
-from runner.errors import RunnerError
 from runner.system.files import read_regular, replace_durably
 from runner.system.text import printable
 
@@ -42,6 +54,7 @@ def refuse(where: str, came: object, expected: object) -> NoReturn:
     raise Violation(f"{where}: {printable(repr(came))}, expected {expected}" if where else f"expected {expected}")
 
 
+@runtime_checkable
 class FieldType(Protocol):
     """The plain form of one field. Both directions raise :class:`Violation` for a value out of bounds."""
 
@@ -82,10 +95,11 @@ class Integer(_Scalar):
 
 @dataclass(frozen=True)
 class Text(_Scalar):
-    """Text of at most ``limit`` characters, matching ``pattern`` if there is one."""
+    """Text of at most ``limit`` characters, matching ``pattern`` if there is one. rule: both in words, for messages."""
 
     limit: int = _UNLIMITED
     pattern: str = ""
+    rule: str = ""
 
     def allows(self, value: object) -> bool:
         if type(value) is not str or len(value) > self.limit:
@@ -94,7 +108,7 @@ class Text(_Scalar):
 
     def __str__(self) -> str:
         limit = "" if self.limit == _UNLIMITED else f" of at most {self.limit} characters"
-        return f"text{limit}" + (f" matching {self.pattern}" if self.pattern else "")
+        return self.rule or f"text{limit}" + (f" matching {self.pattern}" if self.pattern else "")
 
 
 @dataclass(frozen=True)
@@ -120,7 +134,8 @@ class Number(_Scalar):
     def allows(self, value: object) -> bool:
         if not isinstance(value, int | float) or type(value) is bool:
             return False
-        return math.isfinite(value) and self.low <= value <= self.high
+        # A whole number may be too large for a float.
+        return self.low <= value <= self.high and abs(value) <= sys.float_info.max
 
     def __str__(self) -> str:
         least = "" if self.low == -math.inf else f" from {self.low:g}"
@@ -151,7 +166,25 @@ class Plain(_Scalar):
         return not self.types or type(value) in self.types
 
     def __str__(self) -> str:
-        return "true or false"
+        names = {bool: "true or false", int: "a whole number", NoneType: "null"}
+        return " or ".join(names.get(each, each.__name__) for each in self.types)
+
+
+@dataclass(frozen=True)
+class Within:
+    """A value of one type that lies in ``allowed``, such as :class:`runner.bounds.Bounds`."""
+
+    item: FieldType
+    allowed: Container[Any]
+
+    def read(self, plain: object, where: str) -> Any:
+        value = self.item.read(plain, where)
+        if value not in self.allowed:
+            refuse(where, plain, self.allowed)
+        return value
+
+    def write(self, value: object, where: str) -> Any:
+        return self.item.write(value, where)
 
 
 @dataclass(frozen=True)
@@ -222,30 +255,35 @@ class MapOf:
 
 
 class Record(Generic[T]):
-    """The schema of a dataclass. It is a field type itself, so records can hold records."""
+    """The schema of a dataclass. It is a field type itself, so records can hold records.
 
-    def __init__(self, record_type: type[T]) -> None:
+    complete: False to give fields that are missing their defaults, if they have any. closed: False to leave unknown
+    fields unread.
+    """
+
+    def __init__(self, record_type: type[T], *, complete: bool = True, closed: bool = True) -> None:
         hints = get_type_hints(record_type, include_extras=True)
         self.record_type = record_type
         declared = fields(record_type)  # type: ignore[arg-type]
-        self.fields: dict[str, FieldType] = {field.name: field_type(hints[field.name]) for field in declared}
-        self._optional = {
-            field.name for field in declared if MISSING is not field.default or MISSING is not field.default_factory
+        self.fields: dict[str, FieldType] = {
+            field.name: field_type(hints[field.name], complete=complete) for field in declared
+        }
+        self._closed = closed
+        self._required = {
+            field.name for field in declared if complete or field.default is field.default_factory is MISSING
         }
 
-    def read(self, plain: object, where: str = "", *, complete: bool = True) -> T:
-        """Return the record of a map; also raises the errors of the record's own ``__post_init__``.
-
-        complete: False to give the fields that the map lacks their defaults, if they have any.
-        """
+    def read(self, plain: object, where: str = "") -> T:
+        """Return the record of a map; also raises the errors of the record's own ``__post_init__``."""
         if type(plain) is not dict:
             refuse(where, plain, f"a map of {', '.join(self.fields) or 'nothing'}")
-        missing = [name for name in self.fields if name not in plain and (complete or name not in self._optional)]
-        unknown = [printable(str(name)) for name in plain if name not in self.fields]
+        missing = [name for name in self.fields if name not in plain and name in self._required]
+        unknown = [printable(str(name)) for name in plain if self._closed and name not in self.fields]
         if missing or unknown:
-            expected = ", ".join(self.fields) or "none"
+            faults = {"missing": missing, "unknown": unknown}
+            found = " and ".join(f"{fault} {names}" for fault, names in faults.items() if names)
             place = f"{where}: " if where else ""
-            raise Violation(f"{place}fields missing {missing}, unknown {unknown}, expected {expected}")
+            raise Violation(f"{place}{found}, expected the fields {', '.join(self.fields) or 'none'}")
         place = f"{where}." if where else ""
         values = {name: kind.read(plain[name], place + name) for name, kind in self.fields.items() if name in plain}
         return self.record_type(**values)
@@ -260,27 +298,33 @@ _PLAIN: dict[Any, FieldType] = {
     Any: Plain(),
     bool: Plain((bool,)),
     float: AnyFloat(),
-    int: Integer(-MAX_INTEGER, MAX_INTEGER),
+    int: Plain((int,)),
     str: Text(),
 }
 
 
-def field_type(hint: Any) -> FieldType:
-    """Return the field type of an annotation: the one it names, or that of its Python type."""
+def field_type(hint: Any, *, complete: bool = True) -> FieldType:
+    """Return the field type of an annotation: the one it names, or that of its Python type.
+
+    complete: as of :class:`Record`, for the records in it.
+    """
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        named = (each for each in hint.__metadata__ if hasattr(each, "read") and hasattr(each, "write"))
-        return next(named, None) or field_type(arguments[0])
+        kinds = [each for each in hint.__metadata__ if isinstance(each, FieldType)]
+        return kinds[0] if kinds else Within(field_type(arguments[0], complete=complete), hint.__metadata__[0])
     if origin in (Union, UnionType):
-        return OrNone(field_type(next(each for each in arguments if each is not NoneType)))
-    if origin is list:
-        return _ListAsList(field_type(arguments[0]))
-    if origin is tuple:
-        item, count = field_type(arguments[0]), len(arguments)
-        return ListOf(item) if Ellipsis in arguments else ListOf(item, limit=count, least=count)
-    if origin in (dict, Mapping):
-        return MapOf(field_type(arguments[0]), field_type(arguments[1]))
-    return Record(hint) if isinstance(hint, type) and is_dataclass(hint) else _PLAIN[hint]
+        kinds = [field_type(each, complete=complete) for each in arguments if each is not NoneType]
+        return OrNone(kinds[0] if len(kinds) == 1 else Plain(arguments))
+    if origin in (list, tuple, dict, Mapping):
+        kinds = [field_type(each, complete=complete) for each in arguments if each is not Ellipsis]
+        if origin is list:
+            return _ListAsList(kinds[0])
+        if origin is tuple:
+            return ListOf(kinds[0]) if Ellipsis in arguments else ListOf(kinds[0], len(kinds), least=len(kinds))
+        return MapOf(kinds[0], kinds[1])
+    if isinstance(hint, type) and is_dataclass(hint):
+        return Record(hint, complete=complete)
+    return _PLAIN.get(hint) or Plain((hint,))
 
 
 def parse_json(raw: bytes, limit: int) -> Any:
@@ -293,34 +337,46 @@ def parse_json(raw: bytes, limit: int) -> Any:
         raise Violation(f"no JSON: {printable(str(error))}") from None
 
 
+def versioned(document: Any, version: int, name: str = "version") -> dict[str, Any]:
+    """Return a document without its version. Raises Violation unless it is a map of exactly this version."""
+    found = document.get(name) if isinstance(document, dict) else None
+    if type(found) is not int or found != version:
+        refuse(name, found, version)
+    return {key: value for key, value in document.items() if key != name}
+
+
 @dataclass(frozen=True)
 class JsonFile(Generic[T]):
-    """A kind of JSON file that holds one record.
+    """A kind of JSON file that holds one value.
 
-    schema: the dataclass of the record. error: class of the error for a damaged file. advice: end of its text: what to
-    do. version: number in the field "version". limit: most bytes. complete: as of :meth:`Record.read`.
+    kind: its schema. error: class of the error for a damaged file. advice: the end of the error's text: what to do.
+    version: number in the field "version"; None for a file without that field. limit: most bytes.
     """
 
-    schema: type[T]
-    error: type[RunnerError]
+    kind: FieldType
+    error: type[Exception]
     advice: str
-    version: int = 1
+    version: int | None = 1
     limit: int = 1 << 26
-    complete: bool = True
 
-    def read(self, path: Path) -> T:
-        """Read a regular file. Raises ``error`` for a damaged one, SecurityError for a link, OSError."""
+    def read(self, path: Path, called: str = "") -> T:
+        """Read a regular file. Raises ``error`` for a damaged one, SecurityError for a link, OSError.
+
+        called: the file's name in the error's text, such as the key that names it; "" for its path.
+        """
         raw = read_regular(path, self.limit)
         try:
             document = parse_json(raw, self.limit)
-            version = document.pop("version", None) if isinstance(document, dict) else None
-            if type(version) is not int or version != self.version:
-                refuse("version", version, self.version)
-            return Record(self.schema).read(document, complete=self.complete)
+            if self.version is not None:
+                document = versioned(document, self.version)
+            value: T = self.kind.read(document, "")
+            return value
         except ValueError as violation:
-            raise self.error(f"{path} is damaged: {violation}; {self.advice}") from violation
+            raise self.error(f"{called or path} is damaged: {violation}; {self.advice}") from violation
 
-    def write(self, path: Path, record: T, mode: int = 0o666) -> None:
+    def write(self, path: Path, value: T, mode: int = 0o666) -> None:
         """Replace the file in one step, durably. Raises OSError."""
-        document = {"version": self.version, **Record(self.schema).write(record)}
+        document = self.kind.write(value, "")
+        if self.version is not None:
+            document = {"version": self.version, **document}
         replace_durably(path, (json.dumps(document, indent=1) + "\n").encode(), mode)
