@@ -43,7 +43,7 @@ MAY_IMPORT = {
     " kernels.elementwise kernels.philox",
     # The engine: each folder imports those above it. A graph says what is computed, a plan says how.
     "engine": "",
-    "engine.graph": "errors kernels.elementwise",
+    "engine.graph": "errors kernels.elementwise system.schema",
     "engine.compile": "engine.graph errors kernels.contract kernels.registry kernels.memory kernels.elementwise",
     "engine.run": "engine.compile engine.graph errors system.schema kernels.contract kernels.registry kernels.memory"
     " kernels.host kernels.platform kernels.philox",

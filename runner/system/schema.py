@@ -9,17 +9,19 @@ A record is a frozen dataclass whose fields are annotated with their type on the
         plan: Annotated[str, Text(64)]
 
 The dataclass *is* the schema: a missing field, one too many or one of a wrong type is a :class:`Violation`.
-The same rules are applied on the way out, where a violation is a defect of the sender.
+The same rules are applied on the way out, where a violation is a defect of the sender. For a class without annotations,
+the types of the fields are arguments: ``Record(Layout, tag=Text(64), nbytes=Integer())``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, Protocol, TypeVar, get_type_hints
 
+from runner.errors import SecurityError
 from runner.system.text import printable
 
 T = TypeVar("T")
@@ -118,6 +120,54 @@ class Number(_Scalar):
 
 
 @dataclass(frozen=True)
+class Flag(_Scalar):
+    """True or False; the numbers 0 and 1 are none."""
+
+    def allows(self, value: object) -> bool:
+        return type(value) is bool
+
+    def __str__(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True)
+class Bytes(_Scalar):
+    """A number of bytes."""
+
+    count: int
+
+    def allows(self, value: object) -> bool:
+        return type(value) is bytes and len(value) == self.count
+
+    def __str__(self) -> str:
+        return f"{self.count} bytes"
+
+
+@dataclass(frozen=True)
+class AnyMap(_Scalar):
+    """A map with text keys, whose values are checked later."""
+
+    def allows(self, value: object) -> bool:
+        return isinstance(value, Mapping) and all(type(key) is str for key in value)
+
+    def __str__(self) -> str:
+        return "a map with text keys"
+
+
+@dataclass(frozen=True)
+class Maybe:
+    """None, or a value of one type."""
+
+    item: FieldType
+
+    def read(self, plain: object, where: str) -> Any:
+        return None if plain is None else self.item.read(plain, where)
+
+    def write(self, value: object, where: str) -> Any:
+        return None if value is None else self.item.write(value, where)
+
+
+@dataclass(frozen=True)
 class ListOf:
     """At most ``limit`` values of one type; a tuple in its typed form."""
 
@@ -125,12 +175,15 @@ class ListOf:
     limit: int
 
     def read(self, plain: object, where: str) -> tuple[Any, ...]:
-        if not isinstance(plain, list | tuple) or len(plain) > self.limit:
-            raise Violation(f"{where}: {printable(repr(plain))}, expected a list of at most {self.limit}")
-        return tuple(self.item.read(value, f"{where}[{i}]") for i, value in enumerate(plain))
+        return tuple(self.item.read(value, f"{where}[{i}]") for i, value in enumerate(self._values(plain, where)))
 
     def write(self, value: object, where: str) -> list[Any]:
-        return list(self.read(value, where))
+        return [self.item.write(each, f"{where}[{i}]") for i, each in enumerate(self._values(value, where))]
+
+    def _values(self, value: object, where: str) -> list[Any] | tuple[Any, ...]:
+        if not isinstance(value, list | tuple) or len(value) > self.limit:
+            raise Violation(f"{where}: {printable(repr(value))}, expected a list of at most {self.limit}")
+        return value
 
 
 @dataclass(frozen=True)
@@ -160,15 +213,11 @@ class MapOf:
 
 
 class Record(Generic[T]):
-    """The schema that a dataclass with annotated fields is."""
+    """A map with one entry for each field of a dataclass. stated: types of the fields, by default the annotations."""
 
-    def __init__(self, record_type: type[T]) -> None:
-        hints = get_type_hints(record_type, include_extras=True)
+    def __init__(self, record_type: Callable[..., T], **stated: FieldType) -> None:
         self.record_type = record_type
-        self.fields: dict[str, FieldType] = {
-            field.name: hints[field.name].__metadata__[0]
-            for field in fields(record_type)  # type: ignore[arg-type]
-        }
+        self.fields: Mapping[str, FieldType] = stated or _annotated(record_type)
 
     def read(self, plain: object, where: str) -> T:
         """Return the record of a map; also raises the Violations of the record's own ``__post_init__``."""
@@ -185,3 +234,16 @@ class Record(Generic[T]):
     def write(self, record: T, where: str) -> dict[str, Any]:
         """Return the map of a record."""
         return {name: kind.write(getattr(record, name), f"{where}.{name}") for name, kind in self.fields.items()}
+
+
+def _annotated(record_type: Any) -> dict[str, FieldType]:
+    hints = get_type_hints(record_type, include_extras=True)
+    return {field.name: hints[field.name].__metadata__[0] for field in fields(record_type)}
+
+
+def read_untrusted(field: FieldType, document: object, where: str) -> Any:
+    """Read data that another process sent; raises SecurityError if it is malformed."""
+    try:
+        return field.read(document, where)
+    except ValueError as error:
+        raise SecurityError(f"{where} refused: {error}") from error
