@@ -81,8 +81,8 @@ MAY_IMPORT = {
     "config.hydra_planning": "config.launcher errors system.redaction",
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
-    "training": "system.cache_folder config config.configuration records strategies data checkpoint tracking tracing"
-    " plugin engine errors system.files system.signals system.cleanup system.memory system.redaction"
+    "training": "system.cache_folder system.console config config.configuration records strategies data checkpoint"
+    " tracking tracing plugin engine errors system.files system.signals system.cleanup system.memory system.redaction"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
     "sweep": "config config.configuration config.devices config.hydra_app system.console records"

@@ -26,12 +26,12 @@ def experiment(*overrides: str) -> Experiment:
 
 
 def placement_of(built: Experiment) -> Placement:
-    assert built.settled is not None
-    return built.settled.placement
+    assert built.placed is not None
+    return built.placed.placement
 
 
 def stored(path: Path, change: Callable[[dict[str, Any]], None] = lambda document: None) -> Path:
-    """A placement as a run writes it, changed."""
+    """A placement as written by a run, changed."""
     layers = {layer: worker_device(k) for layer, k in LAYERS.items()}
     Placement(layers, (), "given", {"given": 1.0}).write(path)
     document = json.loads(path.read_text())
@@ -137,7 +137,7 @@ def test_a_placement_that_does_not_fit_is_refused(
 def test_what_is_no_object_is_refused(tmp_path: Path, key: str, content: str) -> None:
     path = tmp_path / "file.json"
     path.write_text(content)
-    with pytest.raises(ConfigError, match="expected a JSON object, as a run writes it"):
+    with pytest.raises(ConfigError, match="expected a JSON object, as written by a run"):
         experiment(f"parallelism.{key}={path}")
 
 
@@ -153,10 +153,10 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     ("recorded", "complaint"),
     [
-        ({}, "it holds no node_ns, a map from nodes to nanoseconds, as trace_summary.json does; expected a run with"),
-        ({"node_ns": {"a": -1}}, "it holds no node_ns"),
-        ({"node_ns": {"a": True}}, "it holds no node_ns"),
-        ({"node_ns": {"a": float("nan")}}, "it holds no node_ns"),
+        ({}, "it has no node_ns, the map from nodes to nanoseconds of a trace_summary.json; expected a run with"),
+        ({"node_ns": {"a": -1}}, "it has no node_ns"),
+        ({"node_ns": {"a": True}}, "it has no node_ns"),
+        ({"node_ns": {"a": float("nan")}}, "it has no node_ns"),
         ({"node_ns": {"a": 1}}, "it knows 0 of "),
     ],
 )
