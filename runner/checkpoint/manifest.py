@@ -18,7 +18,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from runner.errors import CheckpointError, NumericError
-from runner.system.schema import FieldType, Integer, ListOf, MapOf, Number, OneOf, Record, Text, Violation, parse_json
+from runner.system.json_file import parse_json
+from runner.system.schema import FieldType, Integer, ListOf, MapOf, Number, OneOf, Record, Text, Violation
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"

@@ -52,10 +52,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _train(first: StoredRun, repetition: Repetition, output: Path) -> StoredRun:
-    from runner.training import life
+    from runner.training.run import run
 
     overrides = [] if first.summary is None else first.summary.overrides
-    summary = life.run(repetition.config, output, overrides=overrides, repeats=first.run_id)
+    summary = run(repetition.config, output, overrides=overrides, repeats=first.run_id)
     print(results_table(summary), end="\n\n")
     return read_run(output)
 

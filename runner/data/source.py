@@ -11,7 +11,7 @@ from runner.data import DATASETS
 from runner.data.pipeline import Batch, Pipeline
 from runner.data.settings import DatasetSettings, load_limited
 from runner.errors import ConfigError
-from runner.system.schema import Record, Violation
+from runner.system.schema import LenientRecord, Violation
 
 
 class Prefetcher:
@@ -67,7 +67,7 @@ def settings_from_config(config: Mapping[str, object]) -> DatasetSettings:
     if not isinstance(name, str) or name not in DATASETS:
         raise ConfigError(f"unknown dataset: data.name is {name!r}; the datasets are: {', '.join(DATASETS)}")
     try:
-        return Record(DATASETS[name], complete=False).read(dict(config), "data")
+        return LenientRecord(DATASETS[name], complete=False).read(dict(config), "data")
     except Violation as violation:
         raise ConfigError(str(violation)) from violation
 

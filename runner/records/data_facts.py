@@ -10,7 +10,8 @@ from pathlib import Path
 from runner.data.dataset import Facts, Normalisation
 from runner.data.settings import DatasetSettings
 from runner.errors import DataError
-from runner.system.schema import JsonFile, Record
+from runner.system.json_file import JsonFile
+from runner.system.schema import LenientRecord
 
 FACTS_FILE = "data.json"
 # Of a deviation: sums over a split come out this much apart on other machines, and far more with another image.
@@ -38,7 +39,10 @@ class _Stored(Facts):
 
 # A million classes with names of 64 characters fit in the limit.
 _FILE: JsonFile[_Stored] = JsonFile(
-    Record(_Stored, complete=False), DataError, "without the file, changes of the data are not noticed", limit=1 << 26
+    LenientRecord(_Stored, complete=False),
+    DataError,
+    "without the file, changes of the data are not noticed",
+    limit=1 << 26,
 )
 
 

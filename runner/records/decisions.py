@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.system.files import read_regular, replace_durably
-from runner.system.schema import Record, parse_json
+from runner.system.json_file import parse_json
+from runner.system.schema import LenientRecord
 
 LONGEST_BYTES = 1 << 30
 _VERSION = 1
@@ -33,7 +34,7 @@ def read_decisions(path: Path) -> list[dict[str, Any]]:
     """
     lines = _lines(path)
     first = 0 if _outcome(lines) is None else 1
-    schema = Record(_Decision, closed=False)
+    schema = LenientRecord(_Decision, closed=False)
     for number, line in enumerate(lines[first:], first + 1):
         schema.read(line, f"line {number}")
     return lines[first:]

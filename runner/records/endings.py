@@ -20,7 +20,8 @@ from runner.engine.run.interleaving import Ending
 from runner.engine.run.step_driver import Clients, Finished
 from runner.errors import ConfigError
 from runner.system.files import read_regular
-from runner.system.schema import ListOf, MapOf, OneOf, Plain, Record, Text, Violation, parse_json, versioned
+from runner.system.json_file import parse_json, versioned
+from runner.system.schema import ListOf, MapOf, OneOf, Plain, Record, Text, Violation
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from typing import Annotated, Self
 
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, ResourceError
 from runner.system.files import create_directory, fsync_directory, replace_durably
-from runner.system.schema import Integer, JsonFile, Record, Text
+from runner.system.json_file import JsonFile
+from runner.system.schema import Integer, Record, Text
 
 CONFIG_FILE = "config.yaml"
 """The resolved configuration of a run, in its directory."""

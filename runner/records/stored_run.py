@@ -10,7 +10,8 @@ from pathlib import Path
 from runner.errors import CheckpointError, ConfigError, DataError
 from runner.records.run_directory import CONFIG_FILE, RUN_FILE, SUMMARY_FILE, code_diff_file, run_and_starts
 from runner.records.summary import Summary
-from runner.system.schema import JsonFile, field_type
+from runner.system.json_file import JsonFile
+from runner.system.schema import field_type
 
 _PLACES = ("outputs/*/*", "outputs/*", "multirun/*/*/*", "multirun/*/*")
 """Where runs lie below a working directory, unless they were told otherwise."""

@@ -22,8 +22,9 @@ import numpy as np
 
 from runner.errors import DataError
 from runner.records.provenance import Provenance
+from runner.system.json_file import parse_json
 from runner.system.redaction import redact_overrides, redact_text
-from runner.system.schema import Record, Violation, parse_json
+from runner.system.schema import LenientRecord, Record, Violation
 
 SCHEMA_VERSION = 3
 STATUSES = ("finished", "failed", "interrupted")
@@ -183,7 +184,7 @@ class Summary:
             newer = type(version) is int and version > SCHEMA_VERSION
             advice = "read it with a newer runner" if newer else "it is not a summary.json of runner"
             raise DataError(f"{path}: schema_version {version!r}, expected 1 to {SCHEMA_VERSION}; {advice}")
-        schema = Record(cls, complete=version == SCHEMA_VERSION)
+        schema = LenientRecord(cls, complete=version == SCHEMA_VERSION)
         try:
             return schema.read(document | {"schema_version": SCHEMA_VERSION})
         except ValueError as error:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from runner.config.launcher import Launcher, SweepPlace
 from runner.errors import ConfigError
+from runner.system.json_file import JsonFile
 from runner.system.redaction import redact, redact_overrides
-from runner.system.schema import JsonFile, Record
+from runner.system.schema import LenientRecord
 
 PLAN_FILE = "plan.json"
 FROZEN_FILE = "frozen.yaml"
@@ -97,7 +98,7 @@ class Plan:
 
 def _plan_file() -> JsonFile[Plan]:
     # Plans of earlier versions name no plugins.
-    schema = Record(Plan, complete=False)
+    schema = LenientRecord(Plan, complete=False)
     return JsonFile(schema, ConfigError, "expected a plan that this version of runner wrote", limit=64 * 2**20)
 
 

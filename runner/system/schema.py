@@ -14,13 +14,11 @@ The same rules hold for writing, where a violation is a defect of the writer.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -30,13 +28,14 @@ from typing import (
     Protocol,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
     runtime_checkable,
 )
 
-from runner.system.files import read_regular, replace_durably
+from runner.errors import SecurityError
 from runner.system.text import printable
 
 T = TypeVar("T")
@@ -166,8 +165,42 @@ class Plain(_Scalar):
         return not self.types or type(value) in self.types
 
     def __str__(self) -> str:
-        names = {bool: "true or false", int: "a whole number", NoneType: "null"}
-        return " or ".join(names.get(each, each.__name__) for each in self.types)
+        return " or ".join("a whole number" if each is int else each.__name__ for each in self.types)
+
+
+@dataclass(frozen=True)
+class Flag(_Scalar):
+    """True or False; the numbers 0 and 1 are none."""
+
+    def allows(self, value: object) -> bool:
+        return type(value) is bool
+
+    def __str__(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True)
+class Bytes(_Scalar):
+    """A number of bytes."""
+
+    count: int
+
+    def allows(self, value: object) -> bool:
+        return type(value) is bytes and len(value) == self.count
+
+    def __str__(self) -> str:
+        return f"{self.count} bytes"
+
+
+@dataclass(frozen=True)
+class AnyMap(_Scalar):
+    """A map with text keys, whose values are checked later."""
+
+    def allows(self, value: object) -> bool:
+        return isinstance(value, Mapping) and all(type(key) is str for key in value)
+
+    def __str__(self) -> str:
+        return "a map with text keys"
 
 
 @dataclass(frozen=True)
@@ -188,8 +221,8 @@ class Within:
 
 
 @dataclass(frozen=True)
-class OrNone:
-    """A value of one type, or null."""
+class Maybe:
+    """None, or a value of one type."""
 
     item: FieldType
 
@@ -255,30 +288,24 @@ class MapOf:
 
 
 class Record(Generic[T]):
-    """The schema of a dataclass. It is a field type itself, so records can hold records.
+    """A map with one entry for each field of a dataclass. It is a field type itself, so records can hold records.
 
-    complete: False to give fields that are missing their defaults, if they have any. closed: False to leave unknown
-    fields unread.
+    stated: types of the fields of a class without annotations.
     """
 
-    def __init__(self, record_type: type[T], *, complete: bool = True, closed: bool = True) -> None:
-        hints = get_type_hints(record_type, include_extras=True)
+    closed = True
+
+    def __init__(self, record_type: Callable[..., T], **stated: FieldType) -> None:
         self.record_type = record_type
-        declared = fields(record_type)  # type: ignore[arg-type]
-        self.fields: dict[str, FieldType] = {
-            field.name: field_type(hints[field.name], complete=complete) for field in declared
-        }
-        self._closed = closed
-        self._required = {
-            field.name for field in declared if complete or field.default is field.default_factory is MISSING
-        }
+        self.fields: Mapping[str, FieldType] = stated or _annotated(record_type)
+        self.required = set(self.fields)
 
     def read(self, plain: object, where: str = "") -> T:
         """Return the record of a map; also raises the errors of the record's own ``__post_init__``."""
         if type(plain) is not dict:
             refuse(where, plain, f"a map of {', '.join(self.fields) or 'nothing'}")
-        missing = [name for name in self.fields if name not in plain and name in self._required]
-        unknown = [printable(str(name)) for name in plain if self._closed and name not in self.fields]
+        missing = [name for name in self.fields if name not in plain and name in self.required]
+        unknown = [printable(str(name)) for name in plain if self.closed and name not in self.fields]
         if missing or unknown:
             faults = {"missing": missing, "unknown": unknown}
             found = " and ".join(f"{fault} {names}" for fault, names in faults.items() if names)
@@ -294,9 +321,30 @@ class Record(Generic[T]):
         return {name: kind.write(getattr(record, name), place + name) for name, kind in self.fields.items()}
 
 
+class LenientRecord(Record[T]):
+    """A record in a file of another version.
+
+    complete: False to give missing fields their defaults, if they have any. closed: False to ignore unknown fields.
+    """
+
+    def __init__(self, record_type: Callable[..., T], *, complete: bool = True, closed: bool = True) -> None:
+        super().__init__(record_type)
+        self.closed = closed
+        if not complete:
+            self.fields = _annotated(record_type, complete=False)
+            self.required = {
+                each.name for each in fields(cast(Any, record_type)) if each.default is each.default_factory is MISSING
+            }
+
+
+def _annotated(record_type: Any, complete: bool = True) -> dict[str, FieldType]:
+    hints = get_type_hints(record_type, include_extras=True)
+    return {each.name: field_type(hints[each.name], complete=complete) for each in fields(record_type)}
+
+
 _PLAIN: dict[Any, FieldType] = {
     Any: Plain(),
-    bool: Plain((bool,)),
+    bool: Flag(),
     float: AnyFloat(),
     int: Plain((int,)),
     str: Text(),
@@ -306,7 +354,7 @@ _PLAIN: dict[Any, FieldType] = {
 def field_type(hint: Any, *, complete: bool = True) -> FieldType:
     """Return the field type of an annotation: the one it names, or that of its Python type.
 
-    complete: as of :class:`Record`, for the records in it.
+    complete: as of :class:`LenientRecord`, for the records in it.
     """
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -314,7 +362,7 @@ def field_type(hint: Any, *, complete: bool = True) -> FieldType:
         return kinds[0] if kinds else Within(field_type(arguments[0], complete=complete), hint.__metadata__[0])
     if origin in (Union, UnionType):
         kinds = [field_type(each, complete=complete) for each in arguments if each is not NoneType]
-        return OrNone(kinds[0] if len(kinds) == 1 else Plain(arguments))
+        return Maybe(kinds[0] if len(kinds) == 1 else Plain(arguments))
     if origin in (list, tuple, dict, Mapping):
         kinds = [field_type(each, complete=complete) for each in arguments if each is not Ellipsis]
         if origin is list:
@@ -323,60 +371,13 @@ def field_type(hint: Any, *, complete: bool = True) -> FieldType:
             return ListOf(kinds[0]) if Ellipsis in arguments else ListOf(kinds[0], len(kinds), least=len(kinds))
         return MapOf(kinds[0], kinds[1])
     if isinstance(hint, type) and is_dataclass(hint):
-        return Record(hint, complete=complete)
+        return Record(hint) if complete else LenientRecord(hint, complete=False)
     return _PLAIN.get(hint) or Plain((hint,))
 
 
-def parse_json(raw: bytes, limit: int) -> Any:
-    """Return the value of JSON that may be hostile. Raises Violation if it is no JSON or has over ``limit`` bytes."""
-    if len(raw) > limit:
-        raise Violation(f"more than {limit} bytes, expected at most that")
+def read_untrusted(field: FieldType, document: object, where: str) -> Any:
+    """Read data that another process sent; raises SecurityError if it is malformed."""
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise Violation(f"no JSON: {printable(str(error))}") from None
-
-
-def versioned(document: Any, version: int, name: str = "version") -> dict[str, Any]:
-    """Return a document without its version. Raises Violation unless it is a map of exactly this version."""
-    found = document.get(name) if isinstance(document, dict) else None
-    if type(found) is not int or found != version:
-        refuse(name, found, version)
-    return {key: value for key, value in document.items() if key != name}
-
-
-@dataclass(frozen=True)
-class JsonFile(Generic[T]):
-    """A kind of JSON file that holds one value.
-
-    kind: its schema. error: class of the error for a damaged file. advice: the end of the error's text: what to do.
-    version: number in the field "version"; None for a file without that field. limit: most bytes.
-    """
-
-    kind: FieldType
-    error: type[Exception]
-    advice: str
-    version: int | None = 1
-    limit: int = 1 << 26
-
-    def read(self, path: Path, called: str = "") -> T:
-        """Read a regular file. Raises ``error`` for a damaged one, SecurityError for a link, OSError.
-
-        called: the file's name in the error's text, such as the key that names it; "" for its path.
-        """
-        raw = read_regular(path, self.limit)
-        try:
-            document = parse_json(raw, self.limit)
-            if self.version is not None:
-                document = versioned(document, self.version)
-            value: T = self.kind.read(document, "")
-            return value
-        except ValueError as violation:
-            raise self.error(f"{called or path} is damaged: {violation}; {self.advice}") from violation
-
-    def write(self, path: Path, value: T, mode: int = 0o666) -> None:
-        """Replace the file in one step, durably. Raises OSError."""
-        document = self.kind.write(value, "")
-        if self.version is not None:
-            document = {"version": self.version, **document}
-        replace_durably(path, (json.dumps(document, indent=1) + "\n").encode(), mode)
+        return field.read(document, where)
+    except ValueError as error:
+        raise SecurityError(f"{where} refused: {error}") from error

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Self
 
 from runner.system.files import replace_durably
+from runner.system.json_file import parse_json
 from runner.system.redaction import REDACTED, redact_text
-from runner.system.schema import Record, parse_json
+from runner.system.schema import LenientRecord
 from runner.tracking.base import RunInfo
 from runner.tracking.mlflow_client import URI_VARIABLE, resolve_uri
 
@@ -60,7 +61,7 @@ class Origin:
         """The origin kept in a run's directory; raises ValueError where there is none or it is damaged."""
         path = run_dir / ORIGIN_FILE
         try:
-            return Record(cls, complete=False).read(parse_json(path.read_bytes(), _MAX_BYTES))
+            return LenientRecord(cls, complete=False).read(parse_json(path.read_bytes(), _MAX_BYTES))
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"{path} does not say how the run is recorded ({error}); `runner resume={shlex.quote(str(run_dir))}` "

@@ -10,8 +10,8 @@ from runner.config.conf_dir import conf_dir
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from runner.data.settings import limited_facts
-from runner.training import life
 from runner.training.build import build
+from runner.training.run import run
 from tests.small_runs import small_config
 
 SANDBLASTER = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=64")
@@ -83,6 +83,6 @@ def test_presets_can_be_built_for_every_experiment(preset: str, experiment: str)
 
 def test_overfit_learns_its_examples_by_heart(tmp_path: Path) -> None:
     config = small_config("+debug=overfit", "model.hidden=[64]", "train.steps=150")
-    summary = life.run(config, tmp_path / "run", overrides=())
+    summary = run(config, tmp_path / "run", overrides=())
     assert summary.final["train/loss"] < 0.1
     assert summary.final["train/accuracy"] == 1.0

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from runner.bounds import Bounds
 from runner.errors import DataError
-from runner.system.schema import Integer, JsonFile, ListOf, MapOf, Number, OneOf, Record, Text, Violation, parse_json
+from runner.system.json_file import JsonFile, parse_json
+from runner.system.schema import Integer, LenientRecord, ListOf, MapOf, Number, OneOf, Record, Text, Violation
 
 
 @dataclass(frozen=True)
@@ -126,13 +127,13 @@ def test_a_value_out_of_bounds_is_not_written(name: str, value: Any) -> None:
 
 def test_an_incomplete_record_has_its_defaults_and_an_open_one_ignores_the_rest() -> None:
     lacking = {name: value for name, value in PLAIN.items() if name not in ("short", "few", "some", "anything")}
-    read = Record(Everything, complete=False).read(lacking | {"inner": {}})
+    read = LenientRecord(Everything, complete=False).read(lacking | {"inner": {}})
     assert (read.short, read.few, read.some, read.inner) == ("abc", (), {}, Inner())
     with pytest.raises(Violation, match="short"):
         SCHEMA.read(lacking)
     with pytest.raises(Violation, match=r"missing \['flag', "):
-        Record(Everything, complete=False).read({})
-    assert Record(Inner, closed=False).read({"word": "a", "more": 1}) == Inner("a")
+        LenientRecord(Everything, complete=False).read({})
+    assert LenientRecord(Inner, closed=False).read({"word": "a", "more": 1}) == Inner("a")
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,12 @@ def experiment(*overrides: str) -> Experiment:
 
 
 def placement_of(built: Experiment) -> Placement:
-    assert built.settled is not None
-    return built.settled.placement
+    assert built.placed is not None
+    return built.placed.placement
 
 
 def stored(path: Path, change: Callable[[dict[str, Any]], None] = lambda document: None) -> Path:
-    """A placement as a run writes it, changed."""
+    """A placement as written by a run, changed."""
     layers = {layer: worker_device(k) for layer, k in LAYERS.items()}
     Placement(layers, (), "given", {"given": 1.0}).write(path)
     document = json.loads(path.read_text())
