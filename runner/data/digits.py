@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.bounds import Bounds, Seed
-from runner.data.dataset import Dataset, Facts, Normalisation, Split
+from runner.data.dataset import Dataset, Facts, Normalisation, Split, held_out, stratified_split
 from runner.data.settings import DatasetSettings
-from runner.data.stratify import held_out, stratified_split
 from runner.errors import DataError
 
 _SHAPE = (1, 8, 8)

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.data.augment import DRAWS_PER_IMAGE, Augment
-from runner.data.dataset import Dataset, Split
-from runner.data.stratify import validation_split
+from runner.data.dataset import Dataset, Split, validation_split
 from runner.kernels import philox
 
 Batch = Mapping[str, NDArray[Any]]

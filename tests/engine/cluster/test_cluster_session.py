@@ -33,7 +33,7 @@ from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import Session
 from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.run.launched_programs import pushed, tally
 from tests.engine.run.matching_spans import expect_matching_transfers
