@@ -43,9 +43,7 @@ def test_auto_takes_all_gpus_in_turn_or_the_cpu() -> None:
     here = machine(gpu(0), gpu(1))
     cluster = taken(here, "parallelism.workers=3")
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("auto", "gpu", [0, 1, 0])
-    assert reason(cluster, here) == (
-        "cluster.device=auto takes a GPU where there is one, and there is Big GPU, Big GPU"
-    )
+    assert reason(cluster, here) == ("cluster.device=auto takes a GPU if there is one, and there is Big GPU, Big GPU")
     cluster = taken(NO_DRIVER)
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("auto", "cpu", None)
     assert reason(cluster, NO_DRIVER) == "cluster.device=auto finds no GPU: there is no NVIDIA driver: no libcuda"
@@ -62,7 +60,7 @@ def test_the_cpu_is_taken_without_looking_for_gpus() -> None:
     cluster = take_devices(asked("cluster.device=cpu"), lambda: pytest.fail("it is not asked for a GPU"))
     assert cluster.device_taken == "cpu"
     assert look_at(cluster, lambda: pytest.fail("nor is anybody else")) is NO_GPUS
-    assert reason(cluster, NO_GPUS) == "cluster.device=cpu asks for it"
+    assert reason(cluster, NO_GPUS) == "cluster.device=cpu"
 
 
 def test_a_gpu_that_is_asked_for_and_not_there_is_an_error() -> None:
@@ -70,7 +68,7 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_an_error() -> None:
         taken(NO_DRIVER, "cluster.device=gpu")
     assert str(refusal.value) == (
         "cluster.device=gpu: expected a GPU that can be used, but there is no NVIDIA driver: no libcuda. "
-        "`runner doctor` says what is there; cluster.device=cpu computes without a GPU, to other bits"
+        "`runner doctor` lists what is available; cluster.device=cpu computes without a GPU, with other bits"
     )
     assert refusal.value.exit_code == 4
 
@@ -89,7 +87,7 @@ def test_gpus_that_are_named_are_asked_for() -> None:
         taken(NO_DRIVER, "cluster.gpus=[1,1]")
     assert str(refusal.value) == (
         "cluster.gpus=[1, 1]: expected a GPU that can be used, but there is no NVIDIA driver: no libcuda. "
-        "`runner doctor` says what is there; cluster.gpus=null leaves it to cluster.device=auto"
+        "`runner doctor` lists what is available; cluster.gpus=null leaves the choice to cluster.device=auto"
     )
     stored = taken(NO_DRIVER)
     with pytest.raises(
@@ -209,7 +207,7 @@ def test_a_rerun_elsewhere_takes_what_is_there_and_says_so() -> None:
     assert (here, other) == (stored, "")
     elsewhere, other = retake_devices(stored, lambda: NO_DRIVER)
     assert (elsewhere.cluster.device_taken, elsewhere.cluster.gpus) == ("cpu", None)
-    assert other == "it computed on a GPU, and here the CPU does: there is no NVIDIA driver: no libcuda"
+    assert other == "it ran on a GPU, and runs on the CPU here: there is no NVIDIA driver: no libcuda"
     wanted = fix_machine_values(asked("cluster.device=gpu"), 4, lambda: machine(gpu()))
     with pytest.raises(ResourceError, match=r"cluster\.device=gpu: expected a GPU"):
         retake_devices(wanted, lambda: NO_DRIVER)
@@ -221,7 +219,7 @@ def test_gpus_that_nobody_named_are_dealt_anew_where_there_are_fewer() -> None:
     here, other = retake_devices(stored, lambda: one)
     assert (here.cluster.device_taken, here.cluster.gpus, other) == ("gpu", [0, 0], "")
     named = fix_machine_values(asked("cluster.gpus=[0,1]"), 4, lambda: two)
-    told = r"there is no GPU 1; .* Several workers may have one GPU; cluster\.gpus=null takes those that are there"
+    told = r"there is no GPU 1; .* Several workers may share a GPU; cluster\.gpus=null takes all GPUs"
     for config, action in ((named, retake_devices), (stored, take_devices)):
         with pytest.raises(ResourceError, match=told):
             action(config, lambda: one)

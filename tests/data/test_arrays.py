@@ -109,7 +109,7 @@ def images(shape: tuple[int, ...], dtype: str = "uint8") -> dict[str, Array]:
         (images((6, 5), "int64"), "x_train is of dtype int64; expected uint8 or float32 or float64"),
         (images(()), r"x_train is \(8,\); expected \(N, H, W\)"),
         (images((0, 5)), r"x_train is \(8, 0, 5\); expected"),
-        (images((3, 6, 3)), r"either axis 1 or axis 3 may be the channels; expected to be told: set data\.layout=nchw"),
+        (images((3, 6, 3)), r"axis 1 or axis 3 can be the channels; expected data\.layout=nchw"),
         (images((6, 5, 7)), "either axis 1 or axis 3"),
         ({"x_test": np.ones((4, 6, 6), "uint8")}, r"x_test holds images \(1, 6, 6\); expected images \(1, 6, 5\)"),
         ({"x_test": np.ones((4, 6, 5), "float32")}, "x_test is of dtype float32; expected uint8, as x_train"),
