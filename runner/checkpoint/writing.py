@@ -35,7 +35,7 @@ def save(
     """Write ``variables``, unsharded name -> array of any layout, as ``directory/step-N``; return its path.
 
     When it returns, the checkpoint is on the disk and has been read back, and older ones are deleted except the newest
-    ``keep``, this one included, and the best according to ``meta``. A checkpoint of the same step with the same variables
+    ``keep``, this one included, and the best according to ``meta``. If the checkpoint exists with the same variables, it
     is not changed. The caller holds the lock of the run directory, and ``meta.epoch`` is its epoch.
 
     Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError if the disk is
