@@ -111,7 +111,7 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     ),
     (
         ["optimizer=lbfgs", "parallelism=single"],
-        "schedule=cosine with schedule.warmup_steps=0 and optimizer=lbfgs: the line search finds the length of every "
+        "schedule=cosine with schedule.warmup_steps=0 and optimizer=lbfgs: the line search determines the length of every "
         "step; use schedule=constant without a warm-up",
     ),
     (

@@ -87,7 +87,7 @@ def test_nccl_that_is_asked_for_is_taken_on_trust_or_refused() -> None:
         r"own, but some share a GPU: cluster\.gpus=\[0, 0\]; use cluster\.collectives=null",
     ):
         taken(with_nccl(0), "cluster.collectives=nccl")
-    with pytest.raises(ConfigError, match=r"cluster\.collectives=nccl with cluster\.device=cpu: there is no GPU"):
+    with pytest.raises(ConfigError, match=r"cluster\.collectives=nccl with cluster\.device=cpu: the run uses no GPU"):
         taken(TWO, "cluster.collectives=nccl", "cluster.device=cpu")
     with pytest.raises(ConfigError, match=r"cluster\.collectives='ring': expected one of none, nccl, or null"):
         taken(TWO, "cluster.collectives=ring")

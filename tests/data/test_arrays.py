@@ -110,7 +110,7 @@ def images(shape: tuple[int, ...], dtype: str = "uint8") -> dict[str, Array]:
         (images(()), r"x_train is \(8,\); expected \(N, H, W\)"),
         (images((0, 5)), r"x_train is \(8, 0, 5\); expected"),
         (images((3, 6, 3)), r"axis 1 or axis 3 can be the channels; expected data\.layout=nchw"),
-        (images((6, 5, 7)), "either axis 1 or axis 3"),
+        (images((6, 5, 7)), "axis 1 or axis 3"),
         ({"x_test": np.ones((4, 6, 6), "uint8")}, r"x_test holds images \(1, 6, 6\); expected images \(1, 6, 5\)"),
         ({"x_test": np.ones((4, 6, 5), "float32")}, "x_test is of dtype float32; expected uint8, as x_train"),
         ({"y_train": np.zeros(7, int)}, r"y_train is int64\[7\]; expected integers \[8\]"),

@@ -111,7 +111,7 @@ def test_numbers_of_any_range_are_taken_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fit", [False, True])
 def test_a_network_of_numbers_of_any_range_takes_no_image(tmp_path: Path, fit: bool) -> None:
-    with pytest.raises(DataError, match=r"an image has pixels of 0 to 255, the network was trained on numbers that"):
+    with pytest.raises(DataError, match=r"an image has pixels of 0 to 255, the network was trained on numbers of"):
         read(saved(tmp_path / "a.png", PIXELS), scale=ANY, fit=fit)
 
 
@@ -124,7 +124,7 @@ def test_a_network_of_numbers_of_any_range_takes_no_image(tmp_path: Path, fit: b
         (np.zeros((5, 3, 2)), r"its shape is \(5, 3, 2\)"),
         (
             np.full((2, 3), -0.4),
-            "its values are -0.4 to -0.4; expected pixels as the dataset has them, 0 to 255, not norm",
+            "its values are -0.4 to -0.4; expected pixels as in the dataset, 0 to 255, not norm",
         ),
         (np.full((2, 3), 256), "its values are 256 to 256"),
         (np.full((2, 3), np.nan), "its values are nan to nan"),
