@@ -20,11 +20,12 @@ help:  ## list the targets
 run: $(VENV)/.installed  ## install and train the default configuration (ARGS="..." adds overrides)
 	$(BIN)/runner $(ARGS)
 
-test: $(VENV)/.installed-dev  ## install and run the tests (ARGS="..." goes to pytest)
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+test: $(VENV)/.installed-dev  ## install and run the tests but the slow ones (ARGS="..." goes to pytest)
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
 
-test-all: test  ## run the tests, and those of the CPU kernels a second time without AVX-512
-	$(BIN)/python -m pytest -n 2 --avx2 tests/kernels tests/engine/ops --ignore tests/kernels/gpu
+test-all: $(VENV)/.installed-dev  ## run all tests, and those of the CPU kernels a second time without AVX-512
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --avx2 tests/kernels tests/engine/graph/ops --ignore tests/kernels/gpu
 
 check: $(VENV)/.installed-dev  ## lint, format check and types
 	$(BIN)/ruff check .

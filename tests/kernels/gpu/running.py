@@ -124,7 +124,7 @@ def run_choice(
     specs = [harness.Shaped.of(array) for array in inputs]
     sources = [_allocated(runtime, *each) for each in zip(specs, arrangement.inputs, strict=True)]
     targets = [_allocated(runtime, *each) for each in zip(node.outputs, arrangement.outputs, strict=True)]
-    shared = _once_each(arrangement.in_place) if in_place else {}
+    shared = harness.once_each(arrangement.in_place) if in_place else {}
     for i, o in shared.items():
         assert sources[i].layout.nbytes == targets[o].layout.nbytes, "what shares memory has the same bytes"
         targets[o] = Operand(targets[o].spec, targets[o].layout, sources[i].data)
@@ -239,15 +239,6 @@ def require_close(found: Iterable[Array], expected: Iterable[Array], tolerance: 
 def _allocated(runtime: Runtime, spec: Spec, layout: Layout) -> Operand:
     memory: DeviceMemory = runtime.allocate(layout.nbytes)
     return Operand(spec, layout, memory)
-
-
-def _once_each(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Input -> output of pairs that may share memory; as a planner does, each input and each output once."""
-    chosen: dict[int, int] = {}
-    for i, o in pairs:
-        if i not in chosen and o not in chosen.values():
-            chosen[i] = o
-    return chosen
 
 
 def _status(bound: StreamCall) -> int:

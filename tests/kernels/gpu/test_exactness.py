@@ -106,6 +106,14 @@ def test_there_may_be_more_partial_sums_of_a_channel_than_rows_of_threads(compil
     require_close(found, reference(op, inputs, epsilon), 2**-7)
 
 
+def test_the_variance_of_large_numbers_is_accurate(runtime: EmulatedRuntime) -> None:
+    x = (1e4 + np.arange(3000).reshape(-1, 1) % 3).astype(np.float32)
+    inputs = [x, np.ones(1, np.float32), np.zeros(1, np.float32)]
+    registry = registry_of(runtime, batch_normalization)
+    _, _, variance = run_op(runtime, "batch_norm", inputs, {"epsilon": 1e-3}, registry=registry)
+    assert variance[0] == pytest.approx(2 / 3, rel=1e-5)
+
+
 def test_the_special_cases_are_cut_into_several_parts() -> None:
     """Without this the table would not compare what adds the parts."""
     multiprocessors = EmulatedRuntime.multiprocessors
