@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from runner.engine.run.kernel_table import load_kernels
-from runner.kernels.contract import Array, Kernel
+from runner.kernels.contract import FLOATS, Array, Kernel
 from runner.kernels.elementwise import FUNCTIONS
 from tests.kernels.cpu.layout_cases import LAYOUT_CASES, WIDENED
 from tests.kernels.cpu.onednn.checking import (
@@ -72,14 +72,10 @@ def check(kernel: Kernel, attributes: dict[str, Any], arrays: list[Array]) -> in
     """Compare a case in every layout in which the kernel takes it; returns the number of those."""
     op, node = kernel.op, node_of(kernel.op, arrays, attributes)
     inputs, outputs, compared = [Shaped.of(each) for each in arrays], node.outputs, 0
-    if (
-        not {spec.dtype for spec in (*inputs, *outputs)}.intersection(("float32", "float64", "bfloat16"))
-        <= kernel.dtypes
-    ):
+    if not FLOATS.intersection(spec.dtype for spec in (*inputs, *outputs)) <= kernel.dtypes:
         return 0
-    images = [
-        len(spec.shape) == 4 and spec.dtype in TOLERANCES and FILTERS.get(op) != k for k, spec in enumerate(inputs)
-    ]
+    laid_out = TOLERANCES.keys() & library().dtypes
+    images = [len(spec.shape) == 4 and spec.dtype in laid_out and FILTERS.get(op) != k for k, spec in enumerate(inputs)]
     wanted = None
     for tag in IMAGE_TAGS if any(images) else ("",):
         offered = [layout(spec, tag if image else "") for spec, image in zip(inputs, images, strict=True)]

@@ -1,4 +1,4 @@
-"""A training entry that trains nothing: it notes what it was asked for and answers, or fails, as told."""
+"""A training entry that trains nothing: it records its calls and returns, or raises, what a test sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.records.summary import Summary
 
 @dataclass
 class Call:
-    """The arguments of one call of ``runner.training.life.run``."""
+    """The arguments of one call of ``runner.training.run.run``."""
 
     config: Config
     run_dir: Path
@@ -24,8 +24,8 @@ class Call:
 
 
 @dataclass
-class FakeLife:
-    """Stands in for the module ``runner.training.life``. act: called with each call; what it raises ends that run."""
+class FakeTraining:
+    """Replaces ``runner.training.run.run``. act: receives each call; an exception that it raises ends that run."""
 
     act: Callable[[Call], None] = lambda call: None
     calls: list[Call] = field(default_factory=list)

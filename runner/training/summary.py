@@ -1,4 +1,4 @@
-"""The summary of a run: as a draft before it starts, with what was done, and with how it ended."""
+"""The summary of a run: a draft before training, then with the results, then with the error that ended the run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from runner.records.decisions import dropped_by_worker
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Failure, Summary, config_hash, cpu_model, git_commit, step_time, versions
+from runner.training.evaluation import BestMetric
 from runner.training.experiment import Experiment
-from runner.training.progress import Progress
-from runner.training.standing import Standing
+from runner.training.saving import Progress
 
 
-def draft_of(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:
-    """What is known of a run before it starts."""
+def draft_summary(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:
+    """Return the summary of a run before it starts."""
     config = experiment.config
     return Summary(
         run_id=directory.run_id,
@@ -43,7 +43,7 @@ def draft_of(experiment: Experiment, directory: RunDirectory, overrides: Sequenc
     )
 
 
-def summed_up(
+def with_results(
     summary: Summary,
     session: Session,
     record: Record,
@@ -52,7 +52,7 @@ def summed_up(
     directory: RunDirectory,
     seconds: float,
 ) -> Summary:
-    """The summary with what was done so far, in so many seconds of this process."""
+    """Return the summary with the results so far. seconds: wall time of this process."""
     final, best = record.final_and_best()
     dropped_shares, dropped_examples = _dropped(config, directory)
     batch_size = config.train.batch_size
@@ -68,7 +68,7 @@ def summed_up(
         final=final,
         best=best,
         stopped=progress.stopped,
-        **_best_checkpoint(progress.standing, config, directory),
+        **_best_checkpoint(progress.metric, config, directory),
         bytes_sent_per_worker=session.sent_bytes(),
         peak_memory_bytes=session.peak_memory_bytes(),
         dropped_shares=dropped_shares,
@@ -77,36 +77,34 @@ def summed_up(
 
 
 def _dropped(config: Config, directory: RunDirectory) -> tuple[dict[str, int], dict[str, int]]:
-    """Dropped shares and their examples by worker, from the decisions of each update."""
+    """Return the dropped shares and their examples by worker, from the recorded decisions."""
     race = config.parallelism.race
-    return (
-        ({}, {})
-        if race is None or race.decisions is None
-        else dropped_by_worker(directory.decisions_jsonl(race.decisions))
-    )
+    if race is None or race.decisions is None:
+        return {}, {}
+    return dropped_by_worker(directory.decisions_jsonl(race.decisions))
 
 
-def _best_checkpoint(standing: Standing, config: Config, directory: RunDirectory) -> dict[str, Any]:
-    """What the summary says of the monitored metric."""
-    step = standing.best_step
+def _best_checkpoint(metric: BestMetric, config: Config, directory: RunDirectory) -> dict[str, Any]:
+    """Return the fields of the summary on the monitored metric."""
+    step = metric.best_step
     kept = f"{directory.checkpoints.name}/step-{step}" if step is not None and keeps_best(config) else None
     return {
         "monitor": monitor_of(config).metric,
-        "best_value": standing.best,
+        "best_value": metric.best,
         "best_step": step,
         "best_checkpoint": kept,
     }
 
 
 def status_of(error: BaseException | None) -> str:
-    """Of a run that came to this end."""
+    """Return the status of a run that ended with this error, or without one."""
     if error is None:
         return "finished"
     return "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
 
 
-def failed(summary: Summary, error: BaseException) -> Summary:
-    """The summary of a run that an error ended."""
+def with_error(summary: Summary, error: BaseException) -> Summary:
+    """Return the summary of a run that an error ended."""
     code = error.exit_code if isinstance(error, RunnerError) else None
     return dataclasses.replace(
         summary,

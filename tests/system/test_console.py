@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.training.life import run
-from runner.training.run_log import TOLD_OTHERWISE, logging_to
+from runner.system.console import NOT_ON_TERMINAL, logging_to
+from runner.training.run import run
 from tests.small_runs import small_config
 
 log = logging.getLogger("runner.tests")
@@ -22,7 +22,7 @@ def test_the_file_has_all_and_the_terminal_the_warnings(tmp_path: Path, capsys: 
     with logging_to(path):
         log.info("decided")
         log.warning("slower: token=abcdef")
-        log.warning("known by now", extra=TOLD_OTHERWISE)
+        log.warning("known by now", extra=NOT_ON_TERMINAL)
         log.error("lost")
     assert not logging.getLogger("runner").handlers
     shown = ["runner: warning: slower: token=[redacted]", "runner: error: lost"]
@@ -49,7 +49,9 @@ def test_a_run_that_has_nothing_left_to_train_says_so(tmp_path: Path, capsys: py
     run(small_config("train.steps=2"), folder, overrides=[])
     assert "warning" not in capsys.readouterr().err
     run(small_config("train.steps=1"), folder, overrides=[], resume=True)
-    said = "runner: warning: the run is at step 2 of 1: nothing is left to train; a larger train.steps or train.epochs"
+    said = (
+        "runner: warning: the run is at step 2 of 1: nothing is left to train; set a larger train.steps or train.epochs"
+    )
     assert said in capsys.readouterr().err
     shutil.rmtree(folder / "checkpoints" / "step-2")
     run(small_config("train.steps=2"), folder, overrides=[], resume=True)
