@@ -134,7 +134,7 @@ def test_unknown_tensors_and_missing_feeds_are_named(
         prune(Text.parse(GRAPH).graph, [fetch], targets, [feed])
 
 
-EFFECTS = f"""awaited = sqrt(x); variable = weights(2); new = square(x); assigned = assign(variable, new, after='awaited')
+EFFECTS = f"""awaited = sqrt(x); v = weights(2); new = square(x); assigned = assign(v, new, after='awaited')
     send(x, key='k', destination='{THERE}'); r = recv(key='l', source='{THERE}', shape=(), dtype='float32')"""
 
 
