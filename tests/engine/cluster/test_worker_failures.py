@@ -187,7 +187,7 @@ VIOLATIONS: list[tuple[Break, str]] = [
         f"plan 'another' refused: for {worker_device(1)}, expected the device of worker-0",
     ),
     (lambda c: load(c, "again", "worker-0"), "cannot open"),
-    (lambda c: c.send(Load("rubbish"), WORKER_0, {"graph": 3}), "plan refused: plan: fields missing ['device'"),
+    (lambda c: c.send(Load("rubbish"), WORKER_0, {"graph": 3}), "plan refused: plan: missing ['device'"),
     (lambda c: c.send(Run("run-2", 4), WORKER_0), "step 4 of plan 'run-2' refused: loaded are run"),
     (
         lambda c: step(c, 0, "worker-0") or c.send(Run("run", 1), WORKER_0),

@@ -77,7 +77,7 @@ def place_of(field: str, node: str = "y") -> tuple[Any, ...]:
     [
         ((), {}, "graph document: {}, expected a list of at most 1000000"),
         ((0,), [], r"graph document\[0\]: \[\], expected a map"),
-        (place_of("comment"), "", r"graph document\[2\]: fields missing \[\], unknown \['comment'\]"),
+        (place_of("comment"), "", r"graph document\[2\]: unknown \['comment'\]"),
         (place_of("op"), "run_shell", "node 2: unknown op 'run_shell'; the ops are: abs"),
         (place_of("op"), 3, r"graph document\[2\]\.op: 3, expected text"),
         (place_of("name"), "x", "node 2: node 'x' is already in the graph"),
@@ -103,7 +103,7 @@ def place_of(field: str, node: str = "y") -> tuple[Any, ...]:
         (place_of("control_inputs"), ["total"], "node 'y' refers to 'total'"),
         (place_of("colocate_with", "grow"), ["ghost"], "node 'grow' refers to 'ghost'"),
         (place_of("colocate_with", "grow"), "w", "colocate_with: 'w', expected a list"),
-        (place_of("layer"), {"name": "fc1"}, r"layer: fields missing \['kind'\]"),
+        (place_of("layer"), {"name": "fc1"}, r"layer: missing \['kind'\]"),
         (place_of("inputs", "grow"), ["y:0", "mul:0"], "expected a value like the variable"),
     ],
 )
