@@ -27,7 +27,6 @@ from runner.kernels.cpu.onednn.recipe import (
 from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
 
-
 _WIDEST_IN_BFLOAT16 = 5
 
 
