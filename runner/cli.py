@@ -167,7 +167,7 @@ def _list(arguments: Sequence[str]) -> int:
 
 
 def _data(arguments: Sequence[str]) -> int:
-    from runner.data.commands import main as data_main
+    from runner.data.fetch import main as data_main
 
     data_main(arguments)
     return 0

@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from llvmlite import binding
 
-import runner.training
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
-from tests.fake_life import FakeLife
+from tests.fake_training import FakeTraining
 from tests.kernels.gpu.emulation import sources_folder
 
 # Hundreds of processes are started here. Where bytecode is switched off, as images of containers do, each of them would
@@ -75,8 +74,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fake_life(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLife:
+def fake_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTraining:
     """The training entry, replaced by one that trains nothing; the working directory is empty."""
-    fake = FakeLife()
-    monkeypatch.setattr(runner.training, "life", fake, raising=False)
+    fake = FakeTraining()
+    monkeypatch.setattr("runner.training.run.run", fake.run)
     return fake

@@ -18,7 +18,7 @@ from runner.cli import VERBS, main
 from runner.config.configuration import GROUPS
 from runner.errors import Interrupted, NumericError
 from runner.records.summary import versions
-from tests.fake_life import Call, FakeLife
+from tests.fake_training import Call, FakeTraining
 from tests.refusal import Capture, refused
 
 SLOW_TO_IMPORT = ("mlflow", "sklearn", "scipy", "matplotlib", "pandas", "rich")
@@ -132,11 +132,11 @@ def test_a_checkout_uses_its_own_files_and_no_library_of_its_folder(start: tuple
 # --- a run
 
 
-def test_without_arguments_the_default_is_trained(fake_life: FakeLife, folder: Path, capsys: Capture):
+def test_without_arguments_the_default_is_trained(fake_training: FakeTraining, folder: Path, capsys: Capture):
     there_before: list[Path] = []
-    fake_life.act = lambda call: there_before.extend(call.run_dir.iterdir())
+    fake_training.act = lambda call: there_before.extend(call.run_dir.iterdir())
     assert main([]) == 0
-    call = fake_life.only
+    call = fake_training.only
     assert (call.config.model.name, call.config.data.name) == ("lenet", "digits")
     assert (call.overrides, call.sweep, call.resume) == ([], None, False)
     assert call.run_dir.parent.parent == folder / "outputs"
@@ -147,32 +147,32 @@ def test_without_arguments_the_default_is_trained(fake_life: FakeLife, folder: P
     assert err == ""
 
 
-def test_overrides_reach_the_run(fake_life: FakeLife, folder: Path):
+def test_overrides_reach_the_run(fake_training: FakeTraining, folder: Path):
     overrides = ["model=mlp", "model.hidden=[7]", "optimizer.lr=0.5", "hydra.run.dir=here"]
     assert main(overrides) == 0
-    call = fake_life.only
+    call = fake_training.only
     assert (call.config.model.hidden, call.config.optimizer.lr) == ([7], 0.5)
     assert call.run_dir == folder / "here"
     assert call.overrides == overrides[:-1]
 
 
-def test_from_python_the_same_run_is_trained(fake_life: FakeLife, folder: Path):
+def test_from_python_the_same_run_is_trained(fake_training: FakeTraining, folder: Path):
     summary = runner.run(["seed=3", "hydra.run.dir=here"])
     assert summary.best["test/accuracy"] == 0.3
-    assert (fake_life.only.run_dir, fake_life.only.overrides) == (folder / "here", ["seed=3"])
+    assert (fake_training.only.run_dir, fake_training.only.overrides) == (folder / "here", ["seed=3"])
     runner.run(["hydra.run.dir=there"])
     assert main(["hydra.run.dir=elsewhere"]) == 0
-    assert len(fake_life.calls) == 3
+    assert len(fake_training.calls) == 3
 
 
 @pytest.mark.parametrize(("debug", "traceback"), [([], False), (["--debug"], True)])
 def test_a_failed_run_leaves_with_its_class_and_one_message(
-    fake_life: FakeLife, capsys: Capture, debug: list[str], traceback: bool
+    fake_training: FakeTraining, capsys: Capture, debug: list[str], traceback: bool
 ):
     def fail(call: Call) -> None:
         raise NumericError("the loss of step 3 is nan")
 
-    fake_life.act = fail
+    fake_training.act = fail
     assert main([*debug, "seed=1"]) == 5
     out, err = capsys.readouterr()
     assert out == ""
@@ -182,7 +182,7 @@ def test_a_failed_run_leaves_with_its_class_and_one_message(
 
 
 def test_hydras_own_variable_asks_for_the_traceback_too(
-    fake_life: FakeLife, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    fake_training: FakeTraining, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     assert main(["seed=-1"]) == 2
@@ -190,29 +190,29 @@ def test_hydras_own_variable_asks_for_the_traceback_too(
     assert os.environ["HYDRA_FULL_ERROR"] == "1"
 
 
-def test_a_stopped_run_leaves_with_the_signals_code(fake_life: FakeLife, capsys: Capture):
+def test_a_stopped_run_leaves_with_the_signals_code(fake_training: FakeTraining, capsys: Capture):
     def stop(call: Call) -> None:
         raise Interrupted(15)
 
-    fake_life.act = stop
+    fake_training.act = stop
     assert main([]) == 143
     assert capsys.readouterr().err == "runner: error: stopped by SIGTERM\n"
 
 
-def test_ctrl_c_before_the_run_listens_leaves_with_130(fake_life: FakeLife, capsys: Capture):
+def test_ctrl_c_before_the_run_listens_leaves_with_130(fake_training: FakeTraining, capsys: Capture):
     def stop(call: Call) -> None:
         raise KeyboardInterrupt
 
-    fake_life.act = stop
+    fake_training.act = stop
     assert main([]) == 130
     assert capsys.readouterr().err == "runner: interrupted\n"
 
 
-def test_a_defect_keeps_its_traceback(fake_life: FakeLife):
+def test_a_defect_keeps_its_traceback(fake_training: FakeTraining):
     def break_down(call: Call) -> None:
         raise ZeroDivisionError
 
-    fake_life.act = break_down
+    fake_training.act = break_down
     with pytest.raises(ZeroDivisionError):
         main([])
 
@@ -225,21 +225,21 @@ def test_a_defect_keeps_its_traceback(fake_life: FakeLife):
     [["--cfg", "job", "optimizer=adam", "optimizer.lr=0.5"], ["optimizer=adam", "--cfg", "job", "optimizer.lr=0.5"]],
     ids=["options first", "options between"],
 )
-def test_the_composed_configuration_is_printed(fake_life: FakeLife, capsys: Capture, arguments: list[str]):
+def test_the_composed_configuration_is_printed(fake_training: FakeTraining, capsys: Capture, arguments: list[str]):
     assert main(arguments) == 0
     text = capsys.readouterr().out
     assert "optimizer:\n  name: adam\n  lr: 0.5\n" in text
     assert "hydra:" not in text
-    assert not fake_life.calls
+    assert not fake_training.calls
 
 
-def test_its_sources_are_printed(fake_life: FakeLife, capsys: Capture):
+def test_its_sources_are_printed(fake_training: FakeTraining, capsys: Capture):
     assert main(["--info", "defaults"]) == 0
     assert "schema/optimizer/momentum" in capsys.readouterr().out
-    assert not fake_life.calls
+    assert not fake_training.calls
 
 
-def test_hydra_leaves_no_trace_in_the_process(fake_life: FakeLife):
+def test_hydra_leaves_no_trace_in_the_process(fake_training: FakeTraining):
     root = logging.getLogger()
     before = (sys.argv[:], root.handlers[:], root.level, dict(os.environ))
     main(["--info", "defaults"])
@@ -275,23 +275,23 @@ def test_completion_offers_options_and_keys(
 
 @pytest.mark.parametrize("head", ['defaults: ["/schema/model/mlp@_here_"]\n', "name: mlp\n"])
 def test_a_users_own_yaml_is_found_and_held_to_the_schema(
-    fake_life: FakeLife, folder: Path, capsys: Capture, head: str
+    fake_training: FakeTraining, folder: Path, capsys: Capture, head: str
 ):
     own = folder / "own" / "model"
     own.mkdir(parents=True)
     (own / "wide.yaml").write_text(head + "hidden: [2048]\n")
     (own / "typo.yaml").write_text(head + "hiden: [2048]\n")
     assert main(["--config-dir", "own", "model=wide"]) == 0
-    assert fake_life.only.config.model.hidden == [2048]
+    assert fake_training.only.config.model.hidden == [2048]
     capsys.readouterr()
     message = refused(["--config-dir", "own", "model=typo"], capsys)
     assert "Key 'hiden' not in 'Mlp'" in message
     assert "did you mean 'hidden'?" in message
 
 
-def test_a_stored_configuration_can_be_run_again(fake_life: FakeLife, folder: Path, capsys: Capture):
+def test_a_stored_configuration_can_be_run_again(fake_training: FakeTraining, folder: Path, capsys: Capture):
     assert main(["--cfg", "job", "seed=5", "model=mlp"]) == 0
     (folder / "stored").mkdir()
     (folder / "stored" / "config.yaml").write_text(capsys.readouterr().out)
     assert main(["-cp", str(folder / "stored"), "-cn", "config", "seed=6"]) == 0
-    assert (fake_life.only.config.model.name, fake_life.only.config.seed) == ("mlp", 6)
+    assert (fake_training.only.config.model.name, fake_training.only.config.seed) == ("mlp", 6)

@@ -23,7 +23,7 @@ from runner.system.redaction import redact
 
 if TYPE_CHECKING:
     from runner.training.evaluation import Scores
-    from runner.training.inference_device import OneDevice
+    from runner.training.inference import OneDevice
 
 _MOVABLE = ("data", "train.eval_batch_size")
 _OTHERWISE = (
@@ -69,8 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     config = _evaluated(network.config, overrides, options.config_dir)
     asking = with_device(replace(network.config, train=config.train), asked)
     config.data.require_present()
-    from runner.training.inference import score
-    from runner.training.inference_device import one_device
+    from runner.training.inference import one_device, score
 
     device = one_device(asking, usable_cores())
     scored = score(device, network.checkpoint, config.data, network.normalisation())

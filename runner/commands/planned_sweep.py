@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.commands.plugins import OPTION
 from runner.config.hydra_command_line import FULL_ERROR
-from runner.config.hydra_frozen import JOB, launch_planned
+from runner.config.hydra_sweep import JOB, launch_planned
 from runner.config.launcher import jobs_at_once
 from runner.engine.cluster.processes import runner_command
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError
@@ -54,10 +54,10 @@ def run_planned(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], *, debu
 
 def train_frozen(work: Work, sweep_dir: Path) -> Summary:
     """Train a job of a planned sweep in this process, from where its run stands."""
-    from runner.training import life
+    from runner.training.run import run
 
     place = place_of(work.job, sweep_dir, work.gpus)
-    return life.run(work.config, work.directory, overrides=work.job.overrides, sweep=place, resume=work.resume)
+    return run(work.config, work.directory, overrides=work.job.overrides, sweep=place, resume=work.resume)
 
 
 def run_here(sweep_dir: Path, number: int, at_once: int, *, debug: bool = False) -> None:

@@ -23,7 +23,7 @@ from runner.system.cores import usable_cores
 from runner.system.files import replace_durably
 
 if TYPE_CHECKING:
-    from runner.training.inference_device import OneDevice
+    from runner.training.inference import OneDevice
 
 _SUFFIXES = (".csv", ".json")
 
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"expected a FILE beside {' '.join(asked)}")
     network = stored_network(options.checkpoint, options.which)
     asking = with_device(network.config, asked)
-    from runner.training.inference_device import one_device
+    from runner.training.inference import one_device
 
     device = one_device(asking, usable_cores())
     predictions = predict(network, device, list(map(Path, files)), top=options.top, resize=options.resize)

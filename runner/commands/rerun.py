@@ -15,8 +15,7 @@ from runner.commands.results import results_table
 from runner.commands.stored import named_run
 from runner.config.configuration import load_stored
 from runner.plugin import changed_plugins, plugin_notes
-from runner.records.run_plugins import read_plugins
-from runner.records.stored_run import StoredRun, read_run
+from runner.records.stored_run import StoredRun, read_plugins, read_run
 from runner.system.text_table import text_table
 
 SAME, OTHER = 0, 1
@@ -53,10 +52,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _train(first: StoredRun, repetition: Repetition, output: Path) -> StoredRun:
-    from runner.training import life
+    from runner.training.run import run
 
     overrides = [] if first.summary is None else first.summary.overrides
-    summary = life.run(repetition.config, output, overrides=overrides, repeats=first.run_id)
+    summary = run(repetition.config, output, overrides=overrides, repeats=first.run_id)
     print(results_table(summary), end="\n\n")
     return read_run(output)
 

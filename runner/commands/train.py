@@ -55,15 +55,15 @@ def run(overrides: Sequence[str]) -> Summary:
 
 
 def _train_job(config: Config, job: Job) -> Summary:
-    from runner.training import life
+    from runner.training.run import run
 
     config = fix_machine_values(config, usable_cores())
-    return life.run(config, job.run_dir, overrides=job.overrides, sweep=job.sweep, resume=False)
+    return run(config, job.run_dir, overrides=job.overrides, sweep=job.sweep, resume=False)
 
 
 def continue_run(arguments: Sequence[str]) -> Summary:
     """Continue a stored run from its newest checkpoint, into its own directory."""
     config, run_dir, overrides = stored_run(arguments)
-    from runner.training import life
+    from runner.training.run import run
 
-    return life.run(config, run_dir, overrides=overrides, sweep=None, resume=True)
+    return run(config, run_dir, overrides=overrides, sweep=None, resume=True)

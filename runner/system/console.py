@@ -1,23 +1,72 @@
-"""How a failure is told on the terminal."""
+"""Errors and the log of the package on the terminal."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 from runner.errors import RunnerError
-from runner.system.redaction import redact_text
+from runner.system.redaction import SecretlessFormatter, redact_text
 
 DEBUG_OPTION = "--debug"
-"""Wherever it stands on a command line, it has tracebacks shown."""
+"""The option that prints tracebacks, at any place of a command line."""
+
+_FILE_ONLY = "file_only"
+
+NOT_ON_TERMINAL: Mapping[str, bool] = {_FILE_ONLY: True}
+"""``extra`` of a log record that is written to the file only, because the terminal shows its text already."""
 
 
 def print_error(error: BaseException, *, what: str = "runner", debug: bool = False) -> None:
     """Print ``what: error: message`` on standard error, without secrets.
 
-    An exception that is not a RunnerError is a defect and shows where it was raised; with ``debug`` all do.
+    An exception that is not a RunnerError is a defect and is printed with its traceback; with ``debug`` every error is.
     """
     if debug or not isinstance(error, RunnerError):
         print(redact_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if isinstance(error, RunnerError):
         print(redact_text(f"{what}: error: {error}"), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Send the package's log to a file from level INFO, and to standard error from level WARNING."""
+    package = logging.getLogger("runner")
+    level = package.level
+    handlers = [_file_handler(path), _TerminalHandler()]
+    for handler in handlers:
+        package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            package.removeHandler(handler)
+            handler.close()
+        package.setLevel(level)
+
+
+def _file_handler(path: Path) -> logging.Handler:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(SecretlessFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    return handler
+
+
+class _TerminalHandler(logging.Handler):
+    """Prints to the present ``sys.stderr``, which a progress bar replaces while it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.setFormatter(SecretlessFormatter("%(message)s"))
+        self.addFilter(lambda record: not hasattr(record, _FILE_ONLY))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record. A failure to print is reported by the logging module and raises nothing."""
+        try:
+            print(f"runner: {record.levelname.lower()}: {self.format(record)}", file=sys.stderr, flush=True)
+        except OSError:
+            self.handleError(record)

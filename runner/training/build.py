@@ -16,7 +16,7 @@ from runner.config.check import training_facts
 from runner.config.outcome import outcome_hash
 from runner.config.schema import Config, LocalCluster
 from runner.data.dataset import Facts
-from runner.data.limits import facts_of
+from runner.data.settings import limited_facts
 from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import Emulation, Stragglers
@@ -38,7 +38,7 @@ from runner.training.devices import cluster_of, in_one_process, require_kernels
 from runner.training.evaluation import with_validation
 from runner.training.experiment import Experiment
 from runner.training.memory import require_variables_fit
-from runner.training.placement import synchronize
+from runner.training.placement import place_layers
 from runner.training.preconditions import replayed_decisions
 
 
@@ -54,7 +54,7 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
 
 def _build(config: Config, kept_placement: Path | None) -> Experiment:
     parts: Any = config
-    facts = facts_of(parts.data)
+    facts = limited_facts(parts.data)
     strategy: Strategy = parts.parallelism
     steps_per_epoch = facts.train_examples / strategy.examples_per_update(config.train.batch_size)
     if config.train.steps is not None:
@@ -70,10 +70,10 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
     cluster = cluster_of(config.cluster, program)
     if config.cluster.device_taken == GPU:
         require_kernels(program, cluster, kernels_for(cluster.devices))
-    settled, placement = None, strategy.layer_placement
+    placed, placement = None, strategy.layer_placement
     if placement is not None:
-        settled = synchronize(placement, program, cluster, kept_placement)
-        program = settled.program
+        placed = place_layers(placement, program, cluster, kept_placement)
+        program = placed.program
     if facts.val_examples:
         program = with_validation(program)
     return Experiment(
@@ -85,7 +85,7 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
         steps_per_epoch=steps_per_epoch,
         threads_per_worker=config.cluster.threads_per_worker,
         emulation=_emulation(config.cluster, config.seed),
-        settled=settled,
+        placed=placed,
     )
 
 

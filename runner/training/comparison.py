@@ -19,7 +19,7 @@ from runner.strategies.base import Strategy
 from runner.training.build import build, open_session, task_of
 from runner.training.devices import gpus_of
 from runner.training.experiment import Experiment
-from runner.training.steps import train_step
+from runner.training.trainer import train_step
 
 
 def predicted_step_s(experiment: Experiment) -> dict[str, float]:
@@ -28,9 +28,9 @@ def predicted_step_s(experiment: Experiment) -> dict[str, float]:
     All strategies have the same batch, devices and links. Left out are those that cannot train the batch, for example
     because a worker would have no example.
     """
-    settled = experiment.settled
-    assert settled is not None, "only an experiment that was placed is compared"
-    found = {experiment.config.parallelism.name: settled.placement.step_s}
+    placed = experiment.placed
+    assert placed is not None, "only an experiment that was placed is compared"
+    found = {experiment.config.parallelism.name: placed.placement.step_s}
     for name, config in _rivals(experiment).items():
         strategy: Strategy = config.parallelism
         program = strategy.build(task_of(config, experiment.facts))
@@ -38,7 +38,7 @@ def predicted_step_s(experiment: Experiment) -> dict[str, float]:
         cluster = replace(experiment.cluster, devices=local_cluster(strategy.workers, gpus=gpus).devices)
         signature = program.clients["train"].signature
         kernels = kernels_for(cluster.devices)
-        compiled = compile_signature(program.graph, signature, cluster, kernels, seconds=settled.seconds)
+        compiled = compile_signature(program.graph, signature, cluster, kernels, seconds=placed.seconds)
         found[name] = compiled.step_s
     return found
 

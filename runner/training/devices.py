@@ -1,4 +1,4 @@
-"""The devices of a run, as its configuration wants them: of which type they are, and in how many processes."""
+"""The devices of a run: their types, their processes, and what the log says about them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def cluster_of(config: LocalCluster, program: Program) -> Cluster:
-    """The devices of a program; the cost model takes cores and links as described, emulated or not."""
+    """Return the devices of a program. The cost model uses the configured cores and links, emulated or not."""
     gpus = gpus_of(config, program.workers, program.servers)
     described: dict[str, Any] = {"cores": min(config.threads_per_worker or 1, config.cores_per_worker or 1)}
     described["collectives"] = _collectives_of(config, program)
@@ -52,15 +52,15 @@ def cluster_of(config: LocalCluster, program: Program) -> Cluster:
 
 
 def _collectives_of(config: LocalCluster, program: Program) -> str:
-    """What sums over the GPUs of a program; "none" where nothing is to be summed so.
+    """Return the library that sums over the GPUs of a program; "none" if the program has no such sums.
 
-    Raises ConfigError for clients that overlap: each GPU would begin their sums in an order of its own.
+    Raises ConfigError for clients that overlap, because each GPU would start their sums in a different order.
     """
     if config.device_taken != GPU or config.collectives != NCCL or not sums_over_workers(program):
         return NO_LIBRARY
     if any(client.deferred for client in program.clients.values()):
         raise ConfigError(
-            "cluster.collectives=nccl with clients that overlap: all GPUs have to begin their sums in one order; use "
+            "cluster.collectives=nccl with clients that overlap: all GPUs must start their sums in the same order; use "
             "cluster.collectives=none"
         )
     return NCCL if program.one_process is None else NO_LIBRARY
@@ -72,9 +72,11 @@ def sums_over_workers(program: Program) -> bool:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What computes and why, in words. devices: by name. versions, missing: of the libraries of a GPU that was taken:
-    versions of those that are there, and why fast kernels are not."""
+class DeviceReport:
+    """The chosen devices as text. devices: by name. reason: of the choice.
+
+    versions: of the GPU libraries in use. missing: library -> why its fast kernels are not used.
+    """
 
     devices: Mapping[str, str]
     reason: str
@@ -82,52 +84,49 @@ class Told:
     missing: Mapping[str, str]
 
 
-def tell_devices(experiment: Experiment, found: Found, draft: Summary) -> Summary:
-    """Say in the log what a run computes on and why; return the draft of its summary with the same.
-
-    Where that is a GPU, with the versions of its libraries too, and with those of fast kernels that are missing.
-    """
+def log_run_devices(experiment: Experiment, found: Found, draft: Summary) -> Summary:
+    """Log the devices of a run and the reason for their choice; return the summary with both, and GPU libraries."""
     cluster = experiment.config.cluster
-    told = say_devices(cluster, experiment.cluster, found)
+    report = log_devices(cluster, experiment.cluster, found)
     if cluster.device_taken == GPU and sums_over_workers(experiment.program):
         own = experiment.program.one_process is not None
         log.info("combine=all_reduce: %s", sums_text(experiment.config, found, own))
     return replace(
         draft,
-        devices=dict(told.devices),
-        device_reason=told.reason,
-        versions={**draft.versions, **told.versions},
-        kernels_missing=dict(told.missing),
+        devices=dict(report.devices),
+        device_reason=report.reason,
+        versions={**draft.versions, **report.versions},
+        kernels_missing=dict(report.missing),
     )
 
 
-def say_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> Told:
-    """Say in the log what the devices of a cluster are and why; return the same. placed: the devices themselves."""
+def log_devices(cluster: LocalCluster, placed: Cluster, found: Found) -> DeviceReport:
+    """Log the devices of a cluster and the reason for their choice; return both. placed: the devices themselves."""
     texts = device_texts({device.name: device.gpu for device in placed.devices}, found)
     why = reason(cluster, found)
     for device, what in texts.items():
         log.info("%s: %s%s", device, what, "" if what == ON_CPU else _use_text(cluster))
-    # A GPU that lies idle is no small matter.
+    # An idle GPU deserves a warning.
     idle = found.gpus and cluster.device == AUTO and cluster.device_taken != GPU
     log.log(logging.WARNING if idle else logging.INFO, "devices: %s", why)
-    for key in _unheeded(cluster):
-        log.warning("%s changes nothing: no GPU was taken", key)
+    for key in _unused_keys(cluster):
+        log.warning("%s has no effect: no GPU is used", key)
     libraries = found.libraries if cluster.device_taken == GPU else ()
     used = {library.name: library.version for library in libraries if library.version}
     missing = {library.name: str(library) for library in libraries if library.fast and not library.version}
     for name, text in missing.items():
         log.warning("%s: %s", name, text)
-    return Told(texts, why, used, missing)
+    return DeviceReport(texts, why, used, missing)
 
 
 def _use_text(cluster: LocalCluster) -> str:
-    """What is other than usual on GPUs."""
+    """Return the GPU options that differ from the default, as text."""
     tf32 = ", float32 products in TF32" if cluster.tf32 else ""
     return tf32 + (", the fastest plan of each convolution" if cluster.compare_plans else "")
 
 
-def _unheeded(cluster: LocalCluster) -> Iterator[str]:
-    """What is asked of GPUs where none was taken."""
+def _unused_keys(cluster: LocalCluster) -> Iterator[str]:
+    """Yield the keys that configure GPUs although no GPU is used."""
     if cluster.device_taken != GPU:
         if cluster.tf32:
             yield "cluster.tf32=true"
@@ -140,21 +139,21 @@ def _unheeded(cluster: LocalCluster) -> Iterator[str]:
 
 
 def gpus_of(config: LocalCluster, workers: int, servers: int) -> Gpus | None:
-    """The GPUs of a run with its machine values filled in; None where it computes on the CPU."""
+    """Return the GPUs of a run whose machine values are filled in; None if it computes on the CPU."""
     if config.device_taken != GPU:
         return None
-    assert config.gpus is not None, "where a GPU is taken, each device has one"
+    assert config.gpus is not None, "if GPUs are used, each device has one"
     on_gpus = servers if config.server_device == GPU else 0
     use = GpuOptions(config.tf32, config.compare_plans, str(gpu_code_folder()))
     return Gpus(tuple(config.gpus[:workers]), tuple(config.gpus[workers : workers + on_gpus]), use)
 
 
 def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Program:
-    """The program with the wish to be run by one process where the configuration has it, or GPUs make it worth while.
+    """Return the program, set to run in one process if the configuration says so or if GPUs make it faster.
 
-    There, copies go from GPU to GPU; NCCL wants a process for each. Clients that are launched beside each other would
-    run one by one, so they have processes of their own. Raises ConfigError where that contradicts
-    ``cluster.one_process``.
+    In one process, copies go directly between GPUs. NCCL needs a process for each GPU. Clients that overlap need
+    separate processes, because one process would run them one by one. Raises ConfigError if ``cluster.one_process``
+    contradicts that.
     """
     overlapping = any(client.deferred for client in program.clients.values())
     if config.one_process is False and program.one_process is not None:
@@ -168,15 +167,15 @@ def in_one_process(config: LocalCluster, program: Program, strategy: str) -> Pro
         )
     if program.one_process is not None or config.one_process is False:
         return program
-    apart = config.emulate or (config.collectives == NCCL and sums_over_workers(program))
-    worth_while = config.device_taken == GPU and not overlapping and not apart
-    return replace(program, one_process=OneProcess()) if config.one_process or worth_while else program
+    separate = config.emulate or (config.collectives == NCCL and sums_over_workers(program))
+    faster = config.device_taken == GPU and not overlapping and not separate
+    return replace(program, one_process=OneProcess()) if config.one_process or faster else program
 
 
 def require_kernels(program: Program, cluster: Cluster, registry: Registry) -> None:
-    """Raise ConfigError for a node that no device fits, or that would be on a GPU and has no kernel for one.
+    """Raise ConfigError for a node that fits no device, or that is on a GPU and has no kernel for GPUs.
 
-    Either is a plugin's, as a rule. Raises ResourceError where the library that is to sum over the GPUs is missing.
+    Such nodes usually come from a plugin. Raises ResourceError if the library that sums over the GPUs is missing.
     """
     require_library(cluster, registry)
     types = {
@@ -186,9 +185,9 @@ def require_kernels(program: Program, cluster: Cluster, registry: Registry) -> N
     for node in program.graph:
         if not types[node.device]:
             raise ConfigError(
-                f"cluster.device=gpu: node {node.name!r} is to be on {node.device!r}, and the cluster has "
-                f"{', '.join(device.name for device in cluster.devices)}: a strategy names worker_task(k) or "
-                "server_task(k), of whichever type that is; cluster.device=cpu has CPUs alone"
+                f"cluster.device=gpu: node {node.name!r} has device {node.device!r}; expected one of "
+                f"{', '.join(device.name for device in cluster.devices)}. A strategy should use worker_task(k) or "
+                "server_task(k), which fit every device type; or use cluster.device=cpu"
             )
         by_kernel = op_table.lookup(node.op).executed_by == "kernel"
         if by_kernel and types[node.device] == {GPU} and GPU not in registry.device_types(node.op):

@@ -1,13 +1,18 @@
-"""Scoring a split: mean loss, accuracy and the confusion matrix."""
+"""Evaluation: scores of a split, the best value of the monitored metric, and early stopping."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.checkpoint import BEST_STEP
+from runner.config.monitor import Monitor, keeps_best, monitor_of
+from runner.config.schema import Config
 from runner.engine.compile.program import Program
 from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import Clients
@@ -16,13 +21,14 @@ TEST = "test"
 VALIDATION = "val"
 _CLIENTS = {TEST: "eval", VALIDATION: "validate"}
 """Split -> the client that scores it."""
+_PREFIX = "monitor/"
 
 
 @dataclass(frozen=True)
 class Scores:
     """Result of one evaluation.
 
-    confusion: (C, C) int64, examples of true class i that were taken for class j.
+    confusion: (C, C) int64, the number of examples of true class i that were predicted as class j.
     """
 
     loss: float
@@ -32,7 +38,7 @@ class Scores:
 
 
 def with_validation(program: Program) -> Program:
-    """Give a program the client that scores the validation split: the nodes of "eval", fed with other examples."""
+    """Add the client that scores the validation split: the nodes of "eval", fed with other examples."""
     scoring = program.clients[_CLIENTS[TEST]]
     inputs = tuple(replace(slot, split=VALIDATION) for slot in scoring.inputs)
     validating = replace(scoring, name=_CLIENTS[VALIDATION], inputs=inputs)
@@ -40,7 +46,7 @@ def with_validation(program: Program) -> Program:
 
 
 def evaluate(clients: Clients, *, batches: int, classes: int, split: str = TEST) -> Scores:
-    """Score so many evaluation batches of a split; padding does not count."""
+    """Score the first ``batches`` evaluation batches of a split; padding does not count."""
     loss = correct = 0.0
     confusion = np.zeros((classes, classes), np.int64)
     for batch in range(batches):
@@ -52,3 +58,77 @@ def evaluate(clients: Clients, *, batches: int, classes: int, split: str = TEST)
         np.add.at(confusion, (answer["labels"][real], answer["predictions"][real]), 1)
     examples = int(confusion.sum())
     return Scores(loss / examples, correct / examples, examples, confusion)
+
+
+@dataclass(frozen=True)
+class BestMetric:
+    """The best value of the monitored metric so far, and the evaluations without improvement.
+
+    best, best_step: the best value and the number of updates after which it was first reached; None before any value.
+    reference: the value that the next one must exceed to count as an improvement; None before any value. waited:
+    evaluations since the last improvement. Values that are not finite never count as better.
+    """
+
+    best: float | None = None
+    best_step: int | None = None
+    reference: float | None = None
+    waited: int = 0
+
+    @classmethod
+    def at_start(cls, config: Config, progress: Mapping[str, float]) -> BestMetric:
+        """Return the state that a checkpoint stores in its progress.
+
+        The state is empty if the best checkpoint is to be kept from now on but was not kept before: otherwise the
+        best value would belong to no checkpoint.
+        """
+        if keeps_best(config) and BEST_STEP not in progress:
+            return cls()
+        step = progress.get(_PREFIX + "best_step")
+        return cls(
+            progress.get(_PREFIX + "best"),
+            None if step is None else int(step),
+            progress.get(_PREFIX + "reference"),
+            int(progress.get(_PREFIX + "waited", 0)),
+        )
+
+    def to_progress(self) -> dict[str, float]:
+        """Return the numbers that a checkpoint stores; :meth:`at_start` reads them."""
+        values = {"best": self.best, "best_step": self.best_step, "reference": self.reference, "waited": self.waited}
+        return {_PREFIX + name: value for name, value in values.items() if value is not None}
+
+    def updated(self, config: Config, done: int, value: float, *, counted: bool) -> BestMetric:
+        """Return the state after the metric had ``value`` after ``done`` updates.
+
+        counted: whether ``train.patience`` counts this evaluation. A run without patience counts none, so that
+        counting begins at zero if a resumed run sets it.
+        """
+        monitor, train = monitor_of(config), config.train
+        finite, new = math.isfinite(value), self
+        if finite and (self.best is None or monitor.better(value, self.best)):
+            new = replace(new, best=value, best_step=done)
+        if train.patience is None:
+            return replace(new, reference=None, waited=0)
+        if not counted:
+            return new
+        if finite and (self.reference is None or _improves(monitor, value, self.reference, train.min_delta)):
+            return replace(new, reference=value, waited=0)
+        return replace(new, waited=self.waited + 1)
+
+    def is_out_of_patience(self, config: Config) -> bool:
+        """Whether ``train.patience`` evaluations in a row brought no improvement, so that the run ends."""
+        return config.train.patience is not None and self.waited >= config.train.patience
+
+    def early_stop_text(self, config: Config) -> str:
+        """Return why the run ends early."""
+        train = config.train
+        by = f" by more than {train.min_delta:g}" if train.min_delta else ""
+        better = "a number" if self.reference is None else f"better{by} than {self.reference:.4f}"
+        return (
+            f"{monitor_of(config).metric} was not {better} in {self.waited} evaluations "
+            f"(train.patience={train.patience})"
+        )
+
+
+def _improves(monitor: Monitor, value: float, reference: float, min_delta: float) -> bool:
+    """Whether a value is better than the reference by more than ``min_delta``."""
+    return monitor.better(value, reference + (min_delta if monitor.highest else -min_delta))

@@ -1,4 +1,4 @@
-"""A configuration, wired: everything the training loop needs, and nothing that has been started yet."""
+"""An experiment: a configuration with its program, cluster and data facts, before anything is started."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from runner.engine.cluster.emulation import Emulation
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import Cluster
 from runner.training.evaluation import TEST, VALIDATION
-from runner.training.placement import Settled
+from runner.training.placement import PlacedProgram
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a configuration amounts to.
+    """Everything that the training loop needs.
 
-    total_steps: updates of the whole run. steps_per_epoch: updates in which every example is given out once; not
-    whole when what is given out in an update does not divide the training split. threads_per_worker: kernel threads of
-    each process. emulation: waits of a slow network that is emulated, None where the network is real. settled: how the
-    program was placed, None where the strategy itself says where everything is.
+    total_steps: updates of the whole run. steps_per_epoch: updates that read every training example once; not a whole
+    number if the examples of an update do not divide the training split. threads_per_worker: kernel threads of each
+    process. emulation: the emulated slow network, None for the real one. placed: how the layers of the program were
+    placed, None if the strategy assigns all devices itself.
     """
 
     config: Config
@@ -32,17 +32,17 @@ class Experiment:
     steps_per_epoch: float
     threads_per_worker: int
     emulation: Emulation | None
-    settled: Settled | None = None
+    placed: PlacedProgram | None = None
 
     def learning_rate(self, step: int) -> float:
-        """The rate of update number ``step``, counted from 0."""
+        """Return the learning rate of update number ``step``, counted from 0."""
         config: Any = self.config
         factor: float = config.schedule.factor(step, self.total_steps, self.steps_per_epoch)
         return float(config.optimizer.lr) * factor
 
     @property
     def measured_steps(self) -> int:
-        """Steps of the run and of other strategies that are measured for comparison before training."""
+        """Steps of this and of other strategies that are measured before training, to compare them."""
         placement = self.config.parallelism.layer_placement
         return 0 if placement is None else int(placement.measured_steps)
 
@@ -59,7 +59,13 @@ class Experiment:
 
     @property
     def eval_batches(self) -> dict[str, int]:
-        """Evaluation batches that cover each split that is scored; the last is padded."""
+        """The number of evaluation batches of each split that is not empty; the last batch is padded."""
         size = self.config.train.eval_batch_size
         examples = {TEST: self.facts.test_examples, VALIDATION: self.facts.val_examples}
         return {split: -(-count // size) for split, count in examples.items() if count}
+
+    @property
+    def advice_on_divergence(self) -> str:
+        """The optimizer's advice for values that are no longer finite."""
+        config: Any = self.config
+        return str(config.optimizer.against_divergence)

@@ -1,10 +1,10 @@
-"""Forward passes of a trained network on one device of this process, whatever strategy trained it."""
+"""Scores and predictions of a trained network on one device of this machine, whichever strategy trained it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +13,85 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from runner.checkpoint import load
+from runner.config.configuration import fix_machine_values
+from runner.config.devices import Look, look_at
 from runner.config.schema import Config
-from runner.data import limits
 from runner.data.dataset import Dataset, Normalisation
 from runner.data.pipeline import Pipeline
-from runner.data.settings import DatasetSettings
+from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.engine.compile.input_slots import InputSource
-from runner.engine.graph.device import GPU
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph.device import GPU, Cluster, local_cluster, worker_task
+from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import TensorSpec, state_dtype
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession
 from runner.errors import CheckpointError, ConfigError
-from runner.strategies.base import Task
+from runner.kernels.gpu.discovery import discover
+from runner.kernels.gpu.driver import GpuFacts
+from runner.strategies.base import Strategy, Task
+from runner.strategies.clients import program_of
+from runner.strategies.replica import Replica
 from runner.training.build import task_of
-from runner.training.devices import require_kernels
-from runner.training.evaluation import TEST, VALIDATION, Scores, evaluate
+from runner.training.devices import gpus_of, log_devices, require_kernels
+from runner.training.evaluation import TEST, VALIDATION, Scores, evaluate, with_validation
 from runner.training.experiment import Experiment
 from runner.training.gpu_memory import require_gpu_memory
-from runner.training.inference_device import PREDICT, ForwardPasses, OneDevice
+
+PREDICT = "predict"
+
+
+@dataclass
+class ForwardPasses(Strategy):
+    """A strategy that trains nothing. It is in no table, so no configuration can choose it."""
+
+    name: str = "forward_passes"
+
+    def build(self, task: Task) -> Program:
+        """Return a program of one device whose variables are the weights alone.
+
+        Besides the clients of every program there are "validate", and "predict", which fetches "logits" (N, C) for a
+        batch of split "test", where N is the size of an evaluation batch.
+        """
+        graph = Graph()
+        replica = Replica(graph, task, device=worker_task(0))
+        outputs, batch = replica.evaluate((0, task.eval_batch_size))
+        made = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
+        predict = Client(PREDICT, fetches={"logits": outputs.logits}, inputs=tuple(replica.eval_inputs), exact=True)
+        return replace(made, clients={**made.clients, PREDICT: predict})
+
+
+@dataclass(frozen=True)
+class OneDevice:
+    """A network and the device of this machine that computes it.
+
+    config: of the network's run, with the machine values of this device. cluster: the device. gpus: of this machine.
+    what, reason: the device and the reason for its choice, as text.
+    """
+
+    config: Config
+    cluster: Cluster
+    gpus: tuple[GpuFacts, ...]
+    what: str
+    reason: str
+
+
+def one_device(config: Config, cores: int, look: Look = discover) -> OneDevice:
+    """Choose a GPU or the CPU by ``config.cluster``, as a training run does; log the device and the reason.
+
+    cores: of this machine. look: finds its GPUs. Raises ResourceError if the requested GPU is not available or lacks
+    the precision.
+    """
+    here = fix_machine_values(replace(config, parallelism=ForwardPasses()), cores, look)
+    found = look_at(here.cluster, look)
+    cluster = local_cluster(1, gpus=gpus_of(here.cluster, workers=1, servers=0))
+    report = log_devices(here.cluster, cluster, found)
+    (what,) = report.devices.values()
+    return OneDevice(here, cluster, found.gpus, what, report.reason)
 
 
 def weights_of(config: Config) -> Mapping[str, TensorSpec]:
-    """Return what the network of a configuration holds, by unsharded name: without any slots of its optimizer."""
+    """Return the variables of a configuration's network by unsharded name, without slots of the optimizer."""
     return ForwardPasses().build(_task_of(config)).variables
 
 
@@ -43,13 +100,12 @@ def score(
 ) -> dict[str, Scores]:
     """Score a checkpoint of the device's network on the test split of a dataset, and on its validation split if any.
 
-    settings: of the dataset, with images and classes like those that the network was trained on. normalised_as: as
-    these: its inputs become what they were in training. Raises CheckpointError where the checkpoint does not hold the
-    network, ConfigError where stored pixels of the datasets are in different units, DataError where data cannot be
-    read, ResourceError where a GPU cannot hold an evaluation batch.
+    settings: of the dataset, whose images and classes are those of training. normalised_as: the normalisation of
+    training. Raises CheckpointError if the checkpoint does not hold the network, ConfigError if the stored pixels of
+    the datasets are in different units, DataError if data cannot be read, ResourceError if a GPU cannot hold a batch.
     """
     config: Any = device.config
-    facts, size = limits.facts_of(settings), config.train.eval_batch_size
+    facts, size = limited_facts(settings), config.train.eval_batch_size
     pipeline = Pipeline(
         _normalised_as(settings, normalised_as, config.data.name),
         seed=config.seed,
@@ -67,10 +123,10 @@ def score(
 
 
 def probabilities(device: OneDevice, checkpoint: Path, inputs: NDArray[Any]) -> NDArray[np.float64]:
-    """Return (N, C) probabilities of the classes for inputs (N, C', H, W), normalised, of a checkpoint of the network.
+    """Return (N, C) class probabilities for normalised inputs (N, C', H, W), with the weights of a checkpoint.
 
-    Of a network with a softmax they add up to 1; with logistic units each stands for itself. Raises CheckpointError
-    where the checkpoint does not hold the network, ResourceError where a GPU cannot hold a batch.
+    The probabilities of a softmax add up to 1; those of logistic units are independent. Raises CheckpointError if the
+    checkpoint does not hold the network, ResourceError if a GPU cannot hold a batch.
     """
     config: Any = device.config
     size = min(len(inputs), config.train.eval_batch_size)
@@ -86,13 +142,13 @@ def probabilities(device: OneDevice, checkpoint: Path, inputs: NDArray[Any]) -> 
 
 
 class _Given:
-    """An input source over inputs that are there already, without labels; the last batch is filled up with zeros."""
+    """An input source over an array of inputs without labels; the last batch is padded with zeros."""
 
     def __init__(self, inputs: NDArray[Any]) -> None:
         self._inputs = inputs
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
-        """Return a batch of hi - lo inputs; every batch is read whole."""
+        """Return a batch of hi - lo inputs. Batches are never split, so ``lo`` is 0."""
         count = hi - lo
         index = step * count + np.arange(count, dtype=np.int64)
         real = index < len(self._inputs)
@@ -103,10 +159,10 @@ class _Given:
 
 @contextmanager
 def _opened(device: OneDevice, checkpoint: Path, source: InputSource) -> Iterator[LocalSession]:
-    """A session that holds the weights of a checkpoint."""
+    """Yield a session that holds the weights of a checkpoint."""
     experiment = _wired(device)
     weights = _weights(checkpoint, experiment.program.variables)
-    # Before the budget of threads is set: it holds for libraries that are loaded.
+    # Libraries are loaded first, because the thread limit applies to loaded libraries only.
     registry = kernels_for(device.cluster.devices)
     if device.config.cluster.device_taken == GPU:
         require_kernels(experiment.program, device.cluster, registry)
@@ -121,7 +177,7 @@ def _opened(device: OneDevice, checkpoint: Path, source: InputSource) -> Iterato
 
 
 def _wired(device: OneDevice) -> Experiment:
-    """The forward passes of a network as an experiment in which nothing is trained."""
+    """Return the forward passes of a network as an experiment that trains nothing."""
     config: Any = device.config
     return Experiment(
         config=config,
@@ -140,7 +196,7 @@ def _task_of(config: Config) -> Task:
 
 
 def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Load the weights of a network; what else the checkpoint holds is for training."""
+    """Load the weights of a network; other variables of the checkpoint are left out."""
     held = load(path).variables
     wrong = [
         f"{name} of shape {spec.shape}, found {held[name].shape if name in held else 'nothing'}"
@@ -153,11 +209,11 @@ def _weights(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[A
 
 
 def _normalised_as(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:
-    """Load a dataset within its limits, to be normalised as another was: as fractions of the range of its pixels.
+    """Load a dataset within its limits and set the normalisation of training, as fractions of the pixel range.
 
-    Raises ConfigError where only one of the two has pixels of a range: those of the other are numbers of any unit.
+    Raises ConfigError if only one of the datasets has a pixel range, because their units then differ.
     """
-    dataset = limits.load(settings)
+    dataset = load_limited(settings)
     own = dataset.normalisation
     if own.bounded != known.bounded:
         raise ConfigError(

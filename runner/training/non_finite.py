@@ -1,4 +1,4 @@
-"""Where a loss that is not finite began: the steps since the last checkpoint again, with every value checked."""
+"""The origin of a loss that is not finite: repeat the steps since the last checkpoint and check every value."""
 
 from __future__ import annotations
 
@@ -6,45 +6,57 @@ import dataclasses
 import logging
 from typing import Any
 
+from runner.engine.run.session import Session
+from runner.engine.run.step_driver import bind
 from runner.errors import NonFiniteLossError, NumericError, RunnerError
 from runner.records.run_directory import RunDirectory
 from runner.training.build import build, open_session
 from runner.training.experiment import Experiment
-from runner.training.start import begin, continued_start
-from runner.training.steps import replay
+from runner.training.saving import continued_start
+from runner.training.trainer import train_step
 
 log = logging.getLogger(__name__)
 
 
 def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: RunDirectory) -> None:
-    """Raise NumericError with the node at which the values of a run ceased to be finite; return where none is found.
+    """Raise NumericError with the node that first produced a value that is not finite; return if none is found.
 
-    What keeps its steps from being repeated is said in the log, and is no error of its own.
+    An error that prevents the repetition is logged and not raised.
     """
     where = "Its origin"
     try:
         start = continued_start(experiment, directory)
         first_step = start.step
         log.error("%s; repeating steps %d to %d to find its origin", error, first_step, error.step)
-        again = as_it_went(experiment, directory, first_step)
+        again = repeated_experiment(experiment, directory, first_step)
         if again is None:
             log.warning(
-                "the order in which clients overlapped cannot be repeated from step %d on: another race is run, and "
-                "what it finds need not be what happened",
+                "the order in which clients overlapped cannot be repeated from step %d on: the steps run in another "
+                "order, and the origin found can differ from the actual one",
                 first_step,
             )
-            where = "A possible origin, that of another race"
+            where = "A possible origin, found in another order of clients"
         with open_session(again or experiment, directory, check_finite=True) as session:
-            begin(session, start)
+            start.restore(session)
             replay(session, again or experiment, first_step, error.step)
     except NumericError as origin:
         raise NumericError(f"{error}. {where}: {origin}") from origin
     except RunnerError as other:
-        log.error("its origin was not found: %s", other)
+        log.error("the origin was not found: %s", other)
 
 
-def as_it_went(experiment: Experiment, directory: RunDirectory, first_step: int) -> Experiment | None:
-    """Return the experiment that repeats the steps from ``first_step`` on, by the run's record if its workers race.
+def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:
+    """Repeat updates first_step..last_step. Overlapping clients end where they ended in the run: at evaluations."""
+    step_driver = bind(experiment.program.step_driver, session)
+    for step in range(first_step, last_step + 1):
+        train_step(step_driver, experiment, step, experiment.learning_rate(step))
+        if (step + 1) % experiment.eval_every == 0:
+            step_driver.synchronize()
+    step_driver.synchronize()
+
+
+def repeated_experiment(experiment: Experiment, directory: RunDirectory, first_step: int) -> Experiment | None:
+    """Return the experiment that repeats the steps from ``first_step`` on; it replays the run's record of a race.
 
     None if the values depend on the order in which clients ended and that order is not known from ``first_step`` on: a
     record begins with the start of a process, so it repeats a run only from its first step. The order of virtual time
@@ -62,6 +74,6 @@ def as_it_went(experiment: Experiment, directory: RunDirectory, first_step: int)
     if first_step or not directory.endings_jsonl.exists():
         return experiment if experiment.runs_in_virtual_time else None
     strategy = config.parallelism.replaying(str(directory.endings_jsonl))
-    # The record holds the order that slow links led to, and one process has no links.
+    # The record holds the order that resulted from slow links; one process has no links.
     cluster = dataclasses.replace(config.cluster, emulate=False)
     return build(dataclasses.replace(config, parallelism=strategy, cluster=cluster))

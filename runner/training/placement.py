@@ -1,13 +1,12 @@
-"""Where the layers of a model-parallel run are: decided once, kept as ``placement.json``, and read from such files."""
+"""The placement of layers in a model-parallel run: found once, stored as ``placement.json``, read from there."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, TypeVar
 
 from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.measured_costs import measured_seconds
@@ -19,20 +18,43 @@ from runner.engine.run.kernel_table import kernels_for
 from runner.errors import ConfigError
 from runner.strategies.base import LayerPlacement
 from runner.strategies.layer_names import shard_of
-from runner.system.files import read_regular, replace_durably
+from runner.system.files import replace_durably
+from runner.system.json_file import JsonFile
+from runner.system.schema import LenientRecord, MapOf, Number, Text
 
 VERSION = 1
-_MAX_BYTES = 1 << 26
 _NS = 1e-9
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """The part of a ``placement.json`` that is read."""
+
+    layers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _NodeTimes:
+    """The part of a ``trace_summary.json`` that is read: nanoseconds of each node."""
+
+    node_ns: Annotated[dict[str, float], MapOf(Text(), Number(0))]
+
+
+_LAYERS: JsonFile[_Layers] = JsonFile(
+    LenientRecord(_Layers, closed=False), ConfigError, "expected the placement.json of a run", version=VERSION
+)
+_NODE_TIMES: JsonFile[_NodeTimes] = JsonFile(
+    LenientRecord(_NodeTimes, closed=False), ConfigError, "expected the trace_summary.json of a run", version=None
+)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where layers are, and why.
+    """The devices of the layers, and how they were found.
 
-    layers: layer, or shard of one, -> device, in the order of the network; everything that belongs to it is there.
-    idle: devices without a layer. found_by: the way it was found. tried_step_s: way -> simulated seconds of a training
-    step.
+    layers: layer, or shard of a layer, -> device, in the order of the network. idle: devices without a layer. found_by:
+    the method that found the placement. tried_step_s: method -> simulated seconds of a training step.
     """
 
     layers: Mapping[str, str]
@@ -52,20 +74,19 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Settled:
-    """A program with its placement. seconds: what its nodes take, by which it was placed."""
+class PlacedProgram:
+    """A program with its placement. seconds: the time of each node, by which it was placed."""
 
     program: Program
     placement: Placement
     seconds: Seconds
 
 
-def synchronize(wanted: LayerPlacement, program: Program, cluster: Cluster, kept: Path | None = None) -> Settled:
-    """Place a program, or put it where a stored placement says.
+def place_layers(wanted: LayerPlacement, program: Program, cluster: Cluster, kept: Path | None = None) -> PlacedProgram:
+    """Find a placement for the layers of a program, or apply a stored one.
 
-    kept: the placement of the resumed run, which comes before any that the strategy names. Reads the files that
-    ``parallelism.placement`` and ``parallelism.costs`` name. Raises ConfigError if a file cannot be read or does not
-    fit the program.
+    kept: the placement of a resumed run, which takes precedence over ``parallelism.placement``. Raises ConfigError if
+    the file that ``parallelism.placement`` or ``parallelism.costs`` names cannot be read or does not fit the program.
     """
     seconds = _seconds_of_nodes(wanted.costs if kept is None else None, program, cluster)
     stored = kept if kept is not None or wanted.stored is None else Path(wanted.stored)
@@ -76,11 +97,11 @@ def synchronize(wanted: LayerPlacement, program: Program, cluster: Cluster, kept
     placed = place_program(program, cluster, kernels_for(cluster.devices), seconds)
     layers = devices_of_layers(placed.program.graph)
     idle = tuple(device.name for device in cluster.devices if device.name not in layers.values())
-    return Settled(placed.program, Placement(layers, idle, placed.found_by, placed.tried), seconds)
+    return PlacedProgram(placed.program, Placement(layers, idle, placed.found_by, placed.tried), seconds)
 
 
 def placement_text(placement: Placement) -> str:
-    """A line on how the placement was found and what was tried, and a line for each device with its layers."""
+    """Return a line with the methods that were tried, and a line for each device with its layers."""
     tried = ", ".join(f"{way} {1e3 * seconds:,.3f} ms" for way, seconds in placement.tried_step_s.items())
     devices = sorted({*placement.layers.values(), *placement.idle})
     return "\n".join(
@@ -92,7 +113,7 @@ def placement_text(placement: Placement) -> str:
 
 
 def place_text(placement: Placement, layer: str) -> str:
-    """Where a layer is: its device, over how many devices it is cut, or both; "-" where nothing of it was placed."""
+    """Return the device of a layer, the number of devices over which it is cut, or both; "-" if it was not placed."""
     shards = [shard for shard in map(shard_of, placement.layers) if shard is not None and shard[0] == layer]
     own = [placement.layers[layer]] if layer in placement.layers else []
     return ", ".join([f"cut over {len(shards)} devices", *own] if shards else own) or "-"
@@ -103,7 +124,7 @@ def _on(placement: Placement, device: str) -> list[str]:
 
 
 def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> Seconds:
-    """What nodes take: by the record that ``parallelism.costs`` names, or by the formulas where it is None."""
+    """Return the time of each node: from the file that ``parallelism.costs`` names, or from the cost formulas."""
     if costs is None:
         return node_seconds
     try:
@@ -118,19 +139,11 @@ def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> 
 
 def read_layers(path: Path) -> dict[str, str]:
     """Return layer -> device of a ``placement.json``; raises ConfigError for anything else."""
-    document = _json(f"parallelism.placement={path}", path)
-    layers = document.get("layers")
-    plain = isinstance(layers, dict) and all(isinstance(device, str) for device in layers.values())
-    if document.get("version") != VERSION or not isinstance(layers, dict) or not plain:
-        raise ConfigError(
-            f"parallelism.placement={path}: expected the placement.json of a run: version {VERSION}, and layers, a map "
-            "from names of layers to devices"
-        )
-    return layers
+    return _read(_LAYERS, f"parallelism.placement={path}", path).layers
 
 
 def _task_named(device: str) -> str:
-    """The task of a device, or the text as it is where it names none: no device of a cluster is called so."""
+    """Return the task of a device name, or the text itself if it is no device name and so fits no cluster."""
     try:
         return task_of(device)
     except ValueError:
@@ -154,24 +167,13 @@ def _expect_fit(path: Path, stored: Mapping[str, str], program: Program, cluster
 
 
 def _recorded(path: str) -> dict[str, float]:
-    """Node name -> seconds of a ``trace_summary.json``."""
-    found = _json(f"parallelism.costs={path}", Path(path)).get("node_ns")
-    if not isinstance(found, dict) or not all(_is_duration(ns) for ns in found.values()):
-        raise ValueError("it holds no node_ns, a map from nodes to nanoseconds, as trace_summary.json does")
+    """Return node name -> seconds, from a ``trace_summary.json``."""
+    found = _read(_NODE_TIMES, f"parallelism.costs={path}", Path(path)).node_ns
     return {node: _NS * ns for node, ns in found.items()}
 
 
-def _is_duration(value: object) -> bool:
-    return type(value) in (int, float) and isinstance(value, int | float) and 0 <= value < math.inf
-
-
-def _json(key: str, path: Path) -> dict[str, Any]:
+def _read(file: JsonFile[T], key: str, path: Path) -> T:
     try:
-        document = json.loads(read_regular(path, _MAX_BYTES))
+        return file.read(path, called=key)
     except OSError as error:
         raise ConfigError(f"{key}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise ConfigError(f"{key}: expected a JSON object, as a run writes it")
-    return document

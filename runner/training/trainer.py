@@ -1,4 +1,4 @@
-"""The training loop: steps, evaluations, checkpoints, and a clean end however it comes."""
+"""The training loop: steps, evaluations, checkpoints, and an orderly end after the last step or any error."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from runner.checkpoint import CheckpointMeta
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
-from runner.engine.run.session import Session
-from runner.engine.run.step_driver import bind
+from runner.engine.graph.tensor import state_dtype
+from runner.engine.run.session import Session, scalar
+from runner.engine.run.step_driver import StepDriver, bind
 from runner.errors import Interrupted, NonFiniteLossError
 from runner.records.decisions import Decisions
 from runner.records.endings import NotingClients, Origin
@@ -26,21 +27,22 @@ from runner.system.cleanup import at_the_end
 from runner.system.signals import StopRequest
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from runner.training.display import Display
-from runner.training.evaluation import TEST, evaluate
+from runner.training.evaluation import TEST, BestMetric, evaluate
 from runner.training.experiment import Experiment
-from runner.training.judging import early_end, is_out_of_patience, judged, standing_at_start
-from runner.training.progress import Progress
-from runner.training.saving import Saver, against_divergence
-from runner.training.steps import train_step
+from runner.training.saving import Progress, Saver
 
 log = logging.getLogger(__name__)
 
 
-class Trainer:
-    """Trains one experiment on one session, from wherever its variables stand.
+def train_step(
+    step_driver: StepDriver, experiment: Experiment, step: int, learning_rate: float
+) -> Mapping[str, NDArray[Any]]:
+    """Run update number ``step`` with a learning rate; return its loss and accuracy."""
+    return step_driver.update(step, scalar(learning_rate, state_dtype(experiment.config.precision)))
 
-    Raises NonFiniteLossError when the loss is not finite and Interrupted, after a checkpoint, when asked to stop.
-    """
+
+class Trainer:
+    """Trains one experiment on one session, from the present values of its variables."""
 
     def __init__(
         self,
@@ -54,11 +56,10 @@ class Trainer:
         meta: CheckpointMeta,
         first_step: int = 0,
     ) -> None:
-        """meta: of the checkpoints to come; its progress is that of the checkpoint the run continues from."""
+        """meta: for the checkpoints of the run; its progress is that of the checkpoint from which the run continues."""
         self.experiment = experiment
-        self.progress = Progress(first_step, first_step, standing=standing_at_start(experiment, meta.progress))
-        self._monitor = monitor_of(experiment.config)
-        self._keeps_best = keeps_best(experiment.config)
+        best = BestMetric.at_start(experiment.config, meta.progress)
+        self.progress = Progress(first_step, first_step, metric=best)
         self._session = session
         outcome = outcome_hash(experiment.config)
         origin = Origin(outcome, first_step, tuple(device.name for device in experiment.cluster.devices))
@@ -78,12 +79,15 @@ class Trainer:
         self._trace = TraceWindow(session, clients, _traced_steps(experiment, first_step), files, record.artifact)
 
     def run(self) -> Progress:
-        """Train to the last step, evaluate, save; return what was done."""
+        """Train to the last step, evaluate and save; return the progress.
+
+        Raises NonFiniteLossError if a loss is not finite; Interrupted, after a checkpoint, if a stop was requested.
+        """
         total = self.experiment.total_steps
         self._display.start(self.progress.done, total)
         with (
             at_the_end("closing the display", lambda error: self._display.close()),
-            at_the_end("writing what was decided", lambda error: self._write_decisions()),
+            at_the_end("writing the decisions", lambda error: self._write_decisions()),
             at_the_end("writing the timeline", self._trace.finish),
             self._noting or nullcontext(),
         ):
@@ -91,11 +95,11 @@ class Trainer:
         return self.progress
 
     def decided(self) -> Mapping[str, Any]:
-        """What was decided so far and no configuration says; empty where there is nothing."""
+        """Return the facts that the strategy decided during the run, by name; empty if there are none."""
         return self._step_driver.record()
 
     def variables(self) -> dict[str, NDArray[Any]]:
-        """Return every variable, whole, by unsharded name, for a checkpoint or at the end of the run."""
+        """Return every variable by its unsharded name."""
         self._step_driver.begin_again()
         return self._session.run("save")
 
@@ -106,10 +110,10 @@ class Trainer:
             self._record.artifact(self._directory.endings_jsonl)
 
     def _train_to(self, total: int) -> None:
-        while self.progress.done < total and not is_out_of_patience(self.experiment, self.progress.standing):
+        while self.progress.done < total and not self.progress.metric.is_out_of_patience(self.experiment.config):
             self._step()
             due = self.progress.done % self.experiment.eval_every == 0
-            # Before any checkpoint of this step: that one must know how the metric stands.
+            # Evaluate before any checkpoint of this step, because the checkpoint stores the best metric.
             if due or self.progress.done == total:
                 self._evaluate(counted=due)
             self._save_if_due()
@@ -118,7 +122,7 @@ class Trainer:
             self._evaluate(counted=False)
         self._save()
         if self.progress.done < total:
-            self._tell_early_end()
+            self._note_early_stop()
 
     def _step(self) -> None:
         step = self.progress.done
@@ -152,18 +156,18 @@ class Trainer:
             )
 
     def _refuse_loss(self, step: int, loss: float, rate: float) -> NoReturn:
-        # What is under way ends first: without it the record of endings has gaps, and the run cannot be repeated.
-        with at_the_end("letting what is under way end", lambda error: self._step_driver.synchronize()):
-            advice = against_divergence(self.experiment)
+        # Overlapping clients end first; otherwise the record of endings has gaps, and the run cannot be repeated.
+        with at_the_end("waiting for overlapping clients", lambda error: self._step_driver.synchronize()):
+            advice = self.experiment.advice_on_divergence
             raise NonFiniteLossError(step, f"the loss of step {step} is {loss}, with learning rate {rate:g}: {advice}")
 
     def _logs_now(self) -> bool:
-        """Every so many steps, and at both ends, so that a curve begins and ends where the run does."""
+        """Whether this step is logged: every ``train.log_every`` steps, and the first and the last step."""
         done = self.progress.done
         return done % self.experiment.config.train.log_every == 0 or done in (1, self.experiment.total_steps)
 
     def _evaluate(self, *, counted: bool) -> None:
-        """Score every split. counted: it is an evaluation of the schedule, of which patience counts the idle ones."""
+        """Score every split. counted: whether ``train.patience`` counts this evaluation."""
         self._step_driver.synchronize()
         done, classes = self.progress.done, self.experiment.facts.classes
         values = {} if self.progress.loss is None else {"train/loss": self.progress.loss}
@@ -176,20 +180,22 @@ class Trainer:
             if split == TEST:
                 self.progress.scores = scores
         self._record.metrics(done, {**scored, "train/epoch": done / self.experiment.steps_per_epoch})
-        self._judge({**values, **scored}, counted)
+        self._update_best({**values, **scored}, counted)
 
-    def _judge(self, values: Mapping[str, float], counted: bool) -> None:
-        """Let the monitored metric have its say, and keep what is best. values: of this moment, by metric."""
-        value = values.get(self._monitor.metric)
+    def _update_best(self, values: Mapping[str, float], counted: bool) -> None:
+        """Update the best metric, and save a checkpoint if the best one is to be kept. values: by metric."""
+        config = self.experiment.config
+        value = values.get(monitor_of(config).metric)
         if value is None:
             return
-        before, done = self.progress.standing, self.progress.done
-        standing = self.progress.standing = judged(self.experiment, before, done, value, counted=counted)
-        if self._keeps_best and standing.best_step == done != before.best_step:
+        before, done = self.progress.metric, self.progress.done
+        self.progress.metric = before.updated(config, done, value, counted=counted)
+        if keeps_best(config) and self.progress.metric.best_step == done != before.best_step:
             self._save()
 
-    def _tell_early_end(self) -> None:
-        self.progress.stopped = early_end(self.experiment, self.progress)
+    def _note_early_stop(self) -> None:
+        why = self.progress.metric.early_stop_text(self.experiment.config)
+        self.progress.stopped = f"after step {self.progress.done} of {self.experiment.total_steps}: {why}"
         self._display.message(f"stopped early {self.progress.stopped}")
         log.info("stopped early %s", self.progress.stopped)
 
@@ -214,7 +220,7 @@ class Trainer:
         elif not self.experiment.runs_in_virtual_time:
             self._save()
         elif self.progress.saved_step != self.progress.done:
-            # The order begins again at a checkpoint, and the undisturbed run has no checkpoint here.
+            # A checkpoint restarts the order of virtual time, and an uninterrupted run has no checkpoint here.
             stopped += (
                 ", without a checkpoint, because a checkpoint changes the order of virtual time; the updates since the "
                 "last checkpoint are repeated (checkpoint.every_steps)"
@@ -223,7 +229,7 @@ class Trainer:
 
 
 def _traced_steps(experiment: Experiment, first_step: int) -> range:
-    """The steps whose timeline is recorded; none unless asked for."""
+    """Return the steps whose timeline is recorded; empty without ``trace=true``."""
     config = experiment.config
     if not config.trace:
         return range(0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.system import cpu_info as cpu_model
-from tests.fake_life import FakeLife
+from tests.fake_training import FakeTraining
 from tests.refusal import Capture, refused
 
 
@@ -54,14 +54,14 @@ from tests.refusal import Capture, refused
     ids=" ".join,
 )
 def test_a_configuration_error_leaves_with_2_and_says_what_and_where(
-    fake_life: FakeLife, capsys: Capture, arguments: list[str], complaints: list[str]
+    fake_training: FakeTraining, capsys: Capture, arguments: list[str], complaints: list[str]
 ):
     message = refused(arguments, capsys)
     for complaint in complaints:
         assert complaint in message
     assert "HYDRA_FULL_ERROR" not in message
     assert "To append" not in message
-    assert not fake_life.calls
+    assert not fake_training.calls
 
 
 @pytest.mark.parametrize("command", [(), ("explain",)], ids=["train", "explain"])
@@ -77,16 +77,16 @@ def test_a_precision_that_the_cpu_lacks_is_refused_before_anything_is_created(
 
 @pytest.mark.parametrize("arguments", [["hydra.run.dir=file/x"], ["-m", "seed=1,2", "hydra.sweep.dir=file/x"]])
 def test_a_directory_that_cannot_be_made_leaves_with_4(
-    fake_life: FakeLife, folder: Path, capsys: Capture, arguments: list[str]
+    fake_training: FakeTraining, folder: Path, capsys: Capture, arguments: list[str]
 ):
     (folder / "file").touch()
     message = refused(arguments, capsys, code=4)
     assert "cannot write" in message
     assert "file" in message
     assert "hydra.run.dir=DIR" in message
-    assert not fake_life.calls
+    assert not fake_training.calls
 
 
 @pytest.mark.parametrize("option", ["--experimental-rerun=run.pickle", "--exp=run.pickle"])
-def test_pickles_are_not_run(fake_life: FakeLife, capsys: Capture, option: str):
+def test_pickles_are_not_run(fake_training: FakeTraining, capsys: Capture, option: str):
     assert "executes what a pickle says" in refused([option], capsys, code=8)

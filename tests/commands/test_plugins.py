@@ -12,7 +12,7 @@ from runner.commands import plugins
 from runner.commands.plugins import install_plugins, split_plugins
 from runner.errors import ConfigError
 from runner.plugin import provenance
-from tests.fake_life import FakeLife
+from tests.fake_training import FakeTraining
 from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture, refused
 
@@ -31,14 +31,14 @@ def test_a_plugin_without_a_name_is_refused(arguments: list[str]) -> None:
         split_plugins(arguments)
 
 
-def test_training_and_verbs_know_the_model(fake_life: FakeLife, capsys: Capture) -> None:
+def test_training_and_verbs_know_the_model(fake_training: FakeTraining, capsys: Capture) -> None:
     chosen = ["--plugin", SMALL_NET, "--config-dir", CONF, "model=all_conv", "model.filters=4"]
     with restored_tables():
         assert main(chosen) == 0
         assert main(["explain", *chosen]) == 0
         assert "shrink2" in capsys.readouterr().out
-    assert (fake_life.only.config.model.name, fake_life.only.config.model.filters) == ("all_conv", 4)
-    assert fake_life.only.overrides == ["model=all_conv", "model.filters=4"]
+    assert (fake_training.only.config.model.name, fake_training.only.config.model.filters) == ("all_conv", 4)
+    assert fake_training.only.overrides == ["model=all_conv", "model.filters=4"]
 
 
 def test_yaml_without_its_plugin_says_what_is_missing(folder: Path, capsys: Capture) -> None:

@@ -13,7 +13,7 @@ from runner.cli import main
 from runner.commands import resume
 from runner.config.configuration import dump, fix_machine_values, load_stored
 from runner.config.hydra_app import compose
-from tests.fake_life import FakeLife
+from tests.fake_training import FakeTraining
 from tests.gpus import gpu, machine
 
 Capture = pytest.CaptureFixture[str]
@@ -28,9 +28,9 @@ def stored(folder: Path) -> Path:
     return directory
 
 
-def test_the_stored_configuration_continues_in_its_directory(fake_life: FakeLife, stored: Path):
+def test_the_stored_configuration_continues_in_its_directory(fake_training: FakeTraining, stored: Path):
     assert main([f"resume={stored.name}"]) == 0
-    call = fake_life.only
+    call = fake_training.only
     assert (call.config.seed, call.config.model.name, call.config.train.epochs) == (7, "mlp", 30.0)
     assert (call.run_dir, call.resume, call.sweep, call.overrides) == (stored, True, None, [])
     assert [entry.name for entry in stored.parent.iterdir()] == [stored.name], "Hydra makes no directory"
@@ -40,15 +40,17 @@ def test_the_stored_configuration_continues_in_its_directory(fake_life: FakeLife
     ("override", "limits"),
     [("train.epochs=40", (40.0, None)), ("train.steps=99", (None, 99)), ("train.epochs=1e2", (100.0, None))],
 )
-def test_the_limits_may_be_moved(fake_life: FakeLife, stored: Path, override: str, limits: tuple[object, object]):
+def test_the_limits_may_be_moved(
+    fake_training: FakeTraining, stored: Path, override: str, limits: tuple[object, object]
+):
     assert main([override, f"resume={stored}"]) == 0
-    train = fake_life.only.config.train
+    train = fake_training.only.config.train
     assert (train.epochs, train.steps) == limits
-    assert fake_life.only.overrides == [override]
+    assert fake_training.only.overrides == [override]
 
 
 def test_another_strategy_comes_with_its_own_defaults_and_shares_the_cores_out_anew(
-    fake_life: FakeLife, stored: Path, monkeypatch: pytest.MonkeyPatch
+    fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(resume, "usable_cores", lambda: 6)
     before = fix_machine_values(load_stored(stored / "config.yaml"), cores=2)
@@ -56,21 +58,21 @@ def test_another_strategy_comes_with_its_own_defaults_and_shares_the_cores_out_a
     assert (before.parallelism.name, before.cluster.workers, before.cluster.threads_per_worker) == ("sync_data", 2, 1)
     overrides = ["parallelism.workers=3", "parallelism=hybrid", "train.steps=9"]
     assert main([f"resume={stored}", *overrides]) == 0
-    config = fake_life.only.config
+    config = fake_training.only.config
     assert (config.parallelism.name, config.parallelism.workers, config.parallelism.scheme) == ("hybrid", 3, "b")
     assert (config.cluster.workers, config.cluster.threads_per_worker, config.cluster.cores_per_worker) == (3, 2, 2.0)
-    assert fake_life.only.overrides == overrides
+    assert fake_training.only.overrides == overrides
     assert dataclasses.replace(config, parallelism=0, cluster=0, train=0) == dataclasses.replace(
         before, parallelism=0, cluster=0, train=0
     ), "what is computed stays"
 
 
 def test_keys_of_the_cluster_that_are_named_stay_as_they_were_named(
-    fake_life: FakeLife, stored: Path, monkeypatch: pytest.MonkeyPatch
+    fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(resume, "usable_cores", lambda: 6)
     assert main([f"resume={stored}", "parallelism=single", "cluster.threads_per_worker=4"]) == 0
-    cluster = fake_life.only.config.cluster
+    cluster = fake_training.only.config.cluster
     assert (cluster.workers, cluster.threads_per_worker, cluster.cores_per_worker) == (1, 4, 6.0)
 
 
@@ -79,7 +81,7 @@ def test_keys_of_the_cluster_that_are_named_stay_as_they_were_named(
     [([], (1, 6, 6.0)), (["cluster.threads_per_worker=1"], (1, 1, 6.0)), (["cluster.cores_per_worker=2"], (1, 6, 2.0))],
 )
 def test_another_strategy_keeps_what_the_run_was_started_with_by_name(
-    fake_life: FakeLife,
+    fake_training: FakeTraining,
     stored: Path,
     monkeypatch: pytest.MonkeyPatch,
     named: list[str],
@@ -89,8 +91,8 @@ def test_another_strategy_keeps_what_the_run_was_started_with_by_name(
     (stored / "config.yaml").write_text(dump(fix_machine_values(compose(["model=mlp", *named]).config(), cores=2)))
     for strategy in ("hybrid", "single"):  # the second resume finds what the first one stored
         assert main([f"resume={stored}", f"parallelism={strategy}"]) == 0
-        (stored / "config.yaml").write_text(dump(fake_life.calls[-1].config))
-    cluster = fake_life.calls[-1].config.cluster
+        (stored / "config.yaml").write_text(dump(fake_training.calls[-1].config))
+    cluster = fake_training.calls[-1].config.cluster
     assert (cluster.workers, cluster.threads_per_worker, cluster.cores_per_worker) == expected
     assert set(cluster.filled_in) == {"workers", "threads_per_worker", "cores_per_worker", "gpus", "collectives"} - {
         name.removeprefix("cluster.").partition("=")[0] for name in named
@@ -98,17 +100,17 @@ def test_another_strategy_keeps_what_the_run_was_started_with_by_name(
 
 
 def test_a_key_that_a_resume_names_stays_from_then_on(
-    fake_life: FakeLife, stored: Path, monkeypatch: pytest.MonkeyPatch
+    fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(resume, "usable_cores", lambda: 6)
     assert main([f"resume={stored}", "cluster.threads_per_worker=2"]) == 0
-    (stored / "config.yaml").write_text(dump(fake_life.calls[-1].config))
+    (stored / "config.yaml").write_text(dump(fake_training.calls[-1].config))
     assert main([f"resume={stored}", "parallelism=single"]) == 0
-    assert fake_life.calls[-1].config.cluster.threads_per_worker == 2
+    assert fake_training.calls[-1].config.cluster.threads_per_worker == 2
 
 
 def test_a_number_of_workers_that_was_named_is_refused_with_a_strategy_that_asks_for_another(
-    fake_life: FakeLife, stored: Path, capsys: Capture
+    fake_training: FakeTraining, stored: Path, capsys: Capture
 ):
     (stored / "config.yaml").write_text(dump(compose(["model=mlp", "cluster.workers=2"]).config()))
     config = fix_machine_values(load_stored(stored / "config.yaml"), cores=2)
@@ -119,32 +121,32 @@ def test_a_number_of_workers_that_was_named_is_refused_with_a_strategy_that_asks
 
 
 def test_without_another_strategy_the_budget_of_threads_stays(
-    fake_life: FakeLife, stored: Path, monkeypatch: pytest.MonkeyPatch
+    fake_training: FakeTraining, stored: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (stored / "config.yaml").write_text(dump(fix_machine_values(load_stored(stored / "config.yaml"), cores=8)))
     monkeypatch.setattr(resume, "usable_cores", lambda: 2)
     assert main([f"resume={stored}", "train.steps=9", "train.patience=4"]) == 0
-    config = fake_life.only.config
+    config = fake_training.only.config
     assert (config.cluster.threads_per_worker, config.train.patience) == (4, 4)
 
 
-def test_waiting_can_be_given_up_where_better_was_better_by_something(fake_life: FakeLife, stored: Path):
+def test_waiting_can_be_given_up_where_better_was_better_by_something(fake_training: FakeTraining, stored: Path):
     (stored / "config.yaml").write_text(dump(compose(["train.patience=3", "train.min_delta=0.1"]).config()))
     assert main([f"resume={stored}", "train.patience=null", "train.min_delta=0"]) == 0
-    train = fake_life.only.config.train
+    train = fake_training.only.config.train
     assert (train.patience, train.min_delta) == (None, 0.0)
 
 
 def test_a_run_of_a_gpu_goes_on_without_one_only_if_told_to(
-    fake_life: FakeLife, stored: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    fake_training: FakeTraining, stored: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     config = load_stored(stored / "config.yaml")
     (stored / "config.yaml").write_text(dump(fix_machine_values(config, 2, lambda: machine(gpu()))))
     assert main([f"resume={stored}"]) == 4
     assert "cluster.device_taken=gpu, as when the run began: expected a GPU" in capsys.readouterr().err
-    assert not fake_life.calls
+    assert not fake_training.calls
     assert main([f"resume={stored}", "cluster.device=cpu"]) == 0
-    cluster = fake_life.only.config.cluster
+    cluster = fake_training.only.config.cluster
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("cpu", "cpu", None)
 
 
@@ -178,14 +180,14 @@ def test_another_strategy_shares_the_gpus_out_anew(stored: Path, monkeypatch: py
     assert resume._continued(config, ["cluster.device=gpu", "cluster.gpus=[2,2]"]).cluster.gpus == [2, 2]
 
 
-def test_from_python_too(fake_life: FakeLife, stored: Path):
+def test_from_python_too(fake_training: FakeTraining, stored: Path):
     assert runner.run([f"resume={stored}"]).status == "finished"
-    assert fake_life.only.resume
+    assert fake_training.only.resume
 
 
-def test_resume_null_is_a_run_like_any_other(fake_life: FakeLife):
+def test_resume_null_is_a_run_like_any_other(fake_training: FakeTraining):
     assert main(["resume=null"]) == 0
-    assert not fake_life.only.resume
+    assert not fake_training.only.resume
 
 
 @pytest.mark.parametrize(
@@ -213,22 +215,24 @@ def test_resume_null_is_a_run_like_any_other(fake_life: FakeLife):
     ],
 )
 def test_anything_else_is_refused_by_name(
-    fake_life: FakeLife, stored: Path, capsys: Capture, arguments: list[str], complaint: str
+    fake_training: FakeTraining, stored: Path, capsys: Capture, arguments: list[str], complaint: str
 ):
     assert main([f"resume={stored}", *arguments]) == 2
     assert complaint in capsys.readouterr().err
-    assert not fake_life.calls
+    assert not fake_training.calls
 
 
 @pytest.mark.parametrize("directory", ["absent", "."])
-def test_a_directory_without_a_run_is_refused(fake_life: FakeLife, folder: Path, capsys: Capture, directory: str):
+def test_a_directory_without_a_run_is_refused(
+    fake_training: FakeTraining, folder: Path, capsys: Capture, directory: str
+):
     assert main([f"resume={directory}"]) == 2
     assert "holds no config.yaml: not the directory of a run" in capsys.readouterr().err
 
 
-def test_a_stored_configuration_is_not_code(fake_life: FakeLife, stored: Path, capsys: Capture):
+def test_a_stored_configuration_is_not_code(fake_training: FakeTraining, stored: Path, capsys: Capture):
     with (stored / "config.yaml").open("a") as file:
         file.write("_target_: os.system\n")
     assert main([f"resume={stored}"]) == 2
     assert "_target_: Key '_target_' not in 'Config'" in capsys.readouterr().err
-    assert not fake_life.calls
+    assert not fake_training.calls

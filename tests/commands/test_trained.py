@@ -17,7 +17,7 @@ from runner.cli import main
 from runner.data.digits import Digits
 from runner.records.summary import Summary
 from runner.training.evaluation import Scores
-from runner.training.life import run
+from runner.training.run import run
 from tests.data.own_data import small_arrays, write_arrays, write_images
 from tests.small_runs import small_config
 

@@ -67,8 +67,8 @@ def test_without_onednn_the_reference_kernels_compute_the_layers(runs: dict[str,
     assert name == "onednn"
     assert reason.startswith("libdnnl.so.3 could not be loaded; tried /missing: ")
     assert reason.endswith("; RUNNER_LIBDNNL names a file; let it name another, or unset it")
-    assert f"WARNING runner.training.life: no kernels of onednn, slower ones are used: {reason}\n" in run.log
-    assert "INFO runner.training.life: kernels of llvm " in run.log
+    assert f"WARNING runner.training.run: no kernels of onednn, slower ones are used: {reason}\n" in run.log
+    assert "INFO runner.training.run: kernels of llvm " in run.log
     assert run.first_loss == pytest.approx(runs["all"].first_loss, rel=1e-5)
 
 
@@ -77,8 +77,8 @@ def test_without_llvmlite_nothing_is_machine_code_of_its_own(runs: dict[str, End
     assert run.libraries == {"numpy", "onednn"}
     reason = "llvmlite cannot be loaded (not for this CPU); pip install llvmlite"
     assert run.summary.kernels_missing == {"llvm": reason}
-    assert f"WARNING runner.training.life: no kernels of llvm, slower ones are used: {reason}\n" in run.log
-    assert "INFO runner.training.life: kernels of onednn " in run.log
+    assert f"WARNING runner.training.run: no kernels of llvm, slower ones are used: {reason}\n" in run.log
+    assert "INFO runner.training.run: kernels of onednn " in run.log
     assert run.first_loss == pytest.approx(runs["all"].first_loss, rel=1e-5)
 
 

@@ -13,7 +13,7 @@ from runner.errors import ConfigError, DataError
 from runner.plugin import faults_told, install, provenance
 from runner.records.summary import Failure, Summary
 from runner.training.build import build
-from runner.training.life import run
+from runner.training.run import run
 from tests.small_runs import small_config
 
 MODEL = """\

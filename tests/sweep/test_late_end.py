@@ -16,7 +16,7 @@ from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End, Tags
 from runner.tracking.spool import Spool
-from tests.fake_life import Call, FakeLife
+from tests.fake_training import Call, FakeTraining
 from tests.tracking.recorded import a_run
 
 ADDRESS = "http://127.0.0.1:9"
@@ -34,7 +34,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Ended:
 
 
 @pytest.fixture
-def sweep(fake_life: FakeLife, folder: Path) -> Path:
+def sweep(fake_training: FakeTraining, folder: Path) -> Path:
     """A recorded sweep of two jobs, of which the second failed and ended 12.5 s after the epoch."""
 
     def record(call: Call) -> None:
@@ -44,7 +44,7 @@ def sweep(fake_life: FakeLife, folder: Path) -> Path:
         if call.config.seed == 2:
             raise NumericError("the loss is nan")
 
-    fake_life.act = record
+    fake_training.act = record
     assert main(["-m", "tracking=none", "hydra.sweep.dir=sweep", "seed=1,2"]) == 1
     directory = folder / "sweep"
     (directory / "sweep.json").write_text("{}")

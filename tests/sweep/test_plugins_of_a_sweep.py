@@ -10,7 +10,7 @@ import pytest
 
 from runner.cli import main
 from runner.errors import Interrupted
-from tests.fake_life import Call, FakeLife
+from tests.fake_training import Call, FakeTraining
 from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture, refused
 
@@ -20,28 +20,28 @@ RESUME = ["sweep", "resume", "sweep"]
 
 
 @pytest.fixture
-def interrupted(fake_life: FakeLife, folder: Path) -> FakeLife:
+def interrupted(fake_training: FakeTraining, folder: Path) -> FakeTraining:
     """A sweep over two seeds of a model that a plugin brings, stopped in its first job."""
     shutil.copytree(EXAMPLES / "own_model", folder, dirs_exist_ok=True)
 
     def stop(call: Call) -> None:
         raise Interrupted(2)
 
-    fake_life.act = stop
+    fake_training.act = stop
     with restored_tables():
         assert main([*SWEEP, "hydra.sweep.dir=sweep", "seed=1,2"]) == 130
-    fake_life.act = lambda call: None
-    fake_life.calls.clear()
-    return fake_life
+    fake_training.act = lambda call: None
+    fake_training.calls.clear()
+    return fake_training
 
 
-def test_a_sweep_goes_on_with_its_plugins(interrupted: FakeLife) -> None:
+def test_a_sweep_goes_on_with_its_plugins(interrupted: FakeTraining) -> None:
     with restored_tables():
         assert main([*PLUGIN, *RESUME]) == 0
     assert [call.config.model.name for call in interrupted.calls] == ["all_conv", "all_conv"]
 
 
-def test_a_stored_sweep_loads_no_code_by_itself(interrupted: FakeLife, folder: Path, capsys: Capture) -> None:
+def test_a_stored_sweep_loads_no_code_by_itself(interrupted: FakeTraining, folder: Path, capsys: Capture) -> None:
     with restored_tables():
         message = refused(RESUME, capsys)
     plugin = folder / "all_conv.py"
@@ -53,7 +53,7 @@ def test_a_stored_sweep_loads_no_code_by_itself(interrupted: FakeLife, folder: P
         assert "the sweep needs its plugins" in refused([*RESUME, "seed=3"], capsys), "the changed plan knows them too"
 
 
-def test_the_table_of_a_sweep_needs_no_plugin(interrupted: FakeLife, folder: Path, capsys: Capture) -> None:
+def test_the_table_of_a_sweep_needs_no_plugin(interrupted: FakeTraining, folder: Path, capsys: Capture) -> None:
     capsys.readouterr()
     with restored_tables():
         assert main(["sweep", "status", "sweep"]) == 0
@@ -66,7 +66,7 @@ def test_the_table_of_a_sweep_needs_no_plugin(interrupted: FakeLife, folder: Pat
     assert "expected a configuration with the sections train and data" in refused(["sweep", "status", "sweep"], capsys)
 
 
-def test_a_plugin_that_was_edited_is_refused(interrupted: FakeLife, folder: Path, capsys: Capture) -> None:
+def test_a_plugin_that_was_edited_is_refused(interrupted: FakeTraining, folder: Path, capsys: Capture) -> None:
     with (folder / "all_conv.py").open("a") as file:
         file.write("# edited\n")
     with restored_tables():
@@ -76,7 +76,7 @@ def test_a_plugin_that_was_edited_is_refused(interrupted: FakeLife, folder: Path
     assert interrupted.calls == []
 
 
-def test_a_plan_of_before_names_no_plugins(interrupted: FakeLife, folder: Path) -> None:
+def test_a_plan_of_before_names_no_plugins(interrupted: FakeTraining, folder: Path) -> None:
     path = folder / "sweep" / "plan.json"
     stored = json.loads(path.read_text())
     del stored["plugins"]

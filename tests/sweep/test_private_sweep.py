@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from runner.cli import main
-from runner.config.hydra_frozen import JOB, launch_planned
+from runner.config.hydra_sweep import JOB, launch_planned
 from runner.config.launcher import Launcher
-from tests.fake_life import FakeLife
+from tests.fake_training import FakeTraining
 
 SECRET = "hunter2"
 SWEEP = ["-m", "tracking=none", "hydra.sweep.dir=sweep", "seed=1,2"]
@@ -26,14 +26,14 @@ def files_that_tell(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in files if SECRET in path.read_text()}
 
 
-@pytest.mark.usefixtures("fake_life")
+@pytest.mark.usefixtures("fake_training")
 def test_a_secret_of_the_launcher_is_in_a_directory_of_the_owner(folder: Path) -> None:
     assert main([*SWEEP, ENVIRONMENT]) == 0
     assert mode(folder / "sweep") == 0o700
     assert mode(folder / "sweep" / "plan.json") == 0o600
 
 
-@pytest.mark.usefixtures("fake_life")
+@pytest.mark.usefixtures("fake_training")
 def test_in_a_directory_that_is_there_the_files_are_the_owners(folder: Path) -> None:
     (folder / "sweep").mkdir(mode=0o755)
     assert main([*SWEEP, ENVIRONMENT]) == 0
@@ -50,7 +50,7 @@ def test_what_launchers_are_told_is_the_owners(tmp_path: Path) -> None:
     assert mode(tmp_path / ".launch") == 0o700
 
 
-def test_a_sweep_without_secrets_hides_nothing(fake_life: FakeLife, folder: Path) -> None:
+def test_a_sweep_without_secrets_hides_nothing(fake_training: FakeTraining, folder: Path) -> None:
     assert main(SWEEP) == 0
     assert [mode(folder / "sweep") & 0o055, mode(folder / "sweep" / "plan.json") & 0o044] == [0o055, 0o044]
-    assert len(fake_life.calls) == 2
+    assert len(fake_training.calls) == 2

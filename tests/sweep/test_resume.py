@@ -16,7 +16,7 @@ from runner.config.configuration import dump
 from runner.errors import Interrupted, NumericError, SecurityError
 from runner.sweep.grid import merged_arguments
 from runner.sweep.locks import sweep_lock
-from tests.fake_life import Call, FakeLife
+from tests.fake_training import Call, FakeTraining
 from tests.refusal import refused
 
 Capture = pytest.CaptureFixture[str]
@@ -52,21 +52,21 @@ def refuse(error: BaseException) -> None:
 
 
 @pytest.fixture
-def interrupted(fake_life: FakeLife) -> FakeLife:
+def interrupted(fake_training: FakeTraining) -> FakeTraining:
     """A sweep over four seeds, of which the second failed and the third was interrupted."""
 
     def act(call: Call) -> None:
         stop_at_seed(2, NumericError("the loss is nan"))(call)
         stop_at_seed(3, Interrupted(2))(call)
 
-    fake_life.act = act
+    fake_training.act = act
     assert main([*SWEEP, "seed=1,2,3,4"]) == 130
-    fake_life.act = lambda call: None
-    fake_life.calls.clear()
-    return fake_life
+    fake_training.act = lambda call: None
+    fake_training.calls.clear()
+    return fake_training
 
 
-def test_what_is_done_is_not_done_again_and_the_rest_is(interrupted: FakeLife, folder: Path):
+def test_what_is_done_is_not_done_again_and_the_rest_is(interrupted: FakeTraining, folder: Path):
     assert main(RESUME) == 0
     assert [(call.config.seed, call.resume) for call in interrupted.calls] == [(2, True), (3, True), (4, False)]
     assert [call.run_dir.name for call in interrupted.calls] == ["1", "2", "3"]
@@ -74,28 +74,28 @@ def test_what_is_done_is_not_done_again_and_the_rest_is(interrupted: FakeLife, f
 
 
 @pytest.mark.parametrize("debug", [[], ["--debug"]])
-def test_a_job_that_fails_shows_its_traceback_when_asked(interrupted: FakeLife, capsys: Capture, debug: list[str]):
+def test_a_job_that_fails_shows_its_traceback_when_asked(interrupted: FakeTraining, capsys: Capture, debug: list[str]):
     interrupted.act = stop_at_seed(2, NumericError("the loss is nan"))
     assert main([*RESUME, *debug]) == 1
     assert ("Traceback" in capsys.readouterr().err) == bool(debug)
 
 
-def test_failed_jobs_are_left_alone_when_asked(interrupted: FakeLife, folder: Path):
+def test_failed_jobs_are_left_alone_when_asked(interrupted: FakeTraining, folder: Path):
     assert main([*RESUME, "--no-retry-failed"]) == 1
     assert [call.config.seed for call in interrupted.calls] == [3, 4]
     assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished"] * 3 + ["failed"]
 
 
-def test_a_finished_sweep_only_shows_its_table_again(fake_life: FakeLife, folder: Path, capsys: Capture):
+def test_a_finished_sweep_only_shows_its_table_again(fake_training: FakeTraining, folder: Path, capsys: Capture):
     main([*SWEEP, "seed=1,2"])
     table = capsys.readouterr().out
     assert main(RESUME) == 0
-    assert len(fake_life.calls) == 2
+    assert len(fake_training.calls) == 2
     assert capsys.readouterr().out == table
 
 
 def test_a_sweep_is_resumed_only_in_the_folder_of_its_start(
-    interrupted: FakeLife,
+    interrupted: FakeTraining,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
@@ -125,7 +125,7 @@ HARMLESS = {"n_jobs": 2, "timeout": None, "verbose": 0, "batch_size": "auto", "p
     ],
 )
 def test_what_can_run_code_is_not_taken_from_a_stored_launcher(
-    interrupted: FakeLife, folder: Path, capsys: Capture, launcher: dict[str, Any], named: str
+    interrupted: FakeTraining, folder: Path, capsys: Capture, launcher: dict[str, Any], named: str
 ):
     capsys.readouterr()
     stored = plan(folder)
@@ -137,7 +137,7 @@ def test_what_can_run_code_is_not_taken_from_a_stored_launcher(
 
 
 def test_variables_of_a_sweep_are_those_of_the_command_line(
-    fake_life: FakeLife, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("MINE", raising=False)
     seen: list[str | None] = []
@@ -147,7 +147,7 @@ def test_variables_of_a_sweep_are_those_of_the_command_line(
         if len(seen) == 1:
             raise Interrupted(2)
 
-    fake_life.act = act
+    fake_training.act = act
     assert main([*SWEEP, "seed=1,2", "+hydra.job.env_set.MINE=1"]) == 130
     capsys.readouterr()
     refused(RESUME, capsys, code=8)
@@ -213,7 +213,7 @@ def test_a_given_argument_replaces_one_that_can_name_code():
     assert merged_arguments(stored, given) == ["-m", "seed=1", "hydra.launcher.setup=[]", "--config-dir", "mine"]
 
 
-def test_a_job_that_died_without_a_word_goes_on(interrupted: FakeLife, folder: Path):
+def test_a_job_that_died_without_a_word_goes_on(interrupted: FakeTraining, folder: Path):
     (folder / "sweep" / "0" / "summary.json").unlink()
     (folder / "sweep" / "0" / "run.json").write_text("{}")
     (folder / "sweep" / "0" / "config.yaml").write_text((folder / "sweep" / "0" / "frozen.yaml").read_text())
@@ -221,7 +221,9 @@ def test_a_job_that_died_without_a_word_goes_on(interrupted: FakeLife, folder: P
     assert (interrupted.calls[0].config.seed, interrupted.calls[0].resume) == (1, True)
 
 
-def test_a_job_that_was_killed_before_its_configuration_was_stored_starts_again(interrupted: FakeLife, folder: Path):
+def test_a_job_that_was_killed_before_its_configuration_was_stored_starts_again(
+    interrupted: FakeTraining, folder: Path
+):
     (folder / "sweep" / "0" / "summary.json").unlink()
     (folder / "sweep" / "0" / "run.json").write_text("{}")
     assert main(RESUME) == 0
@@ -230,7 +232,7 @@ def test_a_job_that_was_killed_before_its_configuration_was_stored_starts_again(
 
 @pytest.mark.parametrize(("ended", "trained"), [(1, []), (-1, [2])], ids=["newer", "older"])
 def test_of_a_summary_and_a_failure_the_newer_tells(
-    interrupted: FakeLife, folder: Path, ended: int, trained: list[int]
+    interrupted: FakeTraining, folder: Path, ended: int, trained: list[int]
 ):
     """As after `runner resume=sweep/1`, of which the sweep was not told."""
     summary, failure = (folder / "sweep" / "1" / name for name in ("summary.json", "failure.json"))
@@ -241,7 +243,7 @@ def test_of_a_summary_and_a_failure_the_newer_tells(
     assert [call.config.seed for call in interrupted.calls if call.config.seed == 2] == trained
 
 
-def test_a_run_goes_on_with_the_machine_values_it_began_with(interrupted: FakeLife, folder: Path):
+def test_a_run_goes_on_with_the_machine_values_it_began_with(interrupted: FakeTraining, folder: Path):
     frozen = (folder / "sweep" / "2" / "frozen.yaml").read_text()
     (folder / "sweep" / "2" / "config.yaml").write_text(
         frozen.replace("threads_per_worker: null", "threads_per_worker: 7")
@@ -252,7 +254,7 @@ def test_a_run_goes_on_with_the_machine_values_it_began_with(interrupted: FakeLi
     assert by_seed[4] != 7
 
 
-def test_broken_files_and_edited_ones_change_nothing(fake_life: FakeLife, folder: Path):
+def test_broken_files_and_edited_ones_change_nothing(fake_training: FakeTraining, folder: Path):
     model = folder / "own" / "model" / "mine.yaml"
     model.parent.mkdir(parents=True)
     model.write_text("defaults: ['/schema/model/mlp@_here_']\nhidden: [5]\n")
@@ -262,15 +264,15 @@ def test_broken_files_and_edited_ones_change_nothing(fake_life: FakeLife, folder
         if call.config.seed == 2:
             raise Interrupted(15)
 
-    fake_life.act = vandalise
+    fake_training.act = vandalise
     assert main(["--config-dir", "own", *SWEEP, "model=mine", "seed=1,2,3"]) == 143
     assert main(RESUME) == 143
-    fake_life.act = lambda call: None
+    fake_training.act = lambda call: None
     assert main(RESUME) == 0
-    assert [call.config.model.hidden for call in fake_life.calls] == [[5]] * 5
+    assert [call.config.model.hidden for call in fake_training.calls] == [[5]] * 5
 
 
-def test_another_grid_is_refused_with_the_difference(interrupted: FakeLife, folder: Path, capsys: Capture):
+def test_another_grid_is_refused_with_the_difference(interrupted: FakeTraining, folder: Path, capsys: Capture):
     capsys.readouterr()
     before = plan(folder)
     message = refused([*RESUME, "seed=1,2,5"], capsys)
@@ -283,7 +285,7 @@ def test_another_grid_is_refused_with_the_difference(interrupted: FakeLife, fold
     assert sorted(path.name for path in (folder / "sweep").iterdir() if path.name.isdigit()) == ["0", "1", "2", "3"]
 
 
-def test_a_grid_that_is_accepted_gives_new_jobs_new_numbers(interrupted: FakeLife, folder: Path):
+def test_a_grid_that_is_accepted_gives_new_jobs_new_numbers(interrupted: FakeTraining, folder: Path):
     assert main([*RESUME, "--accept-changes", "seed=1,5,2"]) == 0
     assert [(call.config.seed, call.run_dir.name) for call in interrupted.calls] == [(2, "1"), (5, "4")]
     assert sorted(row["seed"] for row in rows(folder)) == ["1", "2", "5"]
@@ -300,7 +302,7 @@ def test_a_grid_that_is_accepted_gives_new_jobs_new_numbers(interrupted: FakeLif
 
 @pytest.mark.parametrize(("seed", "trained"), [("seed=1,6", [6]), ("train.batch_size=1", [])])
 def test_what_a_killed_change_left_is_not_trained(
-    fake_life: FakeLife, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: str, trained: list[int]
+    fake_training: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: str, trained: list[int]
 ):
     main([*SWEEP, "seed=1", "train.batch_size=8", "parallelism.workers=2"])
     with monkeypatch.context() as patch:
@@ -308,28 +310,28 @@ def test_what_a_killed_change_left_is_not_trained(
         assert main([*RESUME, "--accept-changes", "seed=1,5"]) == 130
     assert (folder / "sweep" / "1" / "frozen.yaml").exists()
     main([*RESUME, "--accept-changes", seed])
-    assert [call.config.seed for call in fake_life.calls[1:]] == trained
+    assert [call.config.seed for call in fake_training.calls[1:]] == trained
 
 
-def test_a_further_key_makes_further_jobs(fake_life: FakeLife, folder: Path):
+def test_a_further_key_makes_further_jobs(fake_training: FakeTraining, folder: Path):
     main([*SWEEP, "optimizer.lr=0.1", "seed=1,2"])
     assert main([*RESUME, "--accept-changes", "optimizer.lr=0.1,0.2"]) == 0
-    assert [(call.config.optimizer.lr, call.config.seed) for call in fake_life.calls] == [
+    assert [(call.config.optimizer.lr, call.config.seed) for call in fake_training.calls] == [
         (0.1, 1),
         (0.1, 2),
         (0.2, 1),
         (0.2, 2),
     ]
-    assert [call.run_dir.name for call in fake_life.calls] == ["0", "1", "2", "3"]
+    assert [call.run_dir.name for call in fake_training.calls] == ["0", "1", "2", "3"]
 
 
-def test_the_same_grid_is_no_change_whatever_the_launcher(interrupted: FakeLife, folder: Path):
+def test_the_same_grid_is_no_change_whatever_the_launcher(interrupted: FakeTraining, folder: Path):
     assert main([*RESUME, "seed=1,2,3,4", "hydra.sweeper.max_batch_size=1"]) == 0
     assert len(interrupted.calls) == 3
     assert plan(folder)["launcher"]["batch"] == 1
 
 
-def test_a_configuration_that_would_differ_now_is_refused(fake_life: FakeLife, folder: Path, capsys: Capture):
+def test_a_configuration_that_would_differ_now_is_refused(fake_training: FakeTraining, folder: Path, capsys: Capture):
     own = folder / "own" / "model"
     own.mkdir(parents=True)
     (own / "mine.yaml").write_text("defaults: ['/schema/model/mlp@_here_']\nhidden: [5]\n")
@@ -340,24 +342,24 @@ def test_a_configuration_that_would_differ_now_is_refused(fake_life: FakeLife, f
     message = refused([*RESUME, *own_files, "seed=1,2"], capsys)
     assert "  new: job 1 (seed=2)\n  job 0 (seed=1): would have another configuration" in message
     assert main([*RESUME, *own_files, "--accept-changes", "seed=1,2"]) == 0
-    assert [call.config.model.hidden for call in fake_life.calls] == [[5], [6]]
+    assert [call.config.model.hidden for call in fake_training.calls] == [[5], [6]]
 
 
-def test_an_impossible_job_becomes_possible_when_changes_are_accepted(fake_life: FakeLife, folder: Path):
+def test_an_impossible_job_becomes_possible_when_changes_are_accepted(fake_training: FakeTraining, folder: Path):
     assert main([*SWEEP, "parallelism.workers=2", "train.batch_size=1,8"]) == 1
     assert main(RESUME) == 1
-    assert len(fake_life.calls) == 1, "nothing that was frozen is left to do"
+    assert len(fake_training.calls) == 1, "nothing that was frozen is left to do"
     assert main([*RESUME, "--accept-changes", "parallelism.workers=1"]) == 0
-    assert sorted(call.config.train.batch_size for call in fake_life.calls[1:]) == [1, 8]
+    assert sorted(call.config.train.batch_size for call in fake_training.calls[1:]) == [1, 8]
 
 
-def test_a_sweep_that_runs_is_not_taken_up(interrupted: FakeLife, folder: Path, capsys: Capture):
+def test_a_sweep_that_runs_is_not_taken_up(interrupted: FakeTraining, folder: Path, capsys: Capture):
     capsys.readouterr()
     with sweep_lock(folder / "sweep"):
         assert f"the sweep in {folder / 'sweep'} is running" in refused(RESUME, capsys, code=9)
 
 
-def test_the_status_is_the_table_and_changes_nothing(interrupted: FakeLife, folder: Path, capsys: Capture):
+def test_the_status_is_the_table_and_changes_nothing(interrupted: FakeTraining, folder: Path, capsys: Capture):
     capsys.readouterr()
     stored = (folder / "sweep" / "jobs.csv").stat().st_mtime_ns
     assert main(["sweep", "status", "sweep"]) == 0
@@ -378,13 +380,16 @@ def test_a_directory_without_a_plan_says_why(folder: Path, capsys: Capture):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"version": 2}, "expected a plan of version 1"),
-        ({"jobs": [{"number": 0}]}, "is damaged: expected an object of number, directory"),
-        ({"folder": 3}, "is damaged: folder is '3'"),
+        ({"version": 2}, "plan.json is damaged: version: 2, expected 1; expected a plan that this version"),
+        (
+            {"jobs": [{"number": 0}]},
+            "is damaged: jobs[0]: missing ['directory', 'overrides', 'swept'], expected",
+        ),
+        ({"folder": 3}, "is damaged: folder: 3, expected text"),
     ],
 )
 def test_a_damaged_plan_is_refused(
-    fake_life: FakeLife, folder: Path, capsys: Capture, change: dict[str, Any], expected: str
+    fake_training: FakeTraining, folder: Path, capsys: Capture, change: dict[str, Any], expected: str
 ):
     main([*SWEEP, "seed=1"])
     capsys.readouterr()
@@ -400,7 +405,7 @@ def test_a_damaged_plan_is_refused(
     ],
 )
 def test_a_plan_points_nowhere_else(
-    fake_life: FakeLife, folder: Path, capsys: Capture, change: dict[str, Any], code: int, expected: str
+    fake_training: FakeTraining, folder: Path, capsys: Capture, change: dict[str, Any], code: int, expected: str
 ):
     main([*SWEEP, "seed=1,2"])
     capsys.readouterr()
@@ -410,10 +415,10 @@ def test_a_plan_points_nowhere_else(
     assert expected in refused(RESUME, capsys, code)
 
 
-def test_jobs_that_would_share_a_directory_are_refused(fake_life: FakeLife, folder: Path, capsys: Capture):
+def test_jobs_that_would_share_a_directory_are_refused(fake_training: FakeTraining, folder: Path, capsys: Capture):
     message = refused([*SWEEP, "seed=1,2", "hydra.sweep.subdir=same"], capsys)
     assert "job 1 (seed=2) would lie in 'same', as job 0 (seed=1) does" in message
-    assert fake_life.calls == []
+    assert fake_training.calls == []
 
 
 def test_arguments_take_the_place_of_those_of_the_same_key_and_of_another_launcher():
@@ -426,7 +431,7 @@ def test_arguments_take_the_place_of_those_of_the_same_key_and_of_another_launch
     ]
 
 
-def test_a_job_that_another_process_finished_meanwhile_is_not_done_again(fake_life: FakeLife, folder: Path):
+def test_a_job_that_another_process_finished_meanwhile_is_not_done_again(fake_training: FakeTraining, folder: Path):
     main([*SWEEP, "seed=1"])
     assert main(["sweep", "job", "sweep", "0", "--at-once", "1"]) == 0
-    assert len(fake_life.calls) == 1
+    assert len(fake_training.calls) == 1

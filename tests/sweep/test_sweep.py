@@ -18,7 +18,7 @@ from runner.sweep.freezing import checked_config
 from runner.sweep.locks import sweep_lock
 from runner.system import cpu_info
 from runner.tracking.replay import Replay
-from tests.fake_life import Call, FakeLife, summary_of
+from tests.fake_training import Call, FakeTraining, summary_of
 
 Capture = pytest.CaptureFixture[str]
 SWEEP = ["-m", "tracking=none", "hydra.sweep.dir=sweep"]
@@ -34,30 +34,30 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_every_combination_is_a_job_that_knows_its_place(fake_life: FakeLife, folder: Path, capsys: Capture):
+def test_every_combination_is_a_job_that_knows_its_place(fake_training: FakeTraining, folder: Path, capsys: Capture):
     assert main([*SWEEP, "seed=1,2", "parallelism=single,sync_data", "train.steps=3"]) == 0
-    assert [call.sweep for call in fake_life.calls] == [
+    assert [call.sweep for call in fake_training.calls] == [
         SweepPlace(folder / "sweep", number, {"seed": seed, "parallelism": strategy})
         for number, (seed, strategy) in enumerate(
             [("1", "single"), ("1", "sync_data"), ("2", "single"), ("2", "sync_data")]
         )
     ]
-    assert [call.run_dir for call in fake_life.calls] == [folder / "sweep" / str(job) for job in range(4)]
-    assert all(call.config.train.epochs is None for call in fake_life.calls)
+    assert [call.run_dir for call in fake_training.calls] == [folder / "sweep" / str(job) for job in range(4)]
+    assert all(call.config.train.epochs is None for call in fake_training.calls)
     out, err = capsys.readouterr()
     assert out.split()[:2] == ["parallelism", "n"], "seeds are repetitions"
     assert "job 1 (seed=1, parallelism=sync_data)\n" in err
 
 
-def test_the_table_shows_the_best_job_first(fake_life: FakeLife, folder: Path):
+def test_the_table_shows_the_best_job_first(fake_training: FakeTraining, folder: Path):
     assert main([*SWEEP, "seed=1,3,2"]) == 0
     assert [row["seed"] for row in rows(folder)] == ["3", "2", "1"]
 
 
-def test_a_failed_job_does_not_stop_the_sweep_but_shows(fake_life: FakeLife, folder: Path, capsys: Capture):
-    fake_life.act = fail_on_seed_2
+def test_a_failed_job_does_not_stop_the_sweep_but_shows(fake_training: FakeTraining, folder: Path, capsys: Capture):
+    fake_training.act = fail_on_seed_2
     assert main([*SWEEP, "seed=2,1,3"]) == 1
-    assert [call.config.seed for call in fake_life.calls] == [2, 1, 3]
+    assert [call.config.seed for call in fake_training.calls] == [2, 1, 3]
     assert [(row["seed"], row["status"].split(":")[0]) for row in rows(folder)] == [
         ("3", "finished"),
         ("1", "finished"),
@@ -73,37 +73,37 @@ def test_a_failed_job_does_not_stop_the_sweep_but_shows(fake_life: FakeLife, fol
     assert "Error executing job" not in err
 
 
-def test_a_defect_in_a_job_shows_its_traceback_and_the_sweep_goes_on(fake_life: FakeLife, capsys: Capture):
+def test_a_defect_in_a_job_shows_its_traceback_and_the_sweep_goes_on(fake_training: FakeTraining, capsys: Capture):
     def break_down(call: Call) -> None:
         if call.config.seed == 2:
             raise ZeroDivisionError("a defect")
 
-    fake_life.act = break_down
+    fake_training.act = break_down
     assert main([*SWEEP, "seed=2,1"]) == 1
-    assert len(fake_life.calls) == 2
+    assert len(fake_training.calls) == 2
     assert "ZeroDivisionError: a defect" in capsys.readouterr().err
 
 
-def test_a_failed_job_does_not_stop_a_sweep_that_is_cut_into_batches(fake_life: FakeLife):
-    fake_life.act = fail_on_seed_2
+def test_a_failed_job_does_not_stop_a_sweep_that_is_cut_into_batches(fake_training: FakeTraining):
+    fake_training.act = fail_on_seed_2
     assert main([*SWEEP, "seed=2,1", "hydra.sweeper.max_batch_size=1"]) == 1
-    assert [call.config.seed for call in fake_life.calls] == [2, 1]
+    assert [call.config.seed for call in fake_training.calls] == [2, 1]
 
 
-def test_an_impossible_combination_fails_its_job_only(fake_life: FakeLife, folder: Path, capsys: Capture):
+def test_an_impossible_combination_fails_its_job_only(fake_training: FakeTraining, folder: Path, capsys: Capture):
     assert main([*SWEEP, "train.batch_size=1,8"]) == 1
-    assert [call.config.train.batch_size for call in fake_life.calls] == [8]
+    assert [call.config.train.batch_size for call in fake_training.calls] == [8]
     assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished", "failed"]
     assert "job 0 (train.batch_size=1): error: train.batch_size=1 is smaller" in capsys.readouterr().err
 
 
 def test_a_precision_that_the_cpu_lacks_is_refused_before_the_first_job(
-    fake_life: FakeLife, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cpu_info, "flags", lambda: frozenset({"avx2"}))
-    fake_life.act = lambda call: print("job 0 trains", file=sys.stderr)
+    fake_training.act = lambda call: print("job 0 trains", file=sys.stderr)
     assert main([*SWEEP, "precision=float32,bfloat16"]) == 1
-    assert [call.config.precision for call in fake_life.calls] == ["float32"]
+    assert [call.config.precision for call in fake_training.calls] == ["float32"]
     err = capsys.readouterr().err
     refused = err.index("job 1 (precision=bfloat16): error: precision=bfloat16: expected a CPU with one of avx512_bf16")
     assert refused < err.index("job 0 trains")
@@ -123,7 +123,7 @@ def test_the_cpu_of_this_machine_does_not_matter_to_jobs_that_other_machines_run
         checked_config(replace(job, launcher=Launcher("submitit_local")))
 
 
-def test_what_a_failed_run_wrote_about_itself_is_in_the_table(fake_life: FakeLife, folder: Path):
+def test_what_a_failed_run_wrote_about_itself_is_in_the_table(fake_training: FakeTraining, folder: Path):
     def fail_after_some_steps(call: Call) -> None:
         written = summary_of(call)
         call.run_dir.mkdir(exist_ok=True)
@@ -131,30 +131,30 @@ def test_what_a_failed_run_wrote_about_itself_is_in_the_table(fake_life: FakeLif
         failed.write(call.run_dir / "summary.json")
         raise NumericError("nan")
 
-    fake_life.act = fail_after_some_steps
+    fake_training.act = fail_after_some_steps
     assert main([*SWEEP, "seed=4"]) == 1
     assert [row["best test/accuracy"] for row in rows(folder)] == ["0.4000"]
 
 
-def test_the_record_of_another_run_is_not_taken_for_the_jobs_own(fake_life: FakeLife, folder: Path):
+def test_the_record_of_another_run_is_not_taken_for_the_jobs_own(fake_training: FakeTraining, folder: Path):
     def meet_another_run(call: Call) -> None:
         call.run_dir.mkdir(exist_ok=True)
         summary_of(call).write(call.run_dir / "summary.json")
         raise DirectoryInUseError("in use")
 
-    fake_life.act = meet_another_run
+    fake_training.act = meet_another_run
     assert main([*SWEEP, "seed=4"]) == 1
     assert [row["status"] for row in rows(folder)] == ["failed: DirectoryInUseError: in use"]
 
 
-def test_an_interruption_ends_the_whole_sweep(fake_life: FakeLife, folder: Path, capsys: Capture):
+def test_an_interruption_ends_the_whole_sweep(fake_training: FakeTraining, folder: Path, capsys: Capture):
     def stop(call: Call) -> None:
         if call.config.seed == 2:
             raise Interrupted(2)
 
-    fake_life.act = stop
+    fake_training.act = stop
     assert main([*SWEEP, "seed=1,2,3"]) == 130
-    assert [call.config.seed for call in fake_life.calls] == [1, 2]
+    assert [call.config.seed for call in fake_training.calls] == [1, 2]
     assert [row["status"].split(":")[0] for row in rows(folder)] == ["finished", "interrupted", "not started"]
     err = capsys.readouterr().err
     assert err.count("stopped by SIGINT") == 1
@@ -164,14 +164,16 @@ def test_an_interruption_ends_the_whole_sweep(fake_life: FakeLife, folder: Path,
     )
 
 
-def test_the_tracking_record_of_the_sweep_is_ended(fake_life: FakeLife, folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_tracking_record_of_the_sweep_is_ended(
+    fake_training: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     ended: list[tuple[Path, str, list[Path], str]] = []
     monkeypatch.setattr(
         "runner.tracking.NoTracking.finish_sweep",
         lambda self, *arguments: ended.append(arguments),
     )
     main([*SWEEP, "seed=1"])
-    fake_life.act = fail_on_seed_2
+    fake_training.act = fail_on_seed_2
     main([*SWEEP[:-1], "hydra.sweep.dir=other", "seed=2"])
     assert [end[:3] for end in ended] == [
         (folder / name, status, [folder / name / "jobs.csv", folder / name / "jobs.md"])
@@ -182,7 +184,7 @@ def test_the_tracking_record_of_the_sweep_is_ended(fake_life: FakeLife, folder: 
 
 
 def test_what_jobs_could_not_record_in_time_is_brought_over_before_the_record_of_the_sweep_ends(
-    fake_life: FakeLife, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     def leave_records(call: Call) -> None:
         call.run_dir.mkdir(exist_ok=True)
@@ -192,7 +194,7 @@ def test_what_jobs_could_not_record_in_time_is_brought_over_before_the_record_of
     happened: list[str] = []
     monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri, end: happened.append(run_dir.name) or 3)
     monkeypatch.setattr("runner.tracking.NoTracking.finish_sweep", lambda self, *arguments: happened.append("end"))
-    fake_life.act = leave_records
+    fake_training.act = leave_records
     assert main([*SWEEP, "seed=1,2"]) == 0
     assert happened == ["0", "1", "end"]
     assert "runner: brought over to the tracking store: 6 records of 2 runs\n" in capsys.readouterr().err
@@ -201,7 +203,7 @@ def test_what_jobs_could_not_record_in_time_is_brought_over_before_the_record_of
 
 
 def test_after_an_interruption_nothing_is_brought_over_and_it_is_said_how(
-    fake_life: FakeLife, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     def leave_records_and_stop(call: Call) -> None:
         call.run_dir.mkdir(exist_ok=True)
@@ -210,7 +212,7 @@ def test_after_an_interruption_nothing_is_brought_over_and_it_is_said_how(
 
     asked: list[Path] = []
     monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri, end: asked.append(run_dir) or 3)
-    fake_life.act = leave_records_and_stop
+    fake_training.act = leave_records_and_stop
     assert main([*SWEEP, "seed=1,2"]) == 130
     assert asked == []
     err = capsys.readouterr().err
@@ -218,16 +220,16 @@ def test_after_an_interruption_nothing_is_brought_over_and_it_is_said_how(
     assert f"warning: bring them over with `runner sync {folder / 'sweep'}`\n" in err
 
 
-def test_a_directory_that_holds_a_sweep_is_refused(fake_life: FakeLife, folder: Path, capsys: Capture):
+def test_a_directory_that_holds_a_sweep_is_refused(fake_training: FakeTraining, folder: Path, capsys: Capture):
     main([*SWEEP, "seed=1"])
     capsys.readouterr()
     assert main([*SWEEP, "seed=2"]) == 9
     assert f"take it up again with `runner sweep resume {folder / 'sweep'}`" in capsys.readouterr().err
-    assert len(fake_life.calls) == 1
+    assert len(fake_training.calls) == 1
 
 
 def test_what_is_to_be_typed_for_a_sweep_is_quoted_for_the_shell(
-    fake_life: FakeLife, folder: Path, capsys: Capture
+    fake_training: FakeTraining, folder: Path, capsys: Capture
 ) -> None:
     sweep, arguments = folder / "my sweep", ["-m", "seed=1", 'hydra.sweep.dir="my sweep"']
     main(arguments)
@@ -238,21 +240,23 @@ def test_what_is_to_be_typed_for_a_sweep_is_quoted_for_the_shell(
     assert f"`runner sweep status '{sweep}'` shows how far it is" in capsys.readouterr().err
 
 
-def test_values_swept_by_a_configuration_are_swept_values_too(fake_life: FakeLife, folder: Path):
+def test_values_swept_by_a_configuration_are_swept_values_too(fake_training: FakeTraining, folder: Path):
     own = folder / "own" / "experiment"
     own.mkdir(parents=True)
     (own / "seeds.yaml").write_text("# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '4,5'}}}\n")
     assert main(["--config-dir", "own", "experiment=seeds", *SWEEP[1:]]) == 0
-    assert [dict(call.sweep.swept) for call in fake_life.calls if call.sweep] == [
+    assert [dict(call.sweep.swept) for call in fake_training.calls if call.sweep] == [
         {"seed": "4"},
         {"seed": "5"},
     ]
 
 
 @pytest.mark.parametrize("seeds", ["2", "2,3"])
-def test_a_sweep_over_secrets_shows_none_of_them(fake_life: FakeLife, folder: Path, capsys: Capture, seeds: str):
+def test_a_sweep_over_secrets_shows_none_of_them(
+    fake_training: FakeTraining, folder: Path, capsys: Capture, seeds: str
+):
     arguments = [argument for argument in SWEEP if argument != "tracking=none"]
-    fake_life.act = fail_on_seed_2
+    fake_training.act = fail_on_seed_2
     uris = ",".join(f"http://me:{secret}@127.0.0.1:9" for secret in ("hunter2", "hunter3"))
     assert main([*arguments, f"seed={seeds}", f"tracking.uri={uris}"]) == 1
     out, err = capsys.readouterr()

@@ -11,7 +11,7 @@ from runner.config.schema import Config
 from runner.errors import NumericError
 from runner.records.summary import Summary
 from runner.sweep.sweep import Sweep
-from tests.fake_life import Call, summary_of
+from tests.fake_training import Call, summary_of
 
 
 def train(config: Config, job: Job) -> Summary:

@@ -17,10 +17,10 @@ from runner.errors import ConfigError, Interrupted, RunnerError
 from runner.records.record import Record
 from runner.records.summary import Summary
 from runner.tracking import read_metrics
-from runner.training import steps, trainer
+from runner.training import trainer
 from runner.training.build import build
 from runner.training.experiment import Experiment
-from runner.training.life import run
+from runner.training.run import run
 from tests.small_runs import small_config
 
 ASYNC = ("parallelism=async_data", "parallelism.workers=2", "parallelism.servers=2", "train.steps=4")
@@ -117,7 +117,7 @@ def test_a_run_with_checkpoints_is_repeated_from_its_endings(tmp_path: Path) -> 
 
 def stopped_after(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> str:
     """Train until Ctrl-C comes in an update; return the message with which the run ends."""
-    train_step = steps.train_step
+    train_step = trainer.train_step
 
     def stopping(step_driver: StepDriver, experiment: Experiment, number: int, rate: float) -> Any:
         if number + 1 == step:

@@ -20,11 +20,10 @@ from runner.data.dataset import Dataset
 from runner.errors import DataError
 from runner.records.run_directory import holds_run
 from runner.records.summary import Summary
-from runner.training import life
 from runner.training.build import build
 from runner.training.experiment import Experiment
-from runner.training.life import _Life, run
 from runner.training.preconditions import require_same_data, require_same_normalisation
+from runner.training.run import _Run, run
 from tests.data.own_data import small_arrays, write_arrays
 from tests.small_runs import small_config
 
@@ -82,13 +81,13 @@ def test_a_start_that_is_killed_leaves_no_summary_of_an_earlier_one(
 ) -> None:
     assert train(tmp_path, "train.steps=2").status == "finished"
     there = []
-    execute = _Life.execute
+    execute = _Run.execute
 
-    def look(life: _Life) -> Summary:
+    def look(training_run: _Run) -> Summary:
         there.append((tmp_path / "summary.json").exists())
-        return execute(life)
+        return execute(training_run)
 
-    monkeypatch.setattr(_Life, "execute", look)
+    monkeypatch.setattr(_Run, "execute", look)
     train(tmp_path, "train.steps=4", resume=True)
     assert there == [False]
     assert Summary.read(tmp_path / "summary.json").steps == 4
@@ -211,7 +210,7 @@ def prepared(folder: Path, patch: pytest.MonkeyPatch, config: Config, *, resume:
         raise Killed
 
     with patch.context() as stub:
-        stub.setattr(life, "draft_of", draft_of)
+        stub.setattr("runner.training.run.draft_summary", draft_of)
         with pytest.raises(Killed):
             run(config, folder, overrides=[], resume=resume)
     return bool(reached)

@@ -21,11 +21,11 @@ from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import INSTALL, Found, Library
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
-from runner.training import life
 from runner.training.build import build
 from runner.training.comparison import _experiments, predicted_step_s
-from runner.training.devices import cluster_of, require_kernels, tell_devices
+from runner.training.devices import cluster_of, log_run_devices, require_kernels
 from runner.training.experiment import Experiment
+from runner.training.run import run
 from tests.gpus import NO_DRIVER, gpu, gpu_kernels, machine
 
 __all__ = ["gpu_kernels"]
@@ -158,8 +158,8 @@ def test_a_strategy_that_names_cpus_is_told_how_to_leave_the_type_open() -> None
     on_gpus = cluster_of(config_on(machine(gpu()), *STRATEGIES["sync_data"]).cluster, program)
     with pytest.raises(
         ConfigError,
-        match=r"node '.*' is to be on '/job:worker/task:\d/device:cpu:0', .* has /job:worker/task:0/device:gpu:0, .*: "
-        r"a strategy names worker_task\(k\) or server_task\(k\), .*; cluster\.device=cpu has CPUs alone",
+        match=r"node '.*' has device '/job:worker/task:\d/device:cpu:0'; expected one of /job:.*\. "
+        r"A strategy should use worker_task\(k\) or server_task\(k\), .*; or use cluster\.device=cpu",
     ):
         require_kernels(replace(program, graph=fixed), on_gpus, Registry())
 
@@ -188,11 +188,11 @@ def test_steps_are_measured_on_the_gpus_and_in_the_processes_of_the_run(apart: b
 
 @pytest.mark.usefixtures("gpu_kernels")
 def test_a_placement_of_cpus_holds_on_gpus(tmp_path: Path) -> None:
-    found = placed(NO_DRIVER, *STRATEGIES["model"]).settled
+    found = placed(NO_DRIVER, *STRATEGIES["model"]).placed
     assert found is not None
     found.placement.write(tmp_path / "placement.json")
     given = f"parallelism.placement={tmp_path / 'placement.json'}"
-    again = placed(machine(gpu()), *STRATEGIES["model"], given).settled
+    again = placed(machine(gpu()), *STRATEGIES["model"], given).placed
     assert again is not None
     assert {layer: task_of(device) for layer, device in again.placement.layers.items()} == {
         layer: task_of(device) for layer, device in found.placement.layers.items()
@@ -205,7 +205,7 @@ def test_log_and_summary_say_what_computes_and_why(caplog: pytest.LogCaptureFixt
     here = machine(gpu())
     with caplog.at_level(logging.INFO, "runner"):
         asked = ("parallelism=single", "cluster.tf32=true", "cluster.compare_plans=true")
-        told = tell_devices(placed(here, *asked), here, DRAFT)
+        told = log_run_devices(placed(here, *asked), here, DRAFT)
     assert told.devices == {
         "/job:worker/task:0/device:gpu:0": "GPU 0: Big GPU, compute capability 9.0, 80.0 GiB, driver 580.1 for "
         "CUDA up to 13.0"
@@ -229,7 +229,7 @@ def test_a_gpu_that_lies_idle_is_warned_of(
     here = machine(gpu(), obstacle=obstacle)
     experiment = placed(here, "parallelism=single", *overrides)
     with caplog.at_level(logging.INFO, "runner"):
-        told = tell_devices(experiment, here, DRAFT)
+        told = log_run_devices(experiment, here, DRAFT)
     assert told.devices == {"/job:worker/task:0/device:cpu:0": "CPU"}
     assert told.versions == DRAFT.versions
     assert caplog.records[-1].levelno == level
@@ -238,25 +238,25 @@ def test_a_gpu_that_lies_idle_is_warned_of(
 def test_keys_that_only_gpus_heed_are_warned_of_where_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
     def warnings(*overrides: str) -> list[str]:
         caplog.clear()
-        tell_devices(placed(NO_DRIVER, *STRATEGIES["servers"], *overrides), NO_DRIVER, DRAFT)
+        log_run_devices(placed(NO_DRIVER, *STRATEGIES["servers"], *overrides), NO_DRIVER, DRAFT)
         return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
     assert warnings() == warnings("cluster.device=cpu") == []
     assert warnings("cluster.tf32=true", "cluster.compare_plans=true", "cluster.server_device=gpu") == [
-        "cluster.tf32=true changes nothing: no GPU was taken",
-        "cluster.compare_plans=true changes nothing: no GPU was taken",
-        "cluster.server_device=gpu changes nothing: no GPU was taken",
+        "cluster.tf32=true has no effect: no GPU is used",
+        "cluster.compare_plans=true has no effect: no GPU is used",
+        "cluster.server_device=gpu has no effect: no GPU is used",
     ]
 
 
 @pytest.mark.usefixtures("gpu_kernels")
 def test_a_library_of_fast_kernels_that_a_gpu_lacks_is_told(caplog: pytest.LogCaptureFixture) -> None:
     bare = replace(machine(gpu()), libraries=(Library("cuDNN", "", "convolutions crawl", fast=True),))
-    told = tell_devices(placed(bare, "parallelism=single"), bare, DRAFT)
+    told = log_run_devices(placed(bare, "parallelism=single"), bare, DRAFT)
     missing = f"not installed, convolutions crawl: {INSTALL}"
     assert told.kernels_missing == {"cuDNN": missing}
     assert f"cuDNN: {missing}" in caplog.text
-    assert tell_devices(placed(NO_DRIVER, "parallelism=single"), bare, DRAFT).kernels_missing == {}
+    assert log_run_devices(placed(NO_DRIVER, "parallelism=single"), bare, DRAFT).kernels_missing == {}
 
 
 @pytest.mark.usefixtures("gpu_kernels")
@@ -265,11 +265,11 @@ def test_a_run_on_a_gpu_comes_near_to_that_on_the_cpu(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = machine(gpu())
-    monkeypatch.setattr("runner.training.life.look_at", lambda cluster: here)
-    on_gpu = life.run(config_on(here, *STRATEGIES[strategy]), tmp_path / "gpu", overrides=())
-    monkeypatch.setattr("runner.training.life.look_at", lambda cluster: NO_DRIVER)
+    monkeypatch.setattr("runner.training.run.look_at", lambda cluster: here)
+    on_gpu = run(config_on(here, *STRATEGIES[strategy]), tmp_path / "gpu", overrides=())
+    monkeypatch.setattr("runner.training.run.look_at", lambda cluster: NO_DRIVER)
     config = config_on(NO_DRIVER, *STRATEGIES["single"])
-    on_cpu = life.run(config, tmp_path / "CPU", overrides=())
+    on_cpu = run(config, tmp_path / "CPU", overrides=())
     assert on_gpu.status == "finished"
     assert on_gpu.devices["/job:worker/task:0/device:gpu:0"].startswith("GPU 0: Big GPU")
     assert on_gpu.kernels["gpu"] == "cuda"
@@ -277,7 +277,7 @@ def test_a_run_on_a_gpu_comes_near_to_that_on_the_cpu(
 
 
 def test_a_run_leaves_its_devices_in_its_summary(tmp_path: Path) -> None:
-    summary = life.run(config_on(NO_DRIVER, "parallelism=single"), tmp_path / "run", overrides=())
+    summary = run(config_on(NO_DRIVER, "parallelism=single"), tmp_path / "run", overrides=())
     assert summary.devices == {"/job:worker/task:0/device:cpu:0": "CPU"}
     assert summary.device_reason.startswith("cluster.device=auto f")
 
@@ -286,7 +286,7 @@ def test_the_log_says_which_gpus_a_job_of_a_sweep_was_dealt(tmp_path: Path) -> N
     config = config_on(NO_DRIVER, "parallelism=single")
     for text in ("this one has GPU 1 of 2", ""):
         place = SweepPlace(tmp_path, 0, {}, text)
-        life.run(config, tmp_path / (text or "none"), overrides=(), sweep=place)
+        run(config, tmp_path / (text or "none"), overrides=(), sweep=place)
         log = (tmp_path / (text or "none") / "run.log").read_text()
         assert log.count(" devices: ") == 1 + bool(text)
         assert not text or f"devices: {text}\n" in log
@@ -296,9 +296,9 @@ def test_a_run_of_a_gpu_that_is_gone_is_refused_before_its_directory_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_on(machine(gpu()), "parallelism=single")
-    monkeypatch.setattr("runner.training.life.look_at", lambda cluster: NO_DRIVER)
+    monkeypatch.setattr("runner.training.run.look_at", lambda cluster: NO_DRIVER)
     with pytest.raises(ResourceError, match=r"device_taken=gpu, as when the run began: expected a GPU"):
-        life.run(config, tmp_path / "run", overrides=())
+        run(config, tmp_path / "run", overrides=())
     assert not (tmp_path / "run").exists()
 
 

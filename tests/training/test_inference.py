@@ -22,10 +22,9 @@ from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.registry import Registry
 from runner.system import cpu_info as cpu_model
-from runner.training import inference, inference_device
-from runner.training.inference import probabilities, score
-from runner.training.inference_device import OneDevice, one_device
-from runner.training.life import run
+from runner.training import inference
+from runner.training.inference import OneDevice, one_device, probabilities, score
+from runner.training.run import run
 from tests.gpu.gpus import Gpu
 from tests.gpus import NO_DRIVER, gpu, gpu_kernels, machine
 from tests.kernels.gpu.emulation import EmulatedRuntime
@@ -148,7 +147,7 @@ def test_bfloat16_needs_instructions_of_the_cpu_only_where_the_cpu_computes(monk
 @pytest.fixture
 def big_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with an emulated GPU, for commands."""
-    monkeypatch.setattr(inference_device, "one_device", partial(one_device, look=lambda: machine(gpu())))
+    monkeypatch.setattr(inference, "one_device", partial(one_device, look=lambda: machine(gpu())))
 
 
 @pytest.mark.usefixtures("gpu_kernels", "big_gpu")

@@ -13,7 +13,7 @@ from runner.config.configuration import load_stored
 from runner.errors import CheckpointError, ConfigError
 from runner.records.summary import Summary
 from runner.training.initial_weights import InitialWeights, initial_weights
-from runner.training.life import run
+from runner.training.run import run
 from tests.small_runs import small_config
 
 NORMALISED = ("model=resnet_cifar", "model.depth=8", "train.batch_size=4", "data.augment.crop_padding=0")

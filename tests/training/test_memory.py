@@ -10,9 +10,10 @@ from runner.cli import main
 from runner.commands.explanation.devices import plans_of
 from runner.errors import ResourceError
 from runner.records.summary import Summary
-from runner.training import life, memory
+from runner.training import memory
 from runner.training.build import build
 from runner.training.memory import PROGRAM_BYTES, ProcessMemory, fit_text, planned_memory, require_fit, require_memory
+from runner.training.run import run
 from tests.small_runs import small_config
 
 GIB = 1 << 30
@@ -102,7 +103,7 @@ def test_a_run_that_cannot_fit_is_refused_before_its_directory_is_made(
 ) -> None:
     monkeypatch.setattr(memory, "usable_memory", lambda: SMALL_MACHINE)
     with pytest.raises(ResourceError, match=r"the run needs 0\.15 GiB of memory in 1 process\(es\)"):
-        life.run(small_config(), tmp_path / "run", overrides=())
+        run(small_config(), tmp_path / "run", overrides=())
     assert not (tmp_path / "run").exists()
 
 
@@ -112,9 +113,9 @@ def test_a_run_that_runs_out_of_memory_ends_as_one_without_resources(
     def execute(_: object) -> None:
         raise MemoryError("Unable to allocate 64.0 MiB")
 
-    monkeypatch.setattr("runner.training.life._Life.execute", execute)
+    monkeypatch.setattr("runner.training.run._Run.execute", execute)
     with pytest.raises(ResourceError, match=r"^out of memory: Unable to allocate 64\.0 MiB; use a smaller batch"):
-        life.run(small_config(), tmp_path / "run", overrides=())
+        run(small_config(), tmp_path / "run", overrides=())
     error = Summary.read(tmp_path / "run" / "summary.json").error
     assert error is not None
     assert (error.class_name, error.exit_code) == ("ResourceError", 4)

@@ -18,8 +18,8 @@ from runner.records.run_directory import RunDirectory
 from runner.training import non_finite as origin
 from runner.training.build import build
 from runner.training.experiment import Experiment
-from runner.training.life import run
-from runner.training.non_finite import as_it_went
+from runner.training.non_finite import repeated_experiment
+from runner.training.run import run
 from tests.small_runs import small_config
 
 ASYNC = ("parallelism=async_data", "parallelism.workers=2", "parallelism.servers=2")
@@ -74,13 +74,13 @@ def test_after_a_checkpoint_their_order_is_not_known_and_the_origin_is_a_possibl
     tmp_path: Path, repeated: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(small_config(*RUINED, "optimizer.lr=0.1", "train.steps=2"), tmp_path / "run", overrides=[])
-    monkeypatch.setattr(origin, "as_it_went", lambda *arguments: None)
-    expected = r"\. A possible origin, that of another race: .*node '"
+    monkeypatch.setattr(origin, "repeated_experiment", lambda *arguments: None)
+    expected = r"\. A possible origin, found in another order of clients: .*node '"
     with caplog.at_level(logging.WARNING), pytest.raises(NumericError, match=expected):
         run(small_config(*RUINED), tmp_path / "run", overrides=[], resume=True)
     (strategy,) = repeated
     assert strategy.replay is None
-    expected = "the order in which clients overlapped cannot be repeated from step 2 on: another race is run, and "
+    expected = "the order in which clients overlapped cannot be repeated from step 2 on: the steps run in "
     assert any(message.startswith(expected) for message in caplog.messages)
 
 
@@ -88,7 +88,7 @@ def test_the_order_of_virtual_time_is_known_after_a_checkpoint_and_that_of_a_rac
     tmp_path: Path, directory: RunDirectory, repeated: list[Any]
 ) -> None:
     directory.endings_jsonl.touch()
-    assert as_it_went(build(small_config(*ASYNC)), directory, 5) is None
+    assert repeated_experiment(build(small_config(*ASYNC)), directory, 5) is None
     run(small_config(*RUINED, "optimizer.lr=0.1", "train.steps=2"), tmp_path / "ruined", overrides=[])
     with pytest.raises(NumericError, match=r"\. Its origin: .*node '"):
         run(small_config(*RUINED), tmp_path / "ruined", overrides=[], resume=True)
@@ -98,24 +98,24 @@ def test_the_order_of_virtual_time_is_known_after_a_checkpoint_and_that_of_a_rac
 
 def test_what_does_not_overlap_is_repeated_as_it_is(directory: RunDirectory) -> None:
     experiment = build(small_config())
-    assert as_it_went(experiment, directory, 0) is experiment
-    assert as_it_went(experiment, directory, 5) is experiment
+    assert repeated_experiment(experiment, directory, 0) is experiment
+    assert repeated_experiment(experiment, directory, 5) is experiment
 
 
 def test_what_overlaps_and_comes_to_the_same_is_repeated_as_it_is(directory: RunDirectory) -> None:
     settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
     experiment = build(small_config(*settings))
     assert any(client.deferred for client in experiment.program.training)
-    assert as_it_went(experiment, directory, 5) is experiment
+    assert repeated_experiment(experiment, directory, 5) is experiment
 
 
 def test_without_a_record_of_endings_nothing_is_known_of_an_order(directory: RunDirectory) -> None:
-    assert as_it_went(build(small_config(*ASYNC)), directory, 0) is None
+    assert repeated_experiment(build(small_config(*ASYNC)), directory, 0) is None
 
 
 def test_a_run_over_an_emulated_network_is_repeated_without_it(directory: RunDirectory) -> None:
     directory.endings_jsonl.touch()
-    again = as_it_went(build(small_config(*ASYNC, "cluster=slow_network")), directory, 0)
+    again = repeated_experiment(build(small_config(*ASYNC, "cluster=slow_network")), directory, 0)
     assert again is not None
     assert again.emulation is None
 
@@ -127,4 +127,4 @@ def test_a_record_that_is_damaged_leaves_the_first_error(
     monkeypatch.setattr("runner.training.trainer.NotingClients.finished", lambda clients: clients._clients.finished())
     with pytest.raises(NumericError, match=r"^the loss of step \d+ is .*: lower optimizer.lr or optimizer.clip_norm$"):
         run(small_config(*RUINED), tmp_path / "run", overrides=[])
-    assert any(message.startswith("its origin was not found: ") for message in caplog.messages)
+    assert any(message.startswith("the origin was not found: ") for message in caplog.messages)

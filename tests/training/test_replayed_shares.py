@@ -13,8 +13,8 @@ from runner.config.outcome import outcome_hash
 from runner.config.schema import Config
 from runner.errors import ConfigError
 from runner.training.build import build
-from runner.training.life import run
 from runner.training.preconditions import require_record_of_one_configuration, require_whole_record
+from runner.training.run import run
 from tests.small_runs import small_config
 
 BACKED = (

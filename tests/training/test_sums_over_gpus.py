@@ -16,7 +16,7 @@ from runner.kernels.gpu.discovery import Found
 from runner.records.summary import Summary
 from runner.training.build import build
 from runner.training.comparison import _experiments, predicted_step_s
-from runner.training.devices import cluster_of, tell_devices
+from runner.training.devices import cluster_of, log_run_devices
 from runner.training.experiment import Experiment
 from tests.config.test_collectives import SUMMED, TWO, WITHOUT
 from tests.gpus import NO_DRIVER, gpu, gpu_kernels, machine, nccl_kernels
@@ -71,7 +71,7 @@ def test_clients_that_overlap_cannot_have_it() -> None:
     taken = replace(experiment.config.cluster, device_taken="gpu", gpus=[0, 1], collectives="nccl")
     deferred = {"push": Client("push", deferred=True)}
     program = replace(experiment.program, clients={**experiment.program.clients, **deferred})
-    with pytest.raises(ConfigError, match=r"collectives=nccl with clients that overlap: all GPUs have to begin their"):
+    with pytest.raises(ConfigError, match=r"collectives=nccl with clients that overlap: all GPUs must start their"):
         cluster_of(taken, program)
 
 
@@ -87,7 +87,7 @@ def test_clients_that_overlap_cannot_have_it() -> None:
 def test_log_and_explanation_say_what_sums(found: Found, said: str, caplog: pytest.LogCaptureFixture) -> None:
     experiment = placed(found)
     with caplog.at_level(logging.INFO, "runner.training.devices"):
-        tell_devices(experiment, found, DRAFT)
+        log_run_devices(experiment, found, DRAFT)
     assert any(each.startswith(f"combine=all_reduce: {said}") for each in caplog.messages)
     assert any(line.startswith("sums of all_reduce") and said in line for line in device_lines(experiment, found))
 
@@ -95,8 +95,8 @@ def test_log_and_explanation_say_what_sums(found: Found, said: str, caplog: pyte
 def test_on_the_cpu_nothing_is_said_of_sums_but_of_what_is_not_heeded(caplog: pytest.LogCaptureFixture) -> None:
     experiment = placed(NO_DRIVER, "cluster.collectives=nccl")
     with caplog.at_level(logging.INFO, "runner.training.devices"):
-        tell_devices(experiment, NO_DRIVER, DRAFT)
-    assert "cluster.collectives=nccl changes nothing: no GPU was taken" in caplog.messages
+        log_run_devices(experiment, NO_DRIVER, DRAFT)
+    assert "cluster.collectives=nccl has no effect: no GPU is used" in caplog.messages
     assert not any(each.startswith("combine=all_reduce") for each in caplog.messages)
     assert not any("all_reduce" in line for line in device_lines(experiment, NO_DRIVER))
 

@@ -23,9 +23,9 @@ from runner.records.summary import Summary
 from runner.tracking import read_metrics
 from runner.training.build import build
 from runner.training.experiment import Experiment
-from runner.training.life import run
-from runner.training.steps import replay, train_step
-from runner.training.trainer import Trainer
+from runner.training.non_finite import replay
+from runner.training.run import run
+from runner.training.trainer import Trainer, train_step
 from tests.small_runs import small_config
 
 
@@ -178,8 +178,8 @@ def refuse(*arguments: object, **named: object) -> Any:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("training.trainer.Decisions.write", "writing what was decided"),
-        ("training.summing_up.step_time", "summing up"),
+        ("training.trainer.Decisions.write", "writing the decisions"),
+        ("training.summary.step_time", "writing the summary"),
         ("records.record.Record.plots", "drawing plots"),
     ],
 )
@@ -197,7 +197,7 @@ def test_what_fails_after_a_failure_is_a_warning_and_the_record_is_closed(
 def test_what_fails_after_a_good_end_fails_the_run_and_closes_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.training.summing_up.step_time", refuse)
+    monkeypatch.setattr("runner.training.summary.step_time", refuse)
     statuses = closings(monkeypatch)
     with pytest.raises(OSError, match="no space"):
         train(tmp_path)

@@ -18,26 +18,26 @@ from runner.tracking import read_metrics
 from runner.training import trainer
 from runner.training.build import build
 from runner.training.evaluation import Scores, evaluate
-from runner.training.life import run
+from runner.training.run import run
 from tests.small_runs import small_config
 from tests.training.test_trainer import train
 
 VALIDATED = ("data.val_fraction=0.2", "train.eval_every=2", "schedule=constant")
 STOPPING = (*VALIDATED, "train.patience=2", "train.steps=30")
-COURSE = {2: 0.3, 4: 0.5, 6: 0.4, 8: 0.6, 10: 0.55, 12: 0.6, 14: 0.9}
-"""Step -> accuracy, as it is pretended to be."""
+ACCURACIES = {2: 0.3, 4: 0.5, 6: 0.4, 8: 0.6, 10: 0.55, 12: 0.6, 14: 0.9}
+"""Step -> the accuracy that replaces the measured one."""
 
 
 @pytest.fixture
-def course(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluations come to what :data:`COURSE` says, however the run goes."""
-    judge = trainer.Trainer._judge
+def accuracies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the measured accuracies by :data:`ACCURACIES`."""
+    update_best = trainer.Trainer._update_best
 
-    def pretended(self: Any, values: dict[str, float], counted: bool) -> None:
-        accuracy = COURSE.get(self.progress.done, 0.2)
-        judge(self, values | {"val/accuracy": accuracy, "test/accuracy": accuracy}, counted)
+    def replaced(self: Any, values: dict[str, float], counted: bool) -> None:
+        accuracy = ACCURACIES.get(self.progress.done, 0.2)
+        update_best(self, values | {"val/accuracy": accuracy, "test/accuracy": accuracy}, counted)
 
-    monkeypatch.setattr(trainer.Trainer, "_judge", pretended)
+    monkeypatch.setattr(trainer.Trainer, "_update_best", replaced)
 
 
 def checkpoints(folder: Path) -> list[str]:
@@ -104,7 +104,7 @@ def scores(*overrides: str, registry: Registry) -> dict[str, Scores]:
         }
 
 
-@pytest.mark.usefixtures("course")
+@pytest.mark.usefixtures("accuracies")
 def test_a_run_ends_when_nothing_better_came_for_as_long_as_it_was_told_to_wait(tmp_path: Path) -> None:
     summary = train(tmp_path, *STOPPING)
     assert (summary.status, summary.steps, summary.best_step, summary.best_value) == ("finished", 12, 8, 0.6)
@@ -115,14 +115,14 @@ def test_a_run_ends_when_nothing_better_came_for_as_long_as_it_was_told_to_wait(
     assert Summary.read(tmp_path / "run" / "summary.json") == summary
 
 
-@pytest.mark.usefixtures("course")
+@pytest.mark.usefixtures("accuracies")
 def test_what_is_not_better_by_enough_is_waited_through(tmp_path: Path) -> None:
     summary = train(tmp_path, *STOPPING, "train.min_delta=0.15")
     assert (summary.steps, summary.best_step) == (8, 8), "0.6 is not 0.15 above 0.5, and yet the best"
     assert "was not better by more than 0.15 than 0.5000" in summary.stopped
 
 
-@pytest.mark.usefixtures("course")
+@pytest.mark.usefixtures("accuracies")
 def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path) -> None:
     summary = train(tmp_path, *VALIDATED, "train.steps=13", "checkpoint.every_steps=1")
     assert checkpoints(tmp_path) == ["step-8", "step-11", "step-12", "step-13"]
@@ -130,13 +130,13 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path) -> None:
     assert find(tmp_path / "run") == find(tmp_path / "run", BEST) == tmp_path / "run" / "checkpoints" / "step-8"
 
 
-@pytest.mark.usefixtures("course")
+@pytest.mark.usefixtures("accuracies")
 def test_the_best_is_saved_though_no_checkpoint_was_due(tmp_path: Path) -> None:
     train(tmp_path, *VALIDATED, "train.steps=13")
     assert checkpoints(tmp_path) == ["step-4", "step-8", "step-13"]
 
 
-@pytest.mark.usefixtures("course")
+@pytest.mark.usefixtures("accuracies")
 def test_no_best_is_kept_where_that_is_not_wanted(tmp_path: Path) -> None:
     summary = train(tmp_path, *VALIDATED, "train.steps=13", "checkpoint.keep_best=false")
     assert checkpoints(tmp_path) == ["step-13"]
@@ -149,7 +149,7 @@ def test_a_run_that_asks_for_no_comparison_keeps_no_best(tmp_path: Path) -> None
     assert (summary.monitor, summary.best_checkpoint) == ("test/accuracy", None)
 
 
-@pytest.mark.usefixtures("course")
+@pytest.mark.usefixtures("accuracies")
 @pytest.mark.parametrize("died_after", [1, 5, 7, 11])
 def test_a_run_that_died_anywhere_ends_early_where_the_undisturbed_one_does(
     tmp_path: Path, died_after: int, monkeypatch: pytest.MonkeyPatch
@@ -172,7 +172,7 @@ def test_a_run_that_died_anywhere_ends_early_where_the_undisturbed_one_does(
     assert "step-8" in checkpoints(tmp_path)
 
 
-@pytest.mark.usefixtures("course")
+@pytest.mark.usefixtures("accuracies")
 def test_a_run_that_ended_early_stays_ended_until_it_may_wait_longer(tmp_path: Path) -> None:
     ended = train(tmp_path, *STOPPING)
     again = train(tmp_path, *STOPPING, resume=True)
@@ -181,7 +181,7 @@ def test_a_run_that_ended_early_stays_ended_until_it_may_wait_longer(tmp_path: P
     assert (longer.steps, longer.stopped, longer.best_step) == (15, "", 14)
 
 
-@pytest.mark.usefixtures("course")
+@pytest.mark.usefixtures("accuracies")
 def test_a_best_that_was_not_kept_is_forgotten_when_one_is_to_be(tmp_path: Path) -> None:
     unkept = ("train.eval_every=2", "schedule=constant")
     train(tmp_path, *unkept, "train.steps=15")
@@ -191,7 +191,7 @@ def test_a_best_that_was_not_kept_is_forgotten_when_one_is_to_be(tmp_path: Path)
     assert checkpoints(tmp_path) == ["step-15", "step-16", "step-19"]
 
 
-@pytest.mark.usefixtures("course")
+@pytest.mark.usefixtures("accuracies")
 def test_evaluations_count_from_when_something_is_waited_for(tmp_path: Path) -> None:
     """The best was kept all along; what was not better while patience was null is no reason to end."""
     endless = (*VALIDATED, "train.steps=13")
@@ -203,7 +203,7 @@ def test_evaluations_count_from_when_something_is_waited_for(tmp_path: Path) -> 
     assert (again.steps, again.best_step) == (26, 14), "0.2 after step 22, then no better twice"
 
 
-@pytest.mark.usefixtures("course")
+@pytest.mark.usefixtures("accuracies")
 def test_an_evaluation_at_the_end_is_no_evaluation_that_was_waited_for(tmp_path: Path) -> None:
     """A run that was given more steps afterwards ends where one ends that had them from the start."""
     train(tmp_path, *STOPPING, "train.steps=11")

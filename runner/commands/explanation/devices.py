@@ -68,12 +68,12 @@ def device_table(experiment: Experiment, planned: ProgramPlans, per: str) -> str
 
 def placed_lines(experiment: Experiment) -> list[str]:
     """How the layers were placed, and the predicted time of a step beside that of other strategies."""
-    if experiment.settled is None:
+    if experiment.placed is None:
         return []
     predicted = predicted_step_s(experiment)
     return [
         "",
-        *placement_text(experiment.settled.placement).splitlines(),
+        *placement_text(experiment.placed.placement).splitlines(),
         "",
         text_table(("strategy", "predicted ms per step"), [(name, f"{1e3 * s:,.3f}") for name, s in predicted.items()]),
         "",

@@ -66,9 +66,9 @@ def layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
         (r.name, r.kind, r.output, number(r.parameters), number(r.multiply_adds), number(r.activation_bytes))
         for r in rows
     ]
-    if experiment.settled is None:
+    if experiment.placed is None:
         return text_table(headers, cells)
-    placement = experiment.settled.placement
+    placement = experiment.placed.placement
     return text_table(
         (*headers, "device"), [(*cell, place_text(placement, row.name)) for row, cell in zip(rows, cells, strict=True)]
     )

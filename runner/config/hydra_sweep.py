@@ -1,0 +1,121 @@
+"""Sweeps through Hydra: all jobs are composed in this process first; the user's launcher then runs the planned jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf, read_write
+
+from runner.config.hydra_command_line import (
+    HYDRA_SETTINGS,
+    VERSION_BASE,
+    application_arguments,
+    errors_raised,
+    safe_path,
+)
+from runner.config.launcher import Launcher
+from runner.errors import ConfigError
+from runner.system.redaction import redact, redact_overrides
+
+_BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+_BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+_LAUNCHERS = "hydra/launcher"
+_TARGET = "_target_"
+
+
+class PlanInProcess(Callback):
+    """Has Hydra's basic sweeper hand its jobs to this process; other sweepers keep the launcher they have.
+
+    The launcher of the jobs' own configurations stays what the user chose: see :func:`launcher_of`.
+    """
+
+    def on_multirun_start(self, config: DictConfig, **settings: Any) -> None:
+        """Replace the launcher in the configuration of the sweep; hide a directory that will hold its secrets."""
+        plain: Any = OmegaConf.to_container(config, resolve=False)
+        given = [*plain["hydra"]["overrides"]["hydra"], *plain["hydra"]["overrides"]["task"]]
+        if redact(plain) != plain or redact_overrides(given) != given:
+            # Hydra writes both configurations there as soon as it is.
+            Path(config.hydra.sweep.dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _jobs_are_known(config.hydra):
+            with read_write(config.hydra):
+                config.hydra.launcher = {_TARGET: _BASIC_LAUNCHER}
+
+
+def launcher_of(hydra: Any) -> Launcher | None:
+    """The launcher that the ``hydra`` section of a job names, None where its sweeper needs results to go on.
+
+    Raises ConfigError for a launcher that is no installed plugin.
+    """
+    if not _jobs_are_known(hydra):
+        return None
+    settings: Any = OmegaConf.to_container(hydra.launcher, resolve=True)
+    environment: Any = OmegaConf.to_container(hydra.job.env_set, resolve=True)
+    return Launcher(
+        name=_installed(settings.pop(_TARGET)),
+        settings=settings,
+        batch=hydra.sweeper.max_batch_size,
+        environment={name: str(value) for name, value in environment.items()},
+        in_job_directory=bool(hydra.job.chdir),
+    )
+
+
+def _jobs_are_known(hydra: Any) -> bool:
+    return str(hydra.sweeper.get(_TARGET)) == _BASIC_SWEEPER
+
+
+def _installed(target: str) -> str:
+    """The name under which the plugin of a launcher is installed."""
+    store = ConfigStore.instance()
+    names = store.list(_LAUNCHERS)
+    for name in names:
+        if store.load(f"{_LAUNCHERS}/{name}").node.get(_TARGET) == target:
+            return name.removesuffix(".yaml")
+    known = ", ".join(sorted(name.removesuffix(".yaml") for name in names))
+    raise ConfigError(f"hydra.launcher._target_={target}: no installed launcher; expected that of one of {known}")
+
+
+_PRIMARY = "planned_sweep"
+JOB = "job"
+"""Key of the job's number, as text."""
+
+
+def launch_planned(
+    task: Callable[[Mapping[str, Any]], None],
+    settings: Mapping[str, Any],
+    jobs: Mapping[int, Path],
+    launcher: Launcher,
+    sweep_dir: Path,
+) -> None:
+    """Have ``launcher`` call ``task`` once for every job, in whatever process it likes.
+
+    task: a function of a module, found by its name in another process; gets ``settings`` and, as ``job``, a number.
+    jobs: number -> its directory, absolute. What the launcher or a task raises is raised.
+    """
+    # Hydra keeps its record of this application, and what launchers are told, apart from that of the sweep.
+    record = sweep_dir / ".launch"
+    record.mkdir(mode=0o700, exist_ok=True)
+    primary = {
+        "defaults": ["_self_", {"override hydra/launcher": launcher.name}],
+        **settings,
+        JOB: "",
+        "directories": {str(number): str(directory) for number, directory in jobs.items()},
+        "hydra": {
+            "launcher": dict(launcher.settings),
+            "sweeper": {"max_batch_size": launcher.batch},
+            "job": {"env_set": dict(launcher.environment), "chdir": launcher.in_job_directory},
+            "sweep": {"dir": str(record), "subdir": f"${{directories.${{{JOB}}}}}"},
+        },
+    }
+    store = ConfigStore.instance()
+    # Launchers pickle the store for their processes, which cannot import the module of a plugin's dataclass.
+    store.repo.pop("schema", None)
+    store.store(name=_PRIMARY, node=primary)
+    application = hydra.main(version_base=VERSION_BASE, config_path=None, config_name=_PRIMARY)(task)
+    axis = f"{JOB}=" + ",".join(f"'{number}'" for number in jobs)
+    with application_arguments(["--multirun", axis, *HYDRA_SETTINGS]), errors_raised(), safe_path():
+        application()

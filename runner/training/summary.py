@@ -1,0 +1,113 @@
+"""The summary of a run: a draft before training, then with the results, then with the error that ended the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.config.configuration import to_plain
+from runner.config.monitor import keeps_best, monitor_of
+from runner.config.schema import Config
+from runner.engine.run.session import Session
+from runner.errors import Interrupted, RunnerError
+from runner.plugin import provenance
+from runner.records.decisions import dropped_by_worker
+from runner.records.record import Record
+from runner.records.run_directory import RunDirectory
+from runner.records.summary import Failure, Summary, config_hash, cpu_model, git_commit, step_time, versions
+from runner.training.evaluation import BestMetric
+from runner.training.experiment import Experiment
+from runner.training.saving import Progress
+
+
+def draft_summary(experiment: Experiment, directory: RunDirectory, overrides: Sequence[str]) -> Summary:
+    """Return the summary of a run before it starts."""
+    config = experiment.config
+    return Summary(
+        run_id=directory.run_id,
+        status="failed",
+        config_hash=config_hash(to_plain(config)),
+        output_dir=str(directory.path),
+        strategy=config.parallelism.name,
+        workers=experiment.program.workers,
+        versions=versions(),
+        platform=platform.platform(),
+        cpu_model=cpu_model(),
+        overrides=list(overrides),
+        git_commit=git_commit(Path(__file__).parent),
+        emulated=str(experiment.emulation or ""),
+        plugins=provenance(),
+    )
+
+
+def with_results(
+    summary: Summary,
+    session: Session,
+    record: Record,
+    progress: Progress,
+    config: Config,
+    directory: RunDirectory,
+    seconds: float,
+) -> Summary:
+    """Return the summary with the results so far. seconds: wall time of this process."""
+    final, best = record.final_and_best()
+    dropped_shares, dropped_examples = _dropped(config, directory)
+    batch_size = config.train.batch_size
+    busy = sum(progress.step_seconds)
+    return dataclasses.replace(
+        summary,
+        kernels={device: "+".join(names) for device, names in session.libraries().items()},
+        steps=progress.done,
+        examples=progress.done * batch_size,
+        wall_seconds=seconds,
+        step_time_s=step_time(progress.step_seconds),
+        examples_per_s=len(progress.step_seconds) * batch_size / busy if busy else None,
+        final=final,
+        best=best,
+        stopped=progress.stopped,
+        **_best_checkpoint(progress.metric, config, directory),
+        bytes_sent_per_worker=session.sent_bytes(),
+        peak_memory_bytes=session.peak_memory_bytes(),
+        dropped_shares=dropped_shares,
+        dropped_examples=dropped_examples,
+    )
+
+
+def _dropped(config: Config, directory: RunDirectory) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the dropped shares and their examples by worker, from the recorded decisions."""
+    race = config.parallelism.race
+    if race is None or race.decisions is None:
+        return {}, {}
+    return dropped_by_worker(directory.decisions_jsonl(race.decisions))
+
+
+def _best_checkpoint(metric: BestMetric, config: Config, directory: RunDirectory) -> dict[str, Any]:
+    """Return the fields of the summary on the monitored metric."""
+    step = metric.best_step
+    kept = f"{directory.checkpoints.name}/step-{step}" if step is not None and keeps_best(config) else None
+    return {
+        "monitor": monitor_of(config).metric,
+        "best_value": metric.best,
+        "best_step": step,
+        "best_checkpoint": kept,
+    }
+
+
+def status_of(error: BaseException | None) -> str:
+    """Return the status of a run that ended with this error, or without one."""
+    if error is None:
+        return "finished"
+    return "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
+
+
+def with_error(summary: Summary, error: BaseException) -> Summary:
+    """Return the summary of a run that an error ended."""
+    code = error.exit_code if isinstance(error, RunnerError) else None
+    return dataclasses.replace(
+        summary,
+        status=status_of(error),
+        error=Failure(type(error).__name__, str(error), code),
+    )

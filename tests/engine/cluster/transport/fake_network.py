@@ -1,0 +1,196 @@
+"""A simulated network in one thread on a virtual clock, for testing many fault schedules quickly.
+
+Its endpoints use the same encoding and admission as those over ZeroMQ; only the wire is simulated. All randomness comes
+from the seed, so a schedule that finds a defect can be repeated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.engine.cluster.transport.admission import Admission, Drop
+from runner.engine.cluster.transport.endpoint import Frame, Identity, Received
+from runner.engine.cluster.transport.header import check_frames, encode_header
+from runner.engine.cluster.transport.messages import Hello, Message
+from runner.errors import ClusterError
+
+
+class FakeClock:
+    """A clock that only advances on request."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def advance_to(self, time: float) -> None:
+        """Advance the clock to ``time`` if that is later than now."""
+        self.now = max(self.now, time)
+
+    def advance(self, seconds: float) -> None:
+        """Advance the clock by ``seconds``."""
+        self.now += seconds
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Faults of the wire: delay drawn from [low, high] seconds, and probabilities of loss and duplication."""
+
+    delay_s: tuple[float, float] = (0.0, 0.0)
+    drop: float = 0.0
+    duplicate: float = 0.0
+
+
+@dataclass(frozen=True)
+class _InFlight:
+    due: float
+    order: int
+    connection: bytes
+    header: bytes
+    frames: tuple[bytes, ...]
+
+
+Channel = tuple[str, str]
+
+
+class FakeNetwork:
+    """The channels between its endpoints. Each channel preserves order, as a connection does."""
+
+    def __init__(self, seed: int = 0, faults: Faults | None = None, clock: FakeClock | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.faults = faults or Faults()
+        self._random = random.Random(seed)
+        self._channels: dict[Channel, deque[_InFlight]] = {}
+        self._order = itertools.count()
+        self._islands: list[frozenset[str]] = []
+        self._present: set[str] = set()
+
+    def endpoint(self, identity: Identity, peers: int, servers: int = 0) -> FakeEndpoint:
+        """Return a new endpoint of ``identity``, which replaces an earlier one of the same name."""
+        self._present.add(identity.name)
+        return FakeEndpoint(self, identity, peers, servers)
+
+    def partition(self, *islands: Collection[str]) -> None:
+        """Hold back messages between islands until :meth:`heal`; they are not lost."""
+        self._islands = [frozenset(island) for island in islands]
+
+    def heal(self) -> None:
+        """End the partition and deliver the messages held back."""
+        self._islands = []
+
+    def kill(self, name: str) -> None:
+        """Remove a peer: messages that it sent still arrive, sending to it fails."""
+        self._present.discard(name)
+
+    def is_present(self, name: str) -> bool:
+        """Whether there is an endpoint ``name`` that was not killed."""
+        return name in self._present
+
+    def new_connection(self) -> bytes:
+        """Return the identifier of a new connection."""
+        return f"connection {next(self._order)}".encode()
+
+    def post(self, channel: Channel, connection: bytes, header: bytes, frames: tuple[bytes, ...]) -> None:
+        """Put a message on the wire, subject to the faults."""
+        copies = 0 if self._random.random() < self.faults.drop else 1
+        if copies and self._random.random() < self.faults.duplicate:
+            copies = 2
+        queue = self._channels.setdefault(channel, deque())
+        for _ in range(copies):
+            due = self.clock.now + self._random.uniform(*self.faults.delay_s)
+            queue.append(_InFlight(due, next(self._order), connection, header, frames))
+
+    def next_for(self, destination: str) -> tuple[Channel, float] | None:
+        """Return the channel with the next message for ``destination`` and the time at which it is due."""
+        heads = [
+            (queue[0].due, queue[0].order, channel)
+            for channel, queue in self._channels.items()
+            if channel[1] == destination and queue and not self._is_cut(channel)
+        ]
+        if not heads:
+            return None
+        due, _, channel = min(heads)
+        return channel, due
+
+    def take(self, channel: Channel) -> tuple[bytes, bytes, tuple[bytes, ...]]:
+        """Take the first message off a channel: its connection, header and frames."""
+        message = self._channels[channel].popleft()
+        return message.connection, message.header, message.frames
+
+    def _is_cut(self, channel: Channel) -> bool:
+        source, destination = channel
+        return any((source in island) != (destination in island) for island in self._islands)
+
+
+def check_state(admission: Admission) -> None:
+    """Expect that every name has at most one connection and each has sent hello."""
+    callers = admission._callers.values()
+    names = [caller.name for caller in callers]
+    assert len(names) == len(set(names)), f"a peer with two connections: {sorted(names)}"
+    assert all(caller.expected >= 1 for caller in callers), "a caller without hello"
+
+
+class FakeEndpoint:
+    """See :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. Waiting advances the network's clock."""
+
+    def __init__(self, network: FakeNetwork, identity: Identity, peers: int, servers: int = 0) -> None:
+        self._network = network
+        self._identity = identity
+        self._admission = Admission(identity, peers, servers)
+        self._connections: dict[str, bytes] = {}
+        self._sequences: dict[str, int] = {}
+
+    @property
+    def name(self) -> str:
+        """The name in this endpoint's hello."""
+        return self._identity.name
+
+    @property
+    def drops(self) -> Mapping[Drop, int]:
+        """How many messages were dropped so far, by reason."""
+        return self._admission.drops
+
+    def connect(self, peer: str, address: str = "") -> None:
+        """Open the connection to ``peer``; names are addresses here."""
+        if not self._network.is_present(peer):
+            raise ClusterError(f"{self.name} cannot reach {peer}: no process listens on {address or peer}")
+        self._connections[peer] = self._network.new_connection()
+        self._sequences[peer] = 0
+        identity = self._identity
+        self.send(peer, Hello(identity.role, identity.index, os.getpid(), identity.token))
+
+    def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
+        """Put a message on the wire to a connected peer."""
+        check_frames(message, [memoryview(frame) for frame in frames])
+        if not (self._network.is_present(peer) and self._network.is_present(self.name)):
+            raise ClusterError(f"{self.name} could not send {message.kind!r} to {peer}: it is gone")
+        header = encode_header(self._identity.envelope(self._sequences[peer]), message)
+        copies = tuple(bytes(frame) for frame in frames)
+        self._network.post((self.name, peer), self._connections[peer], header, copies)
+        self._sequences[peer] += 1
+
+    def receive(self, timeout_s: float) -> Received | None:
+        """Return the next message and advance the clock to its due time, or to the deadline if there is none."""
+        deadline = self._network.clock.now + timeout_s
+        while True:
+            coming = self._network.next_for(self.name)
+            if coming is None or coming[1] > deadline:
+                self._network.clock.advance_to(deadline)
+                return None
+            channel, due = coming
+            self._network.clock.advance_to(due)
+            received = self._admit(channel)
+            check_state(self._admission)
+            if received is not None:
+                return received
+
+    def close(self) -> None:
+        """Leave the network."""
+        self._network.kill(self.name)
+
+    def _admit(self, channel: Channel) -> Received | None:
+        connection, header, frames = self._network.take(channel)
+        return self._admission.admit(connection, header, tuple(memoryview(frame) for frame in frames))

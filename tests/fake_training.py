@@ -1,0 +1,73 @@
+"""A training entry that trains nothing: it records its calls and returns, or raises, what a test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runner.config.launcher import SweepPlace
+from runner.config.schema import Config
+from runner.records.summary import Summary
+
+
+@dataclass
+class Call:
+    """The arguments of one call of ``runner.training.run.run``."""
+
+    config: Config
+    run_dir: Path
+    overrides: list[str]
+    sweep: SweepPlace | None
+    resume: bool
+    repeats: str = ""
+
+
+@dataclass
+class FakeTraining:
+    """Replaces ``runner.training.run.run``. act: receives each call; an exception that it raises ends that run."""
+
+    act: Callable[[Call], None] = lambda call: None
+    calls: list[Call] = field(default_factory=list)
+
+    def run(
+        self,
+        config: Config,
+        run_dir: Path,
+        *,
+        overrides: Sequence[str],
+        sweep: SweepPlace | None,
+        resume: bool,
+        repeats: str = "",
+    ) -> Summary:
+        """Note the call, act, and write and return the summary of a finished run."""
+        call = Call(config, run_dir, list(overrides), sweep, resume, repeats)
+        self.calls.append(call)
+        self.act(call)
+        summary = summary_of(call)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        summary.write(run_dir / "summary.json")
+        return summary
+
+    @property
+    def only(self) -> Call:
+        """The call, of which there was exactly one."""
+        (call,) = self.calls
+        return call
+
+
+def summary_of(call: Call) -> Summary:
+    """A finished run whose accuracy is its seed / 10."""
+    return Summary(
+        run_id="0123456789abcdef",
+        status="finished",
+        config_hash="",
+        output_dir=str(call.run_dir),
+        strategy=call.config.parallelism.name,
+        workers=call.config.parallelism.workers,
+        versions={},
+        platform="",
+        cpu_model="",
+        overrides=call.overrides,
+        best={"test/accuracy": call.config.seed / 10},
+    )
