@@ -264,7 +264,8 @@ def test_every_part_of_every_client_is_where_it_belongs() -> None:
         (
             {"replay": "x"},
             r"parallelism\.replay=x with parallelism\.backup_workers=0: without backup workers all shares count "
-            r"and the weights follow from the configuration; set replay to null, or backup_workers to the number of that run",
+            r"and the weights follow from the configuration; set replay to null, or backup_workers to "
+            r"the number of that run",
         ),
     ],
 )
