@@ -325,7 +325,9 @@ def test_a_cycle_is_found(tmp_path: Path, indent: str) -> None:
 
 
 def test_a_cycle_of_folders_is_found_unless_one_is_in_the_other(tmp_path: Path) -> None:
-    found = package(tmp_path, config__a="import runner.sweep.b", sweep__b="", sweep__c="import runner.config.d")
+    found = package(
+        tmp_path, config__a="import runner.sweep.b", config__d="", sweep__b="", sweep__c="import runner.config.d"
+    )
     assert cycle(inside(found)) == []
     assert cycle(between_folders(found, tmp_path)) == ["config", "sweep", "config"]
     found = package(
