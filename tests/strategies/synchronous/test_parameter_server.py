@@ -26,7 +26,7 @@ from runner.optimizers.base import Optimizer
 from runner.optimizers.momentum import Momentum
 from runner.optimizers.sgd import Sgd
 from runner.strategies.base import Strategy, Task
-from runner.strategies.servers.served_variables import shard_by_size
+from runner.strategies.servers import shard_by_size
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, task_of
