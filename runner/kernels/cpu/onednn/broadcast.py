@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.kernels.contract import Layout, Spec, plain
+from runner.kernels.contract import FLOATS, Layout, Spec, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.convolution import preferred_layout
 from runner.kernels.cpu.onednn.library import Library, OneDnnError, Unimplemented
@@ -41,4 +41,4 @@ def _repeated(library: Library, x: Spec, shape: Dims) -> Any:
 def _result_layout(library: Library, x: Spec, y: Spec) -> Layout:
     """C order, but where pixels become images, as in the gradient of a mean over images, what convolutions like."""
     is_pixels = len(x.shape) == 4 and x.shape[2:] == (1, 1) != y.shape[2:] and x.shape[1] == y.shape[1]
-    return preferred_layout(library, y) if is_pixels else plain(y)
+    return preferred_layout(library, y) if is_pixels and y.dtype in FLOATS else plain(y)

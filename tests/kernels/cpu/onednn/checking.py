@@ -89,7 +89,7 @@ def assert_close(came: Array, wanted: Array, tolerance: float = TOLERANCE) -> No
     assert came.shape == wanted.shape
     if _is_float(came.dtype.name):
         deviation = np.abs(came.astype(np.float64) - wanted).max()
-        assert deviation <= tolerance * np.abs(wanted).max(), f"deviates by {deviation}"
+        assert deviation <= tolerance * np.abs(wanted).max(), f"deviates by {deviation} of {np.abs(wanted).max()}"
     else:
         np.testing.assert_array_equal(came, wanted)
 
