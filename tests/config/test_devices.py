@@ -106,9 +106,7 @@ def test_servers_are_on_the_cpu_unless_they_are_to_be_on_gpus() -> None:
 def test_a_gpu_without_bfloat16_is_refused_for_it() -> None:
     old = machine(gpu(capability=75))
     assert taken(old).device_taken == "gpu"
-    with pytest.raises(
-        ResourceError, match=r"precision=bfloat16: Big GPU, compute capability 7\.5, .* needs .* 8"
-    ):
+    with pytest.raises(ResourceError, match=r"precision=bfloat16: Big GPU, compute capability 7\.5, .* needs .* 8"):
         taken(old, "precision=bfloat16")
 
 
@@ -163,7 +161,10 @@ def test_the_cpu_does_not_matter_where_a_gpu_computes_or_in_another_precision() 
             ["cluster.device=cpu", "cluster.gpus=[0,0]"],
             r"cluster\.gpus=\[0, 0\] with cluster\.device=cpu: the run uses",
         ),
-        (["cluster.device=cpu", "cluster.tf32=true"], r"cluster\.tf32=true with cluster\.device=cpu: the run uses no GPU"),
+        (
+            ["cluster.device=cpu", "cluster.tf32=true"],
+            r"cluster\.tf32=true with cluster\.device=cpu: the run uses no GPU",
+        ),
         (["cluster.device=cpu", "cluster.server_device=gpu"], r"cluster\.server_device=gpu with cluster\.device=cpu"),
         (["cluster.device=cpu", "cluster.compare_plans=true"], r"cluster\.compare_plans=true with cluster\.device=cpu"),
         (["precision=float64", "cluster.tf32=true"], r"cluster\.tf32=true with precision=float64: only float32"),

@@ -63,7 +63,7 @@ def test_a_store_that_is_away_as_a_sweep_ends_has_the_records_when_it_is_resumed
     assert one.finish() == 0, one.errors
     assert "of 1 run\n" in one.output
     assert stored(store, "SELECT status FROM runs WHERE name = 'sweep lr'") == ["FINISHED"]
-    rest = run_command(elsewhere, "sweep", "resume", str(tmp_path / "sweep"))
+    rest = run_command(tmp_path, "sweep", "resume", "sweep")
     assert rest.finish() == 0, rest.errors
     assert "of 1 run\n" in rest.errors
     assert list(elsewhere.iterdir()) == []

@@ -1,0 +1,138 @@
+"""Inputs of a step: they are read while the previous step runs, on two levels, and each share once.
+
+An :class:`~runner.engine.compile.input_slots.InputSource` is a pure function of (split, step, share), so that reading
+early, late or twice gives the same examples. On the host, the source of a data set (``runner.data.prefetch``) makes a
+share of step s + 1 in a background thread as soon as the share of step s has been read. On a device that works
+asynchronously, a GPU, :class:`ReadAhead` takes the next step's inputs from the source and copies them to the device
+while the current step runs there. Between the two, :class:`SharedReading` reads a share once for all devices of a
+process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from runner.engine.compile.input_slots import Fields, InputSlot, InputSource, ShareKey
+from runner.engine.graph.tensor import Tensor
+from runner.engine.run.executor import DeviceExecutor
+from runner.engine.run.recording import INPUT
+from runner.errors import RunnerError
+
+Array = NDArray[Any]
+
+
+class ReadAhead:
+    """Reads the inputs of one client for one device, once for each step.
+
+    from_source: reads the device's inputs for a step. Inputs that were read for a step that never runs cost only time.
+    """
+
+    def __init__(self, executor: DeviceExecutor, from_source: Callable[[int], Mapping[Tensor, Array]]) -> None:
+        self._executor = executor
+        self._from_source = from_source
+        self._next: tuple[int, Mapping[Tensor, Array]] | None = None
+
+    def read(self, step: int) -> Mapping[Tensor, Array]:
+        """Return the inputs of a step, from the source unless they have been read ahead."""
+        ahead, self._next = self._next, None
+        if ahead is not None and ahead[0] == step:
+            return ahead[1]
+        return self._executor.before_run(step, INPUT, lambda: self._from_source(step))
+
+    def run(self, step: int, feeds: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
+        """Run a step; if the device is asynchronous, read the next step's inputs meanwhile."""
+        if not self._executor.is_asynchronous:
+            return self._executor.run(step, feeds)
+        return self._executor.run(step, feeds, lambda: self._read_ahead(step + 1))
+
+    def _read_ahead(self, step: int) -> None:
+        try:
+            values = self._from_source(step)
+        except Exception:  # noqa: BLE001 - the next step reads these inputs again and raises the error
+            return
+        self._executor.ahead(values)
+        self._next = (step, values)
+
+
+@dataclass
+class _PendingShare:
+    """A share that some devices have not fetched yet. fields: set when the first device has read the share."""
+
+    missing: set[str]
+    fields: Future[Fields] = field(default_factory=Future)
+
+
+class SharedReading:
+    """The examples of one client: the first device to ask for a share reads it, the others get the same arrays.
+
+    slots: the inputs of each device. Thread-safe. A share is kept until every device that reads from it has fetched it,
+    or until another step is requested, because a step that failed or was read ahead may never be requested again.
+    """
+
+    def __init__(self, source: InputSource | None, slots: Mapping[str, Sequence[InputSlot]]) -> None:
+        self._source = source
+        self._slots = slots
+        self._lock = threading.Lock()
+        self._step: int | None = None
+        self._shares: dict[ShareKey, _PendingShare] = {}
+
+    def read(self, device: str, step: int) -> dict[Tensor, Array]:
+        """Return the inputs of a device for a step; each share is read once, however many slots it feeds.
+
+        Raises the errors of the source, and RunnerError for a step that needs examples if there is no source.
+        """
+        shares: dict[ShareKey, Fields] = {}
+        fed = {}
+        for slot in self._slots[device]:
+            key = slot.share(step)
+            if key not in shares:
+                shares[key] = self._share(device, step, key)
+            fed[slot.tensor] = shares[key][slot.field]
+        return fed
+
+    def _share(self, device: str, step: int, key: ShareKey) -> Fields:
+        share, is_first = self._entry(device, step, key)
+        if is_first:
+            try:
+                share.fields.set_result(self._from_source(step, key))
+            except BaseException as error:
+                self._forget(key, share)
+                share.fields.set_exception(error)
+                raise
+        return share.fields.result()
+
+    def _from_source(self, step: int, key: ShareKey) -> Fields:
+        if self._source is None:
+            split, _, lo, hi = key
+            raise RunnerError(f"step {step} reads {split!r} examples {lo}..{hi}, but the session has no input source")
+        return self._source.read(*key)
+
+    def _entry(self, device: str, step: int, key: ShareKey) -> tuple[_PendingShare, bool]:
+        """Return the share for a device, and whether this device has to read it."""
+        with self._lock:
+            if step != self._step:
+                self._step, self._shares = step, {}
+            share = self._shares.get(key)
+            is_first = share is None or device not in share.missing
+            if share is None or is_first:
+                share = self._shares[key] = _PendingShare(self._readers(step, key))
+            share.missing.remove(device)
+            if not share.missing:
+                del self._shares[key]
+            return share, is_first
+
+    def _readers(self, step: int, key: ShareKey) -> set[str]:
+        """Return the devices that read from a share."""
+        return {device for device, slots in self._slots.items() if any(slot.share(step) == key for slot in slots)}
+
+    def _forget(self, key: ShareKey, failed: _PendingShare) -> None:
+        """Drop a share that could not be read, so that the next request reads it again."""
+        with self._lock:
+            if self._shares.get(key) is failed:
+                del self._shares[key]

@@ -1,0 +1,150 @@
+"""Variables on parameter servers: their distribution, the views of workers, and one update per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from runner.engine.graph import ops
+from runner.engine.graph.device import server_task, worker_task
+from runner.engine.graph.expression import Expr
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.network import StateUpdate
+from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.variables import Declaration, Variable, Variables
+from runner.errors import ConfigError
+from runner.optimizers.base import assign_by
+from runner.strategies.base import Task
+from runner.strategies.replica import Replica, advance
+
+
+class ServedVariables(Variables):
+    """The variables of a task in a new graph, distributed over servers by size; slots are with their variable.
+
+    placed: name of a variable -> device of its server. Raises ConfigError if there are more servers than variables.
+    """
+
+    def __init__(self, task: Task, servers: int) -> None:
+        super().__init__(Graph(), seed=task.seed)
+        self.task = task
+        self.placed = {name: server_task(j) for name, j in shard_by_size(specs_of(task), servers).items()}
+
+    def replica(
+        self, index: int, view: type[ReadVariables], role: str = "replica", task: Task | None = None
+    ) -> Replica:
+        """Return a copy of the network on worker ``index``, in the scope ``ROLE_INDEX``.
+
+        view: whether the worker reads or copies the variables. task: of this copy; None for the task of the variables.
+        """
+        device, prefix = worker_task(index), f"{role}_{index}"
+        seen = view(self, prefix=prefix, device=device)
+        return Replica(self.graph, task or self.task, device=device, prefix=prefix, variables=seen)
+
+
+class ReadVariables(Variables):
+    """The served variables as one worker reads them: each is sent to it once per step."""
+
+    def __init__(self, served: ServedVariables, *, prefix: str, device: str) -> None:
+        """prefix, device: of the worker."""
+        super().__init__(served.graph, seed=served.seed, prefix=prefix, device=device)
+        self._served = served
+
+    def _create(self, declared: Declaration, device: str) -> Variable:
+        variable = self._served.declare(declared, self._served.placed[declared.name])
+        graph = self.graph
+        with graph.absolute_scope(f"{self.prefix}/read"), graph.device(device), graph.layer(declared.layer):
+            # Gradients are taken with respect to this node of the worker, so that their partial sums stay there.
+            return replace(variable, tensor=self._seen(variable))
+
+    def _seen(self, variable: Variable) -> Tensor:
+        """Add the worker's tensor of a served variable."""
+        return ops.identity(self.graph, variable.tensor, name=variable.name)
+
+
+class CopiedVariables(ReadVariables):
+    """The served variables as a worker holds them between fetches: trained variables are copied to its device.
+
+    A copy has no value before the first fetch. Variables that are not trained are read from their server: moving
+    averages are updated there, and no training step reads them.
+    """
+
+    def fetch(self, copies: Iterable[Variable]) -> list[str]:
+        """Assign the served values to copies, in the current scope and device; returns the assign nodes."""
+        targets = []
+        for copy in copies:
+            with self.graph.layer(copy.layer):
+                targets.append(ops.assign(self.graph, copy.tensor, self._served[copy.name].tensor).node)
+        return targets
+
+    def _seen(self, variable: Variable) -> Tensor:
+        if not variable.trainable:
+            return variable.tensor
+        return ops.variable(self.graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
+
+
+def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, int]:
+    """Distribute whole variables over servers: the largest first, each to the server with the fewest bytes so far.
+
+    specs: by name, in order of creation. Ties go to the variable that was created first, and to the first server.
+    Returns name -> server, in the order of ``specs``. Raises ConfigError if a server would hold no variable.
+    """
+    if servers > len(specs):
+        raise ConfigError(
+            f"parallelism.servers={servers}: the network has {len(specs)} variables, and each is kept whole on one "
+            f"server; use {len(specs)} servers or fewer"
+        )
+    filled = [0] * servers
+    held = [0] * servers
+    chosen: dict[str, int] = {}
+    for name in sorted(specs, key=lambda name: -specs[name].nbytes):
+        # Variables without elements add no bytes, so the number of variables breaks the tie.
+        server = min(range(servers), key=lambda j: (filled[j], held[j]))
+        chosen[name] = server
+        filled[server] += specs[name].nbytes
+        held[server] += 1
+    return {name: chosen[name] for name in specs}
+
+
+def specs_of(task: Task) -> dict[str, TensorSpec]:
+    """Return every variable of the network in order of creation, from a forward pass in a separate graph."""
+    scratch = Replica(Graph(), task, device="")
+    scratch.forward((0, 1), "train")
+    return {variable.name: variable.spec for variable in scratch.variables}
+
+
+class Server:
+    """One parameter server: its device, and its placeholders for the step number and the learning rate."""
+
+    def __init__(self, graph: Graph, task: Task, index: int) -> None:
+        self.device = server_task(index)
+        self.scope = f"server_{index}"
+        with graph.absolute_scope(self.scope), graph.device(self.device):
+            self.step = ops.placeholder(graph, (), "int64", name="step")
+            self.learning_rate = ops.placeholder(graph, (), task.state_dtype, name="learning_rate")
+
+
+def update_served(
+    graph: Graph, task: Task, served: Variables, servers: Sequence[Server], gradients: Sequence[tuple[Variable, Tensor]]
+) -> list[str]:
+    """Add the optimizer's update of every variable on its server; returns the assign nodes to run."""
+    rules = {}
+    for server in servers:
+        with graph.absolute_scope(f"{server.scope}/update"), graph.device(server.device):
+            rules[server.device] = task.optimizer.rule(Expr(graph, server.learning_rate), Expr(graph, server.step))
+    targets: list[str] = []
+    for variable, gradient in gradients:
+        device = served.device_of(variable)
+        with graph.absolute_scope("update"), graph.device(device):
+            targets += assign_by(rules[device], served, variable, gradient)
+    return targets
+
+
+def advance_served(graph: Graph, served: Variables, updates: Sequence[StateUpdate]) -> list[str]:
+    """Add the next value of every moving average on its server; returns the assign nodes to run."""
+    targets = []
+    for update in updates:
+        # The updates name the workers' views of the averages.
+        average = served[update.variable.name]
+        with graph.absolute_scope("update"), graph.device(served.device_of(average)):
+            targets.append(advance(graph, replace(update, variable=average)))
+    return targets

@@ -1,1 +1,0 @@
-"""Variables that parameter servers keep: how they are sharded, how workers see them, and how servers update them."""

@@ -1,0 +1,226 @@
+"""The step driver of backup workers: the first m shares to arrive in a step count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from runner.engine.compile.program import DriverSettings
+from runner.engine.run.session import scalar
+from runner.engine.run.step_driver import Clients, Finished, StepDriver, drives, number_of
+from runner.errors import ConfigError
+from runner.records.decisions import read_decisions
+from runner.strategies.clients import numbered
+
+Array = NDArray[Any]
+
+APPLY = "apply"
+NORM = "norm"
+
+
+CONTRIBUTORS = "contributors"
+"""Name of the record: a line for each update, {"step", "contributors", "dropped": [{"worker", "examples"}, ...]}.
+
+contributors: the workers whose shares were summed, in that order. dropped: workers that started the step and did not
+deliver their share before the update. Workers in neither list were still computing an earlier step.
+"""
+
+Contributors = tuple[int, ...]
+
+
+def share_client(worker: int) -> str:
+    """Return the name of the client that computes a worker's share and sends it to the servers."""
+    return numbered("share", worker)
+
+
+def read_client(worker: int) -> str:
+    """Return the name of the client that copies the variables to a worker."""
+    return numbered("read", worker)
+
+
+def counted(position: int) -> str:
+    """Return the name under which a server is fed the worker whose share is summed at this position."""
+    return f"worker_{position}"
+
+
+@dataclass(frozen=True)
+class CountedShares(DriverSettings):
+    """The shares of a step: settings of :class:`FirstArrivals`.
+
+    batch: examples of an update. counted: number of shares that count. examples: of every worker's share. dtype: of the
+    factor that is fed. clips: the client ``norm`` runs before each ``apply``. replayed: step -> workers whose shares
+    count; None for the first that arrive.
+    """
+
+    batch: int
+    counted: int
+    examples: tuple[int, ...]
+    dtype: str
+    clips: bool = False
+    replayed: Mapping[int, Contributors] | None = None
+
+    @property
+    def even(self) -> bool:
+        """Whether all shares have the same size, so that any ``counted`` shares have the size of the batch."""
+        return set(self.examples) == {self.batch / self.counted}
+
+
+@drives(CountedShares)
+class FirstArrivals(StepDriver):
+    """A step driver that updates by the first shares to arrive and drops the later shares of the step.
+
+    A late worker finishes its share, which is dropped, and then takes part in the step that is running at that time. A
+    worker that has only read the variables when its step ends does not compute the share. See
+    :class:`~runner.engine.run.step_driver.StepDriver`.
+    """
+
+    def __init__(self, clients: Clients, shares: CountedShares) -> None:
+        self._clients = clients
+        self._shares = shares
+        workers = range(len(shares.examples))
+        self._reads = {read_client(k): k for k in workers}
+        self._computes = {share_client(k): k for k in workers}
+        self._under_way: set[str] = set()
+        self._open: int | None = None
+        self._wanted: Contributors = ()
+        self._came: list[int] = []
+        self._counted: dict[int, Contributors] = {}
+        self._dropped: dict[int, list[int]] = {}
+        self._since = {"comm/dropped_shares": 0, "comm/dropped_examples": 0, "comm/unseen_examples": 0}
+
+    def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
+        """Wait for the shares that count and apply them; fetches "loss" and "accuracy" over the examples they hold."""
+        self._begin(step)
+        while len(self._came) < self._shares.counted:
+            self._take(self._finished())
+        self._open = None
+        contributors = tuple(sorted(self._came))
+        self._counted[step] = contributors
+        held = sum(self._shares.examples[k] for k in contributors)
+        self._since["comm/unseen_examples"] += sum(self._shares.examples) - held
+        chosen: dict[str, Any] = {counted(i): scalar(k, "int64") for i, k in enumerate(contributors)}
+        if not self._shares.even:
+            chosen["scale"] = scalar(self._shares.batch / held, self._shares.dtype)
+        short = self._run(NORM, step, chosen) if self._shares.clips else {}
+        feeds = {"step": number_of(step), "learning_rate": learning_rate}
+        return self._run(APPLY, step, {**feeds, **chosen, **short})
+
+    def synchronize(self) -> None:
+        """Wait for the shares of late workers, and drop them."""
+        while self._under_way:
+            self._take(self._finished())
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the dropped shares and their examples, and the examples given out that are in no update."""
+        since = dict(self._since)
+        self._since = dict.fromkeys(since, 0)
+        return since
+
+    def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return the workers whose shares counted and were dropped in each update: lines of ``contributors.jsonl``."""
+        examples = self._shares.examples
+        return {
+            CONTRIBUTORS: [
+                {
+                    "step": step,
+                    "contributors": list(contributors),
+                    "dropped": [{"worker": k, "examples": examples[k]} for k in self._dropped.get(step, ())],
+                }
+                for step, contributors in self._counted.items()
+            ]
+        }
+
+    def _begin(self, step: int) -> None:
+        self._open, self._came = step, []
+        replayed = self._shares.replayed
+        self._wanted = tuple(self._computes.values()) if replayed is None else _of_step(replayed, step)
+        busy = {self._worker(client) for client in self._under_way}
+        for worker in self._wanted:
+            if worker not in busy:
+                self._launch(read_client(worker), step)
+
+    def _take(self, ended: Finished) -> None:
+        """Handle the end of a read or share client: launch the worker's next client for the running step."""
+        worker, is_share = self._worker(ended.client), ended.client in self._computes
+        if ended.step == self._open:
+            if is_share:
+                self._came.append(worker)
+            else:
+                self._launch(share_client(worker), ended.step, {"step": number_of(ended.step)})
+            return
+        self._drop(ended.step, worker)
+        if self._open is not None and worker in self._wanted:
+            self._launch(read_client(worker), self._open)
+
+    def _drop(self, step: int, worker: int) -> None:
+        self._dropped.setdefault(step, []).append(worker)
+        self._since["comm/dropped_shares"] += 1
+        self._since["comm/dropped_examples"] += self._shares.examples[worker]
+
+    def _run(self, client: str, step: int, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
+        """Launch a client of the servers and wait for its end; shares that arrive meanwhile are late."""
+        self._launch(client, step, feeds)
+        while (ended := self._finished()).client != client:
+            self._take(ended)
+        return ended.fetches
+
+    def _launch(self, client: str, step: int, feeds: Mapping[str, Any] | None = None) -> None:
+        self._clients.launch(client, step=step, feeds=feeds)
+        self._under_way.add(client)
+
+    def _finished(self) -> Finished:
+        ended = self._clients.finished()
+        self._under_way.remove(ended.client)
+        return ended
+
+    def _worker(self, client: str) -> int:
+        return self._reads[client] if client in self._reads else self._computes[client]
+
+
+def _of_step(replayed: Mapping[int, Contributors], step: int) -> Contributors:
+    if step not in replayed:
+        raise ConfigError(
+            f"parallelism.replay: the file has steps {min(replayed)} to {max(replayed)}, and the run has reached step "
+            f"{step}; set train.steps to the number of recorded steps"
+        )
+    return replayed[step]
+
+
+def contributors_of(path: Path, workers: int, backups: int) -> dict[int, Contributors]:
+    """Return step -> workers whose shares counted, from ``contributors.jsonl`` of an earlier run.
+
+    Raises ConfigError if the file cannot be read, or if it is of a run with other numbers of workers.
+    """
+    try:
+        lines = read_decisions(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"parallelism.replay={path}: cannot be read ({error}); expected {CONTRIBUTORS}.jsonl of an earlier run"
+        ) from error
+    found = {}
+    for line in lines:
+        if not _is_of(line, workers, backups):
+            raise ConfigError(
+                f"parallelism.replay={path}: found {str(line)[:80]}; expected a step and {workers} different workers "
+                f"of 0 to {workers + backups - 1} in rising order, for parallelism.workers={workers} and "
+                f"parallelism.backup_workers={backups}"
+            )
+        found[line["step"]] = tuple(line[CONTRIBUTORS])
+    if not found:
+        raise ConfigError(f"parallelism.replay={path}: the file is empty; expected a line for every update")
+    return found
+
+
+def _is_of(line: dict[str, Any], workers: int, backups: int) -> bool:
+    chosen = line.get(CONTRIBUTORS)
+    return (
+        type(line.get("step")) is int
+        and isinstance(chosen, list)
+        and len(chosen) == workers
+        and all(type(k) is int and 0 <= k < workers + backups for k in chosen)
+        and chosen == sorted(set(chosen))
+    )
