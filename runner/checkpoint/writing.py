@@ -35,8 +35,8 @@ def save(
     """Write ``variables``, unsharded name -> array of any layout, as ``directory/step-N``; return its path.
 
     When it returns, the checkpoint is on the disk and has been read back, and older ones are deleted except the newest
-    ``keep``, this one included, and the best according to ``meta``. If the checkpoint exists with the same variables, it
-    is not changed. The caller holds the lock of the run directory, and ``meta.epoch`` is its epoch.
+    ``keep``, this one included, and the best according to ``meta``. A committed checkpoint with the same variables is
+    not changed. The caller holds the lock of the run directory, and ``meta.epoch`` is its epoch.
 
     Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError if the disk is
     full or fails; CheckpointError for values that the format cannot hold, for other variables of the same step, and if

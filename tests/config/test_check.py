@@ -111,8 +111,8 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     ),
     (
         ["optimizer=lbfgs", "parallelism=single"],
-        "schedule=cosine with schedule.warmup_steps=0 and optimizer=lbfgs: the line search determines the length of every "
-        "step; use schedule=constant without a warm-up",
+        "schedule=cosine with schedule.warmup_steps=0 and optimizer=lbfgs: the line search determines the length of "
+        "every step; use schedule=constant without a warm-up",
     ),
     (
         ["optimizer=lbfgs", "parallelism=single", "schedule=constant", "schedule.warmup_steps=3"],
