@@ -25,17 +25,3 @@ MODELS: dict[str, type[Model]] = {
     "googlenet": GoogLeNet,
     "resnet_cifar": ResNetCifar,
 }
-
-__all__ = [
-    "MODELS",
-    "AlexNet",
-    "CifarAlexNet",
-    "CifarConvNet",
-    "GoogLeNet",
-    "LeNet",
-    "Mlp",
-    "Model",
-    "Overfeat",
-    "ResNetCifar",
-    "VggA",
-]

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from runner.commands.resume import _continued
-from runner.config.collectives import sums_text
 from runner.config.configuration import fix_machine_values, to_plain
-from runner.config.devices import retake_devices, take_devices
+from runner.config.devices import retake_devices, sums_text, take_devices
 from runner.config.hydra_app import compose
 from runner.config.outcome import differing_keys, outcome_hash
 from runner.config.schema import Config

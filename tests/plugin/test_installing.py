@@ -12,7 +12,8 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import REGISTRY
 from runner.models import MODELS
-from runner.plugin import install, pinned_references, provenance
+from runner.plugin import changed_plugins, install, pinned_references, plugin_notes, provenance
+from runner.plugin.installing import PLUGINS
 from runner.plugin.loading import locate
 from tests.plugin_tables import EXAMPLES
 from tests.small_runs import small_config
@@ -127,3 +128,43 @@ def test_a_second_kernel_of_an_op_of_the_packages_may_be_added(tmp_path: Path) -
     path.write_text(KERNELS.format(op="mine", ops="", kernels=kernel))
     install([str(path)])
     assert REGISTRY.of("tanh", "cpu")[0].library == "mine"
+
+
+A, B = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "changed", "notes"),
+    [
+        (None, {}, [], []),
+        (None, {"pack.m": A}, [], ["the run has no record of its plugins; not compared with pack.m"]),
+        ({"/x/m.py": A, "pack.m": B}, {"/x/m.py": A, "pack.m": B}, [], []),
+        ({"pack.m": A}, {"pack.m": B}, [f"plugin pack.m was changed: its SHA-256 was {A}, and is {B}"], []),
+        ({"/x/m.py": A}, {"/y/m.py": A}, [], ["plugin /x/m.py is now /y/m.py"]),
+        ({"/x/m.py": A}, {"/y/n.py": A}, [], ["plugin /x/m.py is now /y/n.py"]),
+        (
+            {"/x/m.py": A},
+            {"/y/m.py": B},
+            [f"plugin /x/m.py (now /y/m.py) was changed: its SHA-256 was {A}, and is {B}"],
+            ["plugin /x/m.py is now /y/m.py"],
+        ),
+        (
+            {"/x/m.py": A, "/y/m.py": B},
+            {"/y/m.py": B},
+            [],
+            ["plugin /x/m.py of the run is not given: its content is not available"],
+        ),
+        ({}, {"pack.m": A}, [], ["plugin pack.m is given, but the run did not have it"]),
+    ],
+)
+def test_what_became_of_plugins_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: dict[str, str] | None,
+    now: dict[str, str],
+    changed: list[str],
+    notes: list[str],
+) -> None:
+    for reference, sha256 in now.items():
+        monkeypatch.setitem(PLUGINS, reference, sha256)
+    assert [str(each) for each in changed_plugins(recorded or {})] == changed
+    assert list(plugin_notes(recorded)) == notes

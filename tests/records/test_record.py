@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from runner.records.record import Record
+from runner.records.provenance import Provenance
+from runner.records.record import Record, summary_tags
 from runner.records.run_directory import RunDirectory
+from runner.records.summary import Summary
 from runner.tracking import NullTracker, RunInfo
 
 
@@ -95,3 +98,28 @@ def test_best_is_the_lowest_loss_and_the_highest_accuracy_and_final_the_last_of_
     record.close("finished")
     assert final == {"test/loss": 0.3, "test/accuracy": 0.7, "perf/step_time_s": 0.3}
     assert best == {"test/loss": 0.2, "test/accuracy": 0.9}
+
+
+SUMMARY = Summary("0123", "failed", "", "/runs/1", "single", 1, {"python": "3.11.7", "numpy": "2.3.0"}, "Linux", "CPU")
+
+
+def test_what_is_known_is_a_tag_and_nothing_else() -> None:
+    known = {
+        "runner.run_dir": "/runs/1",
+        "runner.cpu_model": "CPU",
+        "runner.system": "Linux",
+        "runner.versions": "python 3.11.7, numpy 2.3.0",
+    }
+    assert summary_tags(SUMMARY) == known
+    more = replace(
+        SUMMARY, git_commit="c0ffee", emulated="slow", repeats="4567", provenance=Provenance("runner x", "/", 2, 8)
+    )
+    assert summary_tags(more) == known | {
+        "mlflow.source.git.commit": "c0ffee",
+        "runner.emulated": "slow",
+        "runner.repeats": "4567",
+        "runner.command_line": "runner x",
+        "runner.working_directory": "/",
+        "runner.cores": "2",
+        "runner.memory_bytes": "8",
+    }

@@ -1,4 +1,4 @@
-"""Runs are found by their directory or by how their id begins."""
+"""Earlier runs: found by directory or id, with their plugins."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import ConfigError
-from runner.records.run_directory import RunDirectory
-from runner.records.stored_run import StoredRun, find_run, read_run
+from runner.errors import ConfigError, DataError
+from runner.records.run_directory import SUMMARY_FILE, RunDirectory
+from runner.records.stored_run import PLUGINS_FILE, StoredRun, find_run, read_plugins, read_run, write_plugins
 from runner.records.summary import Summary
 
 
@@ -78,3 +78,21 @@ def test_a_damaged_neighbour_is_passed_over(tmp_path: Path) -> None:
     make_run(tmp_path / "outputs/day/damaged")
     (tmp_path / "outputs/day/damaged/run.json").write_text("{")
     assert find_run(run_id, tmp_path, nowhere).run_id == run_id
+
+
+def test_what_is_written_is_read_and_no_plugins_are_not_the_same_as_none_kept(tmp_path: Path) -> None:
+    assert read_plugins(tmp_path) is None
+    write_plugins(tmp_path, {"/x/m.py": "a" * 64})
+    assert read_plugins(tmp_path) == {"/x/m.py": "a" * 64}
+    write_plugins(tmp_path, {})
+    assert read_plugins(tmp_path) == {}
+    (tmp_path / PLUGINS_FILE).unlink()
+    Summary("0123", "failed", "", "", "", 1, {}, "", "", plugins={"pack.m": "b" * 64}).write(tmp_path / SUMMARY_FILE)
+    assert read_plugins(tmp_path) == {"pack.m": "b" * 64}, "as an earlier version kept them"
+
+
+@pytest.mark.parametrize("text", ["", '{"m": 3}'])
+def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / PLUGINS_FILE).write_text(text)
+    with pytest.raises(DataError, match=r"plugins\.json is damaged: .*; expected references and the SHA-256"):
+        read_plugins(tmp_path)
