@@ -25,3 +25,17 @@ MODELS: dict[str, type[Model]] = {
     "googlenet": GoogLeNet,
     "resnet_cifar": ResNetCifar,
 }
+
+__all__ = [
+    "MODELS",
+    "AlexNet",
+    "CifarAlexNet",
+    "CifarConvNet",
+    "GoogLeNet",
+    "LeNet",
+    "Mlp",
+    "Model",
+    "Overfeat",
+    "ResNetCifar",
+    "VggA",
+]

@@ -6,29 +6,15 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from safetensors.numpy import save as save_safetensors
 
-from runner.checkpoint import CheckpointMeta, load, newest, save
+from runner.checkpoint import load, newest, save
 from runner.errors import CheckpointError, SecurityError
-
-VARIABLES: dict[str, NDArray[Any]] = {
-    "conv/w": np.arange(6, dtype=np.float32).reshape(2, 3),
-    "step": np.array(3, np.int64),
-}
-META = CheckpointMeta(config_hash="c0ffee", run_id="0123abcd", epoch=1, examples=64, progress={"best": 0.5})
-FILES = ("manifest.json", "variables.safetensors")
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    return save(tmp_path / "checkpoints", step=3, variables=VARIABLES, meta=META)
+from tests.checkpoint.conftest import FILES, META, VARIABLES
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +24,7 @@ def shared_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("file", FILES)
+@settings(max_examples=50)
 @given(position=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_any_flipped_bit_is_found(shared_checkpoint: Path, file: str, position: int, bit: int) -> None:
     path = shared_checkpoint / file
@@ -53,6 +40,7 @@ def test_any_flipped_bit_is_found(shared_checkpoint: Path, file: str, position: 
 
 
 @pytest.mark.parametrize("file", FILES)
+@settings(max_examples=50)
 @given(length=st.integers(0, 10**6))
 def test_any_truncation_is_found(shared_checkpoint: Path, file: str, length: int) -> None:
     path = shared_checkpoint / file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ TWO = ("parallelism=sync_data", "parallelism.workers=2", "tracking=none")
 SERVED = (*TWO, "parallelism.combine=parameter_server", "parallelism.servers=2")
 
 
+@cache
 def asked(*overrides: str) -> Config:
     """A checked configuration as it is composed."""
     return compose([*TWO, *overrides]).config()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -207,28 +205,3 @@ def test_a_database_that_is_locked_is_tried_again(uri: str, tmp_path: Path) -> N
 class _LockedClient:
     def log_batch(self, *args: Any, **kwargs: Any) -> None:
         raise sqlite3.OperationalError("database is locked")
-
-
-def test_fresh_processes_may_create_the_same_store_at_once(tmp_path: Path) -> None:
-    code = (
-        "import sys, pathlib, mlflow;"
-        "from runner.tracking import RunInfo;"
-        "from runner.tracking.mlflow_store import MlflowStore;"
-        "store = MlflowStore(sys.argv[1], 'runner', RunInfo(sys.argv[2], 'n', pathlib.Path()));"
-        "print('ready', flush=True);"
-        "sys.stdin.readline();"
-        "store.open(); print(store.run_id)"
-    )
-    command = [sys.executable, "-c", code, f"sqlite:///{tmp_path}/mlflow.db"]
-    pipe = subprocess.PIPE
-    processes = [subprocess.Popen([*command, name], stdin=pipe, stdout=pipe, stderr=pipe, text=True) for name in "ab"]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [process.communicate(timeout=100) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], answers
-    assert len({out for out, _ in answers}) == 2
