@@ -19,7 +19,7 @@ from tests.checkpoint.conftest import FILES, META, VARIABLES
 
 @pytest.fixture(scope="module")
 def shared_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One checkpoint for the tests that damage it a hundred times and mend it each time."""
+    """One checkpoint for tests that damage and restore it many times."""
     return save(tmp_path_factory.mktemp("checkpoints"), step=3, variables=VARIABLES, meta=META)
 
 
@@ -85,7 +85,7 @@ def test_missing_file_is_named(checkpoint: Path, file: str) -> None:
         load(checkpoint)
 
 
-def test_newest_skips_damaged_checkpoints_and_says_so(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_newest_skips_damaged_checkpoints_with_a_warning(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = checkpoint.parent
     for step in (4, 5, 6, 7):
         save(directory, step=step, variables=VARIABLES, meta=META, keep=9)
@@ -111,7 +111,7 @@ def test_renamed_checkpoint_is_refused(checkpoint: Path) -> None:
         load(checkpoint.rename(checkpoint.with_name("step-9")))
 
 
-def test_checkpoint_under_a_name_of_its_own_loads(checkpoint: Path) -> None:
+def test_a_renamed_checkpoint_loads(checkpoint: Path) -> None:
     assert load(checkpoint.rename(checkpoint.with_name("best"))).step == 3
 
 

@@ -178,7 +178,7 @@ def test_forged_manifest_is_refused(checkpoint: Path, change: Callable[[dict[str
 
 
 def replace_shard(checkpoint: Path, payload: bytes) -> None:
-    """Put another shard beside a manifest that vouches for it."""
+    """Replace the shard, with a manifest that fits it."""
     (checkpoint / "variables.safetensors").write_bytes(payload)
     digest = hashlib.sha256(payload).hexdigest()
     forge(checkpoint, lambda document: shard_of(document).update(size=len(payload), sha256=digest))

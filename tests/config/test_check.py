@@ -1,4 +1,4 @@
-"""Impossible values and combinations, each refused in words that say what to do."""
+"""Impossible values and combinations, each refused with advice."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ FAULTS: list[tuple[Sequence[str], str]] = [
 
 
 @pytest.mark.parametrize(("overrides", "complaint"), FAULTS, ids=[" ".join(fault[0]) for fault in FAULTS])
-def test_what_cannot_work_is_refused(overrides: Sequence[str], complaint: str):
+def test_impossible_configurations_are_refused(overrides: Sequence[str], complaint: str):
     job = hydra_app.compose(overrides)
     with pytest.raises(ConfigError) as caught:
         job.config()
@@ -160,7 +160,7 @@ def test_a_batch_may_be_smaller_than_the_workers_that_the_network_is_spread_over
     assert job.config().train.batch_size == 1
 
 
-def test_constraints_may_come_from_the_command_line():
+def test_constraints_can_be_overrides():
     config = hydra_app.compose(["parallelism=model", "parallelism.constraints={conv*: 0, fc?: 1}"]).config()
     assert config.parallelism.constraints == {"conv*": 0, "fc?": 1}
 
@@ -219,7 +219,7 @@ def test_stragglers_are_drawn_by_the_seed_of_the_run() -> None:
     assert experiment.emulation == Emulation(Link(), Stragglers("lognormal", 0.02, 0.5, (1,), seed=5))
 
 
-def test_explain_says_emulated_and_takes_the_described_times() -> None:
+def test_explain_reports_emulation_and_uses_its_times() -> None:
     slow = (*TWO_WORKERS, "cluster=slow_network", "cluster.latency_ms=1000")
     emulated, described = (explain(small_config(*slow, f"cluster.emulate={on}")) for on in ("true", "false"))
     assert "network                 emulated: 100 Mbit/s, 1000 ms, no stragglers" in emulated

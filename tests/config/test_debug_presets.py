@@ -1,4 +1,4 @@
-"""``+debug=...``: presets that stand beside any experiment and give way to the command line."""
+"""``+debug=...``: presets that combine with any experiment and yield to the command line."""
 
 from __future__ import annotations
 

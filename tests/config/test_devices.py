@@ -53,7 +53,7 @@ def test_auto_takes_all_gpus_in_turn_or_the_cpu() -> None:
     assert reason(cluster, NO_DRIVER) == "cluster.device=auto finds no GPU: there is no NVIDIA driver: no libcuda"
 
 
-def test_a_gpu_that_cannot_be_used_is_not_taken_and_the_reason_says_why() -> None:
+def test_a_gpu_that_cannot_be_used_is_not_taken_and_the_reason_is_reported() -> None:
     here = machine(gpu(), obstacle="Big GPU cannot be used: CuPy is not installed")
     cluster = taken(here)
     assert cluster.device_taken == "cpu"
@@ -67,7 +67,7 @@ def test_the_cpu_is_taken_without_looking_for_gpus() -> None:
     assert reason(cluster, NO_GPUS) == "cluster.device=cpu"
 
 
-def test_a_gpu_that_is_asked_for_and_not_there_is_an_error() -> None:
+def test_a_requested_gpu_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ResourceError) as refusal:
         taken(NO_DRIVER, "cluster.device=gpu")
     assert str(refusal.value) == (
@@ -84,7 +84,7 @@ def test_gpus_may_be_shared_and_have_to_be_there() -> None:
         taken(here, "cluster.gpus=[0,2]")
 
 
-def test_gpus_that_are_named_are_asked_for() -> None:
+def test_named_gpus_are_requested() -> None:
     cluster = taken(machine(gpu(0), gpu(1)), "cluster.gpus=[1,1]")
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("gpu", "gpu", [1, 1])
     with pytest.raises(ResourceError) as refusal:
@@ -184,7 +184,7 @@ def test_servers_on_gpus_need_a_gpu_each() -> None:
         compose([*SERVED, "cluster.server_device=gpu", "cluster.gpus=[0,0,0]"]).config()
 
 
-def test_what_is_stored_says_what_was_asked_and_what_was_taken() -> None:
+def test_the_stored_configuration_has_the_requested_and_the_used_devices() -> None:
     stored = to_plain(fix_machine_values(asked(), 4, lambda: machine(gpu())))
     assert {key: stored["cluster"][key] for key in ("device", "device_taken", "gpus")} == {
         "device": "auto",
@@ -206,7 +206,7 @@ def test_a_run_of_the_cpu_stays_there() -> None:
     assert reason(stored.cluster, here) == ("cluster.device=auto found no GPU when the run began; there is Big GPU now")
 
 
-def test_a_rerun_elsewhere_takes_what_is_there_and_says_so() -> None:
+def test_a_rerun_on_another_machine_uses_and_reports_its_devices() -> None:
     stored = fix_machine_values(asked(), 4, lambda: machine(gpu()))
     here, other = retake_devices(stored, lambda: machine(gpu()))
     assert (here, other) == (stored, "")
@@ -218,7 +218,7 @@ def test_a_rerun_elsewhere_takes_what_is_there_and_says_so() -> None:
         retake_devices(wanted, lambda: NO_DRIVER)
 
 
-def test_gpus_that_nobody_named_are_dealt_anew_where_there_are_fewer() -> None:
+def test_unnamed_gpus_are_assigned_again_if_there_are_fewer() -> None:
     two, one = machine(gpu(0), gpu(1)), machine(gpu(0))
     stored = fix_machine_values(asked(), 4, lambda: two)
     here, other = retake_devices(stored, lambda: one)
@@ -278,7 +278,7 @@ def test_a_run_that_has_the_machine_to_itself_has_all_gpus_by_their_numbers() ->
     assert GpuShare(1, 2).of(there) == [gpu(5)]
 
 
-def test_a_job_is_told_what_it_has_and_whether_others_have_it_too() -> None:
+def test_the_log_of_a_job_names_its_gpus_and_whether_they_are_shared() -> None:
     there = [gpu(0), gpu(1), gpu(2)]
     assert GpuShare(0, 2).text(there) == "2 jobs of the sweep run at a time: this one has GPU 0, 1 of 3"
     assert (

@@ -20,7 +20,7 @@ from tests.small_runs import small_config
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty package folder in a checkout, which the module believes to be its own."""
+    """An empty package folder in a checkout, in place of the module's folder."""
     folder = tmp_path / "checkout" / "runner"
     folder.mkdir(parents=True)
     monkeypatch.setattr(module, "__file__", str(folder / "config" / "conf_dir.py"))
@@ -42,7 +42,7 @@ def test_installed_they_are_in_the_package(package: Path):
     assert add_conf(package) == conf_dir()
 
 
-def test_a_broken_installation_is_told(package: Path):
+def test_a_broken_installation_is_reported(package: Path):
     with pytest.raises(ResourceError, match=r"no configuration files at .*runner/conf and .*checkout/conf: reinstall"):
         conf_dir()
 
@@ -67,7 +67,7 @@ def test_a_policy_is_chosen_as_a_group_or_by_its_keys(overrides: list[str], stal
     assert small_config(*overrides).parallelism.staleness == staleness
 
 
-def test_there_is_an_option_for_every_policy_and_strategies_of_such_pushes_have_the_group() -> None:
+def test_every_policy_has_an_option_and_every_asynchronous_strategy_the_group() -> None:
     found = {group.name: group for group in nested_groups(conf_dir())}
     assert found["parallelism/staleness"] == NestedGroup(
         "parallelism/staleness", tuple(sorted(POLICIES)), {"async_data": "none", "downpour": "none"}
@@ -90,7 +90,7 @@ def test_another_strategy_has_no_such_group(other: str) -> None:
         small_config(other, BOUNDED)
 
 
-def test_another_strategy_takes_it_in_no_other_way_either() -> None:
+def test_another_strategy_refuses_its_keys() -> None:
     with pytest.raises(ConfigError, match=r"Key 'staleness' not in 'SyncData'[\s\S]*Keys of SyncData: name, workers"):
         small_config("parallelism=sync_data", f"+{BOUNDED}")
 
@@ -123,7 +123,7 @@ def test_overrides_come_first_and_options_keep_their_values(typed: list[str], un
     assert overrides_first(typed) == understood
 
 
-def test_settings_of_ours_come_behind_overrides_and_before_options():
+def test_fixed_settings_follow_overrides_and_precede_options():
     assert overrides_first(["a=1", "--info", "-m", "b=2"], last=["c=3"]) == ["a=1", "b=2", "c=3", "--info", "-m"]
 
 
@@ -143,7 +143,7 @@ def test_a_verb_is_found_behind_options_but_not_as_the_value_of_one():
         ("list", ""),
     ],
 )
-def test_what_quotes_make_readable_is_shown_with_them(override: str, typed: str):
+def test_values_that_need_quotes_are_shown_with_them(override: str, typed: str):
     hint = quoting_hint(override)
     assert hint.endswith(typed)
     assert bool(hint) == bool(typed)

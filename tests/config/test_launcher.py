@@ -45,7 +45,7 @@ def test_settings_name_no_code(settings: dict[str, object]) -> None:
         (["checkpoint.keep_best=true"], "test/accuracy", True, True),
     ],
 )
-def test_what_is_monitored_and_whether_the_best_is_kept(
+def test_the_monitored_metric_and_whether_the_best_is_kept(
     overrides: list[str], metric: str, highest: bool, kept: bool
 ) -> None:
     config = small_config(*overrides)

@@ -27,7 +27,7 @@ def test_tar_bomb_is_refused_before_it_is_unpacked(make_tar, member, monkeypatch
         read_tar(io.BytesIO(data), {"wanted": 10})
 
 
-def test_tar_that_is_none_is_damaged(tmp_path: Path):
+def test_file_that_is_no_tar_is_refused(tmp_path: Path):
     (tmp_path / "a.tgz").write_bytes(b"<html>sign in first</html>")
     with pytest.raises(DataError, match=r"a\.tgz is damaged"):
         read_tar(tmp_path / "a.tgz", {})
@@ -86,14 +86,14 @@ def test_ar_files_that_cannot_be_used(tmp_path: Path, make_ar, damage: Callable[
 
 
 def _install(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make ``script`` the only command there is, under ``name``."""
+    """Make ``script`` the only command, under ``name``."""
     folder.mkdir()
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o700)
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_download_stores_what_the_address_gives(tmp_path: Path):
+def test_download_stores_the_response(tmp_path: Path):
     (tmp_path / "source").write_bytes(b"x" * 3_000_000)
     download((tmp_path / "source").as_uri(), tmp_path / "target", 3_000_000)
     assert (tmp_path / "target").read_bytes() == b"x" * 3_000_000
@@ -105,8 +105,8 @@ def test_download_stops_at_the_expected_size(tmp_path: Path):
         download((tmp_path / "source").as_uri(), tmp_path / "target", 100)
 
 
-def test_download_says_which_address_does_not_answer(tmp_path: Path):
-    # Port 1 of this machine: nobody listens there.
+def test_download_names_an_address_that_does_not_answer(tmp_path: Path):
+    # No process listens on port 1.
     with pytest.raises(DataError, match=r"http://127\.0\.0\.1:1/x cannot be read: .*refused"):
         download("http://127.0.0.1:1/x", tmp_path / "target", 100)
 
@@ -118,7 +118,7 @@ def test_download_gives_up_at_its_deadline(tmp_path: Path, monkeypatch: pytest.M
         download((tmp_path / "source").as_uri(), tmp_path / "target", 100)
 
 
-def test_npm_is_asked_to_pack_without_scripts_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_npm_packs_without_scripts_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _install(tmp_path / "bin", "npm", 'echo "$@" > asked', monkeypatch)
     npm_pack("some-data@1.2.3", tmp_path)
     assert (tmp_path / "asked").read_text().split() == [
@@ -129,7 +129,7 @@ def test_npm_is_asked_to_pack_without_scripts_in_the_folder(tmp_path: Path, monk
     ]
 
 
-def test_apt_is_asked_to_download_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_apt_downloads_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _install(tmp_path / "bin", "apt-get", 'echo "$@" > asked', monkeypatch)
     apt_download("some-data=1.2-3", tmp_path)
     assert (tmp_path / "asked").read_text().split() == ["--quiet=2", "download", "some-data=1.2-3"]

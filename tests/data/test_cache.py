@@ -1,4 +1,4 @@
-"""The cache: what is loaded, and what is said when it cannot be."""
+"""The cache: loading, and errors of missing or damaged files."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_a_dataset_without_limits_is_whole() -> None:
     assert len(load_limited(settings).train) == 40
 
 
-def test_both_splits_are_limited_and_the_facts_are_those_of_what_is_loaded() -> None:
+def test_both_splits_and_the_facts_are_limited() -> None:
     settings = synthetic(train_limit=10, test_limit=7)
     dataset = load_limited(settings)
     assert (len(dataset.train), len(dataset.test)) == (10, 7)
@@ -53,7 +53,7 @@ def test_examples_are_spread_over_the_split() -> None:
     assert set(load_limited(Digits(train_limit=40)).train.labels) == set(range(10))
 
 
-def test_batches_come_from_the_chosen_examples_alone() -> None:
+def test_batches_contain_only_the_limited_examples() -> None:
     config = {"name": "synthetic", "shape": [1, 2, 2], "classes": 4, "examples": 40, "test_examples": 20}
     with source_from_config(config | {"train_limit": 3}, seed=0, batch_size=6, dtype="float32") as source:
         x = source.read("train", 0, 0, 6)["x"]
@@ -65,7 +65,7 @@ CLASS_SIZES = st.lists(st.integers(2, 40), min_size=1, max_size=6)
 
 @settings(deadline=None)
 @given(CLASS_SIZES, st.floats(0.01, 0.99), st.integers(0, 2**31))
-def test_every_class_is_split_by_its_own_share(sizes: list[int], fraction: float, seed: int):
+def test_every_class_is_split_separately(sizes: list[int], fraction: float, seed: int):
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     kept, out = stratified_split(labels, fraction, seed, "x")
     assert sorted([*kept, *out]) == list(range(len(labels)))
@@ -85,7 +85,7 @@ def test_the_draw_depends_on_the_seed_only():
 
 @settings(deadline=None)
 @given(CLASS_SIZES, st.data(), st.integers(0, 2**31))
-def test_a_validation_split_has_the_size_asked_for_and_the_shares_of_the_classes(
+def test_a_validation_split_has_the_requested_size_and_the_shares_of_the_classes(
     sizes: list[int], data: st.DataObject, seed: int
 ):
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))

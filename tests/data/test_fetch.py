@@ -1,4 +1,4 @@
-"""Fetching against archives made on the spot; nothing here uses a network."""
+"""Fetching of archives that the tests make; no network is used."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_corrupt_cache_is_replaced(tmp_path, tiny, tiny_members, make_tar, ser
     assert (folder / "train-images").read_bytes() == tiny.files["train-images"]
 
 
-def test_goes_on_to_the_next_place_and_says_so(tmp_path, tiny, tiny_members, make_tar, serve):
+def test_the_next_origin_is_tried_and_reported(tmp_path, tiny, tiny_members, make_tar, serve):
     data = make_tar(tiny_members)
     said: list[str] = []
     origins = (serve(data, size=len(data) + 1, place="first"), serve(data, place="second"))
@@ -122,7 +122,7 @@ def test_files_that_decode_to_other_data_are_not_stored(tmp_path, tiny, tiny_mem
     _assert_nothing_stored(tmp_path / "cache")
 
 
-def test_a_cache_that_cannot_be_written_is_said_at_once(tmp_path, tiny, tiny_members, make_tar, serve):
+def test_a_cache_that_cannot_be_written_is_an_error_at_once(tmp_path, tiny, tiny_members, make_tar, serve):
     (tmp_path / "cache").write_text("a file where a folder should be")
     with pytest.raises(ResourceError, match=f"cannot write the data cache {tmp_path / 'cache'}"):
         fetch_published(tiny.published, (serve(make_tar(tiny_members)),), tmp_path / "cache", _silent)
@@ -147,7 +147,7 @@ def test_a_dataset_that_needs_no_fetching_is_refused_with_the_options(tmp_path):
         fetch("digits", tmp_path)
 
 
-def test_list_tells_what_is_there_and_how_to_get_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_list_shows_cached_datasets_and_how_to_fetch_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     main(["list", "--cache-dir", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [
@@ -184,7 +184,7 @@ def test_fetch_fills_the_cache_that_list_then_shows(
 
 
 class _Settings:
-    """Just enough of a dataset's settings for the table."""
+    """The part of a dataset's settings that the table needs."""
 
     def __init__(self, facts: object) -> None:
         self.facts = lambda: facts

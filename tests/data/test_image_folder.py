@@ -34,7 +34,7 @@ def test_facts_are_those_of_the_loaded_data(folder: Path) -> None:
     assert data.normalisation.mean == (55 / 255,) * 3
 
 
-def test_classes_and_images_come_in_the_order_of_their_names(folder: Path) -> None:
+def test_classes_and_images_are_ordered_by_name(folder: Path) -> None:
     (folder / "train" / "cat").rename(folder / "train" / "zebra")
     (folder / "test" / "cat").rename(folder / "test" / "zebra")
     (folder / "train" / "dog" / "0.png").rename(folder / "train" / "dog" / "9.png")
@@ -43,7 +43,7 @@ def test_classes_and_images_come_in_the_order_of_their_names(folder: Path) -> No
     assert data.train.images[:, 0, 0, 0].tolist() == [110, 100, 0, 10]
 
 
-def test_what_is_hidden_is_not_looked_at(folder: Path) -> None:
+def test_hidden_entries_are_ignored(folder: Path) -> None:
     (folder / ".git").mkdir()
     (folder / "train" / ".cache").mkdir()
     (folder / "train" / "cat" / ".DS_Store").write_text("x")
@@ -85,7 +85,7 @@ def test_an_image_is_turned_upright(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
-def test_every_readable_mode_becomes_what_is_asked(tmp_path: Path, mode: str) -> None:
+def test_every_readable_mode_is_converted(tmp_path: Path, mode: str) -> None:
     Image.new(mode, (3, 3)).save(tmp_path / "a.png")
     for channels in (1, 3):
         assert read_image(tmp_path / "a.png", (channels, 3, 3)).shape == (channels, 3, 3)
@@ -153,6 +153,6 @@ def test_impossible_settings_are_refused() -> None:
         ImageFolder(channels=4)
 
 
-def test_without_a_path_there_is_nothing_to_train_on() -> None:
+def test_a_missing_path_is_refused_with_advice() -> None:
     with pytest.raises(ConfigError, match=r"data\.path is not set: dataset 'image_folder' .* name a folder of train"):
         ImageFolder().facts()

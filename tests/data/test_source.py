@@ -113,7 +113,7 @@ PATIENCE_SECONDS = 20.0
 
 
 class Recorder:
-    """A source whose batches say what was asked; remembers who asked, and fails at one step."""
+    """A source whose batches contain its arguments; records the calling threads, and fails at one step."""
 
     def __init__(self, failing_step: int = -1) -> None:
         self.failing_step = failing_step
@@ -121,7 +121,7 @@ class Recorder:
         self.changed = threading.Condition()
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
-        """Return a batch that holds its own arguments."""
+        """Return a batch that contains the arguments."""
         in_background = threading.current_thread() is not threading.main_thread()
         with self.changed:
             self.made.append((split, step, lo, hi, in_background))

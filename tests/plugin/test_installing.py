@@ -1,4 +1,4 @@
-"""Plugins in the tables: all of one or nothing, once, told to workers and to the record."""
+"""Plugins in the tables: installed completely or not at all, once, and recorded; and their changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_model_can_be_configured(tmp_path: Path) -> None:
     assert from_plain(plain).model.hidden == [3]
 
 
-def test_an_op_comes_with_its_kernel() -> None:
+def test_an_op_is_installed_with_its_kernel() -> None:
     install([str(EXAMPLES / "own_op" / "swish.py")])
     assert OPS["swish"].arity == 1
     assert load_kernels() is REGISTRY, "which requires a kernel for every op, and an op for every kernel"
@@ -63,7 +63,7 @@ def test_the_same_plugin_is_installed_once(tmp_path: Path) -> None:
         install([path])
 
 
-def test_what_was_installed_is_recorded_and_can_be_asked_for_again(tmp_path: Path) -> None:
+def test_installed_plugins_are_recorded_and_pinned(tmp_path: Path) -> None:
     assert provenance() == {}
     path = model_file(tmp_path, "tiny")
     install([path])
@@ -73,7 +73,7 @@ def test_what_was_installed_is_recorded_and_can_be_asked_for_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["lenet", "tiny"])
-def test_a_name_that_is_taken_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_exists_is_refused(tmp_path: Path, name: str) -> None:
     install([model_file(tmp_path, "tiny")])
     before = dict(MODELS)
     with pytest.raises(ConfigError, match=rf"other\.py: models: '{name}' exists already, in runner"):
@@ -110,7 +110,7 @@ plugin = Plugin(ops=[{ops}], kernels=[{kernels}])
         ),
     ],
 )
-def test_ops_and_kernels_in_each_others_way_are_refused(
+def test_conflicting_ops_and_kernels_are_refused(
     tmp_path: Path, op: str, ops: str, kernels: str, complaint: str
 ) -> None:
     path = tmp_path / "mine.py"
@@ -157,7 +157,7 @@ A, B = "a" * 64, "b" * 64
         ({}, {"pack.m": A}, [], ["plugin pack.m is given, but the run did not have it"]),
     ],
 )
-def test_what_became_of_plugins_is_told(
+def test_changes_of_plugins_are_reported(
     monkeypatch: pytest.MonkeyPatch,
     recorded: dict[str, str] | None,
     now: dict[str, str],

@@ -72,7 +72,7 @@ def test_a_pinned_source_must_be_that_one(tmp_path: Path) -> None:
         ("sys", "--plugin sys: Python finds no module of that name"),
     ],
 )
-def test_what_is_not_there_is_refused(reference: str, complaint: str) -> None:
+def test_missing_plugins_are_refused(reference: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         locate(reference)
 
@@ -97,7 +97,7 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
         ("plugin = 3\n", r"mine\.py: plugin is of class int; expected"),
     ],
 )
-def test_what_goes_wrong_in_a_file_is_told_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
+def test_an_error_in_a_file_is_reported_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         execute(locate(written(tmp_path, text)))
 
@@ -154,7 +154,7 @@ def build_mine(folder: Path, body: str) -> None:
         ('return nn.dense(net, h, classes, name="flat")', 12, "layer 'flat' is added twice"),
     ],
 )
-def test_an_error_in_a_model_is_told_with_its_line(tmp_path: Path, body: str, line: int, complaint: str) -> None:
+def test_an_error_in_a_model_is_reported_with_its_line(tmp_path: Path, body: str, line: int, complaint: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{tmp_path / 'mine.py'}:{line}: ")) as refused:
         build_mine(tmp_path, body)
     assert complaint in str(refused.value)
@@ -164,13 +164,13 @@ def test_an_error_in_a_model_is_told_with_its_line(tmp_path: Path, body: str, li
     ("body", "came"),
     [("return None", "None"), ("return x", "float32[32,1,8,8]"), ("return h", "float32[32,64]"), ("return 3", "3")],
 )
-def test_what_is_no_logits_is_refused_before_anything_starts(tmp_path: Path, body: str, came: str) -> None:
+def test_an_output_that_is_no_logits_is_refused_before_the_start(tmp_path: Path, body: str, came: str) -> None:
     message = f"model.name=my_net: forward returned {came}; expected logits (N, 10)"
     with pytest.raises(ConfigError, match=re.escape(message)):
         build_mine(tmp_path, body)
 
 
-def test_an_error_of_a_module_is_told_and_others_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_module_is_located_and_others_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "module_that_divides"
     text = "from runner.plugin import Plugin\ndef divide():\n    return 1 / 0\nplugin = Plugin()\n"
     (tmp_path / f"{name}.py").write_text(text)
@@ -242,7 +242,7 @@ def test_a_dataset_without_facts_is_refused(tmp_path: Path) -> None:
         build(with_mine(tmp_path, "data", DATASET.replace("FACTS", "None")))
 
 
-def test_data_that_cannot_be_loaded_are_told_with_the_line(tmp_path: Path) -> None:
+def test_an_error_of_loading_data_is_reported_with_the_line(tmp_path: Path) -> None:
     facts = 'Facts((1, 4, 4), ("a", "b"), 64, 16)'
     config = with_mine(tmp_path, "data", DATASET.replace("FACTS", facts))
     with pytest.raises(ConfigError, match=rf"{tmp_path / 'mine.py'}:14: OSError: lost; correct it"):
@@ -265,7 +265,7 @@ Mine.load = load
 """
 
 
-def test_a_fault_in_the_midst_of_a_run_is_noted_as_it_is_told(tmp_path: Path) -> None:
+def test_an_error_during_a_run_is_recorded_as_reported(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     text = DATASET.replace("FACTS", 'Facts((1, 4, 4), ("a", "b"), 64, 16)') + LOST_LATER
     config = with_mine(tmp_path, "data", text.replace("RUN_LOG", repr(str(run_dir / "run.log"))))

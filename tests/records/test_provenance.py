@@ -81,7 +81,7 @@ def repository(tmp_path: Path) -> Path:
     return top
 
 
-def test_commit_changes_and_untracked_files_are_told(repository: Path) -> None:
+def test_commit_changes_and_untracked_files_are_recorded(repository: Path) -> None:
     (repository / "code.py").write_text("one = 2\n")
     (repository / "outputs").mkdir()
     (repository / "outputs" / "a").touch()
@@ -97,13 +97,13 @@ def test_commit_changes_and_untracked_files_are_told(repository: Path) -> None:
     assert text_of([code]) == f"# changes in {repository} since commit {code.state.commit}\n{changes}"
 
 
-def test_without_changes_there_is_nothing_to_keep(repository: Path) -> None:
+def test_no_diff_is_kept_without_changes(repository: Path) -> None:
     (code,) = code_of([repository])
     assert (code.state.diff_sha256, code.state.diff_bytes, code.state.untracked) == ("", 0, [])
     assert text_of([code]) == ""
 
 
-def test_many_changes_are_cut_and_that_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_changes_are_cut_with_a_note(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "MAX_DIFF_BYTES", 60)
     (repository / "code.py").write_text("one = 2\n" * 100)
     (code,) = code_of([repository])
@@ -120,7 +120,7 @@ def test_secrets_are_not_kept(repository: Path) -> None:
     assert "+token = [redacted]" in code.diff
 
 
-def test_a_repository_is_told_once_and_a_file_it_does_not_track_is_not_its_own(repository: Path) -> None:
+def test_a_repository_is_listed_once_and_ignores_untracked_files(repository: Path) -> None:
     stranger = repository / "environment" / "package.py"
     stranger.parent.mkdir()
     stranger.touch()

@@ -45,7 +45,7 @@ def test_long_keys_stay_distinct() -> None:
     assert safe_key("k" * 300 + "a") != safe_key("k" * 300 + "b")
 
 
-def test_values_are_cut_at_what_mlflow_stores() -> None:
+def test_values_are_cut_at_the_limits_of_mlflow() -> None:
     assert len(flat_params({"text": "x" * 7000})["text"]) == 6000
     assert len(safe_tags({"text": "x" * 9000})["text"]) == 8000
 

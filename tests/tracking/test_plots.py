@@ -93,12 +93,12 @@ def size(picture: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(1, 1), (2, 3), (4, 12)])
-def test_there_is_room_for_every_column_and_row(columns: int, rows: int, tmp_path: Path) -> None:
+def test_every_column_and_row_fits(columns: int, rows: int, tmp_path: Path) -> None:
     boxes: dict[Box, str] = {(f"layer{y}", f"device{x}"): "9 nodes" for x in range(columns) for y in range(rows)}
     assert size(box_diagram(boxes, {}, tmp_path / "graph.png")) == (420 * columns, 85 * (rows + 1))
 
 
-def test_an_arrow_and_its_way_back_are_two_lines(tmp_path: Path) -> None:
+def test_arrows_in_both_directions_do_not_overlap(tmp_path: Path) -> None:
     a, b = ("top", "left"), ("bottom", "left")
     boxes: dict[Box, str] = {a: "a", b: "b"}
     there = box_diagram(boxes, {(a, b): "1"}, tmp_path / "there.png").read_bytes()
