@@ -106,7 +106,7 @@ STEPS = st.builds(step, st.integers(0, 2**32), st.integers(1, 20))
 
 @settings(max_examples=1000)
 @given(STEPS)
-def test_every_value_lies_where_it_is_read(arranged: Arranged) -> None:
+def test_every_value_is_where_it_is_read(arranged: Arranged) -> None:
     expect_values_where_they_are_read(arranged, assign_memory(arranged))
 
 
