@@ -13,13 +13,7 @@ from runner.kernels.cpu.machine_code import pooling
 from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
 from runner.kernels.registry import Registry
 from tests.kernels.cpu.layout_cases import POOLS, slid
-from tests.kernels.cpu.onednn.checking import (
-    IMAGE_TAGS,
-    expected,
-    kernels,
-    layout,
-    normal,
-)
+from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, expected, kernels, layout, normal
 from tests.kernels.cpu.onednn.test_pooling import attributes_of
 from tests.kernels.harness import Ran, Shaped, run
 

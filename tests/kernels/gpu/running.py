@@ -27,7 +27,7 @@ from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.op_cases import CASES, PRECISION, Case
 
 Array = NDArray[Any]
-Offers = str | Sequence[Layout | None] | None
+LayoutsOfInputs = str | Sequence[Layout | None] | None
 """Layouts of the inputs as they are: None for plain, "nhwc" for channels last wherever there are four axes."""
 
 DTYPES = ("float32", "float64", "bfloat16")
@@ -49,7 +49,7 @@ def run_op(
     op: str,
     inputs: Sequence[Array],
     attributes: Mapping[str, Any] | None = None,
-    layouts: Offers = None,
+    layouts: LayoutsOfInputs = None,
     *,
     registry: Registry,
     library: str | None = None,
@@ -77,7 +77,7 @@ def node_of(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> 
     return graph.add(op, placeholders, attributes)
 
 
-def offers_for(specs: Sequence[Spec], layouts: Offers) -> Sequence[Layout | None]:
+def offers_for(specs: Sequence[Spec], layouts: LayoutsOfInputs) -> Sequence[Layout | None]:
     """The layouts that the inputs have before a kernel is asked."""
     if layouts is None:
         return [plain(spec) for spec in specs]
@@ -100,7 +100,7 @@ def chosen(
 
 
 def able(
-    registry: Registry, op: str, inputs: Sequence[Array], attributes: Mapping[str, Any], layouts: Offers = None
+    registry: Registry, op: str, inputs: Sequence[Array], attributes: Mapping[str, Any], layouts: LayoutsOfInputs = None
 ) -> list[tuple[Kernel, Arrangement]]:
     """The kernels that take a node, each with its arrangement of the node; fails if there is none."""
     node, specs = node_of(op, inputs, attributes), [harness.Shaped.of(array) for array in inputs]

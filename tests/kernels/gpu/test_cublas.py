@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.kernels.gpu import cublas, fused_linear, linear, matmul_elementwise
+from runner.kernels.gpu import cublas, fused_linear, linear
 from runner.kernels.gpu.cublas import ColumnMajor, Product, column_major
 from runner.kernels.gpu.linear import Multiplier
 from runner.kernels.registry import Registry
@@ -37,7 +37,7 @@ def gpu(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> GpuWithCubla
 
 def products(runtime: EmulatedRuntime) -> Registry:
     """All kernels of products."""
-    return registry_of(runtime, linear, fused_linear, matmul_elementwise)
+    return registry_of(runtime, linear, fused_linear)
 
 
 def multiplier_of(gpu: GpuWithCublas) -> Multiplier:

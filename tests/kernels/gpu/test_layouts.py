@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from runner.kernels.contract import Arrangement, KernelError, Layout, plain
-from runner.kernels.gpu.axes import arguments, merged
 from runner.kernels.gpu.broadcasting import Axis, broadcast
 from runner.kernels.gpu.copies import in_units
-from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout, strides
+from runner.kernels.gpu.layouts import CHANNELS_LAST, arguments, channels_last, merged, offered_layout, strides
 from runner.kernels.gpu.loading import MODULES
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import node_of, registry_of, require_close, run_op

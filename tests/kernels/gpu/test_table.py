@@ -17,15 +17,7 @@ from runner.kernels.gpu.layouts import CHANNELS_LAST
 from runner.kernels.gpu.loading import MODULES
 from runner.kernels.registry import Registry
 from tests.kernels.gpu.cudnn.planning import GpuWithLibraries
-from tests.kernels.gpu.running import (
-    DTYPES,
-    able,
-    drawn_for,
-    reference,
-    registry_of,
-    require_close,
-    run_op,
-)
+from tests.kernels.gpu.running import DTYPES, able, drawn_for, reference, registry_of, require_close, run_op
 from tests.kernels.special_cases import SPECIAL
 from tests.op_cases import CASES, PRECISION, Case
 

@@ -10,7 +10,7 @@ import pytest
 
 from runner.kernels.contract import Choice, KernelError
 from runner.kernels.gpu.cudnn import convolution
-from runner.kernels.gpu.cudnn.description import Convolution
+from runner.kernels.gpu.cudnn.graphs import Convolution
 from runner.kernels.registry import Registry
 from tests.kernels.gpu.cudnn.planning import GpuWithLibraries, ReferencePlanner
 from tests.kernels.gpu.emulation import EmulatedRuntime
