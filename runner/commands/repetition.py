@@ -9,7 +9,7 @@ from runner.config.devices import Look, retake_devices
 from runner.config.outcome import changes_on_the_way
 from runner.config.schema import Config, StragglersConfig
 from runner.kernels.gpu.discovery import discover
-from runner.records.stored_run import StoredRun
+from runner.records.stored_run import StoredRun, earlier_configurations
 
 _ENDINGS = "endings-1.jsonl"
 
@@ -43,7 +43,7 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
 
     Raises ConfigError and SecurityError where a configuration by which earlier starts went cannot be read.
     """
-    changes = list(changes_on_the_way(run.earlier_configurations, config))
+    changes = list(changes_on_the_way(earlier_configurations(run.path), config))
     if changes:
         said = f"it was started {run.starts} times and changed on the way: {'; '.join(changes)}"
         return Repetition(config, doubt=f"{said}. All its steps are made as the last ones were to be")

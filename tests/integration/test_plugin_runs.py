@@ -64,7 +64,7 @@ def test_a_run_goes_on_with_the_same_code_and_not_without_it(folder: Path) -> No
     without = run_command(folder, "resume=run", "train.steps=4")
     assert without.finish() == 2
     assert "model.name is 'swish_mlp': expected one of mlp" in without.errors
-    assert "or what a --plugin brings" in without.errors
+    assert "or a name from a --plugin" in without.errors
     resumed = run_command(folder, "--plugin", "swish.py", "resume=run", "train.steps=4")
     assert resumed.finish() == 0, resumed.errors
     assert summary_of(folder / "run").steps == 4
