@@ -172,7 +172,7 @@ def test_the_smallest_possible_values_are_accepted():
     assert config.train.batch_size == 1
 
 
-BACKED = (
+TWO_BACKUPS = (
     "parallelism=sync_data",
     "parallelism.workers=2",
     "parallelism.combine=parameter_server",
@@ -181,7 +181,7 @@ BACKED = (
 
 
 def test_cores_are_shared_out_to_backup_workers_too() -> None:
-    config = small_config(*BACKED)
+    config = small_config(*TWO_BACKUPS)
     config.cluster.threads_per_worker = None
     assert worker_processes(config) == 4
     fixed = fix_machine_values(config, cores=8)
@@ -190,7 +190,7 @@ def test_cores_are_shared_out_to_backup_workers_too() -> None:
 
 
 def test_a_pass_over_the_data_gives_out_every_example_once() -> None:
-    experiment = build(small_config(*BACKED, "train.batch_size=50", "train.epochs=2", "train.steps=null"))
+    experiment = build(small_config(*TWO_BACKUPS, "train.batch_size=50", "train.epochs=2", "train.steps=null"))
     assert experiment.config.parallelism.examples_per_update(50) == 100
     assert experiment.facts.train_examples == 1438
     assert experiment.total_steps == math.ceil(2 * 14.38)

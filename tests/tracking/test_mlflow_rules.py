@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,13 +49,10 @@ def test_values_are_cut_at_the_limits_of_mlflow() -> None:
     assert len(safe_tags({"text": "x" * 9000})["text"]) == 8000
 
 
-@pytest.mark.parametrize("key", ["password", "store.api_key", "aws-secret", "cluster.TOKEN"])
-def test_secrets_do_not_leave_the_machine(key: str) -> None:
-    assert flat_params({key: "hunter2"}) == {key: "[redacted]"}
-
-
-def test_a_key_that_only_resembles_a_secret_keeps_its_value() -> None:
-    assert flat_params({"model.tokens": 512}) == {"model.tokens": "512"}
+def test_secrets_do_not_leave_the_machine() -> None:
+    config = {"store": {"api_key": "hunter2"}, "model": {"tokens": 512}}
+    assert flat_params(config) == {"store.api_key": "[redacted]", "model.tokens": "512"}
+    assert safe_tags({"my.token": "hunter2"}) == {"my.token": "[redacted]"}
 
 
 def test_an_address_loses_its_user_and_password() -> None:
