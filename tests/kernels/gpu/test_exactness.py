@@ -14,6 +14,7 @@ from runner.kernels.gpu import (
     batch_normalization,
     convolution,
     elementwise,
+    linear,
     pooling,
     random,
     reduction,
