@@ -1,4 +1,4 @@
-"""A custom strategy with an outer optimizer: DiLoCo (Douillard et al. 2023, "Distributed Low-Communication Training")."""
+"""A custom strategy with an outer optimizer: DiLoCo (Douillard et al. 2023, arXiv:2311.08105)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
