@@ -1,7 +1,7 @@
 """Reductions over any axes, of tensors of any strides, and broadcasting.
 
-Long reductions are cut into slices, whose results a second launch reduces, so that few outputs keep the GPU busy too.
-The order of additions is a function of shape and layout alone.
+Long reductions are cut into slices, and a second launch reduces their results, so that few outputs also fill the GPU.
+The order of additions depends only on shape and layout.
 """
 
 from __future__ import annotations
@@ -9,48 +9,48 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from runner.kernels.contract import (
-    FLOATS,
+    Arrange,
     Arrangement,
     Attributes,
     Buffers,
     Kernel,
     Layout,
     Offers,
-    Operand,
     Spec,
     Specs,
     plain,
 )
 from runner.kernels.gpu import copies
-from runner.kernels.gpu.calls import THREADS, StreamCall, in_order, launch
+from runner.kernels.gpu.calls import THREADS, Bind, StreamCall, in_order, launch, own_kernels
 from runner.kernels.gpu.layouts import Axis, arguments, merged, offered_layout, strides, strides_of
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import address_of, numpy_dtype
 
 RANK = 4
-"""Axes that a kernel takes of those that are kept, and of those that are reduced, merged."""
+"""The maximum number of kept axes and of reduced axes, after merging."""
 
 ENOUGH_BLOCKS = 512
-"""Blocks beyond which the GPU gains nothing from slices."""
+"""The number of blocks beyond which slices bring nothing."""
 
 LEAST_PER_THREAD, MOST_PER_THREAD = 8, 256
-"""Elements of one thread: with fewer, a slice is not worth it; with more, a float32 sum loses digits."""
+"""Elements per thread: with fewer, slices do not pay; with more, a float32 sum loses digits."""
 
 MOST_SLICES = 65535
-"""The second extent of a grid."""
+"""The maximum second extent of a grid."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """What of a tensor is reduced, and how its blocks are cut.
+    """The reduction of a tensor and its division among blocks.
 
-    kept: axes of extent, distance in the output, distance in the input. reduced: of extent, distance in the input.
-    across: outputs of a block. length: elements of a slice.
+    kept: axes (extent, stride in the output, stride in the input). reduced: axes (extent, stride in the input).
+    across: outputs per block. length: elements per slice.
     """
 
     kept: tuple[Axis, ...]
@@ -62,33 +62,26 @@ class Reduction:
 
     @property
     def slices(self) -> int:
-        """Parts of what is reduced, each with a result of its own for every output."""
+        """The number of slices, each with a separate result for every output."""
         return max(1, -(-self.count // self.length))
 
     @property
     def blocks(self) -> int:
-        """Of one slice."""
+        """Blocks per slice."""
         return max(1, -(-self.outputs // self.across))
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """reduce_sum, reduce_mean, reduce_max, argmax and broadcast_to."""
-
-    def bind_argmax(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        return _argmax(runtime, attributes["axis"], buffers.inputs[0], buffers.outputs[0])
-
-    def bind_broadcast(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        return _broadcast(runtime, buffers.inputs[0], buffers.outputs[0])
-
-    return [
-        *(_reducing(runtime, op) for op in ("reduce_sum", "reduce_mean", "reduce_max")),
-        Kernel("argmax", "gpu", "cuda", 0, FLOATS, _arrange_argmax, bind_argmax),
-        Kernel("broadcast_to", "gpu", "cuda", 0, FLOATS, _arrange_broadcast, bind_broadcast),
-    ]
+    """Return the kernels of reductions and of broadcast_to."""
+    table: dict[str, tuple[Arrange, Bind]] = {
+        op: (_arrange, partial(_reduce, op)) for op in ("reduce_sum", "reduce_mean", "reduce_max")
+    }
+    table |= {"argmax": (_arrange_argmax, _argmax), "broadcast_to": (_arrange_broadcast, _broadcast)}
+    return own_kernels(runtime, table)
 
 
 def reduced_shape(shape: Sequence[int], near: Sequence[int], axes: Sequence[int]) -> Reduction:
-    """How a tensor of these extents and distances is reduced over axes, to an output in C order."""
+    """Return the reduction over axes of a tensor with these extents and strides, to an output in C order."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     far = strides([shape[axis] for axis in kept], Layout("", 0))
     keeping = merged((shape[axis], there, near[axis]) for axis, there in zip(kept, far, strict=True))
@@ -99,7 +92,7 @@ def reduced_shape(shape: Sequence[int], near: Sequence[int], axes: Sequence[int]
 
 
 def scratch_bytes(reduction: Reduction, dtype: str) -> int:
-    """Memory for the results of slices of a tensor of ``dtype``."""
+    """Return the bytes of the results of slices of a tensor of ``dtype``."""
     if reduction.slices == 1:
         return 0
     return reduction.slices * reduction.outputs * numpy_dtype(computed_in(dtype)).itemsize
@@ -108,7 +101,7 @@ def scratch_bytes(reduction: Reduction, dtype: str) -> int:
 def reduce(
     runtime: Runtime, op: str, reduction: Reduction, source: tuple[str, int], target: tuple[str, int], scratch: int
 ) -> StreamCall:
-    """Reduce by ``op``. source, target: dtype and address of input and output. scratch: where slices go."""
+    """Return the reduction by ``op``. source, target: dtype and address. scratch: address for the results of slices."""
     if reduction.slices == 1:
         return _launch(runtime, op, reduction, reduction.count, source, target)
     partial = (computed_in(source[0]), scratch)
@@ -116,14 +109,11 @@ def reduce(
     return in_order([first, _launch(runtime, op, _of_slices(reduction), reduction.count, partial, target)])
 
 
-def _reducing(runtime: Runtime, op: str) -> Kernel:
-    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        (x,), (y,) = buffers.inputs, buffers.outputs
-        reduction = reduced_shape(x.spec.shape, strides_of(x), attributes["axes"])
-        source, target = (x.spec.dtype, x.address), (y.spec.dtype, y.address)
-        return reduce(runtime, op, reduction, source, target, address_of(buffers.scratch))
-
-    return Kernel(op, "gpu", "cuda", 0, FLOATS, _arrange, bind)
+def _reduce(op: str, runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (x,), (y,) = buffers.inputs, buffers.outputs
+    reduction = reduced_shape(x.spec.shape, strides_of(x), attributes["axes"])
+    source, target = (x.spec.dtype, x.address), (y.spec.dtype, y.address)
+    return reduce(runtime, op, reduction, source, target, address_of(buffers.scratch))
 
 
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
@@ -142,7 +132,8 @@ def _arrange_argmax(attributes: Attributes, inputs: Specs, outputs: Specs, offer
     return Arrangement((layout,), (plain(y),)) if len(reduction.kept) <= RANK else None
 
 
-def _argmax(runtime: Runtime, axis: int, x: Operand, y: Operand) -> StreamCall:
+def _argmax(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (x,), (y,), axis = buffers.inputs, buffers.outputs, attributes["axis"]
     near = strides_of(x)
     reduction = reduced_shape(x.spec.shape, near, (axis,))
     function = runtime.function(_source(x.spec.dtype, computed_in(x.spec.dtype)), "argmax")
@@ -162,19 +153,20 @@ def _arrange_broadcast(attributes: Attributes, inputs: Specs, outputs: Specs, of
     return Arrangement((layout,), (out,)) if copies.copyable(block) else None
 
 
-def _broadcast(runtime: Runtime, x: Operand, y: Operand) -> StreamCall:
+def _broadcast(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (x,), (y,) = buffers.inputs, buffers.outputs
     block = zip(y.spec.shape, _repeated(x.spec, x.layout, y.spec), strides_of(y), strict=True)
     return copies.copy(runtime, numpy_dtype(x.spec.dtype).itemsize, block, x.address, y.address)
 
 
 def _repeated(x: Spec, layout: Layout, y: Spec) -> list[int]:
-    """Distances in x along the axes of y: 0 where x is repeated."""
+    """Return the strides of x along the axes of y: 0 if x is repeated."""
     own = [0 if extent == 1 else near for extent, near in zip(x.shape, strides(x.shape, layout), strict=True)]
     return [0] * (len(y.shape) - len(x.shape)) + own
 
 
 def _across(kept: Sequence[Axis], reduced: Sequence[Axis], outputs: int, count: int) -> int:
-    """Outputs of a block: neighbouring threads read neighbouring memory, and few of them have nothing to do."""
+    """Return the outputs per block, so that adjacent threads read adjacent memory and few threads are idle."""
     side_by_side = bool(kept) and (not reduced or kept[-1][-1] < reduced[-1][-1])
     depth = min(_power_of_two(count), 8 if side_by_side else THREADS)
     return min(THREADS // depth, _power_of_two(outputs), THREADS)
@@ -189,12 +181,12 @@ def _length(outputs: int, count: int, across: int) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The smallest that is not below a number."""
+    """Return the smallest power of two that is at least ``number``."""
     return 1 << max(0, number - 1).bit_length()
 
 
 def _of_slices(reduction: Reduction) -> Reduction:
-    """The reduction of the results of the slices, which lie one after the other, each as the output does."""
+    """Return the reduction of the results of the slices, which are stored one after the other."""
     found = reduced_shape((reduction.slices, reduction.outputs), (reduction.outputs, 1), (0,))
     return replace(found, length=found.count)
 

@@ -1,12 +1,11 @@
-"""Rearrangements: strided copies, in C order or channels last as the input is offered."""
+"""Rearrangements: strided copies, in C order or channels last."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 from runner.kernels.contract import (
-    FLOATS,
     Arrange,
     Arrangement,
     Attributes,
@@ -19,16 +18,14 @@ from runner.kernels.contract import (
     plain,
 )
 from runner.kernels.gpu import copies
-from runner.kernels.gpu.calls import StreamCall, in_order
+from runner.kernels.gpu.calls import Bind, StreamCall, in_order, own_kernels
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout, strides, strides_of
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.memory import numpy_dtype
 
-Bind = Callable[[Runtime, Attributes, Buffers], StreamCall]
-
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """reshape, transpose, concat, split, slice and pad."""
+    """Return the kernels of rearrangements."""
     table: dict[str, tuple[Arrange, Bind]] = {
         "reshape": (_arrange_reshape, _reshape),
         "transpose": (_arrange_transpose, _transpose),
@@ -37,18 +34,11 @@ def kernels(runtime: Runtime) -> list[Kernel]:
         "slice": (_arrange_alike, _slice),
         "pad": (_arrange_alike, _pad),
     }
-    return [_kernel(runtime, op, arrange, bind) for op, (arrange, bind) in table.items()]
-
-
-def _kernel(runtime: Runtime, op: str, arrange: Arrange, bind: Bind) -> Kernel:
-    def bound(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        return bind(runtime, attributes, buffers)
-
-    return Kernel(op, "gpu", "cuda", 0, FLOATS, arrange, bound)
+    return own_kernels(runtime, table)
 
 
 def _arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    """All tensors lie in the same way: a copied block has at most their rank, merged."""
+    """Arrange all tensors in the same layout; a copied block has at most their rank."""
     if len(inputs[0].shape) > copies.MOST_AXES:
         return None
     last = offered_layout(inputs[0], offered).tag == CHANNELS_LAST
@@ -130,17 +120,17 @@ def _copied(
     far: Sequence[int],
     start: int,
 ) -> StreamCall:
-    """Copy a block of a shape, from element ``first`` of the source to element ``start`` of the target."""
+    """Return the copy of a block from element ``first`` of the source to element ``start`` of the target."""
     itemsize = numpy_dtype(block.dtype).itemsize
     axes = zip(block.shape, near, far, strict=True)
     return copies.copy(runtime, itemsize, axes, source.address + first * itemsize, target.address + start * itemsize)
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
-    """Where consecutive parts begin."""
+    """Return the begin of each of consecutive parts."""
     return list(accumulate([0, *sizes[:-1]]))
 
 
 def _place(position: Sequence[int], distances: Sequence[int]) -> int:
-    """The element at a position."""
+    """Return the offset of a position."""
     return sum(at * distance for at, distance in zip(position, distances, strict=True))
