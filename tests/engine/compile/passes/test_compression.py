@@ -92,6 +92,10 @@ CASES = {
         away = add({name_of(W)}, {name_of(SET)}, on='there')""",
         fetch="w set away",
     ),
+    "a tensor of one number": Case(
+        "x = input(1, on='here'); a = neg(x, on='there')",
+        f"x = input(1, on='here'); {SENT}; {X_THERE}; a = neg({name_of(X_THERE)}, on='there')",
+    ),
     "edges on one device and control edges": Case(
         "x = input(3, on='here'); first = neg(x, on='here'); e = input(3, on='there', after='first')", fetch="x first e"
     ),
