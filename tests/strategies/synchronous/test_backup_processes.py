@@ -1,4 +1,4 @@
-"""Backup workers in real processes, some with emulated delays: each step equals ``single`` over the shares that counted."""
+"""Backup workers in real processes, some with emulated delays: each step equals ``single`` over the counted shares."""
 
 from __future__ import annotations
 
