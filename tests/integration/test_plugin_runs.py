@@ -92,7 +92,7 @@ def test_a_run_that_goes_on_without_a_plugin_it_does_not_need_says_so(folder: Pa
     said = f"plugin {folder / 'swish.py'} is now {folder / 'elsewhere.py'}"
     assert said in moved.errors
     without = run_command(folder, "resume=run", "train.steps=4")
-    assert f"plugin {folder / 'elsewhere.py'}, which the run had, is not given" in without.errors
+    assert f"plugin {folder / 'elsewhere.py'} of the run is not given" in without.errors
     assert summary_of(folder / "run").steps == 4
     log = (folder / "run" / "run.log").read_text()
     assert said in log
@@ -103,5 +103,5 @@ def test_a_run_that_was_killed_knows_its_plugins(folder: Path) -> None:
     run_command(folder, "--plugin", "swish.py", "model=mlp", *SHORT)
     (folder / "run" / "summary.json").unlink()  # as a kill leaves it
     without = run_command(folder, "resume=run", "train.steps=3")
-    assert f"plugin {folder / 'swish.py'}, which the run had, is not given" in without.errors
+    assert f"plugin {folder / 'swish.py'} of the run is not given" in without.errors
     assert read_plugins(folder / "run") == {}, "the newest start had none"

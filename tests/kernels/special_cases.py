@@ -1,6 +1,6 @@
-"""Inputs on which kernels go wrong first: special values, ties, empty tensors, sizes around a tile or a pack.
+"""Inputs on which kernels often fail: special values, ties, empty tensors, sizes around a tile or a pack.
 
-Kernels alone are compared on them; ``tests/op_cases.py`` has the samples that are also differentiated.
+Only kernels are compared on them; ``tests/op_cases.py`` has the samples for which ops are differentiated too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def values(numbers: Any, dtype: str = "float64") -> Sample:
 
 
 def pairs(numbers: Sequence[float], dtype: str = "float64") -> tuple[Sample, Sample]:
-    """Two inputs in which every number meets every number."""
+    """Two inputs that pair every number with every number."""
     return values(np.repeat(numbers, len(numbers)).tolist(), dtype), values([*numbers] * len(numbers), dtype)
 
 
@@ -230,7 +230,7 @@ def _reductions() -> dict[str, list[Case]]:
 
 
 def _shapes() -> dict[str, list[Case]]:
-    """Rearrangements of images, of what is no float, and of nothing."""
+    """Rearrangements of images, of integers, and of empty tensors."""
     found: dict[str, list[Case]] = {}
     images: list[tuple[str, list[Shape], Attributes]] = [
         ("reshape", [(2, 3, 4, 5)], {"shape": (2, 60)}),

@@ -45,7 +45,7 @@ def tolerance_of(op: str, dtype: str) -> float:
 
 
 def dtypes_of(case: Case) -> tuple[str, ...]:
-    """The dtypes in which a case is computed: every one of floats, unless its inputs have a dtype of their own."""
+    """Return the dtypes of a case: all float dtypes, unless its inputs have a fixed dtype."""
     drawn = [each.dtype.name for each in case.draw(0)]
     if "float64" in drawn or PRECISION in case.attributes.values():
         return DTYPES
