@@ -96,7 +96,7 @@ def test_a_run_that_goes_on_without_a_plugin_it_does_not_need_says_so(folder: Pa
     assert summary_of(folder / "run").steps == 4
     log = (folder / "run" / "run.log").read_text()
     assert said in log
-    assert "which the run had, is not given" in log
+    assert "of the run is not given" in log
 
 
 def test_a_run_that_was_killed_knows_its_plugins(folder: Path) -> None:
