@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers of these tests."""
     config.addinivalue_line("markers", "small: quick on the emulated GPU, and part of the suite")
+    config.addinivalue_line("markers", "slow: part of the suite in `make test-all` only")
     config.addinivalue_line("markers", "gpu_only: needs libraries, memory or speed that only a real GPU has")
     if config.getoption("--on", SMALL) == GPU:
         try:
