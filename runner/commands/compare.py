@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from runner.commands.difference import Difference, changes_differ, differences
 from runner.commands.stored import named_run
 from runner.records.stored_run import StoredRun
-from runner.system.text_table import text_table
+from runner.system.text import text_table
 
 _WIDEST = 64
 """Characters of a value: as many as a SHA-256 has."""

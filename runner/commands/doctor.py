@@ -19,9 +19,15 @@ from packaging.requirements import Requirement
 from runner.config.conf_dir import conf_dir
 from runner.errors import ResourceError
 from runner.kernels.gpu.discovery import discover
-from runner.system import cpu_info
-from runner.system.cores import usable_cores
-from runner.system.memory import available_memory, usable_memory
+from runner.system.machine import (
+    BFLOAT16_FLAGS,
+    available_memory,
+    bfloat16_flags,
+    cpu_facts,
+    cpu_flags,
+    usable_cores,
+    usable_memory,
+)
 
 DISTRIBUTION = "runner-dataflow"
 CPU_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
@@ -70,11 +76,11 @@ def _system() -> Iterator[Finding]:
 
 
 def _cpu() -> Iterator[Finding]:
-    present = [flag for flag in CPU_FLAGS if flag in cpu_info.flags()]
-    yield Finding("cpu", cpu_info.facts().get("model name", platform.processor() or "unknown"))
+    present = [flag for flag in CPU_FLAGS if flag in cpu_flags()]
+    yield Finding("cpu", cpu_facts().get("model name", platform.processor() or "unknown"))
     yield Finding("cpu flags", " ".join(present) or "none of " + " ".join(CPU_FLAGS))
-    native = ", ".join(cpu_info.bfloat16_flags())
-    lacking = f"not native, precision=bfloat16 is refused: none of {', '.join(cpu_info.BFLOAT16_FLAGS)}"
+    native = ", ".join(bfloat16_flags())
+    lacking = f"not native, precision=bfloat16 is refused: none of {', '.join(BFLOAT16_FLAGS)}"
     yield Finding("bfloat16", f"native ({native})" if native else lacking)
     yield Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}")
     yield Finding("memory", f"{available_memory() / _GIB:.1f} GiB available of {usable_memory() / _GIB:.1f} GiB")

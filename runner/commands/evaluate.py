@@ -17,8 +17,8 @@ from runner.config.configuration import from_plain, to_plain
 from runner.config.overriding import overridden
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError
-from runner.system.cores import usable_cores
 from runner.system.files import replace_durably
+from runner.system.machine import usable_cores
 from runner.system.redaction import redact
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import look_at
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 
 _EXAMPLE = """\
 Exit code 4, and why, where this machine has not the memory for it.
@@ -38,7 +38,7 @@ def explain(arguments: Sequence[str]) -> int:
     job = hydra_app.compose(options.pop("overrides"), **options)
     config = fix_machine_values(job.config(), usable_cores())
     from runner.commands.explanation import explain_with_memory
-    from runner.system.memory import process_room, usable_memory
+    from runner.system.machine import process_room, usable_memory
     from runner.training.gpu_memory import require_gpu_fit
     from runner.training.memory import require_fit
 

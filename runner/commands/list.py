@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import GROUPS
-from runner.system.text_table import text_table
+from runner.system.text import text_table
 
 KINDS = {
     "models": "model",

@@ -27,7 +27,7 @@ from runner.sweep.outcome import FINISHED, last_ended, note_failure, recorded
 from runner.sweep.plan import Plan, PlannedJob, place_of
 from runner.sweep.report import report_plan
 from runner.system.console import DEBUG_OPTION
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 
 JOB_LOG = "job.log"
 """What a job in a process of its own prints."""

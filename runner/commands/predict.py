@@ -19,8 +19,8 @@ from runner.commands.asked_device import DEVICE_HELP, split_device, with_device
 from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network
 from runner.data.pictures import read_pictures
 from runner.errors import ConfigError, ResourceError
-from runner.system.cores import usable_cores
 from runner.system.files import replace_durably
+from runner.system.machine import usable_cores
 
 if TYPE_CHECKING:
     from runner.training.inference import OneDevice

@@ -17,7 +17,7 @@ from runner.config.configuration import load_stored
 from runner.plugin import changed_plugins, plugin_notes
 from runner.records.run_plugins import read_plugins
 from runner.records.stored_run import StoredRun, read_run
-from runner.system.text_table import text_table
+from runner.system.text import text_table
 
 SAME, OTHER = 0, 1
 """Exit codes: the weights came out the same, or did not or cannot be told to have."""

@@ -14,7 +14,7 @@ from runner.config.schema import AUTO, FILLED_IN, Config
 from runner.engine.graph.device import CPU
 from runner.errors import ConfigError
 from runner.records.run_directory import CONFIG_FILE
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 
 KEY = "resume"
 

@@ -15,7 +15,7 @@ from runner.config.schema import Config
 from runner.errors import Interrupted, RunnerError
 from runner.records.summary import Summary
 from runner.sweep.sweep import Sweep
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 
 
 def train(arguments: Sequence[str], *, debug: bool = False) -> int:

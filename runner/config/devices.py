@@ -11,7 +11,7 @@ from runner.config.schema import AUTO, Config, LocalCluster, server_processes, w
 from runner.engine.graph.device import CPU, GPU, NCCL
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import BFLOAT16_CAPABILITY, NO_GPUS, Found, discover
-from runner.system.cpu_info import BFLOAT16_FLAGS, bfloat16_flags
+from runner.system.machine import BFLOAT16_FLAGS, bfloat16_flags
 
 ON_CPU = "CPU"
 """What a device is that has no GPU."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.records.code_state import CodeState, by_name, code_of, text_of
-from runner.system.cores import usable_cores
-from runner.system.memory import usable_memory
+from runner.system.machine import usable_cores, usable_memory
 from runner.system.redaction import redact_overrides
 
 _PACKAGE_FILE = Path(__file__).resolve().parents[1] / "__init__.py"

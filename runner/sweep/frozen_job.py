@@ -19,7 +19,7 @@ from runner.sweep.locks import job_lock
 from runner.sweep.outcome import FINISHED, forget, note_failure, recorded
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
 from runner.system.console import print_error
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 
 
 @dataclass(frozen=True)

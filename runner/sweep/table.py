@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from runner.config.monitor import Monitor
 from runner.sweep.outcome import FINISHED, Outcome
 from runner.system.redaction import redact_overrides
-from runner.system.text_table import text_table
+from runner.system.text import text_table
 
 _METRICS = ("test/accuracy", "test/loss", "train/loss")
 _ERROR_LENGTH = 60

@@ -13,7 +13,7 @@ from runner.engine.compile.program import Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.run.kernel_table import kernels_for
 from runner.errors import ResourceError
-from runner.system.memory import available_memory, process_room, usable_memory
+from runner.system.machine import available_memory, process_room, usable_memory
 from runner.training.experiment import Experiment
 
 log = logging.getLogger(__name__)

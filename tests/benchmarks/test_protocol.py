@@ -12,7 +12,7 @@ from benchmarks.environments import MissingEnvironmentError
 from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.protocol import peak_memory_mib
 from benchmarks.subjects import SubjectSpec
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 
 CORES = usable_cores()
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.system import cpu_info as cpu_model
 from tests.fake_training import FakeTraining
 from tests.refusal import Capture, refused
 
@@ -68,7 +67,7 @@ def test_a_configuration_error_leaves_with_2_and_says_what_and_where(
 def test_a_precision_that_the_cpu_lacks_is_refused_before_anything_is_created(
     command: tuple[str, ...], folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cpu_model, "flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
     run_dir = f"hydra.run.dir={folder / 'run'}"
     message = refused([*command, "precision=bfloat16", "tracking=none", run_dir], capsys)
     assert "precision=bfloat16: expected a CPU with one of avx512_bf16, amx_bf16" in message

@@ -12,7 +12,6 @@ import zmq
 
 from runner.cli import main
 from runner.commands import doctor
-from runner.system import cpu_info
 from tests.gpus import NO_DRIVER, gpu, machine
 
 Capture = pytest.CaptureFixture[str]
@@ -134,7 +133,7 @@ def test_git_that_does_not_answer_is_no_trouble(error: Exception, monkeypatch: p
 def test_it_says_whether_bfloat16_is_native(
     flags: set[str], line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ):
-    monkeypatch.setattr(cpu_info, "flags", lambda: frozenset(flags))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset(flags))
     assert main(["doctor"]) == 0
     assert f"bfloat16         {line}" in report(capsys)
 

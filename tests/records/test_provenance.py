@@ -8,8 +8,7 @@ import pytest
 
 from runner.records.code_state import CodeState
 from runner.records.provenance import Provenance, command_line, provenance_here, provenance_tags
-from runner.system.cores import usable_cores
-from runner.system.memory import usable_memory
+from runner.system.machine import usable_cores, usable_memory
 
 
 def test_the_command_can_be_typed_again_without_its_secrets() -> None:

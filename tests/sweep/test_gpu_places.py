@@ -16,7 +16,7 @@ from runner.sweep.frozen_job import Work, run_frozen_job
 from runner.sweep.gpu_places import gpu_share
 from runner.sweep.locks import place_lock
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
-from runner.system.cores import usable_cores
+from runner.system.machine import usable_cores
 from tests.gpus import NO_DRIVER, gpu, machine
 from tests.small_runs import SMALL, SMALL_MODEL
 

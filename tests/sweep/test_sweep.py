@@ -16,7 +16,6 @@ from runner.errors import ConfigError, DirectoryInUseError, Interrupted, Numeric
 from runner.records.summary import Failure, Summary
 from runner.sweep.freezing import checked_config
 from runner.sweep.locks import sweep_lock
-from runner.system import cpu_info
 from runner.tracking.replay import Replay
 from tests.fake_training import Call, FakeTraining, summary_of
 
@@ -100,7 +99,7 @@ def test_an_impossible_combination_fails_its_job_only(fake_training: FakeTrainin
 def test_a_precision_that_the_cpu_lacks_is_refused_before_the_first_job(
     fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cpu_info, "flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
     fake_training.act = lambda call: print("job 0 trains", file=sys.stderr)
     assert main([*SWEEP, "precision=float32,bfloat16"]) == 1
     assert [call.config.precision for call in fake_training.calls] == ["float32"]
@@ -116,7 +115,7 @@ def test_a_precision_that_the_cpu_lacks_is_refused_before_the_first_job(
 def test_the_cpu_of_this_machine_does_not_matter_to_jobs_that_other_machines_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cpu_info, "flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
     job = replace(compose(["precision=bfloat16"]), launcher=Launcher("submitit_slurm"))
     assert checked_config(job).precision == "bfloat16"
     with pytest.raises(ConfigError, match="precision=bfloat16"):

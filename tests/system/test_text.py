@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.system.text import ascii_only, printable, printable_lines
+from runner.system.text import ascii_only, printable, printable_lines, text_table
 
 
 def test_terminal_escapes_and_direction_overrides_become_visible() -> None:
@@ -30,3 +31,22 @@ def test_ascii_only_has_one_byte_per_character(text: str) -> None:
 
 def test_ascii_only_keeps_newlines() -> None:
     assert ascii_only("é\n") == "\\xe9\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "rows", "ruled", "expected"),
+    [
+        (
+            ("layer", "size", "n"),
+            [("conv", "1,000", "-"), ("dense", "20", "3")],
+            False,
+            ["layer   size  n", "conv   1,000  -", "dense     20  3"],
+        ),
+        (("layer", "n"), [("conv", "12")], True, ["layer   n", "-----  --", "conv   12"]),
+        (("layer", "size"), [], False, ["layer  size"]),
+    ],
+)
+def test_a_table_aligns_text_to_the_left_and_numbers_to_the_right(
+    headers: tuple[str, ...], rows: list[tuple[str, ...]], ruled: bool, expected: list[str]
+) -> None:
+    assert text_table(headers, rows, ruled=ruled).splitlines() == expected

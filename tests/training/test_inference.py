@@ -21,7 +21,6 @@ from runner.engine.run import kernel_table
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.registry import Registry
-from runner.system import cpu_info as cpu_model
 from runner.training import inference
 from runner.training.inference import OneDevice, one_device, probabilities, score
 from runner.training.run import run
@@ -95,7 +94,7 @@ def test_a_gpu_that_cannot_be_had_is_refused(
     complaint: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cpu_model, "flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx512_bf16"}))
     with pytest.raises(ResourceError, match=complaint):
         on(found, *overrides, **cluster)
 
@@ -137,7 +136,7 @@ def test_an_op_without_a_kernel_for_gpus_is_named(trained: Path, monkeypatch: py
 
 
 def test_bfloat16_needs_instructions_of_the_cpu_only_where_the_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_model, "flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
     config = compose([*SMALL_DATA, "precision=bfloat16"]).config()
     assert one_device(config, 2, lambda: machine(gpu())).what.startswith("GPU 0")
     with pytest.raises(ConfigError, match="precision=bfloat16: expected a CPU with one of avx512_bf16, amx_bf16"):

@@ -12,7 +12,7 @@ from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import GPU
 from runner.engine.run.kernel_table import kernels_for
 from runner.kernels.gpu.discovery import Found
-from runner.system.text_table import mean_number, number, text_table
+from runner.system.text import mean_number, number, text_table
 from runner.training.comparison import predicted_step_s, verdict
 from runner.training.devices import sums_over_workers
 from runner.training.experiment import Experiment

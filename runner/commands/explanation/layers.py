@@ -13,7 +13,7 @@ from runner.engine.graph.network import NetworkBuilder
 from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.variables import Variables
-from runner.system.text_table import number, text_table
+from runner.system.text import number, text_table
 from runner.training.experiment import Experiment
 from runner.training.placement import place_text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.kernels.gpu.driver import GpuFacts
-from runner.system.memory import available_memory, usable_memory
-from runner.system.text_table import number, text_table
+from runner.system.machine import available_memory, usable_memory
+from runner.system.text import number, text_table
 from runner.training.gpu_memory import CONTEXT_BYTES, GpuMemory, gpu_fit_text
 from runner.training.memory import PROGRAM_BYTES, ProcessMemory, fit_text
 

@@ -10,7 +10,7 @@ from runner.config.devices import look_at
 from runner.config.schema import Config
 from runner.kernels.gpu.discovery import Found
 from runner.optimizers.lbfgs import Lbfgs
-from runner.system.text_table import number
+from runner.system.text import number
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.gpu_memory import GpuMemory, planned_gpu_memory

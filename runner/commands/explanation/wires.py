@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.compile.transfer_times import Transfer, transfers
-from runner.system.text_table import mean_number, number, text_table
+from runner.system.text import mean_number, number, text_table
 from runner.training.experiment import Experiment
 
 _ESTIMATED = """\
