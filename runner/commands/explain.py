@@ -19,7 +19,7 @@ examples:
   runner explain model=vgg_a data=synthetic train.batch_size=64 parallelism=sync_data parallelism.workers=4"""
 
 
-def explain(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print what a configuration amounts to; nothing is trained or written.
 
     Raises ResourceError, after the text, where this machine or a GPU of it has not the memory for it.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runner.records.decisions import read_decisions
 from runner.records.summary import Summary
-from tests.integration.command import Command, run_command, summary_of, wait_until
+from tests.integration.command import Command, run_command, succeed, summary_of, wait_until
 
 STEPS = 12
 BACKED = (
@@ -30,8 +30,7 @@ STRAGGLERS = (
 
 def finished(folder: Path, *overrides: str) -> Summary:
     folder.mkdir(exist_ok=True)
-    command = run_command(folder, *overrides)
-    assert command.finish() == 0, command.errors
+    succeed(folder, *overrides)
     return summary_of(folder / "run")
 
 
@@ -64,7 +63,7 @@ def test_a_resumed_run_with_slow_workers_is_replayed_to_the_bit(tmp_path: Path) 
 
 def test_a_loss_that_is_not_finite_is_traced_to_its_node_over_the_same_shares(tmp_path: Path) -> None:
     command = run_command(tmp_path, *BACKED, *STRAGGLERS, f"train.steps={STEPS}", "optimizer.lr=1e30")
-    assert command.finish() == 5
+    assert command.code == 5
     assert "repeating steps 0 to" in (tmp_path / "run" / "run.log").read_text()
     assert "it is the first node that produced any" in command.errors
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.integration.command import Command
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CHECKING = "libc_malloc_debug.so.0"
 """The part of glibc that, where a process begins with it, looks at what lies around memory that is given back."""

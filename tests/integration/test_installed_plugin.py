@@ -13,6 +13,8 @@ import pytest
 from runner.commands.plugins import GROUP
 from tests.integration.command import Command, summary_of
 
+pytestmark = pytest.mark.slow
+
 MODULE = '''
 from dataclasses import dataclass
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.integration.command import run_command, summary_of
+from tests.integration.command import succeed, summary_of
 
 SMALL = (
     "model=mlp",
@@ -35,8 +35,7 @@ SLOW = (
 
 def train(folder: Path, *overrides: str) -> Path:
     folder.mkdir()
-    command = run_command(folder, *overrides, "hydra.run.dir=run")
-    assert command.finish() == 0, command.errors
+    succeed(folder, *overrides, "hydra.run.dir=run")
     return folder / "run"
 
 
@@ -49,8 +48,7 @@ def curve(run: Path) -> list[dict[str, Any]]:
 def test_with_a_slow_process_and_a_stop_it_makes_the_iterations_of_single_to_the_bit(tmp_path: Path) -> None:
     single = train(tmp_path / "single", *SMALL, "parallelism=single", "train.microbatches=8", "train.steps=6")
     slow = train(tmp_path / "slow", *SMALL, *SANDBLASTER, *SLOW, "train.steps=4")
-    command = run_command(tmp_path / "slow", f"resume={slow}", "train.steps=6")
-    assert command.finish() == 0, command.errors
+    succeed(tmp_path / "slow", f"resume={slow}", "train.steps=6")
     assert summary_of(slow).weights_sha256 == summary_of(single).weights_sha256
     assert [each["train/objective"] for each in curve(slow)] == [each["train/objective"] for each in curve(single)]
     assert sum(each["comm/duplicated_portions"] for each in curve(slow)) > 0

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from runner.config.configuration import load_stored
-from tests.integration.command import run_command
+from tests.integration.command import run_command, succeed
 
 SECRET = "hunter2"
 # Nobody listens there, so that the address comes up in what is said of the failure.
@@ -29,8 +29,7 @@ def test_a_run_keeps_its_secret_where_only_its_owner_reads_it_and_goes_on_with_i
         ((*SMALL, "hydra.run.dir=run"), []),
         (("resume=run", "train.steps=3"), ["run/config-1.yaml"]),
     ):
-        command = run_command(tmp_path, *arguments)
-        assert command.finish() == 0, command.errors
+        command = succeed(tmp_path, *arguments)
         assert SECRET not in command.errors + command.output
         kept.update(earlier)
         assert files_that_tell(tmp_path) == kept
@@ -40,8 +39,7 @@ def test_a_run_keeps_its_secret_where_only_its_owner_reads_it_and_goes_on_with_i
 
 
 def test_a_sweep_keeps_its_secret_in_files_that_only_its_owner_reads(tmp_path: Path) -> None:
-    command = run_command(tmp_path, "-m", *SMALL, "optimizer.lr=0.01,0.1", "hydra.sweep.dir=sweep")
-    assert command.finish() == 0, command.errors
+    command = succeed(tmp_path, "-m", *SMALL, "optimizer.lr=0.01,0.1", "hydra.sweep.dir=sweep")
     assert SECRET not in command.errors + command.output
     told = files_that_tell(tmp_path)
     assert {"sweep/plan.json", "sweep/0/frozen.yaml", "sweep/1/config.yaml"} <= told
@@ -50,6 +48,6 @@ def test_a_sweep_keeps_its_secret_in_files_that_only_its_owner_reads(tmp_path: P
 
 def test_an_error_message_does_not_repeat_a_secret(tmp_path: Path) -> None:
     command = run_command(tmp_path, f"tracking.uri=ftp://me:{SECRET}@host")
-    assert command.finish() == 2
+    assert command.code == 2
     assert "ftp://[redacted]@host" in command.errors
     assert SECRET not in command.errors

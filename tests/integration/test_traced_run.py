@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command import Command, run_command, wait_until
+from tests.integration.command import Command, succeed, wait_until
 from tests.integration.trace_events import (
     Event,
     complete,
@@ -38,8 +38,7 @@ TRACED = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a traced run of two workers."""
     folder = tmp_path_factory.mktemp("traced")
-    command = run_command(folder, *TRACED)
-    assert "weights_sha256" in command.output, command.errors
+    succeed(folder, *TRACED)
     return folder
 
 

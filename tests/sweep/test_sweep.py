@@ -1,4 +1,4 @@
-"""A sweep: every job runs, a failed one does not stop it, the table and the exit code tell."""
+"""A sweep: every job runs, a failed job does not stop it, and the table and the exit code report it."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_directory_that_holds_a_sweep_is_refused(fake_training: FakeTraining, 
 def test_what_is_to_be_typed_for_a_sweep_is_quoted_for_the_shell(
     fake_training: FakeTraining, folder: Path, capsys: Capture
 ) -> None:
-    sweep, arguments = folder / "my sweep", ["-m", "seed=1", 'hydra.sweep.dir="my sweep"']
+    sweep, arguments = folder / "my sweep", ["-m", "tracking=none", "seed=1", 'hydra.sweep.dir="my sweep"']
     main(arguments)
     assert main(arguments) == 9
     assert f"with `runner sweep resume '{sweep}'`, or choose another" in capsys.readouterr().err

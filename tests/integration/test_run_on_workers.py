@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command import Command, processes_of, run_command, summary_of, wait_until
+from tests.integration.command import Command, processes_of, run_command, succeed, summary_of, wait_until
 
 Start = Callable[..., Command]
 
@@ -28,8 +28,7 @@ SHORT = (
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    command = run_command(folder, *SHORT, "tracking.pictures=true")
-    assert "weights_sha256" in command.output, command.errors
+    succeed(folder, *SHORT, "tracking.pictures=true")
     return folder / "run"
 
 
@@ -86,8 +85,7 @@ def test_a_killed_run_resumes_to_the_weights_of_the_undisturbed_one(
     command.send(signal.SIGKILL)
     assert command.finish() == -signal.SIGKILL
     wait_until(lambda: not any(worker.is_running() for worker in workers), "the end of the workers")
-    resumed = run_command(tmp_path, "resume=run")
-    assert "weights_sha256" in resumed.output, resumed.errors
+    succeed(tmp_path, "resume=run")
     expected, found = summary_of(undisturbed), summary_of(tmp_path / "run")
     assert found.weights_sha256 == expected.weights_sha256
     assert (found.steps, found.final["test/loss"]) == (24, expected.final["test/loss"])
@@ -115,7 +113,7 @@ def test_two_runs_in_one_directory_are_refused(start: Start, tmp_path: Path) -> 
     first = start(tmp_path, *SHORT, "train.steps=100000")
     wait_until(lambda: (tmp_path / "run" / "run.json").exists(), "the first run to begin")
     second = run_command(tmp_path, *SHORT)
-    assert second.finish() == 9
+    assert second.code == 9
     assert "is in use by process" in second.errors
     checkpoints = tmp_path / "run" / "checkpoints"
     wait_until(lambda: any(checkpoints.glob("step-*")), "a checkpoint of the first run")
@@ -125,7 +123,7 @@ def test_two_runs_in_one_directory_are_refused(start: Start, tmp_path: Path) -> 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_node(tmp_path: Path) -> None:
     command = run_command(tmp_path, *SHORT, "optimizer.lr=1e5", "optimizer.clip_norm=null")
-    assert command.finish() == 5
+    assert command.code == 5
     assert "lower optimizer.lr" in command.errors
     assert "is the first node that produced any" in command.errors
     assert "replica_" in command.errors
@@ -142,7 +140,7 @@ def test_a_model_that_exceeds_the_resource_limits_of_a_process_is_refused(tmp_pa
 
 def test_a_dataset_that_was_not_fetched_is_refused_before_anything_starts(tmp_path: Path) -> None:
     command = run_command(tmp_path, *SHORT, "data=mnist", f"data.cache_dir={tmp_path / 'empty'}")
-    assert command.finish() == 3
+    assert command.code == 3
     assert "runner data fetch mnist" in command.errors
     assert not (tmp_path / "run" / "run.json").exists()
 
@@ -150,6 +148,6 @@ def test_a_dataset_that_was_not_fetched_is_refused_before_anything_starts(tmp_pa
 def test_a_worker_that_cannot_read_its_data_ends_the_run_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "cache" / "mnist").mkdir(parents=True)
     command = run_command(tmp_path, *SHORT, "data=mnist", f"data.cache_dir={tmp_path / 'cache'}")
-    assert command.finish() == 3
+    assert command.code == 3
     assert "worker-" in command.errors
     assert "get it again with: runner data fetch mnist" in command.errors
