@@ -199,7 +199,7 @@ _TEXTS = {
     "doctor": "report what this machine and this installation offer, and what is missing",
     "new": "write a template for your own model, optimizer, dataset, strategy or op",
 }
-_MODULES = {"eval": "runner.commands.evaluate", "data": "runner.data.commands"}
+_MODULES = {"eval": "runner.commands.evaluate", "data": "runner.data.fetch"}
 """Verb -> the module of its ``main``, where it is not the module of that name in ``runner.commands``."""
 
 VERBS: dict[str, Verb] = {

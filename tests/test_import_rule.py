@@ -43,7 +43,7 @@ MAY_IMPORT = {
     " kernels.elementwise kernels.philox",
     # The engine: each folder imports those above it. A graph says what is computed, a plan says how.
     "engine": "",
-    "engine.graph": "errors kernels.elementwise",
+    "engine.graph": "errors kernels.elementwise system.schema",
     "engine.compile": "engine.graph errors kernels.contract kernels.registry kernels.memory kernels.elementwise",
     "engine.run": "engine.compile engine.graph errors system.schema kernels.contract kernels.registry kernels.memory"
     " kernels.host kernels.platform kernels.philox",
@@ -58,39 +58,39 @@ MAY_IMPORT = {
     "optimizers": "engine bounds errors",
     "strategies": "optimizers engine bounds errors records.decisions",
     # What feeds and what keeps.
-    "data": "bounds errors system.files kernels.philox",
-    "checkpoint": "errors system.files",
-    "tracking": "bounds system.files system.redaction",
+    "data": "bounds errors system.files system.json_file system.schema kernels.philox",
+    "checkpoint": "errors system.files system.json_file system.schema system.text",
+    "tracking": "bounds system.files system.redaction system.json_file system.schema",
     "tracing": "engine errors system.files",
-    "records": "errors system.files engine tracking system.machine system.redaction",
-    "records.decisions": "system.files",
-    "records.data_facts": "data errors system.files",
+    "records": "errors system.files system.json_file system.schema engine tracking system.machine system.redaction",
+    "records.decisions": "system.files system.json_file system.schema",
+    "records.data_facts": "data errors system.json_file system.schema",
     "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
     # What a file of the user's adds to the tables.
     "plugin": "models optimizers strategies data engine kernels.contract errors system.files",
     # The configuration is the dataclasses of the rooms it configures.
     "config": "bounds errors system.files engine.graph.device",
     "config.check": "config.monitor config.schema errors engine.graph.device strategies.base",
-    "config.gpu_share": "kernels.gpu.driver",
     "config.configuration": "config bounds errors models optimizers strategies data tracking kernels.gpu.discovery",
-    "config.earlier": "config config.configuration",
-    "config.devices": "config.gpu_share config.collectives config.schema errors engine.graph.device"
+    "config.outcome": "config config.configuration engine.graph.device",
+    "config.devices": "kernels.gpu.driver config.collectives config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
     "config.collectives": "config.schema errors engine.graph.device kernels.gpu.discovery",
-    "config.hydra_app": "config config.configuration config.hydra_planning errors",
-    "config.hydra_planning": "config.launcher errors system.redaction",
+    "config.hydra_app": "config config.configuration config.hydra_sweep errors",
+    "config.hydra_sweep": "config.hydra_command_line config.launcher errors system.redaction",
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "system.console config config.configuration records strategies data checkpoint"
-    " tracking tracing plugin engine errors system.files system.signals system.cleanup system.machine system.redaction"
+    " tracking tracing plugin engine errors system.files system.json_file system.schema system.signals system.cleanup"
+    " system.machine system.redaction"
     " kernels.gpu.discovery kernels.gpu.driver kernels.registry",
     # Commands.
     "sweep": "config config.configuration config.devices config.hydra_app system.console records"
-    " tracking system.files errors system.redaction system.text",
+    " tracking system.files system.json_file system.schema errors system.redaction system.text",
     "sweep.gpu_places": "config config.devices engine.graph.device sweep.locks",
     "sweep.frozen_job": "sweep config config.configuration system.console system.machine records errors"
     " kernels.gpu.discovery",
-    "commands": "training sweep config config.configuration config.hydra_app config.hydra_frozen config.overriding"
+    "commands": "training sweep config config.configuration config.hydra_app config.hydra_sweep config.overriding"
     " records checkpoint optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"
     " kernels.gpu.driver",
@@ -104,7 +104,7 @@ HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn"
 """Imported inside functions only: ``runner --help`` answers in under a second."""
 
 ONLY_IN = {
-    "hydra": "config.hydra_app config.hydra_command_line config.hydra_frozen config.hydra_planning",
+    "hydra": "config.hydra_app config.hydra_command_line config.hydra_sweep",
     "omegaconf": "config",
     "mlflow": "tracking",
     "matplotlib": "tracking",

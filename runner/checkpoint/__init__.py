@@ -4,10 +4,16 @@ A reader never sees half of one, a damaged one is never loaded, and nothing in o
 """
 
 from runner.checkpoint.finding import BEST, NEWEST, find
-from runner.checkpoint.limits import MINIMUM_KEEP
+from runner.checkpoint.manifest import (
+    BEST_STEP,
+    MINIMUM_KEEP,
+    CheckpointMeta,
+    Manifest,
+    ShardRecord,
+    VariableRecord,
+)
 from runner.checkpoint.reading import Checkpoint, Expected, load, newest
-from runner.checkpoint.records import BEST_STEP, CheckpointMeta, Manifest, ShardRecord, VariableRecord
-from runner.checkpoint.variables import weights_sha256
+from runner.checkpoint.shard import weights_sha256
 from runner.checkpoint.writing import save
 
 __all__ = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from runner.checkpoint import layout, limits
+from runner.checkpoint import layout
+from runner.checkpoint.manifest import MANIFEST_FILE
 from runner.checkpoint.reading import UNUSABLE, load, newest
 from runner.errors import CheckpointError
 
@@ -23,7 +24,7 @@ def find(path: Path, which: str | None = None) -> Path:
     newest otherwise.
     Raises CheckpointError where there is no such path or checkpoint.
     """
-    if layout.step_of(path) is not None or path.is_file() or (path / limits.MANIFEST_FILE).exists():
+    if layout.step_of(path) is not None or path.is_file() or (path / MANIFEST_FILE).exists():
         if which is not None:
             raise CheckpointError(f"{path} is one checkpoint: {which!r} chooses among those of a run, in {path.parent}")
         return path

@@ -1,102 +1,178 @@
-"""``manifest.json``: the record of a checkpoint as bytes, and back.
+"""``manifest.json``: the description of a checkpoint, its limits, and its conversion to bytes and back.
 
-The file is one JSON document in one canonical spelling: sorted keys, one space of indentation, ASCII, a
-newline at the end. Its field ``manifest_sha256`` is the SHA-256 of the same document without that field.
-Reading decodes the fields it knows, encodes them again and compares the bytes, so a flipped bit anywhere in
-the file shows, and so does a field that this format version does not have.
+The file is one JSON document in one canonical spelling: sorted keys, one space of indentation, ASCII, a newline at the
+end. Its field ``manifest_sha256`` is the SHA-256 of the same document without that field. Reading checks the fields,
+encodes them again and compares the bytes, so that a flipped bit anywhere in the file is found. The same schema holds
+for writing and for reading.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from runner.checkpoint import limits
-from runner.checkpoint.records import CheckpointMeta, Manifest, ShardRecord, VariableRecord, expect
-from runner.errors import CheckpointError
+import numpy as np
 
-Field = TypeVar("Field")
+from runner.errors import CheckpointError, NumericError
+from runner.system.json_file import parse_json
+from runner.system.schema import FieldType, Integer, ListOf, MapOf, Number, OneOf, Record, Text, Violation
+
+FORMAT_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+SHARD_FILE = "variables.safetensors"
+MAX_MANIFEST_BYTES = 1_000_000
+MAX_HEADER_BYTES = 8_000_000
+MAX_VARIABLES = 100_000
+MAX_DIMENSIONS = 8
+MINIMUM_KEEP = 3
+
+BEST_STEP = "best/step"
+"""Key in the progress: the step of the checkpoint that is kept as the best so far."""
+
+DTYPE = OneOf(("float32", "float64", "int32", "int64", "uint8", "bool"))
+VARIABLE_NAME = Text(
+    512,
+    r"(?!__metadata__$)[A-Za-z0-9._/-]+",  # safetensors uses the excluded name for its own notes
+    "1 to 512 letters, digits and the characters _ . / -, not __metadata__",
+)
+_FILE_NAME = Text(
+    128,
+    r"(?!(\.|\.\.|manifest\.json)$)[A-Za-z0-9._-]+",
+    "1 to 128 letters, digits and the characters _ . -, not . or .. or manifest.json",
+)
+_FileName = Annotated[str, _FILE_NAME]
+_Count = Annotated[int, Integer()]
+
+
+@dataclass(frozen=True)
+class VariableRecord:
+    """One unsharded variable: name, element type, shape, CRC32C of its bytes in C order, little endian."""
+
+    name: Annotated[str, VARIABLE_NAME]
+    dtype: Annotated[str, DTYPE]
+    shape: Annotated[tuple[int, ...], ListOf(Integer(), MAX_DIMENSIONS)]
+    crc32c: Annotated[int, Integer(0, 2**32 - 1)]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the variable in bytes, in Python integers, which do not overflow."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """One safetensors file next to the manifest: name, size in bytes, SHA-256 in hex, variables by name."""
+
+    file: _FileName
+    size: _Count
+    sha256: Annotated[str, Text(64, "[0-9a-f]{64}", "64 hex digits")]
+    variables: Annotated[tuple[VariableRecord, ...], ListOf(Record(VariableRecord), MAX_VARIABLES)]
+
+    def __post_init__(self) -> None:
+        payload = sum(variable.nbytes for variable in self.variables)
+        if not payload < self.size <= payload + 8 + MAX_HEADER_BYTES:
+            raise Violation(f"size of {self.file}: {self.size}, expected {payload} bytes of variables and one header")
+
+
+@dataclass(frozen=True)
+class CheckpointMeta:
+    """The state of the training loop that is stored with the variables and returned on resume.
+
+    config_hash, run_id: letters, digits and ``. _ -``. epoch: number of this start of the run, from the run directory
+    (not an epoch of the data). examples: training examples consumed so far. progress: finite numbers that the loop
+    continues from, such as the best metric so far or the seconds spent; named like variables. Its entry
+    :data:`BEST_STEP` is the step of the best checkpoint so far, which is this one or an earlier one.
+    Raises NumericError for a progress that is not finite.
+    """
+
+    config_hash: _FileName
+    run_id: _FileName
+    epoch: _Count
+    examples: _Count
+    progress: Annotated[dict[str, float], MapOf(VARIABLE_NAME, Number())] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in self.progress.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise NumericError(f"checkpoint progress {name}: came {value}, expected a finite number")
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best checkpoint so far, None if none is kept as the best."""
+        step = self.progress.get(BEST_STEP)
+        return None if step is None else int(step)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole description of a checkpoint: step, state of the loop, the shards with their variables."""
+
+    step: _Count
+    meta: CheckpointMeta
+    shards: tuple[ShardRecord, ...]
+
+    def __post_init__(self) -> None:
+        variables = [variable.name for variable in self.variables]
+        if len(variables) > MAX_VARIABLES:
+            raise Violation(f"variables: {len(variables)}, expected at most {MAX_VARIABLES}")
+        for what, names in (("variable", variables), ("file", [shard.file for shard in self.shards])):
+            if len(set(names)) != len(names):
+                raise Violation(f"shards: one {what} twice, expected every {what} once")
+
+    @property
+    def variables(self) -> tuple[VariableRecord, ...]:
+        """The variables of all shards, shard after shard."""
+        return tuple(variable for shard in self.shards for variable in shard.variables)
+
+
+_SCHEMA = Record(Manifest)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the content of ``manifest.json``. Raises CheckpointError when it exceeds 1 MB."""
-    document = {"format_version": limits.FORMAT_VERSION, **asdict(manifest)}
+    """Return the content of ``manifest.json``. Raises CheckpointError for a value out of bounds, or above 1 MB."""
+    try:
+        document = {"format_version": FORMAT_VERSION, **_SCHEMA.write(manifest)}
+    except Violation as violation:
+        raise CheckpointError(f"checkpoint {violation}") from None
     checksum = hashlib.sha256(_canonical(document)).hexdigest()
     encoded = _canonical({**document, "manifest_sha256": checksum})
-    expect(len(encoded) <= limits.MAX_MANIFEST_BYTES, "manifest", f"{len(encoded)} bytes", "at most 1 MB")
+    if len(encoded) > MAX_MANIFEST_BYTES:
+        raise CheckpointError(f"checkpoint manifest: {len(encoded)} bytes, expected at most {MAX_MANIFEST_BYTES}")
     return encoded
 
 
 def decode(raw: bytes) -> Manifest:
     """Return the manifest that ``raw`` spells. Raises CheckpointError when it is damaged or newer."""
-    document = _parse(raw)
-    version = _field(document, "format_version", int)
-    if version > limits.FORMAT_VERSION:
-        raise CheckpointError(
-            f"format version {limits.shown(version)} is newer than {limits.FORMAT_VERSION}, the newest this "
-            "runner reads: open the checkpoint with the version of runner that wrote it"
-        )
-    expect(version == limits.FORMAT_VERSION, "format_version", version, str(limits.FORMAT_VERSION))
-    manifest = Manifest(
-        step=_field(document, "step", int),
-        meta=_meta(_field(document, "meta", dict)),
-        shards=tuple(map(_shard, _field(document, "shards", list))),
-    )
+    try:
+        document = parse_json(raw, MAX_MANIFEST_BYTES)
+        version = document.pop("format_version", None) if isinstance(document, dict) else None
+        if type(version) is not int or version < FORMAT_VERSION:
+            raise Violation(f"format_version: {version!r}, expected {FORMAT_VERSION}")
+        if version > FORMAT_VERSION:
+            raise CheckpointError(
+                f"format version {version} is newer than {FORMAT_VERSION}, the newest this runner reads: open the "
+                "checkpoint with the version of runner that wrote it"
+            )
+        document.pop("manifest_sha256", None)
+        manifest = _SCHEMA.read(document)
+    except Violation as violation:
+        raise CheckpointError(f"the manifest is damaged: {violation}") from None
     if encode(manifest) != raw:
         raise CheckpointError("the manifest is damaged: its content does not match its own checksum")
     return manifest
 
 
-def _canonical(document: Mapping[str, object]) -> bytes:
-    return (json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")
-
-
-def _parse(raw: bytes) -> object:
-    """Decode JSON that may be hostile: too long, nested too deep, or no JSON at all."""
-    expect(len(raw) <= limits.MAX_MANIFEST_BYTES, "manifest", "more than 1 MB", "at most 1 MB")
+def require(kind: FieldType, value: object, what: str) -> None:
+    """Raise CheckpointError unless ``kind`` allows ``value``."""
     try:
-        document: object = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"the manifest is damaged: no JSON ({limits.shown(str(error))})") from None
-    return document
+        kind.write(value, f"checkpoint {what}")
+    except Violation as violation:
+        raise CheckpointError(str(violation)) from None
 
 
-def _field(document: object, name: str, kind: type[Field]) -> Field:
-    """Return one field of a JSON object, of exactly this type: a bool is no int here."""
-    value = document.get(name) if isinstance(document, dict) else None
-    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
-        return value
-    raise CheckpointError(
-        f"the manifest is malformed: field {name} is {limits.shown(value)}, expected a value of type {kind.__name__}"
-    )
-
-
-def _meta(document: object) -> CheckpointMeta:
-    return CheckpointMeta(
-        config_hash=_field(document, "config_hash", str),
-        run_id=_field(document, "run_id", str),
-        epoch=_field(document, "epoch", int),
-        examples=_field(document, "examples", int),
-        progress=_field(document, "progress", dict),
-    )
-
-
-def _shard(document: object) -> ShardRecord:
-    return ShardRecord(
-        file=_field(document, "file", str),
-        size=_field(document, "size", int),
-        sha256=_field(document, "sha256", str),
-        variables=tuple(map(_variable, _field(document, "variables", list))),
-    )
-
-
-def _variable(document: object) -> VariableRecord:
-    return VariableRecord(
-        name=_field(document, "name", str),
-        dtype=_field(document, "dtype", str),
-        shape=tuple(_field(document, "shape", list)),
-        crc32c=_field(document, "crc32c", int),
-    )
+def _canonical(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")

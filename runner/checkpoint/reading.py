@@ -1,20 +1,58 @@
-"""Load a checkpoint, and find the newest one that can be loaded. What is checked is what is returned."""
+"""Load a checkpoint, or find the newest one that can be loaded. Every returned value has been checked."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.checkpoint import layout, limits, manifest, shard
-from runner.checkpoint.foreign import PREFIX_BYTES, refuse_foreign
-from runner.checkpoint.records import Manifest, ShardRecord
-from runner.checkpoint.variables import Array
+from runner.checkpoint import layout, shard
+from runner.checkpoint.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, ShardRecord, decode
+from runner.checkpoint.shard import Array
 from runner.errors import CheckpointError, NumericError, ResourceError, SecurityError
 from runner.system.files import read_regular
+
+PREFIX_BYTES = 4096
+
+# Protocols 0 and 1 of pickle have no magic number; these are the ways their containers and classes begin.
+_OLD_PICKLE = re.compile(rb"(\(dp\d+\n|\(lp\d+\n|\(d[qp]|\(l[qp]|\}q\x00|\]q\x00|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n)")
+
+_SIGNATURES = (
+    (
+        re.compile(rb"\x80[\x02-\x05]"),
+        "a pickle (as in .pkl and older .pt files), which can run code when opened",
+    ),
+    (_OLD_PICKLE, "a pickle (as in .pkl files), which can run code when opened"),
+    (
+        re.compile(rb"PK(\x03\x04|\x05\x06)"),
+        "a zip archive (as in .pt and .npz files), which may hold a pickle",
+    ),
+    (re.compile(rb"\x93NUMPY"), "a NumPy .npy file"),
+    (re.compile(rb"\x89HDF\r\n\x1a\n"), "an HDF5 file (as in .h5 files)"),
+    (re.compile(rb"\x1f\x8b"), "a gzip archive"),
+    (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive (as in very old .pt files)"),
+)
+
+
+def refuse_foreign(name: str, content: bytes) -> None:
+    """Raise CheckpointError when ``content``, the beginning of file ``name``, is of a foreign format."""
+    if _begins_like_safetensors(content):
+        return  # the length of its header can have the same first bytes as another format's signature
+    for signature, description in _SIGNATURES:
+        if signature.match(content):
+            raise CheckpointError(
+                f"{name} is {description}; expected a checkpoint of runner: a directory step-N "
+                "with manifest.json and variables.safetensors"
+            )
+
+
+def _begins_like_safetensors(content: bytes) -> bool:
+    return content[4:9] == b"\x00\x00\x00\x00{"
+
 
 UNUSABLE = (CheckpointError, NumericError, SecurityError)
 Expected = Mapping[str, tuple[tuple[int, ...], str]]
@@ -101,13 +139,13 @@ def _require_directory(path: Path) -> None:
         raise SecurityError("is a symbolic link; expected a real directory")
     if path.is_file():
         refuse_foreign("the file", read_regular(path, PREFIX_BYTES))
-        raise CheckpointError(f"is a file; expected a directory with {limits.MANIFEST_FILE}")
+        raise CheckpointError(f"is a file; expected a directory with {MANIFEST_FILE}")
 
 
 def _read_manifest(path: Path, directory: int) -> Manifest:
-    raw = read_regular(Path(limits.MANIFEST_FILE), limits.MAX_MANIFEST_BYTES, directory)
-    refuse_foreign(limits.MANIFEST_FILE, raw)
-    found = manifest.decode(raw)
+    raw = read_regular(Path(MANIFEST_FILE), MAX_MANIFEST_BYTES, directory)
+    refuse_foreign(MANIFEST_FILE, raw)
+    found = decode(raw)
     if layout.step_of(path) not in (None, found.step):
         raise CheckpointError(f"the manifest says step {found.step}, the name of the directory another")
     return found

@@ -1,4 +1,4 @@
-"""A shard: one safetensors file, packed from variables and unpacked only after every check has passed."""
+"""A shard: one safetensors file, packed from variables, and unpacked only after every check has passed."""
 
 from __future__ import annotations
 
@@ -7,19 +7,73 @@ from collections.abc import Mapping
 
 import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from runner.checkpoint import limits
-from runner.checkpoint.records import ShardRecord, VariableRecord
-from runner.checkpoint.variables import Array, plain, require_finite
-from runner.errors import CheckpointError
+from runner.checkpoint.manifest import (
+    DTYPE,
+    MAX_HEADER_BYTES,
+    SHARD_FILE,
+    VARIABLE_NAME,
+    ShardRecord,
+    VariableRecord,
+    require,
+)
+from runner.errors import CheckpointError, NumericError
+from runner.system.text import printable
+
+Array = NDArray[np.generic]
+
+
+def plain(name: str, value: Array) -> Array:
+    """Return ``value``, of any byte order and memory layout, C-contiguous and little endian.
+
+    Raises CheckpointError when the name or the element type is not one a checkpoint can hold.
+    """
+    require(VARIABLE_NAME, name, "variable name")
+    array = np.asarray(value)
+    require(DTYPE, array.dtype.name, f"dtype of {name}")
+    # Not ascontiguousarray: it turns a 0-d array into one of shape (1,).
+    return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+
+
+def require_finite(name: str, array: Array) -> None:
+    """Raise NumericError, naming the variable and its first bad element, unless all elements are finite."""
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return
+    bad = np.argwhere(~np.isfinite(array))
+    first = tuple(int(position) for position in bad[0])
+    raise NumericError(
+        f"variable {name}: {len(bad)} of {array.size} values are not finite, the first is {array[first]} at "
+        f"index {first}; a checkpoint with such values is neither written nor loaded"
+    )
+
+
+def weights_sha256(variables: Mapping[str, Array]) -> str:
+    """Return one SHA-256 (64 hex digits) of the values of all variables, to compare two runs bit for bit.
+
+    ``variables`` maps unsharded names to arrays of any layout. The hash is over, for each variable in the
+    order of its name (by code point): the ASCII text ``name newline dtype newline shape newline``, where
+    dtype is NumPy's name such as ``float32`` and shape the sizes in decimal joined by commas (nothing for a
+    scalar); then the elements in C order, little endian, a bool as one byte. Nothing separates one variable
+    from the next: the text says how many bytes follow. Raises CheckpointError for a name or element type
+    that a checkpoint cannot hold.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(variables):
+        array = plain(name, variables[name])
+        shape = ",".join(map(str, array.shape))
+        digest.update(f"{name}\n{array.dtype.name}\n{shape}\n".encode("ascii"))
+        digest.update(array.data)
+    return digest.hexdigest()
+
 
 _LENGTH_BYTES = 8  # a safetensors file starts with the length of its header, little endian
 
 
-def pack(variables: Mapping[str, Array], file: str = limits.SHARD_FILE) -> tuple[ShardRecord, bytes]:
+def pack(variables: Mapping[str, Array], file: str = SHARD_FILE) -> tuple[ShardRecord, bytes]:
     """Return the record, for the manifest, and the content of a shard ``file`` that holds ``variables``.
 
     Raises NumericError for a value that is not finite, CheckpointError for what the format cannot hold.
@@ -49,18 +103,18 @@ def unpack(record: ShardRecord, payload: bytes) -> dict[str, Array]:
     try:
         arrays = load_safetensors(payload)
     except (SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{record.file} is not a safetensors file: {limits.shown(str(error))}") from None
+        raise CheckpointError(f"{record.file} is not a safetensors file: {printable(str(error))}") from None
     names = {variable.name for variable in record.variables}
     if arrays.keys() != names:
-        strangers = limits.shown(sorted(arrays.keys() ^ names)[:5])
+        strangers = printable(str(sorted(arrays.keys() ^ names)[:5]))
         raise CheckpointError(f"{record.file} and the manifest disagree about the variables {strangers}")
     return {variable.name: _checked(variable, arrays[variable.name]) for variable in record.variables}
 
 
 def _check_header(payload: bytes, file: str) -> None:
     length = int.from_bytes(payload[:_LENGTH_BYTES], "little")
-    if length > limits.MAX_HEADER_BYTES:
-        raise CheckpointError(f"{file} has a header of {length} bytes, expected at most {limits.MAX_HEADER_BYTES}")
+    if length > MAX_HEADER_BYTES:
+        raise CheckpointError(f"{file} has a header of {length} bytes, expected at most {MAX_HEADER_BYTES}")
 
 
 def _checked(record: VariableRecord, array: Array) -> Array:

@@ -15,12 +15,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from runner.checkpoint import layout
-from runner.checkpoint.limits import MANIFEST_FILE, MINIMUM_KEEP
-from runner.checkpoint.manifest import encode
+from runner.checkpoint.manifest import MANIFEST_FILE, MINIMUM_KEEP, CheckpointMeta, Manifest, encode
 from runner.checkpoint.reading import UNUSABLE, load
-from runner.checkpoint.records import CheckpointMeta, Manifest
-from runner.checkpoint.shard import pack
-from runner.checkpoint.variables import Array
+from runner.checkpoint.shard import Array, pack
 from runner.errors import CheckpointError, ConfigError, ResourceError
 from runner.system.files import create_directory, fsync_directory, write_durably
 

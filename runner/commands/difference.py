@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner.config import safe_yaml
-from runner.records.code_state import CodeState, by_name
+from runner.records.provenance import CodeState, by_name
 from runner.records.stored_run import StoredRun
 from runner.system.redaction import redact_overrides
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from runner.config.nested_groups import nested_groups
+from runner.config.conf_dir import nested_groups
 from runner.config.schema import (
     CheckpointConfig,
     Config,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.config.devices import Look, retake_devices
-from runner.config.earlier import changes_on_the_way
+from runner.config.outcome import changes_on_the_way
 from runner.config.schema import Config, StragglersConfig
 from runner.kernels.gpu.discovery import discover
 from runner.records.stored_run import StoredRun

@@ -15,8 +15,7 @@ from runner.commands.results import results_table
 from runner.commands.stored import named_run
 from runner.config.configuration import load_stored
 from runner.plugin import changed_plugins, plugin_notes
-from runner.records.run_plugins import read_plugins
-from runner.records.stored_run import StoredRun, read_run
+from runner.records.stored_run import StoredRun, read_plugins, read_run
 from runner.system.text import text_table
 
 SAME, OTHER = 0, 1

@@ -19,9 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.bounds import out_of_bounds
 from runner.config import safe_yaml
 from runner.config.check import check
-from runner.config.devices import Look, take_devices
+from runner.config.devices import ALL_GPUS, GpuShare, Look, take_devices
 from runner.config.error_text import describe
-from runner.config.gpu_share import ALL_GPUS, GpuShare
 from runner.config.schema import CLUSTERS, FILLED_IN, Config, worker_processes
 from runner.data import DATASETS
 from runner.errors import ConfigError

@@ -1,17 +1,49 @@
-"""On what a run computes: GPUs or the CPU, as asked and as this machine has them."""
+"""The devices of a run: GPUs or the CPU, as the configuration asks and as this machine has them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from runner.config.collectives import take_collectives
-from runner.config.gpu_share import ALL_GPUS, GpuShare
 from runner.config.schema import AUTO, Config, LocalCluster, server_processes, worker_processes
 from runner.engine.graph.device import CPU, GPU, NCCL
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import BFLOAT16_CAPABILITY, NO_GPUS, Found, discover
+from runner.kernels.gpu.driver import GpuFacts
 from runner.system.machine import BFLOAT16_FLAGS, bfloat16_flags
+
+
+@dataclass(frozen=True)
+class GpuShare:
+    """The share of one job.
+
+    jobs: how many run at the same time. place: of this one among them, from 0; one of ``jobs`` or more begins anew.
+    """
+
+    place: int = 0
+    jobs: int = 1
+
+    def of(self, gpus: Sequence[GpuFacts]) -> Sequence[GpuFacts]:
+        """Its GPUs: neighbours that no other job has, as evenly as possible; one in turn where there are fewer GPUs
+        than jobs."""
+        place = self.place % self.jobs
+        each, more = divmod(len(gpus), self.jobs)
+        if not each:
+            return gpus[place % len(gpus) :][:1] if gpus else gpus
+        first = place * each + min(place, more)
+        return gpus[first : first + each + (place < more)]
+
+    def text(self, gpus: Sequence[GpuFacts]) -> str:
+        """What the job has of ``gpus``, for its log."""
+        own = ", ".join(str(gpu.number) for gpu in self.of(gpus))
+        shared = ", shared with other jobs" if len(gpus) < self.jobs else ""
+        return f"{self.jobs} jobs of the sweep run at a time: this one has GPU {own} of {len(gpus)}{shared}"
+
+
+ALL_GPUS = GpuShare()
+"""Of a run that has the machine to itself."""
+
 
 ON_CPU = "CPU"
 """What a device is that has no GPU."""

@@ -8,8 +8,7 @@ import re
 
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from runner.config.conf_dir import conf_dir
-from runner.config.nested_groups import nested_groups
+from runner.config.conf_dir import conf_dir, nested_groups
 from runner.config.schema import Config
 
 _NO_SCHEMA = "Could not load 'schema/"

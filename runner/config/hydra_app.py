@@ -33,14 +33,14 @@ from runner.config.hydra_command_line import (
     errors_raised,
     safe_path,
 )
-from runner.config.hydra_planning import launcher_of
+from runner.config.hydra_sweep import launcher_of
 from runner.config.launcher import Launcher, SweepPlace
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError, RunnerError
 
 CONFIG_NAME = "config"
 
-PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_planning.PlanInProcess}"
+PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_sweep.PlanInProcess}"
 """Has the jobs of a sweep composed here, whatever launcher will run them."""
 
 

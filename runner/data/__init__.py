@@ -1,11 +1,9 @@
 """Datasets by the name that the configuration uses. To add one: write its settings class and list it here."""
 
 from runner.data.arrays import Arrays
-from runner.data.cifar10 import Cifar10
 from runner.data.digits import Digits
-from runner.data.fashion_mnist import FashionMnist
 from runner.data.image_folder import ImageFolder
-from runner.data.mnist import Mnist
+from runner.data.published import Cifar10, FashionMnist, Mnist
 from runner.data.settings import DatasetSettings
 from runner.data.synthetic import Synthetic
 

@@ -1,21 +1,44 @@
 """Published datasets as the cache keeps them: IDX files whose checksums are known in advance.
 
-The checksums are those of the decoded arrays, so it does not matter which of several places they came from.
-"""
+The checksums are those of the decoded arrays, so every origin of a dataset gives the same files."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from runner.data import idx
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.errors import DataError
 from runner.system.files import open_regular, user_cache_folder
+
+_UNSIGNED_BYTE = 8
+
+
+def idx_header(shape: tuple[int, ...]) -> bytes:
+    """Return the bytes that come before the data of a uint8 array of ``shape``."""
+    return struct.pack(f">BBBB{len(shape)}I", 0, 0, _UNSIGNED_BYTE, len(shape), *shape)
+
+
+def encode_idx(array: NDArray[np.uint8]) -> bytes:
+    """Return ``array`` as an IDX file."""
+    return b"".join((idx_header(array.shape), np.ascontiguousarray(array).data))
+
+
+def decode_idx(data: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return the array of an IDX file that must be of ``shape``: a read-only view of ``data``.
+
+    Raises ValueError if the file says another type or shape, or is not as long as it says.
+    """
+    expected = idx_header(shape)
+    if data[: len(expected)] != expected:
+        raise ValueError(f"not an IDX file of bytes of shape {shape}: it begins with {data[: len(expected)].hex()}")
+    return np.frombuffer(data, np.uint8, offset=len(expected)).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -29,7 +52,7 @@ class CachedArray:
     @property
     def size(self) -> int:
         """Length of the file in bytes."""
-        return len(idx.header(self.shape)) + math.prod(self.shape)
+        return len(idx_header(self.shape)) + math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -124,6 +147,6 @@ def load_published(published: PublishedDataset, cache_dir: str | None) -> Datase
 
 def _read_split(published: PublishedDataset, folder: Path, images: CachedArray, labels: CachedArray) -> Split:
     pixels, classes = (
-        idx.decode(read_verified(folder / array.filename, array), array.shape) for array in (images, labels)
+        decode_idx(read_verified(folder / array.filename, array), array.shape) for array in (images, labels)
     )
     return Split(pixels.reshape(-1, *published.shape), classes.astype(np.int64))

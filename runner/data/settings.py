@@ -1,12 +1,14 @@
 """What the settings of every dataset have in common."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
+
+import numpy as np
 
 from runner.bounds import Count, Rate
 from runner.data.augment import Augment
-from runner.data.dataset import Dataset, Facts, Normalisation
+from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.errors import ConfigError
 
 
@@ -16,12 +18,12 @@ class DatasetSettings(ABC):
 
     cache_dir: folder of fetched datasets, None for the user's own (see ``runner.data.cache``); the datasets
     that need no fetching leave it unread. train_limit, test_limit: most examples of a split that are used, spread
-    evenly over it (see ``runner.data.limits``); None for all. val_fraction: share of the train split that becomes the
+    evenly over it (see ``runner.data.settings``); None for all. val_fraction: share of the train split that becomes the
     validation split, drawn by the run's seed, of every class its part; 0: there is none.
     """
 
     fits_images: ClassVar[bool] = False
-    """Whether examples are image files, which :func:`~runner.data.image_file.read_image` brought to one shape."""
+    """Whether examples are image files, which :func:`~runner.data.pictures.read_image` brought to one shape."""
 
     name: str = ""
     augment: Augment = field(default_factory=Augment)
@@ -65,3 +67,37 @@ class DatasetSettings(ABC):
     @abstractmethod
     def load(self) -> Dataset:
         """Read or make the dataset, with all examples. Raises DataError if it is missing or corrupt."""
+
+
+def limited_facts(settings: DatasetSettings) -> Facts:
+    """The facts of a dataset within its limits and with the validation split that is asked for; nothing is read."""
+    facts = settings.facts()
+    limited = replace(
+        facts,
+        train_examples=_count(facts.train_examples, settings.train_limit),
+        test_examples=_count(facts.test_examples, settings.test_limit),
+    )
+    return limited.carved(settings.val_fraction)
+
+
+def load_limited(settings: DatasetSettings) -> Dataset:
+    """Read or make a dataset within its limits. Raises DataError if it is missing or corrupt."""
+    dataset = settings.load()
+    return replace(
+        dataset,
+        train=_limited(dataset.train, settings.train_limit),
+        test=_limited(dataset.test, settings.test_limit),
+    )
+
+
+def _count(examples: int, limit: int | None) -> int:
+    return examples if limit is None else min(examples, limit)
+
+
+def _limited(split: Split, limit: int | None) -> Split:
+    count = _count(len(split), limit)
+    if count == len(split):
+        return split
+    # Spread over the split: one that is sorted by class keeps all of its classes.
+    chosen = np.arange(count) * len(split) // count
+    return Split(split.images[chosen], split.labels[chosen])

@@ -1,16 +1,61 @@
-"""A worker's input source, built from the data section of the configuration as plain data."""
+"""A worker's input source, built from the data section of the configuration; it reads one step ahead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
 
 from runner.data import DATASETS
-from runner.data.limits import load
-from runner.data.pipeline import Pipeline
-from runner.data.prefetch import Prefetcher
-from runner.data.schema import from_plain
-from runner.data.settings import DatasetSettings
+from runner.data.pipeline import Batch, Pipeline
+from runner.data.settings import DatasetSettings, load_limited
 from runner.errors import ConfigError
+from runner.system.schema import LenientRecord, Violation
+
+
+class Prefetcher:
+    """An input source that returns the batches of a pipeline, usually made before they are requested.
+
+    After each read of (split, step, lo, hi) one background thread makes (split, step + 1, lo, hi). So the thread is
+    at most one step ahead, however many shares (microbatches) a step reads. A read that was not foreseen,
+    such as the first one or one after a jump, is made at once.
+    """
+
+    def __init__(self, source: Pipeline) -> None:
+        """Read ahead of ``source``; ``close`` ends the thread."""
+        self._source = source
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
+        self._ahead: dict[tuple[str, int, int], tuple[int, Future[Batch]]] = {}
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
+        """Return examples lo..hi-1 of the whole batch of ``step``; see ``Pipeline.read``.
+
+        Raises whatever the source raised for this very read, and RuntimeError after ``close``.
+        """
+        share = (split, lo, hi)
+        foreseen_step, future = self._ahead.pop(share, (None, None))
+        if future is not None and foreseen_step == step:
+            batch = future.result()
+        else:
+            if future is not None:
+                future.cancel()
+            batch = self._source.read(split, step, lo, hi)
+        self._ahead[share] = (step + 1, self._thread.submit(self._source.read, split, step + 1, lo, hi))
+        return batch
+
+    def close(self) -> None:
+        """Wait for the thread to end; batches it made ahead are dropped."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._ahead.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def settings_from_config(config: Mapping[str, object]) -> DatasetSettings:
@@ -21,7 +66,10 @@ def settings_from_config(config: Mapping[str, object]) -> DatasetSettings:
     name = config.get("name")
     if not isinstance(name, str) or name not in DATASETS:
         raise ConfigError(f"unknown dataset: data.name is {name!r}; the datasets are: {', '.join(DATASETS)}")
-    return from_plain(DATASETS[name], config, "data")
+    try:
+        return LenientRecord(DATASETS[name], complete=False).read(dict(config), "data")
+    except Violation as violation:
+        raise ConfigError(str(violation)) from violation
 
 
 def source_from_config(
@@ -40,7 +88,7 @@ def source_from_config(
     """
     settings = settings_from_config(config)
     pipeline = Pipeline(
-        load(settings),
+        load_limited(settings),
         seed=seed,
         batch_size=batch_size,
         eval_batch_size=eval_batch_size,

@@ -9,10 +9,16 @@ configuration: what a YAML file says is data, and a stored run may be read witho
 a run makes it once, at its start, before anything reads them.
 """
 
-from runner.plugin.changes import ChangedPlugin, changed_plugins, plugin_notes
 from runner.plugin.contract import Plugin
-from runner.plugin.faults import faults_told
-from runner.plugin.installing import install, pinned_references, provenance
+from runner.plugin.installing import (
+    ChangedPlugin,
+    changed_plugins,
+    install,
+    pinned_references,
+    plugin_notes,
+    provenance,
+)
+from runner.plugin.loading import faults_told
 
 __all__ = [
     "ChangedPlugin",

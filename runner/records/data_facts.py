@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from runner.data.dataset import Facts, Normalisation
 from runner.data.settings import DatasetSettings
 from runner.errors import DataError
-from runner.system.files import read_regular, replace_durably
+from runner.system.json_file import JsonFile
+from runner.system.schema import LenientRecord
 
 FACTS_FILE = "data.json"
-_VERSION = 1
-# A million classes with names of 64 characters.
-_MAX_BYTES = 1 << 26
 # Of a deviation: sums over a split come out this much apart on other machines, and far more with another image.
 _ROUNDING = 1e-9
 
@@ -28,6 +24,26 @@ class DataRecord:
 
     facts: Facts
     normalisation: Normalisation | None
+
+
+@dataclass(frozen=True)
+class _Stored(Facts):
+    """The content of ``data.json``."""
+
+    normalisation: Normalisation | None = None
+
+    def __post_init__(self) -> None:
+        if self.normalisation is not None:
+            _possible(self.normalisation, self.shape[0])
+
+
+# A million classes with names of 64 characters fit in the limit.
+_FILE: JsonFile[_Stored] = JsonFile(
+    LenientRecord(_Stored, complete=False),
+    DataError,
+    "without the file, changes of the data are not noticed",
+    limit=1 << 26,
+)
 
 
 def record_of(data: DatasetSettings) -> DataRecord:
@@ -54,10 +70,7 @@ def facts_of(data: DatasetSettings) -> Facts:
 
 def write_record(run_dir: Path, record: DataRecord) -> None:
     """Keep what the data are that a run begins with. Raises OSError where that cannot be written."""
-    document = {"version": _VERSION, **asdict(record.facts)}
-    if record.normalisation is not None:
-        document["normalisation"] = asdict(record.normalisation)
-    replace_durably(run_dir / FACTS_FILE, (json.dumps(document, indent=1) + "\n").encode())
+    _FILE.write(run_dir / FACTS_FILE, _Stored(**vars(record.facts), normalisation=record.normalisation))
 
 
 def read_record(run_dir: Path) -> DataRecord | None:
@@ -65,30 +78,9 @@ def read_record(run_dir: Path) -> DataRecord | None:
     path = run_dir / FACTS_FILE
     if not path.exists():
         return None
-    try:
-        document = json.loads(read_regular(path, _MAX_BYTES))
-        if document.pop("version") != _VERSION:
-            raise ValueError("another version")
-        shape, names = document.pop("shape"), document.pop("class_names")
-        channels, height, width = map(int, shape)
-        kept = document.pop("normalisation", None)
-        normalisation = None if kept is None else _normalisation(kept, channels)
-        counts = {key: int(n) for key, n in document.items()}
-        return DataRecord(Facts((channels, height, width), tuple(map(str, names)), **counts), normalisation)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DataError(
-            f"{path} is damaged: {error}; expected version {_VERSION}, shape, class_names, the numbers of examples and "
-            "normalisation; without the file changes of the data go unnoticed"
-        ) from error
-
-
-def _normalisation(document: dict[str, Any], channels: int) -> Normalisation:
-    """Raises ValueError, TypeError or KeyError for what is none."""
-    mean, std = (tuple(map(float, document.pop(key))) for key in ("mean", "std"))
-    scale = float(document.pop("scale"))
-    if document:
-        raise ValueError(f"normalisation has {', '.join(document)} too")
-    return _possible(Normalisation(scale, mean, std), channels)
+    stored = dict(vars(_FILE.read(path)))
+    normalisation = stored.pop("normalisation")
+    return DataRecord(Facts(**stored), normalisation)
 
 
 def _possible(found: Normalisation, channels: int) -> Normalisation:

@@ -8,15 +8,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.system.files import read_regular, replace_durably
+from runner.system.json_file import parse_json
+from runner.system.schema import LenientRecord
 
 LONGEST_BYTES = 1 << 30
-
-
 _VERSION = 1
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """The part of a decision that all decisions have."""
+
+    step: int
 
 
 def read_decisions(path: Path) -> list[dict[str, Any]]:
@@ -26,9 +34,9 @@ def read_decisions(path: Path) -> list[dict[str, Any]]:
     """
     lines = _lines(path)
     first = 0 if _outcome(lines) is None else 1
+    schema = LenientRecord(_Decision, closed=False)
     for number, line in enumerate(lines[first:], first + 1):
-        if not isinstance(line, dict) or type(line.get("step")) is not int:
-            raise ValueError(f"line {number} is not an object with a step")
+        schema.read(line, f"line {number}")
     return lines[first:]
 
 
@@ -44,7 +52,7 @@ def _lines(path: Path) -> list[Any]:
     content = read_regular(path, LONGEST_BYTES)
     if len(content) > LONGEST_BYTES:
         raise ValueError(f"it is longer than {LONGEST_BYTES} bytes")
-    return [json.loads(line) for line in content.splitlines()]
+    return [parse_json(line, LONGEST_BYTES) for line in content.splitlines()]
 
 
 def _outcome(lines: Sequence[Any]) -> str | None:

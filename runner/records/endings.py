@@ -20,13 +20,16 @@ from runner.engine.run.interleaving import Ending
 from runner.engine.run.step_driver import Clients, Finished
 from runner.errors import ConfigError
 from runner.system.files import read_regular
+from runner.system.json_file import parse_json, versioned
+from runner.system.schema import ListOf, MapOf, OneOf, Plain, Record, Text, Violation
 
 log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 
 _VERSION = 1
-_FIRST = {"version", "outcome", "first_step", "devices"}
+_ENDING = ListOf(Plain(), limit=3, least=3)
+_STEP = Plain((int,))
 
 MOST_ENDINGS = 1_000_000
 """Of which a record holds the first ones: some 50 MB."""
@@ -109,52 +112,46 @@ def read_endings(path: Path, outcome: str) -> list[Ending]:
     *lines, rest = content.split(b"\n")
     if rest:
         log.warning("%s: line %d was cut off as its run was killed, and is left out", path, len(lines) + 1)
-    devices = _devices(path, _document(path, 1, lines[0]) if lines else None, outcome)
-    endings = [
-        _ending(path, number, _document(path, number, line), devices) for number, line in enumerate(lines[1:], 2)
-    ]
+    devices = _devices(path, lines[0] if lines else b"", outcome)
+    turns = MapOf(OneOf(tuple(devices)), _STEP)
+    endings = [_ending(path, number, line, devices, turns) for number, line in enumerate(lines[1:], 2)]
     _require_own_turns(path, endings)
     return endings
 
 
-def _devices(path: Path, first: Any, outcome: str) -> dict[str, str]:
-    """Number -> device, as the first line has them, of a run that can be repeated."""
-    if not _is_first(first):
-        raise ConfigError(f"{path}: expected a record of endings of version {_VERSION}, as endings-1.jsonl of a run is")
-    if first["outcome"] != outcome:
+def _devices(path: Path, line: bytes, outcome: str) -> dict[str, str]:
+    """Return number -> device, as the first line has them, of a run that can be repeated."""
+    try:
+        first = Record(Origin).read(versioned(parse_json(line, LONGEST_BYTES), _VERSION))
+        if len(set(first.devices)) != len(first.devices):
+            raise Violation("one device twice")
+    except Violation as violation:
+        raise ConfigError(
+            f"{path}: {violation}; expected a record of endings of version {_VERSION}, as endings-1.jsonl of a run is"
+        ) from violation
+    if first.outcome != outcome:
         raise ConfigError(
             f"{path} is the record of a run with another configuration: repeat it with that run's config.yaml"
         )
-    if first["first_step"] != 0:
+    if first.first_step != 0:
         raise ConfigError(
-            f"{path} begins at step {first['first_step']} of a run that was resumed: only what began at step 0 can be "
-            "repeated"
+            f"{path} begins at step {first.first_step} of a run that was resumed: only a record that begins at step 0 "
+            "can be repeated"
         )
-    return {str(number): device for number, device in enumerate(first["devices"])}
+    return {str(number): device for number, device in enumerate(first.devices)}
 
 
-def _is_first(first: Any) -> bool:
-    if not isinstance(first, dict) or first.keys() != _FIRST or first["version"] != _VERSION:
-        return False
-    devices = first["devices"]
-    return (
-        type(first["first_step"]) is int
-        and isinstance(devices, list)
-        and all(isinstance(device, str) for device in devices)
-        and len(set(devices)) == len(devices)
-    )
-
-
-def _ending(path: Path, number: int, document: Any, devices: Mapping[str, str]) -> Ending:
-    match document:
-        case [str(client), step, dict(turns)] if (
-            type(step) is int
-            and turns
-            and turns.keys() <= devices.keys()
-            and all(type(turn) is int for turn in turns.values())
-        ):
-            return Ending(client, step, {devices[device]: turn for device, turn in turns.items()})
-    raise ConfigError(f"{path}, line {number}: expected [client, step, {{device: turn}}]; the record is damaged")
+def _ending(path: Path, number: int, line: bytes, devices: Mapping[str, str], turns: MapOf) -> Ending:
+    try:
+        client, step, taken = _ENDING.read(parse_json(line, LONGEST_BYTES), "ending")
+        of_devices = {devices[device]: turn for device, turn in turns.read(taken, "turns").items()}
+        if not of_devices:
+            raise Violation("turns of no device")
+        return Ending(Text().read(client, "client"), _STEP.read(step, "step"), of_devices)  # type: ignore[arg-type]
+    except Violation as violation:
+        raise ConfigError(
+            f"{path}, line {number}: {violation}; expected [client, step, {{device: turn}}], so the record is damaged"
+        ) from violation
 
 
 def _require_own_turns(path: Path, endings: Sequence[Ending]) -> None:
@@ -167,10 +164,3 @@ def _require_own_turns(path: Path, endings: Sequence[Ending]) -> None:
                 raise ConfigError(
                     f"{path}, line {number}: turn {turn} of {device} is that of line {other}; the record is damaged"
                 )
-
-
-def _document(path: Path, number: int, line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}, line {number}: expected JSON; the record is damaged") from error

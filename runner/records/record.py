@@ -1,4 +1,4 @@
-"""The record of a run while it runs: metrics.jsonl and the tracker side by side, plots and artifacts at the end."""
+"""The record of a run in progress: metrics.jsonl and the tracker, tags, plots and artifacts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,34 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from runner.records.provenance import provenance_tags
 from runner.records.run_directory import RunDirectory
+from runner.records.summary import Summary
 from runner.system.files import replace_durably
 from runner.system.redaction import redact
 from runner.tracking import MetricsLog, RunInfo, Tracker, read_metrics
-from runner.tracking.plots import confusion_matrix, learning_curves
-from runner.tracking.staleness import staleness_histogram, staleness_table
+from runner.tracking.plots import confusion_matrix, learning_curves, staleness_histogram, staleness_table
+
+COMMIT_TAG = "mlflow.source.git.commit"
+"""The name under which MLflow's pages show the version of a run's code."""
+
+
+def summary_tags(summary: Summary) -> dict[str, str]:
+    """Name -> text; what is not known has none."""
+    known = {
+        "runner.run_dir": summary.output_dir,
+        COMMIT_TAG: summary.git_commit,
+        "runner.emulated": summary.emulated,
+        "runner.repeats": summary.repeats,
+        "runner.plugins": ", ".join(f"{name} sha256:{digest}" for name, digest in summary.plugins.items()),
+        "runner.cpu_model": summary.cpu_model,
+        "runner.devices": ", ".join(f"{name} {what}" for name, what in summary.devices.items()),
+        "runner.system": summary.platform,
+        "runner.versions": ", ".join(f"{name} {version}" for name, version in summary.versions.items()),
+        **({} if summary.provenance is None else provenance_tags(summary.provenance)),
+    }
+    return {tag: text for tag, text in known.items() if text}
+
 
 _SMALLER_IS_BETTER = ("loss",)
 # How a run is recorded or continued is no part of what it computes.

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
-import re
 import secrets
 import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Annotated, Self
 
 from runner.errors import CheckpointError, ConfigError, DirectoryInUseError, ResourceError
-from runner.system.files import create_directory, fsync_directory, read_regular, replace_durably
+from runner.system.files import create_directory, fsync_directory, replace_durably
+from runner.system.json_file import JsonFile
+from runner.system.schema import Integer, Record, Text
 
 CONFIG_FILE = "config.yaml"
 """The resolved configuration of a run, in its directory."""
@@ -32,18 +32,20 @@ RUN_FILE = "run.json"
 SUMMARY_FILE = "summary.json"
 """The record of a run, in its directory."""
 
-_STATE_VERSION = 1
-_MAX_STATE_BYTES = 65_536
 _MAX_PID_BYTES = 20
-_IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 @dataclass(frozen=True)
 class _State:
-    """What ``run.json`` keeps over the restarts of a run."""
+    """The content of ``run.json``, which is kept over the restarts of a run."""
 
-    run_id: str
-    epoch: int
+    run_id: Annotated[str, Text(128, r"[A-Za-z0-9._-]+")]
+    epoch: Annotated[int, Integer(1)]
+
+
+_STATE: JsonFile[_State] = JsonFile(
+    Record(_State), CheckpointError, "the checkpoints next to it are not affected", limit=65_536
+)
 
 
 class RunDirectory:
@@ -77,7 +79,7 @@ class RunDirectory:
             lock = _take_lock(path)
             on_failure.callback(os.close, lock)
             state = _next_state(path, resume)
-            _write_state(path, state)
+            _STATE.write(path / RUN_FILE, state)
             for folder in ("checkpoints", "plots", "workers"):
                 (path / folder).mkdir(exist_ok=True)
             fsync_directory(path)
@@ -228,7 +230,7 @@ def run_and_starts(path: Path) -> tuple[str, int]:
 
     Raises CheckpointError where its ``run.json`` is damaged, OSError where it cannot be read.
     """
-    state = _read_state(path)
+    state = _STATE.read(path / RUN_FILE)
     return state.run_id, state.epoch
 
 
@@ -274,7 +276,7 @@ def _take_lock(path: Path) -> int:
 def _next_state(path: Path, resume: bool) -> _State:
     """Return the state this start of the run begins with; the caller holds the lock."""
     if resume:
-        state = _read_state(path)
+        state = _STATE.read(path / RUN_FILE)
         return replace(state, epoch=state.epoch + 1)
     # A run that lost its run.json or configuration keeps its checkpoints: those of another run would replace them.
     if holds_run(path) or any((path / "checkpoints").glob("step-*")):
@@ -286,38 +288,3 @@ def _next_state(path: Path, resume: bool) -> _State:
         # Not of a run. It must not be taken for the configuration of this one if the process is killed before its own.
         os.rename(path / CONFIG_FILE, path / "config-0.yaml")
     return _State(run_id=secrets.token_hex(8), epoch=1)
-
-
-def _write_state(path: Path, state: _State) -> None:
-    document = {"version": _STATE_VERSION, **asdict(state)}
-    replace_durably(path / RUN_FILE, (json.dumps(document, indent=1) + "\n").encode())
-
-
-def _read_state(path: Path) -> _State:
-    """Read ``run.json`` strictly: it decides which run the next checkpoints and metrics belong to."""
-    file = path / RUN_FILE
-    try:
-        document = json.loads(read_regular(file, _MAX_STATE_BYTES))
-    except (ValueError, RecursionError):
-        document = None
-    if not _is_state(document):
-        raise CheckpointError(
-            f"{file} is damaged: expected version {_STATE_VERSION}, run_id and epoch; the "
-            "checkpoints beside it are not affected"
-        )
-    return _State(document["run_id"], document["epoch"])
-
-
-def _is_state(document: object) -> bool:
-    return (
-        isinstance(document, dict)
-        and document.keys() == {"version", "run_id", "epoch"}
-        and document["version"] == _STATE_VERSION
-        and _is_identifier(document["run_id"])
-        and type(document["epoch"]) is int
-        and document["epoch"] >= 1
-    )
-
-
-def _is_identifier(value: object) -> bool:
-    return isinstance(value, str) and bool(_IDENTIFIER.fullmatch(value))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.errors import CheckpointError, ConfigError
+from runner.errors import CheckpointError, ConfigError, DataError
 from runner.records.run_directory import CONFIG_FILE, RUN_FILE, SUMMARY_FILE, code_diff_file, run_and_starts
 from runner.records.summary import Summary
+from runner.system.json_file import JsonFile
+from runner.system.schema import field_type
 
 _PLACES = ("outputs/*/*", "outputs/*", "multirun/*/*/*", "multirun/*/*")
 """Where runs lie below a working directory, unless they were told otherwise."""
@@ -99,3 +101,31 @@ def _is_run(path: Path, text: str) -> bool:
         # A damaged neighbour is not asked for.
         return False
     return run_id.startswith(text)
+
+
+PLUGINS_FILE = "plugins.json"
+_PLUGINS: JsonFile[dict[str, str]] = JsonFile(
+    field_type(dict[str, str]),
+    DataError,
+    "expected references and the SHA-256 of their sources; without the file, changes of plugins are not noticed",
+    version=None,
+    limit=1 << 20,
+)
+
+
+def write_plugins(run_dir: Path, plugins: Mapping[str, str]) -> None:
+    """Keep reference -> SHA-256 of its source, also that there are none. Raises OSError where it cannot."""
+    _PLUGINS.write(run_dir / PLUGINS_FILE, dict(plugins))
+
+
+def read_plugins(run_dir: Path) -> dict[str, str] | None:
+    """Return what :func:`write_plugins` kept, or else what the summary says; None where neither is there.
+
+    So an earlier version left a run that was killed, whatever plugins it had.
+
+    Raises DataError for a damaged file.
+    """
+    path, summary_json = run_dir / PLUGINS_FILE, run_dir / SUMMARY_FILE
+    if not path.exists():
+        return Summary.read(summary_json).plugins if summary_json.is_file() else None
+    return _PLUGINS.read(path)

@@ -10,21 +10,21 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, Self
 
 import numpy as np
 
 from runner.errors import DataError
 from runner.records.provenance import Provenance
+from runner.system.json_file import parse_json
 from runner.system.redaction import redact_overrides, redact_text
+from runner.system.schema import LenientRecord, Record, Violation
 
 SCHEMA_VERSION = 3
 STATUSES = ("finished", "failed", "interrupted")
@@ -39,6 +39,7 @@ _DISTRIBUTIONS = {
     "safetensors": "safetensors",
 }
 _GIT_TIMEOUT_S = 10.0
+_MAX_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class Summary:
         """Replace ``path`` atomically and put it on the disk; raises OSError."""
         fresh = path.with_name(path.name + ".tmp")
         with fresh.open("w", encoding="utf-8") as file:
-            json.dump(_encoded(asdict(self)), file, indent=2, allow_nan=False)
+            json.dump(Record(Summary).write(self), file, indent=2, allow_nan=False)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
@@ -175,18 +176,19 @@ class Summary:
         What comes back is of this schema.
         """
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            document = parse_json(path.read_bytes(), _MAX_BYTES)
+        except (OSError, Violation) as error:
             raise DataError(f"{path}: cannot be read as JSON: {error}") from error
         version = document.get("schema_version") if isinstance(document, dict) else None
         if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
             newer = type(version) is int and version > SCHEMA_VERSION
             advice = "read it with a newer runner" if newer else "it is not a summary.json of runner"
             raise DataError(f"{path}: schema_version {version!r}, expected 1 to {SCHEMA_VERSION}; {advice}")
-        if version < SCHEMA_VERSION:
-            document = _defaults(cls) | document | {"schema_version": SCHEMA_VERSION}
-        summary: Self = _decoded(document, cls, str(path))
-        return summary
+        schema = LenientRecord(cls, complete=version == SCHEMA_VERSION)
+        try:
+            return schema.read(document | {"schema_version": SCHEMA_VERSION})
+        except ValueError as error:
+            raise DataError(f"{path}: {error}") from error
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -237,54 +239,3 @@ def step_time(seconds: Sequence[float]) -> dict[str, float]:
         return {}
     p10, median, p90 = np.percentile(np.asarray(seconds, dtype=np.float64), (10, 50, 90))
     return {"median": float(median), "p10": float(p10), "p90": float(p90)}
-
-
-def _defaults(schema: type) -> dict[str, Any]:
-    """The plain values of fields that have a default."""
-    values = {each.name: each.default for each in fields(schema) if each.default is not MISSING}
-    made = {each.name: each.default_factory() for each in fields(schema) if each.default_factory is not MISSING}
-    return values | made
-
-
-def _encoded(value: Any) -> Any:
-    """Plain data for strict JSON: floats that are not finite as strings."""
-    if isinstance(value, dict):
-        return {key: _encoded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_encoded(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _decoded(value: Any, kind: Any, where: str) -> Any:
-    """Check plain data against a type, recursively, and return it as that type; raises DataError."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        inner = next(argument for argument in arguments if argument is not NoneType)
-        return None if value is None else _decoded(value, inner, where)
-    if origin is list and isinstance(value, list):
-        return [_decoded(item, arguments[0], f"{where}[{i}]") for i, item in enumerate(value)]
-    if origin is dict and isinstance(value, dict):
-        return {key: _decoded(item, arguments[1], f"{where}.{key}") for key, item in value.items()}
-    if is_dataclass(kind) and isinstance(value, dict):
-        return _decoded_fields(value, kind, where)
-    if kind is float and (value in ("nan", "inf", "-inf") or type(value) in (int, float)):
-        return float(value)
-    if kind in (int, str) and type(value) is kind:
-        return value
-    raise DataError(f"{where}: {str(value)[:80]!r} of type {type(value).__name__}, expected {_kind_name(kind)}")
-
-
-def _decoded_fields(document: dict[str, Any], kind: Any, where: str) -> Any:
-    expected = [item.name for item in fields(kind)]
-    unknown, missing = sorted(set(document) - set(expected)), sorted(set(expected) - set(document))
-    if unknown or missing:
-        raise DataError(f"{where}: unknown fields {unknown}, missing fields {missing}; expected {expected}")
-    kinds = get_type_hints(kind)
-    try:
-        return kind(**{name: _decoded(document[name], kinds[name], f"{where}: {name}") for name in expected})
-    except ValueError as error:
-        raise DataError(f"{where}: {error}") from error
-
-
-def _kind_name(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)

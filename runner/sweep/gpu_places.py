@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.config.devices import Look
-from runner.config.gpu_share import ALL_GPUS, GpuShare
+from runner.config.devices import ALL_GPUS, GpuShare, Look
 from runner.config.schema import LocalCluster
 from runner.engine.graph.device import GPU
 from runner.sweep.locks import place_lock

@@ -7,24 +7,19 @@ job became is not in it: that is read from the job's own directory, see :mod:`ru
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
 
 from runner.config.launcher import Launcher, SweepPlace
 from runner.errors import ConfigError
-from runner.system.files import read_regular, replace_durably
+from runner.system.json_file import JsonFile
 from runner.system.redaction import redact, redact_overrides
+from runner.system.schema import LenientRecord
 
 PLAN_FILE = "plan.json"
 FROZEN_FILE = "frozen.yaml"
 """The configuration of one job, in its directory: what it will train, whatever becomes of the YAML files meanwhile."""
-
-_VERSION = 1
-_MOST_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -75,9 +70,7 @@ class Plan:
 
     def write(self, directory: Path) -> None:
         """Put the plan on the disk, in one step; raises OSError."""
-        document = {"version": _VERSION, **dataclasses.asdict(self)}
-        text = json.dumps(document, indent=1) + "\n"
-        replace_durably(directory / PLAN_FILE, text.encode(), mode=0o600 if self.private else 0o666)
+        _plan_file().write(directory / PLAN_FILE, self, mode=0o600 if self.private else 0o666)
 
     @classmethod
     def read(cls, directory: Path) -> Plan:
@@ -86,16 +79,27 @@ class Plan:
         if not directory.exists():
             raise ConfigError(f"{directory}: no such directory; expected that of a sweep")
         try:
-            document = json.loads(read_regular(path, _MOST_BYTES))
+            plan = _plan_file().read(path)
         except FileNotFoundError:
             raise ConfigError(
                 f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. One that "
                 "was stopped before that is started anew. One whose sweeper is not Hydra's basic one has none: its "
                 "next job is chosen by results of the last, so it cannot be taken up again"
             ) from None
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
-        return _plan(document, path)
+        for job in plan.jobs:
+            if Path(job.directory).is_absolute() or ".." in Path(job.directory).parts:
+                raise ConfigError(f"{path}: directory {job.directory!r} of job {job.number} lies outside the sweep's")
+        if len({job.number for job in plan.jobs}) != len(plan.jobs):
+            raise ConfigError(f"{path} is damaged: two jobs have the same number")
+        return plan
+
+
+def _plan_file() -> JsonFile[Plan]:
+    # Plans of earlier versions name no plugins.
+    schema = LenientRecord(Plan, complete=False)
+    return JsonFile(schema, ConfigError, "expected a plan that this version of runner wrote", limit=64 * 2**20)
 
 
 def job_label(number: int, swept: Mapping[str, str]) -> str:
@@ -107,36 +111,3 @@ def job_label(number: int, swept: Mapping[str, str]) -> str:
 def place_of(job: PlannedJob, directory: Path, gpus: str) -> SweepPlace:
     """What the run of this job is told of the sweep in ``directory``. gpus: that it was dealt, in words."""
     return SweepPlace(directory, job.number, job.swept, gpus)
-
-
-def _plan(document: Any, path: Path) -> Plan:
-    if not isinstance(document, dict) or document.pop("version", None) != _VERSION:
-        raise ConfigError(f"{path}: expected a plan of version {_VERSION}, written by this runner")
-    fields = _fields({"plugins": [], **document}, Plan, path)  # plans of earlier versions name none
-    launcher = Launcher(**_fields(fields["launcher"], Launcher, path))
-    jobs = [PlannedJob(**_fields(job, PlannedJob, path)) for job in fields["jobs"]]
-    for job in jobs:
-        if Path(job.directory).is_absolute() or ".." in Path(job.directory).parts:
-            raise ConfigError(f"{path}: directory {job.directory!r} of job {job.number} lies outside the sweep's")
-    if len({job.number for job in jobs}) != len(jobs):
-        raise ConfigError(f"{path} is damaged: two jobs have the same number")
-    return Plan(**{**fields, "launcher": launcher, "jobs": jobs})
-
-
-def _fields(document: Any, schema: type, path: Path) -> dict[str, Any]:
-    """Check that a JSON object has exactly the fields of a dataclass, of the right kinds."""
-    names = [field.name for field in dataclasses.fields(schema)]
-    if not isinstance(document, dict) or sorted(document) != sorted(names):
-        raise ConfigError(f"{path} is damaged: expected an object of {', '.join(names)}, found {str(document)[:80]}")
-    for name, kind in get_type_hints(schema).items():
-        if not isinstance(document[name], _json_kind(kind)):
-            raise ConfigError(f"{path} is damaged: {name} is {str(document[name])[:80]!r}")
-    return document
-
-
-def _json_kind(kind: Any) -> Any:
-    """What JSON makes of values with this annotation; a dataclass and a mapping are objects."""
-    origin = get_origin(kind) or kind
-    if origin is UnionType:
-        return get_args(kind)
-    return origin if origin in (int, str, bool, list) else dict

@@ -1,44 +1,67 @@
-"""Closed schemas: what a plain value must look like to become a typed one, and back.
+"""Closed schemas: the one strict reader of every value that comes from outside, on the wire or in a file.
 
-A record is a frozen dataclass whose fields are annotated with their type on the wire::
-
-    Step = Annotated[int, Integer()]
+A record is a dataclass. The plain form of a field follows from its annotation; an annotation may bound it::
 
     @dataclass(frozen=True)
     class Loaded:
         plan: Annotated[str, Text(64)]
+        steps: int
+        seconds: dict[str, float]
 
-The dataclass *is* the schema: a missing field, one too many or one of a wrong type is a :class:`Violation`.
-The same rules are applied on the way out, where a violation is a defect of the sender.
+A missing field, an unknown field, a field of a wrong type and a value out of bounds are each a :class:`Violation`.
+The same rules hold for writing, where a violation is a defect of the writer.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Generic, Protocol, TypeVar, get_type_hints
+import sys
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    NoReturn,
+    Protocol,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
+from runner.errors import SecurityError
 from runner.system.text import printable
 
 T = TypeVar("T")
 
 MAX_INTEGER = 2**63 - 1
+_UNLIMITED = 2**63
 
 
 class Violation(ValueError):
     """A value that the schema does not allow; the text says where, what came and what was expected."""
 
 
+def refuse(where: str, came: object, expected: object) -> NoReturn:
+    """Raise the :class:`Violation` of a value; ``came`` is shown escaped and short."""
+    raise Violation(f"{where}: {printable(repr(came))}, expected {expected}" if where else f"expected {expected}")
+
+
+@runtime_checkable
 class FieldType(Protocol):
-    """How one field looks on the wire. Both directions raise :class:`Violation` for a value out of bounds."""
+    """The plain form of one field. Both directions raise :class:`Violation` for a value out of bounds."""
 
     def read(self, plain: Any, where: str) -> Any:
-        """Return the typed value of what came off the wire; ``where`` is the field's path, for messages."""
+        """Return the typed value of a plain one; ``where`` is the field's path, for messages."""
 
     def write(self, value: Any, where: str) -> Any:
-        """Return the plain value to put on the wire."""
+        """Return the plain form of a value."""
 
 
 class _Scalar:
@@ -46,7 +69,7 @@ class _Scalar:
 
     def read(self, plain: object, where: str) -> object:
         if not self.allows(plain):
-            raise Violation(f"{where}: {printable(repr(plain))}, expected {self}")
+            refuse(where, plain, self)
         return plain
 
     write = read
@@ -71,10 +94,11 @@ class Integer(_Scalar):
 
 @dataclass(frozen=True)
 class Text(_Scalar):
-    """Text of at most ``limit`` characters, matching ``pattern`` where one is given."""
+    """Text of at most ``limit`` characters, matching ``pattern`` if there is one. rule: both in words, for messages."""
 
-    limit: int
+    limit: int = _UNLIMITED
     pattern: str = ""
+    rule: str = ""
 
     def allows(self, value: object) -> bool:
         if type(value) is not str or len(value) > self.limit:
@@ -82,8 +106,8 @@ class Text(_Scalar):
         return not self.pattern or re.fullmatch(self.pattern, value) is not None
 
     def __str__(self) -> str:
-        matching = f" matching {self.pattern}" if self.pattern else ""
-        return f"text of at most {self.limit} characters{matching}"
+        limit = "" if self.limit == _UNLIMITED else f" of at most {self.limit} characters"
+        return self.rule or f"text{limit}" + (f" matching {self.pattern}" if self.pattern else "")
 
 
 @dataclass(frozen=True)
@@ -109,7 +133,8 @@ class Number(_Scalar):
     def allows(self, value: object) -> bool:
         if not isinstance(value, int | float) or type(value) is bool:
             return False
-        return math.isfinite(value) and self.low <= value <= self.high
+        # A whole number may be too large for a float.
+        return self.low <= value <= self.high and abs(value) <= sys.float_info.max
 
     def __str__(self) -> str:
         least = "" if self.low == -math.inf else f" from {self.low:g}"
@@ -118,19 +143,122 @@ class Number(_Scalar):
 
 
 @dataclass(frozen=True)
-class ListOf:
-    """At most ``limit`` values of one type; a tuple in its typed form."""
+class AnyFloat:
+    """A float; in JSON, which has finite numbers only, the others are "nan", "inf" and "-inf"."""
+
+    def read(self, plain: object, where: str) -> float:
+        if type(plain) not in (int, float) and plain not in ("nan", "inf", "-inf"):
+            refuse(where, plain, 'a number, "nan", "inf" or "-inf"')
+        return float(plain)  # type: ignore[arg-type]
+
+    def write(self, value: float, where: str) -> float | str:
+        return value if math.isfinite(value) else str(value)
+
+
+@dataclass(frozen=True)
+class Plain(_Scalar):
+    """A value that stays as it is, of one of ``types``; of any type if there is none."""
+
+    types: tuple[type, ...] = ()
+
+    def allows(self, value: object) -> bool:
+        return not self.types or type(value) in self.types
+
+    def __str__(self) -> str:
+        return " or ".join("a whole number" if each is int else each.__name__ for each in self.types)
+
+
+@dataclass(frozen=True)
+class Flag(_Scalar):
+    """True or False; the numbers 0 and 1 are none."""
+
+    def allows(self, value: object) -> bool:
+        return type(value) is bool
+
+    def __str__(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True)
+class Bytes(_Scalar):
+    """A number of bytes."""
+
+    count: int
+
+    def allows(self, value: object) -> bool:
+        return type(value) is bytes and len(value) == self.count
+
+    def __str__(self) -> str:
+        return f"{self.count} bytes"
+
+
+@dataclass(frozen=True)
+class AnyMap(_Scalar):
+    """A map with text keys, whose values are checked later."""
+
+    def allows(self, value: object) -> bool:
+        return isinstance(value, Mapping) and all(type(key) is str for key in value)
+
+    def __str__(self) -> str:
+        return "a map with text keys"
+
+
+@dataclass(frozen=True)
+class Within:
+    """A value of one type that lies in ``allowed``, such as :class:`runner.bounds.Bounds`."""
 
     item: FieldType
-    limit: int
+    allowed: Container[Any]
+
+    def read(self, plain: object, where: str) -> Any:
+        value = self.item.read(plain, where)
+        if value not in self.allowed:
+            refuse(where, plain, self.allowed)
+        return value
+
+    def write(self, value: object, where: str) -> Any:
+        return self.item.write(value, where)
+
+
+@dataclass(frozen=True)
+class Maybe:
+    """None, or a value of one type."""
+
+    item: FieldType
+
+    def read(self, plain: object, where: str) -> Any:
+        return None if plain is None else self.item.read(plain, where)
+
+    def write(self, value: object, where: str) -> Any:
+        return None if value is None else self.item.write(value, where)
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """From ``least`` to ``limit`` values of one type; a tuple in its typed form."""
+
+    item: FieldType
+    limit: int = _UNLIMITED
+    least: int = 0
 
     def read(self, plain: object, where: str) -> tuple[Any, ...]:
-        if not isinstance(plain, list | tuple) or len(plain) > self.limit:
-            raise Violation(f"{where}: {printable(repr(plain))}, expected a list of at most {self.limit}")
-        return tuple(self.item.read(value, f"{where}[{i}]") for i, value in enumerate(plain))
+        return tuple(self.item.read(value, f"{where}[{i}]") for i, value in enumerate(self._values(plain, where)))
 
     def write(self, value: object, where: str) -> list[Any]:
-        return list(self.read(value, where))
+        return [self.item.write(each, f"{where}[{i}]") for i, each in enumerate(self._values(value, where))]
+
+    def _values(self, value: object, where: str) -> Sequence[Any]:
+        if not isinstance(value, list | tuple) or not self.least <= len(value) <= self.limit:
+            least = f" of at least {self.least}" if self.least else ""
+            refuse(where, value, f"a list{least}" + (f" of at most {self.limit}" if self.limit < _UNLIMITED else ""))
+        return value
+
+
+class _ListAsList(ListOf):
+    """The same, with a list as its typed form."""
+
+    def read(self, plain: object, where: str) -> Any:
+        return list(super().read(plain, where))
 
 
 @dataclass(frozen=True)
@@ -139,7 +267,7 @@ class MapOf:
 
     key: FieldType
     item: FieldType
-    limit: int
+    limit: int = _UNLIMITED
 
     def read(self, plain: object, where: str) -> dict[str, Any]:
         return {
@@ -155,33 +283,101 @@ class MapOf:
 
     def _entries(self, value: object, where: str) -> list[tuple[Any, Any]]:
         if not isinstance(value, Mapping) or len(value) > self.limit:
-            raise Violation(f"{where}: {printable(repr(value))}, expected a map of at most {self.limit} entries")
+            refuse(where, value, "a map" + (f" of at most {self.limit} entries" if self.limit < _UNLIMITED else ""))
         return list(value.items())
 
 
 class Record(Generic[T]):
-    """The schema that a dataclass with annotated fields is."""
+    """A map with one entry for each field of a dataclass. It is a field type itself, so records can hold records.
 
-    def __init__(self, record_type: type[T]) -> None:
-        hints = get_type_hints(record_type, include_extras=True)
+    stated: types of the fields of a class without annotations.
+    """
+
+    closed = True
+
+    def __init__(self, record_type: Callable[..., T], **stated: FieldType) -> None:
         self.record_type = record_type
-        self.fields: dict[str, FieldType] = {
-            field.name: hints[field.name].__metadata__[0]
-            for field in fields(record_type)  # type: ignore[arg-type]
-        }
+        self.fields: Mapping[str, FieldType] = stated or _annotated(record_type)
+        self.required = set(self.fields)
 
-    def read(self, plain: object, where: str) -> T:
-        """Return the record of a map; also raises the Violations of the record's own ``__post_init__``."""
+    def read(self, plain: object, where: str = "") -> T:
+        """Return the record of a map; also raises the errors of the record's own ``__post_init__``."""
         if type(plain) is not dict:
-            raise Violation(f"{where}: {printable(repr(plain))}, expected a map")
-        missing = [name for name in self.fields if name not in plain]
-        unknown = [printable(str(name)) for name in plain if name not in self.fields]
+            refuse(where, plain, f"a map of {', '.join(self.fields) or 'nothing'}")
+        missing = [name for name in self.fields if name not in plain and name in self.required]
+        unknown = [printable(str(name)) for name in plain if self.closed and name not in self.fields]
         if missing or unknown:
-            expected = ", ".join(self.fields) or "none"
-            raise Violation(f"{where}: fields missing {missing}, unknown {unknown}, expected {expected}")
-        values = {name: kind.read(plain[name], f"{where}.{name}") for name, kind in self.fields.items()}
+            faults = {"missing": missing, "unknown": unknown}
+            found = " and ".join(f"{fault} {names}" for fault, names in faults.items() if names)
+            place = f"{where}: " if where else ""
+            raise Violation(f"{place}{found}, expected the fields {', '.join(self.fields) or 'none'}")
+        place = f"{where}." if where else ""
+        values = {name: kind.read(plain[name], place + name) for name, kind in self.fields.items() if name in plain}
         return self.record_type(**values)
 
-    def write(self, record: T, where: str) -> dict[str, Any]:
+    def write(self, record: T, where: str = "") -> dict[str, Any]:
         """Return the map of a record."""
-        return {name: kind.write(getattr(record, name), f"{where}.{name}") for name, kind in self.fields.items()}
+        place = f"{where}." if where else ""
+        return {name: kind.write(getattr(record, name), place + name) for name, kind in self.fields.items()}
+
+
+class LenientRecord(Record[T]):
+    """A record in a file of another version.
+
+    complete: False to give missing fields their defaults, if they have any. closed: False to ignore unknown fields.
+    """
+
+    def __init__(self, record_type: Callable[..., T], *, complete: bool = True, closed: bool = True) -> None:
+        super().__init__(record_type)
+        self.closed = closed
+        if not complete:
+            self.fields = _annotated(record_type, complete=False)
+            self.required = {
+                each.name for each in fields(cast(Any, record_type)) if each.default is each.default_factory is MISSING
+            }
+
+
+def _annotated(record_type: Any, complete: bool = True) -> dict[str, FieldType]:
+    hints = get_type_hints(record_type, include_extras=True)
+    return {each.name: field_type(hints[each.name], complete=complete) for each in fields(record_type)}
+
+
+_PLAIN: dict[Any, FieldType] = {
+    Any: Plain(),
+    bool: Flag(),
+    float: AnyFloat(),
+    int: Plain((int,)),
+    str: Text(),
+}
+
+
+def field_type(hint: Any, *, complete: bool = True) -> FieldType:
+    """Return the field type of an annotation: the one it names, or that of its Python type.
+
+    complete: as of :class:`LenientRecord`, for the records in it.
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        kinds = [each for each in hint.__metadata__ if isinstance(each, FieldType)]
+        return kinds[0] if kinds else Within(field_type(arguments[0], complete=complete), hint.__metadata__[0])
+    if origin in (Union, UnionType):
+        kinds = [field_type(each, complete=complete) for each in arguments if each is not NoneType]
+        return Maybe(kinds[0] if len(kinds) == 1 else Plain(arguments))
+    if origin in (list, tuple, dict, Mapping):
+        kinds = [field_type(each, complete=complete) for each in arguments if each is not Ellipsis]
+        if origin is list:
+            return _ListAsList(kinds[0])
+        if origin is tuple:
+            return ListOf(kinds[0]) if Ellipsis in arguments else ListOf(kinds[0], len(kinds), least=len(kinds))
+        return MapOf(kinds[0], kinds[1])
+    if isinstance(hint, type) and is_dataclass(hint):
+        return Record(hint) if complete else LenientRecord(hint, complete=False)
+    return _PLAIN.get(hint) or Plain((hint,))
+
+
+def read_untrusted(field: FieldType, document: object, where: str) -> Any:
+    """Read data that another process sent; raises SecurityError if it is malformed."""
+    try:
+        return field.read(document, where)
+    except ValueError as error:
+        raise SecurityError(f"{where} refused: {error}") from error

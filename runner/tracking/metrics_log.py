@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from runner.tracking.records import Metrics, decode_values, encode_values
+from runner.tracking.records import VALUES, Metrics
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def read_metrics(path: Path) -> Iterator[Metrics]:
             try:
                 fields = json.loads(line)
                 time_ms = round(fields["time"] * 1000)
-                yield Metrics(int(fields["step"]), time_ms, decode_values(fields["values"]))
+                yield Metrics(int(fields["step"]), time_ms, VALUES.read(fields["values"], "values"))
             except (ValueError, KeyError, TypeError) as error:
                 fault = f"{path}:{number}: {line.strip()[:80]!r} is not a metrics record"
                 raise ValueError(f"{fault} ({error})") from error
@@ -86,7 +86,7 @@ def check_metric_name(name: str) -> None:
 
 
 def _line(step: int, time_s: float, values: Mapping[str, float]) -> str:
-    record = {"step": step, "time": time_s, "values": encode_values(values)}
+    record = {"step": step, "time": time_s, "values": VALUES.write(values, "values")}
     return json.dumps(record, allow_nan=False) + "\n"
 
 

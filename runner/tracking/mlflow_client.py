@@ -1,7 +1,8 @@
-"""Reaching MLflow: the one place that imports it, and what of its client is used."""
+"""The connection to MLflow: the one module that imports it, and what is used of its client."""
 
 from __future__ import annotations
 
+import fcntl
 import getpass
 import logging
 import os
@@ -14,8 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from runner.system.redaction import redact_text
-from runner.tracking.file_lock import file_lock
 from runner.tracking.writer import StoreUnavailableError
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on the file ``path``, creating it if absent; waits for other holders.
+
+    The operating system drops the lock of a process that dies, so none is ever stale.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
 
 DATABASE = "mlflow.db"
 ARTIFACTS = "mlruns"

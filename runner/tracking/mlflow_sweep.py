@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Sequence
@@ -10,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.system.json_file import JsonFile
 from runner.system.redaction import redact_text
-from runner.tracking.file_lock import file_lock
-from runner.tracking.mlflow_client import connect, source_tags, store_errors
+from runner.system.schema import Record
+from runner.tracking.mlflow_client import connect, file_lock, source_tags, store_errors
 from runner.tracking.mlflow_rules import RUN_STATUS, TAG_LENGTH
 from runner.tracking.records import End
 from runner.tracking.writer import StoreUnavailableError
@@ -21,6 +21,20 @@ _log = logging.getLogger(__name__)
 
 SWEEP_FILE = "sweep.json"
 _DESCRIPTION_TAG = "mlflow.note.content"
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The content of sweep.json."""
+
+    store: str
+    experiment_id: str
+    run_id: str
+
+
+_FILE: JsonFile[_Stored] = JsonFile(
+    Record(_Stored), StoreUnavailableError, "delete it to record the sweep as a new parent run", version=None
+)
 
 
 @dataclass(frozen=True)
@@ -36,16 +50,13 @@ class SweepRecord:
         path = self.sweep_dir / SWEEP_FILE
         if not path.exists():
             return None
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        same = (fields["store"], fields["experiment_id"]) == (redact_text(self.uri), self.experiment_id)
-        return str(fields["run_id"]) if same else None
+        stored = _FILE.read(path)
+        same = (stored.store, stored.experiment_id) == (redact_text(self.uri), self.experiment_id)
+        return stored.run_id if same else None
 
     def store_run_id(self, run_id: str) -> None:
         """Make ``run_id`` the sweep's parent run; one process at a time may do this."""
-        fields = {"store": redact_text(self.uri), "experiment_id": self.experiment_id, "run_id": run_id}
-        fresh = self.sweep_dir / f"{SWEEP_FILE}.tmp"
-        fresh.write_text(json.dumps(fields), encoding="utf-8")
-        fresh.replace(self.sweep_dir / SWEEP_FILE)
+        _FILE.write(self.sweep_dir / SWEEP_FILE, _Stored(redact_text(self.uri), self.experiment_id, run_id))
 
 
 def parent_run_id(client: Any, place: SweepRecord, name: str, started_ms: int) -> str:

@@ -9,19 +9,19 @@ import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
 from typing import Self
 
 from runner.system.files import replace_durably
+from runner.system.json_file import parse_json
 from runner.system.redaction import REDACTED, redact_text
+from runner.system.schema import LenientRecord
 from runner.tracking.base import RunInfo
 from runner.tracking.mlflow_client import URI_VARIABLE, resolve_uri
 
 _log = logging.getLogger(__name__)
 
 ORIGIN_FILE = "tracking.json"
-_KINDS: dict[str, type | UnionType] = {"started_ms": int, "sweep_dir": str | None}
-"""Of the fields that are not text."""
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,8 @@ class Origin:
         """The origin kept in a run's directory; raises ValueError where there is none or it is damaged."""
         path = run_dir / ORIGIN_FILE
         try:
-            origin = cls(**json.loads(path.read_text(encoding="utf-8")))
-            origin._require_kinds()
-            return origin
-        except (OSError, ValueError, TypeError) as error:
+            return LenientRecord(cls, complete=False).read(parse_json(path.read_bytes(), _MAX_BYTES))
+        except (OSError, ValueError) as error:
             raise ValueError(
                 f"{path} does not say how the run is recorded ({error}); `runner resume={shlex.quote(str(run_dir))}` "
                 "writes its records"
@@ -90,11 +88,6 @@ class Origin:
                 f"variable {URI_VARIABLE}"
             )
         return found
-
-    def _require_kinds(self) -> None:
-        for name, value in vars(self).items():
-            if not isinstance(value, _KINDS.get(name, str)):
-                raise ValueError(f"{name} is {value!r}")
 
     @classmethod
     def _earlier(cls, path: Path, run: RunInfo) -> Self | None:

@@ -7,10 +7,12 @@ stores use to recognise a repeated point, and the rest sets a value by its key.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from runner.system.schema import AnyFloat, MapOf, Text
+from runner.system.schema import Record as Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +64,22 @@ _KINDS: dict[str, type[Record]] = {
     "end": End,
 }
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
+_SCHEMAS: dict[str, Schema[Any]] = {kind: Schema(cls) for kind, cls in _KINDS.items()}
+VALUES = MapOf(Text(), AnyFloat())
+"""Metric values. JSON has finite numbers only: the others are "nan", "inf" and "-inf"."""
 
 
 def to_line(record: Record) -> str:
     """One line of strict JSON, newline included."""
-    fields = asdict(record)
-    if isinstance(record, Metrics):
-        fields["values"] = encode_values(record.values)
-    return json.dumps({"kind": _KIND_OF[type(record)], **fields}, allow_nan=False) + "\n"
+    kind = _KIND_OF[type(record)]
+    return json.dumps({"kind": kind, **_SCHEMAS[kind].write(record)}, allow_nan=False) + "\n"
 
 
 def from_line(line: str) -> Record:
-    """Read what ``to_line`` wrote; raises ValueError for anything else."""
+    """Read a line of :func:`to_line`; raises ValueError for anything else."""
     fields = json.loads(line)
-    cls = _KINDS.get(fields.pop("kind", None)) if isinstance(fields, dict) else None
-    if cls is None or set(fields) != set(cls.__dataclass_fields__):
+    kind = fields.pop("kind", None) if isinstance(fields, dict) else None
+    if kind not in _SCHEMAS:
         raise ValueError(f"not a tracking record: {line[:80]!r}; expected one of the kinds {', '.join(_KINDS)}")
-    if cls is Metrics:
-        fields["values"] = decode_values(fields["values"])
-    return cls(**fields)
-
-
-def encode_values(values: Mapping[str, float]) -> dict[str, float | str]:
-    """Metric values for strict JSON, which has none that is not finite: those are "nan", "inf" and "-inf"."""
-    return {key: value if math.isfinite(value) else str(value) for key, value in values.items()}
-
-
-def decode_values(values: Any) -> dict[str, float]:
-    """Undo ``encode_values``; raises ValueError if this is not a mapping to numbers."""
-    if not isinstance(values, dict) or not all(isinstance(value, (int, float, str)) for value in values.values()):
-        raise ValueError(f"metric values {str(values)[:80]}: expected a mapping from name to number")
-    return {key: float(value) for key, value in values.items()}
+    record: Record = _SCHEMAS[kind].read(fields, kind)
+    return record

@@ -16,7 +16,7 @@ from runner.config.check import training_facts
 from runner.config.outcome import outcome_hash
 from runner.config.schema import Config, LocalCluster
 from runner.data.dataset import Facts
-from runner.data.limits import facts_of
+from runner.data.settings import limited_facts
 from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import Emulation, Stragglers
@@ -54,7 +54,7 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
 
 def _build(config: Config, kept_placement: Path | None) -> Experiment:
     parts: Any = config
-    facts = facts_of(parts.data)
+    facts = limited_facts(parts.data)
     strategy: Strategy = parts.parallelism
     steps_per_epoch = facts.train_examples / strategy.examples_per_update(config.train.batch_size)
     if config.train.steps is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
-from runner.tracking.box_diagram import box_diagram
+from runner.tracking.plots import box_diagram
 
 if TYPE_CHECKING:
     from graphviz import Digraph

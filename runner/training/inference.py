@@ -16,10 +16,9 @@ from runner.checkpoint import load
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import Look, look_at
 from runner.config.schema import Config
-from runner.data import limits
 from runner.data.dataset import Dataset, Normalisation
 from runner.data.pipeline import Pipeline
-from runner.data.settings import DatasetSettings
+from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.engine.compile.input_slots import InputSource
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph.device import GPU, Cluster, local_cluster, worker_task
@@ -106,7 +105,7 @@ def score(
     the datasets are in different units, DataError if data cannot be read, ResourceError if a GPU cannot hold a batch.
     """
     config: Any = device.config
-    facts, size = limits.facts_of(settings), config.train.eval_batch_size
+    facts, size = limited_facts(settings), config.train.eval_batch_size
     pipeline = Pipeline(
         _normalised_as(settings, normalised_as, config.data.name),
         seed=config.seed,
@@ -214,7 +213,7 @@ def _normalised_as(settings: DatasetSettings, known: Normalisation, trained_on: 
 
     Raises ConfigError if only one of the datasets has a pixel range, because their units then differ.
     """
-    dataset = limits.load(settings)
+    dataset = load_limited(settings)
     own = dataset.normalisation
     if own.bounded != known.bounded:
         raise ConfigError(

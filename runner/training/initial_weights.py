@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.checkpoint import Checkpoint, find, load
-from runner.checkpoint.variables import Array
+from runner.checkpoint.shard import Array
 from runner.config.schema import Config
 from runner.engine.graph.tensor import TensorSpec
 from runner.errors import CheckpointError, ConfigError

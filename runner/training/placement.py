@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, TypeVar
 
 from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.measured_costs import measured_seconds
@@ -19,11 +18,35 @@ from runner.engine.run.kernel_table import kernels_for
 from runner.errors import ConfigError
 from runner.strategies.base import LayerPlacement
 from runner.strategies.layer_names import shard_of
-from runner.system.files import read_regular, replace_durably
+from runner.system.files import replace_durably
+from runner.system.json_file import JsonFile
+from runner.system.schema import LenientRecord, MapOf, Number, Text
 
 VERSION = 1
-_MAX_BYTES = 1 << 26
 _NS = 1e-9
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """The part of a ``placement.json`` that is read."""
+
+    layers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _NodeTimes:
+    """The part of a ``trace_summary.json`` that is read: nanoseconds of each node."""
+
+    node_ns: Annotated[dict[str, float], MapOf(Text(), Number(0))]
+
+
+_LAYERS: JsonFile[_Layers] = JsonFile(
+    LenientRecord(_Layers, closed=False), ConfigError, "expected the placement.json of a run", version=VERSION
+)
+_NODE_TIMES: JsonFile[_NodeTimes] = JsonFile(
+    LenientRecord(_NodeTimes, closed=False), ConfigError, "expected the trace_summary.json of a run", version=None
+)
 
 
 @dataclass(frozen=True)
@@ -116,15 +139,7 @@ def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster) -> 
 
 def read_layers(path: Path) -> dict[str, str]:
     """Return layer -> device of a ``placement.json``; raises ConfigError for anything else."""
-    document = _json(f"parallelism.placement={path}", path)
-    layers = document.get("layers")
-    plain = isinstance(layers, dict) and all(isinstance(device, str) for device in layers.values())
-    if document.get("version") != VERSION or not isinstance(layers, dict) or not plain:
-        raise ConfigError(
-            f"parallelism.placement={path}: expected the placement.json of a run: version {VERSION}, and layers, a map "
-            "from names of layers to devices"
-        )
-    return layers
+    return _read(_LAYERS, f"parallelism.placement={path}", path).layers
 
 
 def _task_named(device: str) -> str:
@@ -153,23 +168,12 @@ def _expect_fit(path: Path, stored: Mapping[str, str], program: Program, cluster
 
 def _recorded(path: str) -> dict[str, float]:
     """Return node name -> seconds, from a ``trace_summary.json``."""
-    found = _json(f"parallelism.costs={path}", Path(path)).get("node_ns")
-    if not isinstance(found, dict) or not all(_is_duration(ns) for ns in found.values()):
-        raise ValueError("it has no node_ns, the map from nodes to nanoseconds of a trace_summary.json")
+    found = _read(_NODE_TIMES, f"parallelism.costs={path}", Path(path)).node_ns
     return {node: _NS * ns for node, ns in found.items()}
 
 
-def _is_duration(value: object) -> bool:
-    return type(value) in (int, float) and isinstance(value, int | float) and 0 <= value < math.inf
-
-
-def _json(key: str, path: Path) -> dict[str, Any]:
+def _read(file: JsonFile[T], key: str, path: Path) -> T:
     try:
-        document = json.loads(read_regular(path, _MAX_BYTES))
+        return file.read(path, called=key)
     except OSError as error:
         raise ConfigError(f"{key}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise ConfigError(f"{key}: expected a JSON object, as written by a run")
-    return document

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.configuration import LIMITS, load_stored
-from runner.config.earlier import changes_on_the_way
+from runner.config.outcome import changes_on_the_way
 from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
 from runner.plugin import changed_plugins, plugin_notes
 from runner.records.data_facts import FACTS_FILE, DataRecord, changes, facts_of, read_record, record_of
 from runner.records.decisions import read_decisions
 from runner.records.run_directory import CONFIG_FILE, PLACEMENT_FILE
-from runner.records.run_plugins import read_plugins
-from runner.records.stored_run import earlier_configurations
+from runner.records.stored_run import earlier_configurations, read_plugins
 from runner.training.experiment import Experiment
 
 

@@ -22,11 +22,10 @@ from runner.kernels.gpu.discovery import Found
 from runner.plugin import faults_told, provenance
 from runner.records.data_facts import DataRecord, record_of, write_record
 from runner.records.provenance import Provenance, provenance_here
-from runner.records.record import Record
+from runner.records.record import Record, summary_tags
 from runner.records.run_directory import RunDirectory
-from runner.records.run_plugins import write_plugins
+from runner.records.stored_run import write_plugins
 from runner.records.summary import Summary
-from runner.records.tags import summary_tags
 from runner.system.cleanup import at_the_end
 from runner.system.console import NOT_ON_TERMINAL, logging_to
 from runner.system.files import replace_durably

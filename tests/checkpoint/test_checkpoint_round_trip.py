@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from runner.checkpoint import CheckpointMeta, load, newest, save, weights_sha256
-from runner.checkpoint.limits import DTYPES
+from runner.checkpoint.manifest import DTYPE
 from runner.errors import CheckpointError, NumericError
 
 META = CheckpointMeta(
@@ -71,7 +72,7 @@ def test_random_variables_come_back(data: st.DataObject) -> None:
     for name in sorted(names):
         shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
         finite = {"allow_nan": False, "allow_infinity": False}
-        dtype = data.draw(st.sampled_from(DTYPES))
+        dtype = data.draw(st.sampled_from(DTYPE.options))
         array = data.draw(hnp.arrays(dtype, shape, elements=finite if dtype.startswith("float") else None))
         variables[name] = array.transpose(data.draw(st.permutations(range(array.ndim))))
     with tempfile.TemporaryDirectory() as directory:
@@ -123,29 +124,37 @@ def test_all_kinds_of_misfit_are_in_one_message(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a\n", "ä", "__metadata__", "x" * 513, "a:0"])
 def test_name_that_no_checkpoint_can_hold(name: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"checkpoint variable name: came '.*expected 1 to 512 letters"):
+    with pytest.raises(CheckpointError, match=r"checkpoint variable name: '.*expected 1 to 512 letters"):
         save(tmp_path, step=1, variables={name: GRID}, meta=META)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "complex64", "object", "U3", "datetime64[s]"])
 def test_type_that_no_checkpoint_can_hold(dtype: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"dtype of w: came .* expected one of"):
+    with pytest.raises(CheckpointError, match=r"dtype of w: .* expected one of"):
         save(tmp_path, step=1, variables={"w": np.zeros(2, dtype)}, meta=META)
 
 
-def test_meta_is_checked() -> None:
-    with pytest.raises(CheckpointError, match=r"run_id: came '\.\./x'"):
-        CheckpointMeta(config_hash="c", run_id="../x", epoch=1, examples=0)
-    with pytest.raises(CheckpointError, match="examples: came -1, expected a whole number >= 0"):
-        CheckpointMeta(config_hash="c", run_id="r", epoch=1, examples=-1)
-    with pytest.raises(CheckpointError, match="progress loss: came True"):
-        CheckpointMeta(config_hash="c", run_id="r", epoch=1, examples=0, progress={"loss": True})
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"run_id": "../x"}, r"checkpoint meta\.run_id: '\.\./x', expected 1 to 128 letters"),
+        ({"examples": -1}, r"checkpoint meta\.examples: -1, expected a whole number from 0"),
+        ({"progress": {"loss": True}}, r"checkpoint meta\.progress\[loss\]: True, expected a finite number"),
+    ],
+)
+def test_meta_is_checked_before_anything_is_written(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        save(tmp_path, step=1, variables={}, meta=replace(META, **change))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_that_is_not_finite_is_a_numeric_error() -> None:
     with pytest.raises(NumericError, match="progress loss: came nan, expected a finite number"):
         CheckpointMeta(config_hash="c", run_id="r", epoch=1, examples=0, progress={"loss": float("nan")})
 
 
 def test_step_must_be_a_whole_number(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="checkpoint step: came -1, expected a whole number >= 0"):
+    with pytest.raises(CheckpointError, match="checkpoint step: -1, expected a whole number from 0"):
         save(tmp_path, step=-1, variables={}, meta=META)
 
 

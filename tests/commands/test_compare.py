@@ -12,8 +12,7 @@ import pytest
 from runner.cli import main
 from runner.commands.difference import differences
 from runner.config.configuration import dump
-from runner.records.code_state import CodeState
-from runner.records.provenance import Provenance
+from runner.records.provenance import CodeState, Provenance
 from runner.records.run_directory import RunDirectory
 from runner.records.stored_run import StoredRun, read_run
 from runner.records.summary import Summary

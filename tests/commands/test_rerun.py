@@ -13,8 +13,7 @@ from runner.commands.rerun import verdict
 from runner.config.configuration import dump
 from runner.plugin.installing import PLUGINS
 from runner.records.run_directory import RunDirectory
-from runner.records.run_plugins import write_plugins
-from runner.records.stored_run import StoredRun, read_run
+from runner.records.stored_run import StoredRun, read_run, write_plugins
 from runner.records.summary import Summary
 from tests.small_runs import small_config
 

@@ -9,7 +9,7 @@ import pytest
 from runner.config.conf_dir import conf_dir
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
-from runner.data.limits import facts_of
+from runner.data.settings import limited_facts
 from runner.training.build import build
 from runner.training.run import run
 from tests.small_runs import small_config
@@ -35,13 +35,13 @@ def composed(*overrides: str) -> Config:
 def test_fast_is_a_few_steps_with_checks() -> None:
     config = composed("+debug=fast", "experiment=mnist_lenet")
     assert (config.train.steps, config.train.epochs, config.debug.check_finite) == (25, None, True)
-    assert (facts_of(config.data).train_examples, facts_of(config.data).test_examples) == (512, 128)
+    assert (limited_facts(config.data).train_examples, limited_facts(config.data).test_examples) == (512, 128)
     assert config.model.name == "lenet"
 
 
 def test_overfit_is_a_few_examples_as_they_are() -> None:
     config = composed("+debug=overfit", "experiment=cifar10_convnet")
-    assert facts_of(config.data).train_examples == 32
+    assert limited_facts(config.data).train_examples == 32
     assert not config.data.augment.active
 
 

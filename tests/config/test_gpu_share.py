@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config.gpu_share import ALL_GPUS, GpuShare
+from runner.config.devices import ALL_GPUS, GpuShare
 from tests.gpus import gpu
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.commands.help_text import help_text, options
-from runner.config.conf_dir import conf_dir
-from runner.config.nested_groups import NestedGroup, nested_groups
+from runner.config.conf_dir import NestedGroup, conf_dir, nested_groups
 from runner.errors import ConfigError
 from runner.strategies.downpour.staleness import POLICIES, Staleness
 from tests.small_runs import small_config

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.data import idx
 from runner.data.archive import read_tar
-from runner.data.cache import CachedArray, PublishedDataset
+from runner.data.cache import CachedArray, PublishedDataset, encode_idx
 from runner.data.dataset import Normalisation
 from runner.data.origins import Archive, Origin
 
@@ -46,7 +45,7 @@ def tiny() -> Tiny:
         "test-images": rng.integers(0, 256, (2, 2, 3), np.uint8),
         "test-labels": np.array([1, 0], np.uint8),
     }
-    files = {name: idx.encode(array) for name, array in arrays.items()}
+    files = {name: encode_idx(array) for name, array in arrays.items()}
     cached = [CachedArray(name, array.shape, hashlib.sha256(files[name]).hexdigest()) for name, array in arrays.items()]
     published = PublishedDataset("tiny", (1, 2, 3), ("zero", "one"), Normalisation(255.0, (0.5,), (0.25,)), *cached)
     return Tiny(published, files)

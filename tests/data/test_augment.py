@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.data.augment import Augment
-from runner.data.mnist import Mnist
+from runner.data.published import Mnist
 from runner.errors import ConfigError
 
 

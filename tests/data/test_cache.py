@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from runner.data.cache import default_cache_dir, is_cached, load_published
-from runner.data.mnist import Mnist
+from runner.data.published import Mnist
 from runner.errors import DataError
 
 

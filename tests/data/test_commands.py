@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.data import commands
-from runner.data.commands import main
+from runner.data import fetch as commands
+from runner.data.fetch import main
 from runner.data.origins import ORIGINS
 
 

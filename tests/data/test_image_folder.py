@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner.data import image_file
-from runner.data.image_file import read_image
+from runner.data import pictures
 from runner.data.image_folder import ImageFolder
+from runner.data.pictures import read_image
 from runner.errors import ConfigError, DataError
 from tests.data.own_data import write_images
 
@@ -101,7 +101,7 @@ def test_images_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match=r"a\.png is I;16 of 3x3 pixels; expected 1, L, LA, P, RGB, RGBA"):
         read_image(tmp_path / "a.png", (3, 3, 3))
     Image.new("RGB", (3, 3)).save(tmp_path / "b.png")
-    monkeypatch.setattr(image_file, "MOST_PIXELS", 8)
+    monkeypatch.setattr(pictures, "MOST_PIXELS", 8)
     with pytest.raises(DataError, match=r"of 3x3 pixels; expected .* of at most 8 pixels"):
         read_image(tmp_path / "b.png", (3, 3, 3))
     Image.new("RGB", (3, 3)).save(tmp_path / "c.png", format="GIF")

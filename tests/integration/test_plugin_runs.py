@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.plugin.loading import locate
-from runner.records.run_plugins import read_plugins
+from runner.records.stored_run import read_plugins
 from tests.integration.command import Command, Ended, run_command, succeed, summary_of
 from tests.plugin_tables import EXAMPLES
 

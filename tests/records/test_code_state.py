@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.records import code_state
-from runner.records.code_state import code_of, text_of
+from runner.records import provenance
+from runner.records.provenance import code_of, text_of
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -53,7 +53,7 @@ def test_without_changes_there_is_nothing_to_keep(repository: Path) -> None:
 
 
 def test_many_changes_are_cut_and_that_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_state, "MAX_DIFF_BYTES", 60)
+    monkeypatch.setattr(provenance, "MAX_DIFF_BYTES", 60)
     (repository / "code.py").write_text("one = 2\n" * 100)
     (code,) = code_of([repository])
     assert code.cut

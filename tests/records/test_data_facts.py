@@ -67,27 +67,21 @@ def test_what_no_data_can_be_is_refused_before_it_is_kept(mean: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "fault"),
     [
-        {"version": 2},
-        {"shape": [1, 2]},
-        {"shape": ["a", 2, 3]},
-        {"class_names": 3},
-        {"colour": 1},
-        {"train_examples": "x"},
-        {"normalisation": 3},
-        {"normalisation": {"scale": 255.0, "mean": [0.1]}},
-        {"normalisation": {"scale": 255.0, "mean": [0.1], "std": [0.0]}},
-        {"normalisation": {"scale": 255.0, "mean": [float("nan")], "std": [0.3]}},
-        {"normalisation": {"scale": 255.0, "mean": [0.1, 0.2], "std": [0.3, 0.3]}},
-        {"normalisation": {"scale": 255.0, "mean": [0.1], "std": [0.3], "colour": 1}},
+        ({"version": 2}, "version: 2, expected 1"),
+        ({"shape": [1, 2]}, r"shape: \[1, 2\], expected a list of at least 3 of at most 3"),
+        ({"colour": 1}, r"unknown \['colour'\]"),
+        ({"normalisation": {"scale": 255.0, "mean": [0.1], "std": [0.0]}}, "normalisation is not a scale"),
+        ({"normalisation": {"scale": 255.0, "mean": ["nan"], "std": [0.3]}}, "normalisation is not a scale"),
+        ({"normalisation": {"scale": 255.0, "mean": [0.1, 0.2], "std": [0.3, 0.3]}}, "normalisation is not a scale"),
     ],
 )
-def test_a_damaged_file_is_refused(tmp_path: Path, damage: dict[str, object]) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path, damage: dict[str, object], fault: str) -> None:
     write_record(tmp_path, RECORD)
     path = tmp_path / FACTS_FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | damage))
-    with pytest.raises(DataError, match=r"data\.json is damaged: .*; expected version 1, shape, class_names"):
+    with pytest.raises(DataError, match=rf"data\.json is damaged: {fault}.*; without the file"):
         read_record(tmp_path)
 
 
@@ -97,13 +91,6 @@ def test_a_file_of_before_knows_no_normalisation(tmp_path: Path) -> None:
     del document["normalisation"]
     (tmp_path / FACTS_FILE).write_text(json.dumps(document))
     assert read_record(tmp_path) == DataRecord(FACTS, None)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}"])
-def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / FACTS_FILE).write_text(text)
-    with pytest.raises(DataError, match=r"data\.json is damaged"):
-        read_record(tmp_path)
 
 
 @pytest.mark.parametrize(

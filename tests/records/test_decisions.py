@@ -61,7 +61,7 @@ def test_a_file_without_such_a_line_is_of_no_known_run(first: str, tmp_path: Pat
 def test_anything_but_objects_with_a_step_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"step": 0}\n' + content)
-    with pytest.raises(ValueError, match=r"line 2 is not an object with a step|Expecting"):
+    with pytest.raises(ValueError, match=r"line 2.* expected|no JSON"):
         read_decisions(path)
 
 

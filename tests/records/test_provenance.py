@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.records.code_state import CodeState
-from runner.records.provenance import Provenance, command_line, provenance_here, provenance_tags
+from runner.records.provenance import CodeState, Provenance, command_line, provenance_here, provenance_tags
 from runner.system.machine import usable_cores, usable_memory
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runner.records.provenance import Provenance
+from runner.records.record import summary_tags
 from runner.records.summary import Summary
-from runner.records.tags import summary_tags
 
 SUMMARY = Summary("0123", "failed", "", "/runs/1", "single", 1, {"python": "3.11.7", "numpy": "2.3.0"}, "Linux", "CPU")
 

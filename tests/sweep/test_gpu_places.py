@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.config.configuration import dump, fix_machine_values, load_stored
-from runner.config.gpu_share import GpuShare
+from runner.config.devices import GpuShare
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from runner.kernels.gpu.discovery import Found

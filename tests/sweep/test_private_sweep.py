@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli import main
-from runner.config.hydra_frozen import JOB, launch_planned
+from runner.config.hydra_sweep import JOB, launch_planned
 from runner.config.launcher import Launcher
 from tests.fake_training import FakeTraining
 

@@ -386,9 +386,9 @@ def test_a_directory_without_a_plan_says_why(folder: Path, capsys: Capture):
 @pytest.mark.parametrize(
     ("change", "of_first_job", "expected"),
     [
-        ({"version": 2}, {}, "expected a plan of version 1"),
-        ({"jobs": [{"number": 0}]}, {}, "is damaged: expected an object of number, directory"),
-        ({"folder": 3}, {}, "is damaged: folder is '3'"),
+        ({"version": 2}, {}, "plan.json is damaged: version: 2, expected 1; expected a plan that this version"),
+        ({"jobs": [{"number": 0}]}, {}, "is damaged: jobs[0]: missing ['directory', 'overrides', 'swept'], expected"),
+        ({"folder": 3}, {}, "is damaged: folder: 3, expected text"),
         ({}, {"directory": "../x"}, "lies outside the sweep's"),
         ({}, {"number": 1}, "two jobs have the same number"),
     ],

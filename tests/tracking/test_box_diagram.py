@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.tracking.box_diagram import Box, box_diagram
+from runner.tracking.plots import Box, box_diagram
 
 
 def size(picture: Path) -> tuple[int, int]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from runner.tracking.file_lock import file_lock
+from runner.tracking.mlflow_client import file_lock
 
 
 def test_a_second_holder_waits_for_the_first(tmp_path: Path) -> None:

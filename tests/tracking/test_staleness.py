@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from runner.tracking.staleness import staleness_histogram, staleness_table
+from runner.tracking.plots import staleness_histogram, staleness_table
 
 
 def test_the_table_has_a_row_for_each_staleness_and_a_column_for_each_server(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.ops.executor import placeholder
-from runner.tracking.box_diagram import Box
+from runner.tracking.plots import Box
 from runner.training.graph_picture import draw_graph
 
 FIRST = LayerStamp("first", "dense")

@@ -14,13 +14,12 @@ from runner.engine.compile.input_slots import FIELDS, InputSlot
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.graph.device import DeviceName
-from runner.engine.graph.serialize import from_document, to_document
+from runner.engine.graph.serialize import MAX_ITEMS, NAME, TENSOR, GraphDocument
 from runner.engine.graph.tensor import Tensor
 from runner.errors import SecurityError
 from runner.kernels.contract import KernelError, Layout
 from runner.kernels.registry import Registry
-
-_FIELDS = {"device", "graph", "fetches", "feeds", "inputs", "arenas", "layouts"}
+from runner.system.schema import FieldType, Integer, ListOf, MapOf, OneOf, Record, read_untrusted
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,7 @@ class Assignment:
 
     def to_document(self) -> dict[str, Any]:
         """Return the assignment as plain data."""
-        return {
-            "device": self.device,
-            "graph": to_document(self.part.graph),
-            "fetches": [str(tensor) for tensor in self.part.fetches],
-            "feeds": [[str(fed), str(carrier)] for fed, carrier in self.part.feeds.items()],
-            "inputs": [[str(s.tensor), s.split, s.field, s.lo, s.hi, s.parts] for s in self.inputs],
-            "arenas": [arena.to_plain() for arena in self.arenas.values()],
-            "layouts": [[name, layout.tag, layout.nbytes] for name, layout in self.layouts.items()],
-        }
+        return _DOCUMENT.write(self, "plan")
 
     @classmethod
     def from_document(cls, document: object, registry: Registry) -> Assignment:
@@ -59,12 +50,42 @@ class Assignment:
         The returned assignment has a plan, and arenas with a place for every tensor that the plan transfers. Raises
         SecurityError if the document is malformed or inconsistent.
         """
+        sent = read_untrusted(_DOCUMENT_FIELDS, document, "plan")
         try:
-            assignment = _read(document, registry)
+            _check_part(sent["device"], sent["part"], sent["inputs"])
+            plan = sent["part"].plan(sent["device"], registry, sent["layouts"])
+            assignment = cls(**sent, plan=plan)
             _check_arenas(assignment)
         except (ValueError, KernelError) as error:
             raise SecurityError(f"plan refused: {error}") from error
         return assignment
+
+
+_FIELDS: dict[str, FieldType] = {
+    "device": NAME,
+    "part": Record(
+        Part,
+        graph=GraphDocument(),
+        fetches=ListOf(TENSOR, MAX_ITEMS),
+        feeds=MapOf(TENSOR, TENSOR, MAX_ITEMS),
+    ),
+    "inputs": ListOf(
+        Record(
+            InputSlot,
+            tensor=TENSOR,
+            split=NAME,
+            field=OneOf(FIELDS),
+            lo=Integer(),
+            hi=Integer(),
+            parts=Integer(low=1),
+        ),
+        MAX_ITEMS,
+    ),
+    "arenas": MapOf(NAME, Record(ArenaSpec), MAX_ITEMS),
+    "layouts": MapOf(NAME, Record(Layout, tag=NAME, nbytes=Integer()), MAX_ITEMS),
+}
+_DOCUMENT: Record[Assignment] = Record(Assignment, **_FIELDS)
+_DOCUMENT_FIELDS: Record[dict[str, Any]] = Record(dict, **_FIELDS)
 
 
 @lru_cache(maxsize=1024)
@@ -115,32 +136,6 @@ def senders(plan: DevicePlan) -> dict[str, str]:
     }
 
 
-def _read(document: object, registry: Registry) -> Assignment:
-    if not isinstance(document, Mapping) or set(document) != _FIELDS:
-        raise ValueError(f"expected a map with the fields {', '.join(sorted(_FIELDS))}")
-    fetches = [_tensor(entry) for entry in _items(document["fetches"], "fetches")]
-    feeds = [_items(entry, "feeds", 2) for entry in _items(document["feeds"], "feeds")]
-    inputs = [_input_slot(entry) for entry in _items(document["inputs"], "inputs")]
-    arenas = [ArenaSpec.from_plain(entry) for entry in _items(document["arenas"], "arenas")]
-    part = Part(
-        from_document(document["graph"]),
-        tuple(fetches),
-        _by_name("feeds", [(_tensor(fed), _tensor(carrier)) for fed, carrier in feeds]),
-    )
-    by_owner = _by_name("arenas", [(arena.owner, arena) for arena in arenas])
-    layouts = _by_name("layouts", [_layout(entry) for entry in _items(document["layouts"], "layouts")])
-    device = _text(document["device"])
-    _check_part(device, part, inputs)
-    return Assignment(device, part, tuple(inputs), by_owner, layouts, part.plan(device, registry, layouts))
-
-
-def _layout(entry: object) -> tuple[str, Layout]:
-    name, tag, nbytes = _items(entry, "layouts", 3)
-    if type(nbytes) is not int or nbytes < 0:
-        raise ValueError(f"layout {entry!r:.80}: expected [variable, tag, bytes]")
-    return _text(name), Layout(_text(tag), nbytes)
-
-
 def _check_part(device: str, part: Part, inputs: Sequence[InputSlot]) -> None:
     """Raise ValueError unless graph, fetches, feeds and inputs are consistent and belong to the device."""
     graph = part.graph
@@ -157,11 +152,15 @@ def _check_part(device: str, part: Part, inputs: Sequence[InputSlot]) -> None:
     for slot in inputs:
         if slot.tensor not in part.feeds:
             raise ValueError(f"input {slot.tensor}: expected one of the feeds {_listed(part.feeds)}")
+        if slot.lo > slot.hi:
+            raise ValueError(f"input {slot.tensor}: examples {slot.lo} to {slot.hi}, expected an ascending range")
 
 
 def _check_arenas(assignment: Assignment) -> None:
     """Raise ValueError unless every tensor that the plan transfers has a place in its arena."""
     plan, arenas = assignment.plan, assignment.arenas
+    if (owners := [arena.owner for arena in arenas.values()]) != list(arenas):
+        raise ValueError(f"arenas of {_listed(owners)} under the names {_listed(arenas)}")
     own = peer_of(assignment.device)
     destinations = {peer_of(i.attributes["destination"]) for i in plan.instructions if i.op == "send"}
     absent = ({own, MASTER} | destinations | set(senders(plan).values())) - set(arenas)
@@ -185,40 +184,6 @@ def _check_source(recv: Instruction, arena: ArenaSpec) -> None:
             f"the arena of {arena.owner} has {arena.sizes.get(sent, 'no')} bytes for {sent}, which {recv.node} "
             f"receives: expected {wanted.nbytes}"
         )
-
-
-def _input_slot(entry: object) -> InputSlot:
-    text, split, field, lo, hi, parts = _items(entry, "inputs", 6)
-    numbers = all(type(each) is int for each in (lo, hi, parts))
-    if field not in FIELDS or not numbers or not 0 <= lo <= hi or parts < 1:
-        raise ValueError(f"input {entry!r:.80}: expected [tensor, split, one of {', '.join(FIELDS)}, lo, hi, parts]")
-    return InputSlot(_tensor(text), _text(split), field, lo, hi, parts)
-
-
-def _tensor(text: object) -> Tensor:
-    tensor = Tensor.parse(_text(text))
-    if str(tensor) != text:
-        raise ValueError(f"tensor reference {text!r:.80}: expected {tensor}")
-    return tensor
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"expected text, got {value!r:.80}")
-    return value
-
-
-def _items(value: object, where: str, count: int | None = None) -> list[Any]:
-    if not isinstance(value, list) or (count is not None and len(value) != count):
-        raise ValueError(f"{where}: expected a list{'' if count is None else f' of {count}'}, got {value!r:.80}")
-    return value
-
-
-def _by_name(where: str, pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-    named = dict(pairs)
-    if len(named) != len(pairs):
-        raise ValueError(f"{where}: {_listed(name for name, _ in pairs)}, expected each name once")
-    return named
 
 
 def _listed(names: Any) -> str:

@@ -140,7 +140,7 @@ class ClusterSession:
         plan = self._load(asked)
         number = self._begin(plan, fed)
         for worker in plan.plans:
-            self._group.send(worker, Run(plan.name, step, {}, self._delay_s(asked, worker, step)))
+            self._group.send(worker, Run(plan.name, step, self._delay_s(asked, worker, step)))
         done = self._group.gather(plan.plans, Done, lambda answer: (answer.plan, answer.step) == (plan.name, step))
         for worker, answer in done.items():
             self._add_stats(worker, plan, answer)

@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from runner.engine.cluster.assignment import peer_of
-from runner.engine.graph.device import COLLECTIVES, NO_LIBRARY, Cluster
+from runner.engine.graph.device import Cluster
 from runner.errors import ResourceError
 from runner.kernels.platform import CommunicatorLibrary
 from runner.kernels.registry import Registry
 
-_ID = re.compile(r"[0-9a-f]{256}")
+ID_BYTES = 128
 
 
 @dataclass(frozen=True)
 class CommunicatorSetup:
     """The data with which processes join one communicator.
 
-    library: one of :data:`COLLECTIVES`, not "none". unique_id: 128 bytes that identify the communicator. members: names
-    of the processes in the order of their ranks.
+    library: one of :data:`~runner.engine.graph.device.COLLECTIVES`, not "none". unique_id: ``ID_BYTES`` bytes that
+    identify the communicator. members: names of the processes in the order of their ranks. Raises ValueError unless
+    there are at least two members and no member twice.
     """
 
     library: str
     unique_id: bytes
     members: tuple[str, ...]
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the setup as plain data."""
-        return {"library": self.library, "unique_id": self.unique_id.hex(), "members": list(self.members)}
-
-    @classmethod
-    def from_document(cls, document: object) -> CommunicatorSetup:
-        """Read a document of :meth:`to_document`; raises ValueError if it is malformed."""
-        if not isinstance(document, Mapping) or set(document) != {"library", "unique_id", "members"}:
-            raise ValueError("communicator: expected a map of 'library', 'unique_id' and 'members'")
-        library, unique_id, members = document["library"], document["unique_id"], document["members"]
-        if library not in COLLECTIVES or library == NO_LIBRARY:
-            raise ValueError(f"communicator: expected one of the libraries {', '.join(COLLECTIVES[1:])}")
-        if not isinstance(unique_id, str) or not _ID.fullmatch(unique_id):
-            raise ValueError("communicator: expected a unique_id of 256 hexadecimal digits")
-        if not isinstance(members, list) or not all(isinstance(name, str) for name in members):
-            raise ValueError("communicator: expected members as a list of worker names")
-        if not 1 < len(members) == len(set(members)):
-            raise ValueError(f"communicator: expected two or more different members, got {len(members)}")
-        return cls(library, bytes.fromhex(unique_id), tuple(members))
+    def __post_init__(self) -> None:
+        if not 1 < len(self.members) == len(set(self.members)):
+            raise ValueError(f"communicator of {list(self.members)}: expected two or more different members")
 
     def join(self, registry: Registry, name: str) -> bool:
         """Join the communicator with the thread's device if ``name`` is a member; return whether it is.

@@ -9,8 +9,8 @@ process shared the bandwidth of one network card, transfers could take longer by
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from runner.engine.cluster.transport.messages import LONGEST_WAIT_S
 from runner.errors import ClusterError
@@ -30,11 +30,10 @@ class Link:
     bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not _is_number(self.latency_s) or not 0 <= self.latency_s <= LONGEST_WAIT_S:
+        if not 0 <= self.latency_s <= LONGEST_WAIT_S:
             raise ValueError(f"latency_s {self.latency_s!r}: expected 0 to {LONGEST_WAIT_S:g}")
-        rate = self.bytes_per_s
-        if rate is not None and not (_is_number(rate) and 0 < rate < math.inf):
-            raise ValueError(f"bytes_per_s {rate!r}: expected a finite number above 0, or None")
+        if self.bytes_per_s is not None and not 0 < self.bytes_per_s < math.inf:
+            raise ValueError(f"bytes_per_s {self.bytes_per_s!r}: expected a finite number above 0, or None")
 
     def __str__(self) -> str:
         if self.bytes_per_s is None:
@@ -46,17 +45,6 @@ class Link:
     def occupied_s(self, nbytes: int) -> float:
         """Return the seconds for which a message occupies the link."""
         return 0.0 if self.bytes_per_s is None else nbytes / self.bytes_per_s
-
-    def to_document(self) -> dict[str, float | None]:
-        """Return the link as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_document(cls, document: object) -> Link:
-        """Read a document of :meth:`to_document`; raises ValueError if it is malformed."""
-        if not isinstance(document, Mapping) or set(document) != {"latency_s", "bytes_per_s"}:
-            raise ValueError(f"link {document!r:.80}: expected a map of 'latency_s' and 'bytes_per_s'")
-        return cls(**document)
 
 
 class Links:
@@ -83,7 +71,3 @@ class Links:
             )
         self._free[destination] = free
         return due
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -21,6 +21,7 @@ from runner.engine.cluster.transport.messages import (
     TensorReady,
     Welcome,
 )
+from runner.engine.cluster.transport.references import ArenaTensor
 from runner.errors import ClusterError, SecurityError
 from runner.system.text import printable
 
@@ -52,14 +53,6 @@ class Request:
     read_at: float
 
 
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor that has arrived: its message and payload frames."""
-
-    message: TensorReady
-    frames: tuple[memoryview, ...]
-
-
 class Mailbox:
     """The messages of one worker. Stores at most one tensor for each transfer of the loaded plans."""
 
@@ -74,7 +67,7 @@ class Mailbox:
         self._endpoint = endpoint
         self._pause = pause
         self._senders: dict[tuple[str, str], str] = {}
-        self._tensors: dict[tuple[str, str], StoredTensor] = {}
+        self._tensors: dict[tuple[str, str], TensorReady] = {}
         self._queued: deque[Request] = deque()
         self._read_at = self.resumed_at = clock()
         """resumed_at: time at which the inbox was read again after the worker had been busy or stopped."""
@@ -108,7 +101,7 @@ class Mailbox:
         """Return when the last of the tensors is due; None while one has not arrived."""
         if not all((plan, key) in self._tensors for key in keys):
             return None
-        return max((self._tensors[plan, key].message.due for key in keys), default=0.0)
+        return max((self._tensors[plan, key].due for key in keys), default=0.0)
 
     def _next(self, timeout_s: float) -> Request | None:
         received = self._receive(timeout_s)
@@ -134,8 +127,8 @@ class Mailbox:
                 return Request(received, self.clock())
         return None
 
-    def tensor(self, plan: str, step: int, key: str) -> StoredTensor:
-        """Wait for a tensor until it is there and due, and remove it.
+    def tensor(self, plan: str, step: int, key: str) -> ArenaTensor:
+        """Wait until a tensor is there and due, remove it, and return its reference.
 
         Raises ClusterError past ``RECEIVE_LIMIT_S``, Stopped on shutdown, SecurityError for any other message.
         """
@@ -146,11 +139,11 @@ class Mailbox:
             self._read_during_step(WAIT_S, step, reason)
             if self.clock() > max(begun, self.resumed_at) + RECEIVE_LIMIT_S:
                 raise ClusterError(f"step {step}: {key!r} did not arrive from {sender} within {RECEIVE_LIMIT_S:g} s")
-        self._wait_until(self._tensors[plan, key].message.due, step, reason)
-        stored = self._tensors.pop((plan, key))
-        if stored.message.step != step:
-            raise SecurityError(f"{key!r} from {sender} is for step {stored.message.step}, expected step {step}")
-        return stored
+        self._wait_until(self._tensors[plan, key].due, step, reason)
+        message = self._tensors.pop((plan, key))
+        if message.step != step:
+            raise SecurityError(f"{key!r} from {sender} is for step {message.step}, expected step {step}")
+        return message.reference
 
     def wait(self, seconds: float, step: int) -> None:
         """Delay a step, as a slow worker does, and store tensors that arrive meanwhile.
@@ -200,7 +193,7 @@ class Mailbox:
             raise SecurityError(
                 f"{_described(message)} from {sender}: due in {left:g} s, expected at most {LONGEST_WAIT_S:g} s"
             )
-        self._tensors[transfer] = StoredTensor(message, received.frames)
+        self._tensors[transfer] = message
 
 
 def _described(message: TensorReady) -> str:

@@ -13,10 +13,8 @@ from runner.engine.cluster.links import Links
 from runner.engine.cluster.mailbox import Mailbox
 from runner.engine.cluster.transport.endpoint import Endpoint
 from runner.engine.cluster.transport.messages import TensorReady
-from runner.engine.cluster.transport.references import InlineTensor
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.engine.compile.passes.transfers import sent_tensor
-from runner.errors import SecurityError
 
 Array = NDArray[Any]
 
@@ -58,11 +56,8 @@ class WireRendezvous:
 
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for the reference, check it, and return a view of the value that is valid for this step."""
-        reference = self._mailbox.tensor(self._plan, step, key).message.reference
-        peer = peer_of(source)
-        if isinstance(reference, InlineTensor):
-            raise SecurityError(f"{key!r} from {peer} is inside its message, expected a reference into its arena")
-        return self._readers[peer].view(sent_tensor(key), reference)
+        reference = self._mailbox.tensor(self._plan, step, key)
+        return self._readers[peer_of(source)].view(sent_tensor(key), reference)
 
 
 def _of_size(memory: NDArray[np.uint8], nbytes: int, what: str) -> NDArray[np.uint8]:

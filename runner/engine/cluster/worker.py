@@ -228,7 +228,7 @@ class Worker:
         feeds = self._feeds(loaded, step)
         for tensor, value in loaded.inputs.run(step, feeds).items():
             loaded.writer.put(fetch_key(tensor), value)
-        self._endpoint.send(MASTER, Done(plan, step, {}, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
+        self._endpoint.send(MASTER, Done(plan, step, {PEAK_MEMORY: float(peak_rss_bytes()), **stats}))
         self._progress.enter(IDLE, step)
 
     def _feeds(self, loaded: _LoadedPlan, step: int) -> dict[Tensor, Array]:

@@ -6,13 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.engine.cluster.communicator_setup import CommunicatorSetup
+from runner.engine.cluster.communicator_setup import ID_BYTES, CommunicatorSetup
 from runner.engine.cluster.links import Link
-from runner.engine.graph.device import DEFAULT_GPU_OPTIONS, GpuOptions
-from runner.errors import SecurityError
+from runner.engine.graph.device import COLLECTIVES, DEFAULT_GPU_OPTIONS, NO_LIBRARY, GpuOptions
+from runner.system.schema import (
+    AnyMap,
+    Bytes,
+    Flag,
+    Integer,
+    ListOf,
+    MapOf,
+    Maybe,
+    Number,
+    OneOf,
+    Record,
+    Text,
+    read_untrusted,
+)
 
 _MAX_GPU = 2**31 - 1
 """CUDA counts devices in a C int."""
+
+_MAX_WORKERS = 2**20
+_PEER = Text(32)
 
 
 @dataclass(frozen=True)
@@ -33,42 +49,28 @@ class WorkerSetup:
 
     def to_document(self) -> dict[str, Any]:
         """Return the setup as plain data."""
-        link = None if self.link is None else self.link.to_document()
-        return {
-            "source": self.source,
-            "check_finite": self.check_finite,
-            "link": link,
-            "gpus": dict(self.gpus),
-            "use": self.use.to_document(),
-            "communicator": None if self.communicator is None else self.communicator.to_document(),
-        }
+        return _SETUP.write(self, "setup")
 
     @classmethod
     def from_document(cls, document: object) -> WorkerSetup:
         """Read a document of :meth:`to_document`; raises SecurityError if it is malformed."""
-        if (
-            not isinstance(document, Mapping)
-            or set(document) != {"source", "check_finite", "link", "gpus", "use", "communicator"}
-            or not isinstance(document["check_finite"], bool)
-            or not isinstance(document["source"], Mapping | None)
-            or not _are_gpus(document["gpus"])
-        ):
-            raise SecurityError(
-                "setup refused: expected a map of 'source' (a map or None), 'check_finite' (a boolean), 'gpus' (a map "
-                f"of workers to numbers from 0 to {_MAX_GPU}), 'use', 'link' and 'communicator'"
-            )
-        try:
-            link = None if document["link"] is None else Link.from_document(document["link"])
-            use = GpuOptions.from_document(document["use"])
-            communicator = (
-                None if document["communicator"] is None else CommunicatorSetup.from_document(document["communicator"])
-            )
-        except ValueError as error:
-            raise SecurityError(f"setup refused: {error}") from error
-        return cls(document["source"], document["check_finite"], link, document["gpus"], use, communicator)
+        setup: WorkerSetup = read_untrusted(_SETUP, document, "setup")
+        return setup
 
 
-def _are_gpus(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str) and type(gpu) is int and 0 <= gpu <= _MAX_GPU for name, gpu in value.items()
-    )
+_SETUP = Record(
+    WorkerSetup,
+    source=Maybe(AnyMap()),
+    check_finite=Flag(),
+    link=Maybe(Record(Link, latency_s=Number(), bytes_per_s=Maybe(Number()))),
+    gpus=MapOf(_PEER, Integer(high=_MAX_GPU), _MAX_WORKERS),
+    use=Record(GpuOptions, tf32=Flag(), compare_plans=Flag(), code_folder=Text(4096)),
+    communicator=Maybe(
+        Record(
+            CommunicatorSetup,
+            library=OneOf(tuple(library for library in COLLECTIVES if library != NO_LIBRARY)),
+            unique_id=Bytes(ID_BYTES),
+            members=ListOf(_PEER, _MAX_WORKERS),
+        )
+    ),
+)

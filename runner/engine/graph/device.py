@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 _PATTERN = re.compile(
     r"(?:/job:(?P<job>[a-z_]+))?(?:/task:(?P<task>\d+))?(?:/device:(?P<type>[a-z]+)(?::(?P<index>\d+))?)?"
@@ -77,20 +76,6 @@ class GpuOptions:
     tf32: bool = False
     compare_plans: bool = False
     code_folder: str = ""
-
-    def to_document(self) -> dict[str, bool | str]:
-        """Return the options as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_document(cls, document: object) -> GpuOptions:
-        """Read the result of :meth:`to_document`; raises ValueError for anything else."""
-        expected = {each.name: type(each.default) for each in fields(cls)}
-        if not isinstance(document, Mapping) or {key: type(value) for key, value in document.items()} != expected:
-            raise ValueError(
-                f"use of GPUs {document!r}: expected 'tf32' and 'compare_plans', booleans, and 'code_folder'"
-            )
-        return cls(**document)
 
 
 DEFAULT_GPU_OPTIONS = GpuOptions()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Annotated, NamedTuple, TypeVar
 
-from runner.errors import ResourceError, SecurityError
-from runner.system.schema import Integer, ListOf, Record, Text, Violation
+from runner.errors import ResourceError
+from runner.system.schema import Integer, ListOf, Record, Text, Violation, read_untrusted
 
 INPUT, COMPUTE, SEND, RECEIVE, WAIT, DELAY = KINDS = ("input", "compute", "send", "receive", "wait", "delay")
 """Kinds of spans: reading inputs and feeds; a kernel or an assignment; announcing a tensor to its reader; checking or
@@ -97,10 +97,8 @@ _PLANS = ListOf(Text(64), MAX_PLANS)
 
 def read_plans(document: object) -> tuple[str, ...]:
     """Read the names of the plans to record, in the order of their numbers; raises SecurityError if malformed."""
-    try:
-        return _PLANS.read(document, "plans")
-    except Violation as violation:
-        raise SecurityError(f"trace refused: {violation}") from violation
+    plans: tuple[str, ...] = read_untrusted(_PLANS, document, "plans of a trace")
+    return plans
 
 
 def to_document(spans: Iterable[RawSpan]) -> dict[str, list[int]]:
@@ -112,10 +110,7 @@ def to_document(spans: Iterable[RawSpan]) -> dict[str, list[int]]:
 
 def from_document(document: object, source: str) -> list[RawSpan]:
     """Read a document made by :func:`to_document`; raises SecurityError naming ``source`` if it is malformed."""
-    try:
-        columns = _SCHEMA.read(document, "spans")
-    except Violation as violation:
-        raise SecurityError(f"spans of {source} refused: {violation}") from violation
+    columns = read_untrusted(_SCHEMA, document, f"spans of {source}")
     kinds = [KINDS[kind] for kind in columns.kind]
     named = {field: getattr(columns, field) for field in RawSpan._fields} | {"kind": kinds}
     return [RawSpan(*row) for row in zip(*named.values(), strict=True)]

@@ -97,82 +97,88 @@ def document(assignments: dict[str, Assignment]) -> Any:
     return encoded_and_decoded(assignments["worker-0"].to_document())
 
 
-ARENAS = {"master-0": 0, "worker-0": 1, "worker-1": 2}
+GRAPH, FETCHES, FEEDS = (("part", field) for field in ("graph", "fetches", "feeds"))
+LIMIT = "expected a list of at most 65536"
+SLOT = ("inputs", 0)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("more",), 1, "expected a map with the fields arenas, device, feeds, fetches, graph, inputs, layouts"),
-        (("device",), 3, "expected text, got 3"),
+        (
+            ("more",),
+            1,
+            r"plan: unknown \['more'\], expected the fields device, part, inputs, arenas",
+        ),
+        (("device",), 3, "plan.device: 3, expected text"),
         (("device",), "cpu", "device 'cpu': expected '/job:NAME"),
         (("device",), "/job:worker/task:0", "expected a full name"),
         (("device",), worker_device(1), f"node 'feed/x_0' is on '{WORKER_0}', expected {worker_device(1)}"),
-        (("graph",), [], "graph document: expected a map with the fields 'format' and 'nodes'"),
-        (("graph", "nodes", 0, "op"), "run_shell", "unknown op 'run_shell'"),
-        (("graph", "nodes", 0, "device"), "", f"node 'feed/x_0' is on '', expected {WORKER_0}"),
-        (("fetches",), "w:0", "fetches: expected a list, got 'w:0'"),
-        (("fetches",), [["w:0"]], r"expected text, got \['w:0'\]"),
-        (("fetches",), ["w:01"], "tensor reference 'w:01': expected w:1"),
-        (("fetches",), ["w:1"], "tensor w:1: node 'w' .* has 1 outputs"),
-        (("fetches",), ["ghost:0"], "tensor ghost:0 is not in the graph"),
-        (("fetches",), ["back:0"], "the arena of worker-0 does not have the layout of the plan's sends and fetches"),
-        (("feeds",), {}, "feeds: expected a list, got {}"),
-        (("feeds",), [["x:0", "x:0", "x:0"]], "feeds: expected a list of 2"),
-        (("feeds",), [["x:0", X]], f"feeds enter at {X}, expected each placeholder once: {RATE}, {X}"),
-        (("feeds",), [["x:0", X], ["y:0", X], ["rate:0", RATE]], f"feeds enter at {RATE}, {X}, {X}, expected each"),
-        (("feeds",), [["x:0", X], ["x:0", RATE]], "feeds: x:0, x:0, expected each name once"),
-        (("feeds",), [["x:0", "scaled:0"], ["rate:0", RATE]], f"feeds enter at {RATE}, scaled:0"),
-        (("inputs",), [["x:0", "train", "x", 0, 3]], "inputs: expected a list of 6"),
-        (("inputs",), [["x:0", "train", "z", 0, 3, 1]], "one of x, y, index, mask"),
-        (("inputs",), [["x:0", "train", "x", 0, 3.0, 1]], r"expected \[tensor, split"),
-        (("inputs",), [["x:0", "train", "x", True, 3, 1]], r"expected \[tensor, split"),
-        (("inputs",), [["x:0", "train", "x", 3, 0, 1]], r"expected \[tensor, split"),
-        (("inputs",), [["x:0", "train", "x", -1, 2, 1]], r"expected \[tensor, split"),
-        (("inputs",), [["x:0", "train", "x", 0, 3, 0]], r"expected \[tensor, split"),
-        (("inputs",), [["x:0", "train", "x", 0, 3, True]], r"expected \[tensor, split"),
-        (("inputs",), [["x:0", 1, "x", 0, 3, 1]], "expected text, got 1"),
-        (("inputs",), [["w:0", "train", "x", 0, 3, 1]], "input w:0: expected one of the feeds x:0, rate:0"),
+        (GRAPH, {}, "graph document: {}, expected a list"),
+        ((*GRAPH, 0, "op"), "run_shell", "unknown op 'run_shell'"),
+        ((*GRAPH, 0, "device"), "", f"node 'feed/x_0' is on '', expected {WORKER_0}"),
+        (FETCHES, "w:0", f"plan.part.fetches: 'w:0', {LIMIT}"),
+        (FETCHES, [["w:0"]], r"plan.part.fetches\[0\]: \['w:0'\], expected text"),
+        (FETCHES, ["w:01"], "tensor reference 'w:01', expected w:1"),
+        (FETCHES, ["w:1"], "tensor w:1: node 'w' .* has 1 outputs"),
+        (FETCHES, ["ghost:0"], "tensor ghost:0 is not in the graph"),
+        (FETCHES, ["back:0"], "the arena of worker-0 does not have the layout of the plan's sends and fetches"),
+        (FEEDS, [], r"plan.part.feeds: \[\], expected a map"),
+        (FEEDS, {"x:0": "x"}, "tensor reference 'x': expected 'node:port'"),
+        (FEEDS, {"x:0": X}, f"feeds enter at {X}, expected each placeholder once: {RATE}, {X}"),
+        (FEEDS, {"x:0": X, "y:0": X, "rate:0": RATE}, f"feeds enter at {RATE}, {X}, {X}, expected each"),
+        (FEEDS, {"x:0": "scaled:0", "rate:0": RATE}, f"feeds enter at {RATE}, scaled:0"),
+        (SLOT, ["x:0", "train"], r"plan.inputs\[0\]: .* expected a map"),
+        ((*SLOT, "field"), "z", r"plan.inputs\[0\].field: 'z', expected one of x, y, index, mask"),
+        ((*SLOT, "hi"), 3.0, r"plan.inputs\[0\].hi: 3.0, expected a whole number"),
+        ((*SLOT, "lo"), True, r"plan.inputs\[0\].lo: True, expected a whole number"),
+        ((*SLOT, "lo"), 4, "input x:0: examples 4 to 3, expected an ascending range"),
+        ((*SLOT, "lo"), -1, r"plan.inputs\[0\].lo: -1, expected a whole number from 0"),
+        ((*SLOT, "parts"), 0, r"plan.inputs\[0\].parts: 0, expected a whole number from 1"),
+        ((*SLOT, "split"), 1, r"plan.inputs\[0\].split: 1, expected text"),
+        ((*SLOT, "tensor"), "w:0", "input w:0: expected one of the feeds x:0, rate:0"),
         (("inputs",), [], "the arena of master-0 does not have the layout of the plan's feeds"),
-        (("layouts",), {"w": ["w", "", 24]}, "layouts: expected a list"),
-        (("layouts",), [["w", ""]], "layouts: expected a list of 3"),
-        (("layouts",), [["w", "", 24.0]], r"layout .* expected \[variable, tag, bytes\]"),
-        (("layouts",), [["w", "", True]], r"layout .* expected \[variable, tag, bytes\]"),
-        (("layouts",), [["w", "", -1]], r"layout .* expected \[variable, tag, bytes\]"),
-        (("layouts",), [[3, "", 24]], "expected text, got 3"),
-        (("layouts",), [["w", "", 24], ["w", "", 24]], "layouts: w, w, expected each name once"),
-        (("layouts",), [["w", "aB8b", 64]], "plan refused: .* no kernel converts .* from .*'aB8b'"),
-        (("arenas",), [], "no arena of master-0, worker-0, worker-1, only of none"),
-        (("arenas", ARENAS["worker-1"], "owner"), "worker-2", "no arena of worker-1, only of master-0, worker-0"),
-        (("arenas", ARENAS["worker-1"], "owner"), "worker-0", "arenas: master-0, worker-0, worker-0, expected each"),
-        (("arenas", ARENAS["worker-0"], "sizes", "scaled:0"), 16, "the arena of worker-0 does not have the layout"),
-        (("arenas", ARENAS["worker-1"], "sizes", "away:0"), 16, "the arena of worker-1 has 16 bytes for away:0, .* 24"),
-        (("arenas", ARENAS["worker-1"], "sizes"), {}, "the arena of worker-1 has no bytes for away:0, which recv/away"),
-        (("arenas", ARENAS["worker-0"], "sizes", "more"), 0, "the arena of worker-0 does not have the layout"),
-        (("arenas", ARENAS["master-0"], "sizes", "feed rate:0"), 4, "the arena of master-0 does not have the layout"),
-        (("arenas", ARENAS["master-0"], "sizes", "feed rate:0"), -8, "arena refused: .*expected a whole number"),
-        (("arenas", ARENAS["master-0"], "path"), None, "arena refused: arena.path: None"),
+        (("layouts",), [["w", "", 24]], "plan.layouts: .* expected a map"),
+        (("layouts",), {"w": {"tag": ""}}, r"plan.layouts\[w\]: missing \['nbytes'\]"),
+        *(
+            (("layouts",), {"w": {"tag": "", "nbytes": nbytes}}, r"plan.layouts\[w\].nbytes: .* a whole number from 0")
+            for nbytes in (24.0, True, -1)
+        ),
+        (("layouts",), {3: {"tag": "", "nbytes": 24}}, "name in plan.layouts: 3, expected text"),
+        (("layouts",), {"w": {"tag": "aB8b", "nbytes": 64}}, "no kernel converts .* from .*'aB8b'"),
+        (("arenas",), {}, "no arena of master-0, worker-0, worker-1, only of none"),
+        (
+            ("arenas", "worker-1", "owner"),
+            "worker-2",
+            "arenas of master-0, worker-0, worker-2 under the names",
+        ),
+        (("arenas", "worker-0", "sizes", "scaled:0"), 16, "the arena of worker-0 does not have the layout"),
+        (("arenas", "worker-1", "sizes", "away:0"), 16, "the arena of worker-1 has 16 bytes for away:0, .* 24"),
+        (("arenas", "worker-1", "sizes"), {}, "the arena of worker-1 has no bytes for away:0, which recv/away"),
+        (("arenas", "worker-0", "sizes", "more"), 0, "the arena of worker-0 does not have the layout"),
+        (("arenas", "master-0", "sizes", "feed rate:0"), 4, "the arena of master-0 does not have the layout"),
+        (("arenas", "master-0", "sizes", "feed rate:0"), -8, r"sizes\[feed rate:0\]: -8, expected a whole number"),
+        (("arenas", "master-0", "path"), None, r"plan.arenas\[master-0\].path: None"),
     ],
 )
 def test_malformed_document_is_refused(
     document: Any, registry: Registry, path: tuple[Any, ...], value: object, message: str
 ) -> None:
     assert Assignment.from_document(document, registry).to_document() == document
-    with pytest.raises(SecurityError, match=message) as caught:
+    with pytest.raises(SecurityError, match=f"^plan refused: .*{message}"):
         Assignment.from_document(put(document, path, value), registry)
-    assert "refused" in str(caught.value)
 
 
 def test_missing_field_is_refused(document: Any, registry: Registry) -> None:
     for field in document:
-        with pytest.raises(SecurityError, match="plan refused: expected a map with the fields"):
+        with pytest.raises(SecurityError, match="plan refused: plan: missing"):
             Assignment.from_document({name: value for name, value in document.items() if name != field}, registry)
 
 
 def test_variable_assigned_twice_in_a_step_is_refused(document: Any, registry: Registry) -> None:
-    nodes = document["graph"]["nodes"]
+    nodes = document["part"]["graph"]
     (keep,) = (node for node in nodes if node["name"] == "keep")
-    twice = put(document, ("graph", "nodes"), [*nodes, {**keep, "name": "again"}])
+    twice = put(document, GRAPH, [*nodes, {**keep, "name": "again"}])
     with pytest.raises(SecurityError, match="variable 'w' is assigned by 'keep' and by 'again' in one step"):
         Assignment.from_document(twice, registry)
 
@@ -187,7 +193,7 @@ def expect_refused_or_exact(document: Any, registry: Registry) -> None:
 
 def test_extreme_values_are_refused_or_round_trip(document: Any, registry: Registry) -> None:
     for path in places(document):
-        if path[0] != "graph":
+        if path[:2] != GRAPH:
             for value in EXTREMES:
                 expect_refused_or_exact(put(document, path, value), registry)
             if len(path) > 1:

@@ -22,7 +22,7 @@ def inbox() -> Inbox:
 
 
 def launched(inbox: Inbox, *received: str, delay_s: float = 0.0) -> QueuedLaunch:
-    return QueuedLaunch(Launch("p", 3, delay_s), frozenset(received), inbox.network.clock.now)
+    return QueuedLaunch(Launch("p", 3, delay_s), frozenset(received), inbox.clock.now)
 
 
 def test_ready_steps_begin_in_launch_order(inbox: Inbox) -> None:
@@ -34,7 +34,7 @@ def test_ready_steps_begin_in_launch_order(inbox: Inbox) -> None:
     assert steps.begin(first) == (0.0, 0)
     assert steps.begin(second) == (0.0, 1)
     assert steps.first() == (None, WAIT_S)
-    inbox.tensor(b"x", step=3, due=0.5)
+    inbox.tensor(step=3, due=0.5)
     inbox.read(1)
     assert steps.first() == (waits, 0.5)
 
@@ -43,7 +43,7 @@ def test_delay_begins_when_the_message_is_read(inbox: Inbox) -> None:
     steps = LaunchQueue(inbox.mailbox)
     for step in (launched(inbox, delay_s=5.0), launched(inbox, delay_s=1.0)):
         steps.add(step)
-    inbox.network.clock.advance_to(2.0)
+    inbox.clock.advance_to(2.0)
     assert steps.begin(steps.first()[0] or step) == (3.0, 0)
     assert steps.begin(steps.first()[0] or step) == (0.0, 1)
 
@@ -51,7 +51,7 @@ def test_delay_begins_when_the_message_is_read(inbox: Inbox) -> None:
 def test_step_beyond_the_limit_names_missing_tensors(inbox: Inbox) -> None:
     steps = LaunchQueue(inbox.mailbox)
     steps.add(launched(inbox, "b", "a"))
-    while inbox.network.clock.now < RECEIVE_LIMIT_S:
+    while inbox.clock.now < RECEIVE_LIMIT_S:
         assert steps.first() == (None, WAIT_S)
         inbox.read(1)
     inbox.read(1)
@@ -66,8 +66,8 @@ def test_unread_tensor_is_not_late(inbox: Inbox) -> None:
     step = launched(inbox, "a", "b")
     steps.add(step)
     for source, key in enumerate("ab", 1):
-        inbox.tensor(b"x", step=3, key=key, source=source)
-    inbox.network.clock.advance_to(2 * RECEIVE_LIMIT_S)
+        inbox.tensor(step=3, key=key, source=source)
+    inbox.clock.advance_to(2 * RECEIVE_LIMIT_S)
     inbox.send(Launch("p", 4))
     assert steps.first() == (step, 0.0)
     assert inbox.read(1) == [Launch("p", 4)]
@@ -81,12 +81,12 @@ def test_limit_holds_while_messages_are_always_waiting(inbox: Inbox, monkeypatch
 
     def read(timeout_s: float) -> Received | None:
         """A message is always waiting and takes a second to read."""
-        inbox.network.clock.advance(1.0)
+        inbox.clock.advance(1.0)
         inbox.send(Welcome())
         return receive(timeout_s)
 
     monkeypatch.setattr(endpoint, "receive", read)
-    while inbox.network.clock.now < RECEIVE_LIMIT_S:
+    while inbox.clock.now < RECEIVE_LIMIT_S:
         assert steps.first() == (None, WAIT_S)
         inbox.read(1)
     inbox.read(1)
@@ -97,10 +97,10 @@ def test_limit_holds_while_messages_are_always_waiting(inbox: Inbox, monkeypatch
 def test_limit_restarts_after_the_worker_was_stopped(inbox: Inbox) -> None:
     steps = LaunchQueue(inbox.mailbox)
     steps.add(launched(inbox, "a"))
-    inbox.network.clock.advance(2 * RECEIVE_LIMIT_S)
+    inbox.clock.advance(2 * RECEIVE_LIMIT_S)
     inbox.read(1)
     assert steps.first() == (None, WAIT_S)
-    while inbox.network.clock.now < 3 * RECEIVE_LIMIT_S:
+    while inbox.clock.now < 3 * RECEIVE_LIMIT_S:
         inbox.read(1)
         assert steps.first() == (None, WAIT_S)
     inbox.read(2)

@@ -8,7 +8,6 @@ import pytest
 
 from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, Mailbox, Stopped
 from runner.engine.cluster.transport.endpoint import Received
-from runner.engine.cluster.transport.in_process import FakeEndpoint, FakeNetwork, Faults
 from runner.engine.cluster.transport.messages import (
     LONGEST_WAIT_S,
     Launch,
@@ -20,20 +19,21 @@ from runner.engine.cluster.transport.messages import (
     TensorReady,
     Welcome,
 )
-from runner.engine.cluster.transport.references import InlineTensor
+from runner.engine.cluster.transport.references import ArenaTensor
 from runner.errors import ClusterError, SecurityError
 from tests.engine.cluster.transport.conftest import identity
-
-REFERENCE = InlineTensor("uint8", (1,), 0)
+from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwork, Faults
 
 
 class Inbox:
     """The mailbox of worker 0, which expects tensor ``a`` from worker 1, and its possible senders."""
 
-    def __init__(self, faults: Faults | None = None) -> None:
-        self.network = FakeNetwork(faults=faults)
+    def __init__(self, delay_s: float = 0.0, longest_s: float | None = None) -> None:
+        """Messages take ``delay_s`` seconds, or up to ``longest_s``."""
+        self.network = FakeNetwork(faults=Faults(delay_s=(delay_s, longest_s or delay_s)))
+        self.clock = self.network.clock
         own = self.network.endpoint(identity("worker-0"), peers=3)
-        self.mailbox = Mailbox(own, lambda: self.network.clock.now, self.network.clock.advance)
+        self.mailbox = Mailbox(own, lambda: self.clock.now, self.clock.advance)
         self.mailbox.expect("p", {"a": "worker-1"})
         self._peers = {name: self._peer(name) for name in ("master-0", "worker-1", "worker-2")}
 
@@ -43,144 +43,113 @@ class Inbox:
         return endpoint
 
     def tensor(
-        self, content: bytes, *, step: int = 0, plan: str = "p", key: str = "a", source: int = 1, due: float = 0.0
+        self, number: int = 0, *, step: int = 0, plan: str = "p", key: str = "a", source: int = 1, due: float = 0.0
     ) -> None:
-        """Send a tensor of one byte."""
-        message = TensorReady(plan, step, key, REFERENCE, due)
-        self._peers[f"worker-{source}"].send("worker-0", message, [content])
+        """Send a tensor; its offset in the sender's arena is ``number``."""
+        reference = ArenaTensor("uint8", (1,), "arena", number, 1, 1)
+        self._peers[f"worker-{source}"].send("worker-0", TensorReady(plan, step, key, reference, due))
 
-    def send(self, message: Message, *documents: bytes) -> None:
-        self._peers["master-0"].send("worker-0", message, documents)
+    def send(self, *messages: Message) -> None:
+        for message in messages:
+            self._peers["master-0"].send("worker-0", message, [b"plans"] if message.has_document else [])
 
     def read(self, reads: int = 9) -> list[Message]:
-        """The next request."""
+        """The requests among the next messages."""
         received = [self.mailbox.next(1.0) for _ in range(reads)]
         return [each.received.message for each in received if each is not None]
 
-    def take(self, step: int = 0) -> bytes:
-        """The content of the tensor ``a``."""
-        (frame,) = self.mailbox.tensor("p", step, "a").frames
-        return bytes(frame)
+    def take(self, step: int = 0) -> int:
+        """The number of the tensor ``a``."""
+        return self.mailbox.tensor("p", step, "a").offset
 
 
-def test_early_tensor_is_stored() -> None:
+def test_early_tensors_are_stored_until_their_step_receives_them() -> None:
     inbox = Inbox()
-    inbox.tensor(b"x", step=3)
-    inbox.send(Run("p", 3, {}))
-    assert inbox.read() == [Run("p", 3, {})]
-    assert inbox.mailbox.pending == [("p", "a")]
-    assert inbox.take(step=3) == b"x"
-    assert inbox.mailbox.pending == []
+    for step in range(3):
+        inbox.tensor(step + 7, step=step)
+        inbox.send(Run("p", step))
+        assert inbox.read() == [Run("p", step)]
+        assert inbox.mailbox.pending == [("p", "a")]
+        assert inbox.take(step) == step + 7
+        assert inbox.mailbox.pending == []
 
 
 def test_waiting_for_a_tensor_advances_the_clock() -> None:
-    inbox = Inbox(Faults(delay_s=(200.0, 200.0)))
-    inbox.tensor(b"x")
-    assert inbox.take() == b"x"
-    assert inbox.network.clock.now == 200.0
+    inbox = Inbox(delay_s=200.0)
+    inbox.tensor(3)
+    assert (inbox.take(), inbox.clock.now) == (3, 200.0)
 
 
 @pytest.mark.parametrize("due", [0.0004, 0.001, 0.0123, 7.5, 150.0])
 def test_tensor_is_not_delivered_before_it_is_due(due: float) -> None:
     inbox = Inbox()
-    inbox.tensor(b"x", due=due)
-    assert inbox.take() == b"x"
-    assert inbox.network.clock.now == pytest.approx(due, rel=1e-12)
-    assert inbox.network.clock.now >= due
+    inbox.tensor(due=due)
+    inbox.take()
+    assert inbox.clock.now == pytest.approx(due, rel=1e-12)
+    assert inbox.clock.now >= due
 
 
 def test_overdue_tensor_is_delivered_at_once() -> None:
     inbox = Inbox()
-    inbox.tensor(b"x", due=7.5)
-    inbox.network.clock.advance_to(9.0)
-    assert inbox.take() == b"x"
-    assert inbox.network.clock.now == 9.0
+    inbox.tensor(due=7.5)
+    inbox.clock.advance_to(9.0)
+    inbox.take()
+    assert inbox.clock.now == 9.0
 
 
 def test_other_tensors_are_stored_while_waiting() -> None:
-    inbox = Inbox(Faults(delay_s=(1.0, 1.0)))
+    inbox = Inbox(delay_s=1.0)
     inbox.mailbox.expect("p", {"b": "worker-2"})
-    inbox.tensor(b"a", due=5.0)
-    inbox.network.clock.advance_to(2.0)
-    inbox.tensor(b"b", key="b", source=2, due=9.0)
-    assert inbox.take() == b"a"
-    assert inbox.mailbox.pending == [("p", "b")]
-    assert inbox.network.clock.now == 5.0
+    inbox.mailbox.expect("q", {"a": "worker-1"})
+    inbox.tensor(1, due=5.0)
+    inbox.tensor(2, plan="q")
+    inbox.clock.advance_to(2.0)
+    inbox.tensor(3, key="b", source=2, due=9.0)
+    assert inbox.take() == 1
+    assert inbox.mailbox.pending == [("p", "b"), ("q", "a")]
+    assert inbox.clock.now == 5.0
 
 
-def test_shutdown_ends_the_wait_for_a_due_time() -> None:
-    inbox = Inbox(Faults(delay_s=(1.0, 1.0)))
-    inbox.tensor(b"a", due=5.0)
+@pytest.mark.parametrize("due", [None, 5.0])
+def test_shutdown_ends_a_wait(due: float | None) -> None:
+    inbox = Inbox(delay_s=1.0)
+    if due is not None:
+        inbox.tensor(due=due)
     inbox.send(Shutdown())
     with pytest.raises(Stopped):
         inbox.take()
-    assert inbox.network.clock.now == 1.0
-
-
-def test_tensor_due_too_late_is_refused() -> None:
-    inbox = Inbox()
-    inbox.tensor(b"x", due=LONGEST_WAIT_S + 1)
-    with pytest.raises(
-        SecurityError, match="tensor a of plan p, step 0 from worker-1: due in 201 s, expected at most 200"
-    ):
-        inbox.read()
+    assert inbox.clock.now == 1.0
 
 
 def test_tensors_are_stored_during_a_delay() -> None:
-    inbox = Inbox(Faults(delay_s=(1.0, 1.0)))
-    inbox.tensor(b"x", step=4)
+    inbox = Inbox(delay_s=1.0)
+    inbox.tensor(step=4)
     inbox.mailbox.wait(2.5, step=4)
-    assert inbox.network.clock.now == 2.5
+    assert inbox.clock.now == 2.5
     assert inbox.mailbox.pending == [("p", "a")]
-    inbox.send(Run("q", 1, {}))
-    with pytest.raises(SecurityError, match="'run' from master-0 arrived during step 4, while it was delayed"):
-        inbox.mailbox.wait(2.5, step=4)
 
 
-def test_launches_during_a_delay_are_queued_in_order() -> None:
-    inbox = Inbox()
-    inbox.send(Launch("q", 1))
-    inbox.send(Launch("r", 1))
+def test_launches_and_traces_during_a_delay_are_queued_in_order() -> None:
+    inbox = Inbox(delay_s=1.0)
+    inbox.send(StartTrace(), Launch("q", 1), StopTrace(), Launch("r", 1))
     inbox.mailbox.wait(2.5, step=4)
     inbox.send(Launch("s", 1))
-    assert inbox.read() == [Launch("q", 1), Launch("r", 1), Launch("s", 1)]
-
-
-def test_trace_messages_during_a_delay_are_queued() -> None:
-    inbox = Inbox()
-    inbox.send(StartTrace(), b"plans")
-    inbox.send(Launch("q", 1))
-    inbox.send(StopTrace())
-    inbox.mailbox.wait(2.5, step=4)
-    assert inbox.read() == [StartTrace(), Launch("q", 1), StopTrace()]
-
-
-def test_queued_launch_keeps_its_time_of_reading() -> None:
-    inbox = Inbox(Faults(delay_s=(1.0, 1.0)))
-    inbox.send(Launch("q", 1))
-    inbox.mailbox.wait(2.5, step=4)
     request = inbox.mailbox.next(0.0)
     assert request is not None
-    assert (request.received.message, request.read_at) == (Launch("q", 1), 1.0)
+    assert (request.received.message, request.read_at) == (StartTrace(), 1.0)
+    assert inbox.read() == [Launch("q", 1), StopTrace(), Launch("r", 1), Launch("s", 1)]
 
 
-def test_missing_tensors_are_named_with_senders() -> None:
-    inbox = Inbox()
-    inbox.mailbox.expect("p", {"b": "worker-2"})
-    inbox.tensor(b"x")
-    inbox.read()
-    assert inbox.mailbox.missing("p", ("a", "b")) == {"b": "worker-2"}
-
-
-def test_tensors_are_due_when_the_last_one_is() -> None:
+def test_missing_and_due_tensors_are_reported() -> None:
     inbox = Inbox()
     inbox.mailbox.expect("p", {"b": "worker-2"})
     assert inbox.mailbox.due("p", ()) == 0.0
-    inbox.tensor(b"a", due=7.0)
+    inbox.tensor(due=7.0)
     inbox.read()
     assert inbox.mailbox.due("p", ("a",)) == 7.0
     assert inbox.mailbox.due("p", ("a", "b")) is None
-    inbox.tensor(b"b", key="b", source=2, due=3.0)
+    assert inbox.mailbox.missing("p", ("a", "b")) == {"b": "worker-2"}
+    inbox.tensor(key="b", source=2, due=3.0)
     inbox.read()
     assert inbox.mailbox.due("p", ("a", "b")) == 7.0
 
@@ -191,100 +160,60 @@ def test_hello_and_welcome_are_ignored() -> None:
     assert inbox.read() == []
 
 
-def test_tensors_of_other_plans_and_keys_are_stored() -> None:
-    inbox = Inbox()
-    inbox.mailbox.expect("q", {"a": "worker-1"})
-    inbox.mailbox.expect("p", {"b": "worker-2"})
-    inbox.tensor(b"q", plan="q")
-    inbox.tensor(b"b", key="b", source=2)
-    inbox.tensor(b"a")
-    assert inbox.take() == b"a"
-    assert inbox.mailbox.pending == [("p", "b"), ("q", "a")]
+Action = Callable[[Inbox], object]
+READ: Action = Inbox.read
+TAKE: Action = Inbox.take
+STEP_0 = "tensor a of plan p, step 0 from"
 
 
-def test_received_tensor_makes_room_for_the_next_step() -> None:
-    inbox = Inbox()
-    for step in range(3):
-        inbox.tensor(bytes([step]), step=step)
-        assert inbox.take(step) == bytes([step])
-
-
-def read_on(inbox: Inbox) -> None:
-    inbox.read()
-
-
-def wait_for_the_tensor(inbox: Inbox) -> None:
-    inbox.take()
-
-
-Refused = tuple[Callable[[Inbox], None], str]
-REFUSED: dict[str, Refused] = {
-    "from another worker": (
-        lambda inbox: inbox.tensor(b"x", source=2),
-        "tensor a of plan p, step 0 from worker-2: expected from worker-1",
-    ),
-    "unknown key": (
-        lambda inbox: inbox.tensor(b"x", key="\x1b[2J"),
-        r"tensor \\x1b\[2J of plan p, step 0 from worker-1: no loaded plan receives it",
-    ),
-    "unknown plan": (
-        lambda inbox: inbox.tensor(b"x", plan="q"),
-        "tensor a of plan q, step 0 from worker-1: no loaded plan receives it",
-    ),
-}
-
-
-@pytest.mark.parametrize("reading", [read_on, wait_for_the_tensor])
-@pytest.mark.parametrize("case", REFUSED)
-def test_unexpected_tensor_is_refused(case: str, reading: Callable[[Inbox], None]) -> None:
-    send, expected = REFUSED[case]
+@pytest.mark.parametrize(
+    ("send", "receive", "expected"),
+    [
+        *(
+            (lambda inbox, sent=sent: inbox.tensor(**sent), receive, expected)  # type: ignore[misc]
+            for sent, expected in (
+                ({"source": 2}, f"{STEP_0} worker-2: expected from worker-1"),
+                ({"key": "\x1b[2J"}, r"tensor \\x1b\[2J of plan p, step 0 from worker-1: no loaded plan receives it"),
+                ({"plan": "q"}, "tensor a of plan q, step 0 from worker-1: no loaded plan receives it"),
+                ({"due": LONGEST_WAIT_S + 1}, f"{STEP_0} worker-1: due in 201 s, expected at most 200"),
+            )
+            for receive in (READ, TAKE)
+        ),
+        (lambda i: (i.tensor(), i.tensor()), READ, f"{STEP_0} worker-1: the previous one has not been received yet"),
+        (
+            lambda i: (i.tensor(), i.tensor(step=1)),
+            READ,
+            "step 1 from worker-1: the previous one has not been received",
+        ),
+        (lambda i: i.tensor(step=4), lambda i: i.take(5), "'a' from worker-1 is for step 4, expected step 5"),
+        (
+            lambda i: i.send(Run("q", 1)),
+            TAKE,
+            "'run' from master-0 arrived during step 0, while 'a' was awaited from wo",
+        ),
+        (
+            lambda i: i.send(Run("q", 1)),
+            lambda i: i.mailbox.wait(2.5, 4),
+            "arrived during step 4, while it was delayed",
+        ),
+    ],
+)
+def test_unexpected_message_is_refused(send: Action, receive: Action, expected: str) -> None:
     inbox = Inbox()
     send(inbox)
     with pytest.raises(SecurityError, match=expected):
-        reading(inbox)
-
-
-@pytest.mark.parametrize("step", [0, 1])
-def test_second_tensor_of_a_transfer_is_refused(step: int) -> None:
-    inbox = Inbox()
-    inbox.tensor(b"x")
-    inbox.tensor(b"y", step=step)
-    expected = f"tensor a of plan p, step {step} from worker-1: the previous one has not been received yet"
-    with pytest.raises(SecurityError, match=expected):
-        inbox.read()
-
-
-def test_tensor_of_another_step_is_refused() -> None:
-    inbox = Inbox()
-    inbox.tensor(b"x", step=4)
-    with pytest.raises(SecurityError, match="'a' from worker-1 is for step 4, expected step 5"):
-        inbox.take(step=5)
-
-
-def test_request_during_a_step_is_refused() -> None:
-    inbox = Inbox()
-    inbox.send(Run("q", 1, {}))
-    expected = "'run' from master-0 arrived during step 0, while 'a' was awaited from worker-1"
-    with pytest.raises(SecurityError, match=expected):
-        inbox.take()
-
-
-def test_shutdown_ends_a_wait() -> None:
-    inbox = Inbox()
-    inbox.send(Shutdown())
-    with pytest.raises(Stopped):
-        inbox.take()
+        receive(inbox)
 
 
 @pytest.mark.parametrize("others", [0, 3])
 def test_missing_tensor_is_reported_after_the_limit(others: int) -> None:
-    inbox = Inbox(Faults(delay_s=(0.0, 2 * RECEIVE_LIMIT_S)))
+    inbox = Inbox(0.0, longest_s=2 * RECEIVE_LIMIT_S)
     for other in range(others):
         inbox.mailbox.expect("q", {str(other): "worker-2"})
-        inbox.tensor(b"x", plan="q", key=str(other), source=2)
+        inbox.tensor(plan="q", key=str(other), source=2)
     with pytest.raises(ClusterError, match="step 7: 'a' did not arrive from worker-1 within 600 s"):
         inbox.take(step=7)
-    assert RECEIVE_LIMIT_S < inbox.network.clock.now < RECEIVE_LIMIT_S + 2
+    assert RECEIVE_LIMIT_S < inbox.clock.now < RECEIVE_LIMIT_S + 2
 
 
 def test_limit_restarts_after_the_worker_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,10 +224,10 @@ def test_limit_restarts_after_the_worker_was_stopped(monkeypatch: pytest.MonkeyP
     def wait(timeout_s: float) -> Received | None:
         """The worker and the sender are stopped; the sender continues a little later."""
         monkeypatch.setattr(endpoint, "receive", receive)
-        inbox.network.clock.advance(2 * RECEIVE_LIMIT_S)
+        inbox.clock.advance(2 * RECEIVE_LIMIT_S)
         inbox.network.faults = Faults(delay_s=(5.0, 5.0))
-        inbox.tensor(b"x")
+        inbox.tensor(3)
         return None
 
     monkeypatch.setattr(endpoint, "receive", wait)
-    assert inbox.take() == b"x"
+    assert inbox.take() == 3

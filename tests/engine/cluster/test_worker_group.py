@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import select
 import signal
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -13,8 +11,7 @@ import pytest
 
 from runner.engine.cluster.processes import STACK_SIGNAL, Supervisor
 from runner.engine.cluster.transport.endpoint import Received
-from runner.engine.cluster.transport.heartbeat_monitor import SILENCE_S, HeartbeatMonitor
-from runner.engine.cluster.transport.in_process import FakeEndpoint, FakeNetwork, Faults
+from runner.engine.cluster.transport.heartbeat_monitor import SILENCE_S
 from runner.engine.cluster.transport.messages import (
     IDLE,
     STEP,
@@ -23,59 +20,14 @@ from runner.engine.cluster.transport.messages import (
     Failed,
     Heartbeat,
     Loaded,
-    Message,
     Run,
     Shutdown,
 )
 from runner.engine.cluster.transport.names import MASTER
-from runner.engine.cluster.worker_group import WorkerGroup
 from runner.errors import ClusterError, Interrupted, NonFiniteLossError, NumericError, RunnerError
+from tests.engine.cluster.group_stage import WORKERS, Stage
 from tests.engine.cluster.transport.conftest import identity
-
-SOON_S = 10.0
-SLEEPS = ("/bin/sleep", "60")
-WORKERS = ("worker-0", "worker-1")
-
-
-class Stage:
-    """A group of two workers, and the workers' endpoints."""
-
-    def __init__(self, supervisor: Supervisor, logs: Path, command: tuple[str, ...] = SLEEPS) -> None:
-        self.network = FakeNetwork()
-        self.supervisor = supervisor
-        self.monitor = HeartbeatMonitor()
-        clock = self.network.clock
-        master = self._endpoint(MASTER)
-        self.group = WorkerGroup(WORKERS, logs, master, supervisor, self.monitor, lambda: clock.now)
-        self.peers = {name: self._endpoint(name) for name in (*WORKERS, "worker_heartbeat-0", "worker_heartbeat-1")}
-        for name, peer in self.peers.items():
-            peer.connect(MASTER)
-            if name in WORKERS:
-                supervisor.start(name, command, logs / f"{name}.log", {})
-                self.monitor.watch(name, clock.now)
-
-    def _endpoint(self, name: str) -> FakeEndpoint:
-        return self.network.endpoint(identity(name), peers=2)
-
-    def send(self, name: str, *messages: Message, after_s: float = 0.0) -> None:
-        """Send a message from a peer that arrives after some seconds."""
-        self.network.faults = Faults(delay_s=(after_s, after_s))
-        for message in messages:
-            self.peers[name].send(MASTER, message)
-        self.network.faults = Faults()
-
-    def heard(self, worker: str) -> list[type[Message]]:
-        """The kinds of all messages from the master to a worker."""
-        heard = []
-        while (received := self.peers[worker].receive(0)) is not None:
-            heard.append(type(received.message))
-        return heard
-
-    def kill(self, worker: str) -> None:
-        """Kill a worker's process."""
-        process = self.supervisor.workers[worker]
-        os.kill(process.pid, signal.SIGKILL)
-        assert select.select([process], [], [], SOON_S)[0]
+from tests.engine.cluster.transport.fake_network import FakeEndpoint
 
 
 @pytest.fixture
@@ -109,10 +61,10 @@ def test_workers_are_set_up_after_all_hellos(stage: Stage) -> None:
 
 
 def test_gather_takes_one_answer_from_each_and_ignores_others(ready: Stage) -> None:
-    ready.send("worker-0", Loaded("p"), Done("p", 1, {}, {}), Done("p", 2, {}, {}), Done("p", 3, {}, {}))
-    ready.send("worker-1", Done("p", 2, {}, {"a": 1.0}), after_s=3.0)
+    ready.send("worker-0", Loaded("p"), Done("p", 1, {}), Done("p", 2, {}), Done("p", 3, {}))
+    ready.send("worker-1", Done("p", 2, {"a": 1.0}), after_s=3.0)
     done = ready.group.gather(WORKERS, Done, lambda answer: answer.step == 2)
-    assert done == {"worker-0": Done("p", 2, {}, {}), "worker-1": Done("p", 2, {}, {"a": 1.0})}
+    assert done == {"worker-0": Done("p", 2, {}), "worker-1": Done("p", 2, {"a": 1.0})}
     assert ready.network.clock.now == 3.0
     ready.send("worker-1", Loaded("p"))
     ready.send("worker-0", Loaded("p"), after_s=1.0)
@@ -120,25 +72,22 @@ def test_gather_takes_one_answer_from_each_and_ignores_others(ready: Stage) -> N
     assert ready.group.gather([], Done) == {}
 
 
-def test_next_returns_answers_in_order_of_arrival(ready: Stage) -> None:
-    ready.send("worker-1", Loaded("p"), Done("p", 2, {}, {}))
-    ready.send("worker-0", Done("p", 2, {}, {}), after_s=3.0)
-    assert ready.group.next(Done) == ("worker-1", Done("p", 2, {}, {}), ())
-    assert ready.group.next(Done) == ("worker-0", Done("p", 2, {}, {}), ())
+def test_next_returns_answers_of_several_kinds_in_order_of_arrival(ready: Stage) -> None:
+    ready.send("worker-1", Loaded("p"), Done("p", 2, {}), Loaded("q"), Done("p", 3, {}))
+    ready.send("worker-0", Done("p", 2, {}), after_s=3.0)
+    assert ready.group.next(Done) == ("worker-1", Done("p", 2, {}), ())
+    assert [ready.group.next(Loaded, Done)[1] for _ in range(2)] == [Loaded("q"), Done("p", 3, {})]
+    assert ready.group.next(Done) == ("worker-0", Done("p", 2, {}), ())
     assert ready.network.clock.now == 3.0
 
 
-def test_next_accepts_several_kinds(ready: Stage) -> None:
-    ready.send("worker-1", Done("p", 2, {}, {}), Loaded("p"), Done("p", 3, {}, {}))
-    answers = [ready.group.next(Loaded, Done)[1] for _ in range(3)]
-    assert answers == [Done("p", 2, {}, {}), Loaded("p"), Done("p", 3, {}, {})]
-
-
-def test_silent_worker_is_noticed_while_another_answers(ready: Stage) -> None:
-    ready.send("worker_heartbeat-1", Heartbeat(STEP, 7))
+@pytest.mark.parametrize("answers", [True, False])
+def test_silent_worker_is_noticed_while_messages_of_another_arrive(ready: Stage, answers: bool) -> None:
+    ready.beat(1, STEP, 7)
     for tenth in range(600):
-        ready.send("worker_heartbeat-0", Heartbeat(STEP, 7), after_s=tenth / 10)
-        ready.send("worker-0", Done("p", tenth, {}, {}), after_s=tenth / 10)
+        ready.beat(0, STEP, 7, tenth / 10)
+        if answers:
+            ready.send("worker-0", Done("p", tenth, {}), after_s=tenth / 10)
 
     def answer_on() -> None:
         while ready.group.next(Done):
@@ -158,46 +107,43 @@ def flooded(ready: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
     def read(timeout_s: float) -> Received | None:
         clock.advance(1e-3)
         assert clock.now < 5 * SILENCE_S, "workers were never checked"
-        ready.send("worker-0", Done("p", 6, {}, {}))
+        ready.send("worker-0", Done("p", 6, {}))
         return receive(timeout_s)
 
     monkeypatch.setattr(master, "receive", read)
     return ready
 
 
-def test_death_is_noticed_while_messages_are_always_waiting(flooded: Stage) -> None:
-    flooded.kill("worker-1")
-    with pytest.raises(ClusterError, match=r"^worker-1 \(pid \d+\) was killed by SIGKILL"):
-        flooded.group.gather(WORKERS, Loaded)
-    assert flooded.network.clock.now < 2.0
+Event = Callable[[Stage], object]
+LOSS = ClusterError("cannot reach worker-0: no process listens")
+OF_LOSS = r"^worker-1: cannot reach worker-0: no process listens$"
+KILLED = r"^{} \(pid \d+\) was killed by SIGKILL"
 
 
-def test_silence_is_noticed_while_messages_are_always_waiting(flooded: Stage) -> None:
-    flooded.send("worker_heartbeat-1", Heartbeat(STEP, 7))
-    with pytest.raises(ClusterError, match=r"^worker-1 is silent"):
-        flooded.group.gather(WORKERS, Loaded)
-    assert flooded.network.clock.now < SILENCE_S + 1
-
-
-def test_limit_passes_while_messages_are_always_waiting(flooded: Stage) -> None:
-    with pytest.raises(ClusterError, match="no 'loaded' from worker-1 within 5 s"):
-        flooded.group.gather(["worker-1"], Loaded, limit_s=5.0)
-    assert flooded.network.clock.now < 6.0
-
-
-def test_reported_loss_is_raised_while_messages_are_always_waiting(flooded: Stage) -> None:
-    flooded.send("worker-1", Failed.of(LOSS))
-    with pytest.raises(ClusterError, match=r"^worker-1: cannot reach worker-0: no process listens$"):
-        flooded.group.gather(WORKERS, Loaded)
-    assert flooded.network.clock.now < 1.0
+@pytest.mark.parametrize(
+    ("happens", "limit_s", "text", "before_s"),
+    [
+        (lambda stage: stage.kill("worker-1"), None, KILLED.format("worker-1"), 2.0),
+        (lambda stage: stage.beat(1, STEP, 7), None, "^worker-1 is silent", SILENCE_S + 1),
+        (lambda stage: stage.send("worker-0", Loaded("p")), 5.0, "no 'loaded' from worker-1 within 5 s", 6.0),
+        (lambda stage: stage.send("worker-1", Failed.of(LOSS)), None, OF_LOSS, 1.0),
+    ],
+    ids=["death", "silence", "limit", "loss"],
+)
+def test_failure_is_noticed_while_messages_are_always_waiting(
+    flooded: Stage, happens: Event, limit_s: float | None, text: str, before_s: float
+) -> None:
+    happens(flooded)
+    with pytest.raises(ClusterError, match=text):
+        flooded.group.gather(WORKERS, Loaded, limit_s=limit_s)
+    assert flooded.network.clock.now < before_s
 
 
 def test_heartbeats_behind_other_messages_count(ready: Stage) -> None:
     """The master needs four seconds to read a message."""
-    for second in range(80):
-        for worker in WORKERS:
-            ready.send(worker.replace("-", "_heartbeat-"), Heartbeat(STEP, 7), after_s=float(second))
-    ready.send("worker-0", *(Done("p", step, {}, {}) for step in range(20)))
+    for worker in range(2):
+        ready.beat(worker, STEP, 7, *range(80))
+    ready.send("worker-0", *(Done("p", step, {}) for step in range(20)))
     for step in range(20):
         assert ready.group.next(Done)[1].step == step
         ready.network.clock.advance(4.0)
@@ -205,8 +151,8 @@ def test_heartbeats_behind_other_messages_count(ready: Stage) -> None:
 
 def stop_and_continue(stage: Stage, monkeypatch: pytest.MonkeyPatch, living: Collection[str]) -> None:
     """Stop the master for an hour in its next wait; messages of living workers arrive after it continues."""
-    for worker in WORKERS:
-        stage.send(worker.replace("-", "_heartbeat-"), Heartbeat(STEP, 7))
+    for worker in range(2):
+        stage.beat(worker, STEP, 7)
     stage.send("worker-0", Loaded("p"))
     stage.group.gather(["worker-0"], Loaded)
     master = stage.group._endpoint
@@ -216,9 +162,8 @@ def stop_and_continue(stage: Stage, monkeypatch: pytest.MonkeyPatch, living: Col
         monkeypatch.setattr(master, "receive", receive)
         stage.network.clock.advance(3600.0)
         for worker in living:
-            for second in range(60):
-                stage.send(worker.replace("-", "_heartbeat-"), Heartbeat(STEP, 7), after_s=second + 0.1)
-            stage.send(worker, Done("p", 7, {}, {}), after_s=3.0)
+            stage.beat(WORKERS.index(worker), STEP, 7, *(second + 0.1 for second in range(60)))
+            stage.send(worker, Done("p", 7, {}), after_s=3.0)
         return None
 
     monkeypatch.setattr(master, "receive", wait)
@@ -248,32 +193,30 @@ def test_worker_beyond_the_limit_is_named_with_its_log(ready: Stage, tmp_path: P
 
 
 OWN_CLASSES = [kind for kind in RunnerError.__subclasses__() if kind is not Interrupted]
-
-
-@pytest.mark.parametrize("kind", OWN_CLASSES, ids=lambda kind: kind.__name__)
-def test_reported_error_keeps_its_class_and_names_the_worker(ready: Stage, kind: type[RunnerError]) -> None:
-    ready.send("worker-1", Failed.of(kind("node 'fc1' broke")))
-    with pytest.raises(RunnerError, match=r"^worker-1: node 'fc1' broke$") as caught:
-        ready.group.gather(WORKERS, Done)
-    assert type(caught.value) is kind
+OTHERS: list[tuple[BaseException, str]] = [
+    (ZeroDivisionError("a defect"), "worker-1: ZeroDivisionError: a defect"),
+    (AssertionError(), "worker-1: AssertionError: "),
+    (NonFiniteLossError(3, "not of a worker"), "worker-1: NonFiniteLossError: not of a worker"),
+    (Interrupted(signal.SIGINT), "worker-1: Interrupted: stopped by SIGINT"),
+]
 
 
 @pytest.mark.parametrize(
-    ("error", "text"),
+    ("error", "kind", "text"),
     [
-        (ZeroDivisionError("a defect"), "worker-1: ZeroDivisionError: a defect"),
-        (AssertionError(), "worker-1: AssertionError: "),
-        (NonFiniteLossError(3, "not of a worker"), "worker-1: NonFiniteLossError: not of a worker"),
-        (Interrupted(signal.SIGINT), "worker-1: Interrupted: stopped by SIGINT"),
+        *((kind("node 'fc1' broke"), kind, "worker-1: node 'fc1' broke") for kind in OWN_CLASSES),
+        *((error, RunnerError, f"{text}\nThe traceback is in its log: LOGS/worker-1.log") for error, text in OTHERS),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_other_classes_are_named_in_the_text(ready: Stage, tmp_path: Path, error: Exception, text: str) -> None:
+def test_reported_error_keeps_its_class_or_is_named_in_the_text(
+    ready: Stage, tmp_path: Path, error: BaseException, kind: type[RunnerError], text: str
+) -> None:
     ready.send("worker-1", Failed.of(error))
     with pytest.raises(RunnerError) as caught:
         ready.group.gather(WORKERS, Done)
-    assert type(caught.value) is RunnerError
-    assert str(caught.value) == f"{text}\nThe traceback is in its log: {tmp_path / 'worker-1.log'}"
+    assert type(caught.value) is kind
+    assert str(caught.value) == text.replace("LOGS", str(tmp_path))
 
 
 def test_reported_error_is_escaped_for_a_terminal(ready: Stage) -> None:
@@ -286,115 +229,85 @@ def test_reported_error_is_escaped_for_a_terminal(ready: Stage) -> None:
     assert len(str(caught.value).splitlines()) == 41
 
 
-def test_death_is_noticed_while_an_answer_is_awaited(ready: Stage) -> None:
-    ready.kill("worker-0")
-    with pytest.raises(ClusterError, match=r"^worker-0 \(pid \d+\) was killed by SIGKILL"):
-        ready.group.gather(WORKERS, Done)
-
-
-def test_reported_error_has_priority_over_the_death(ready: Stage) -> None:
-    ready.send("worker-0", Failed.of(NumericError("a value")))
-    ready.kill("worker-0")
-    with pytest.raises(NumericError, match="worker-0: a value"):
-        ready.group.gather(WORKERS, Done)
-
-
-LOSS = ClusterError("cannot reach worker-0: no process listens")
-
-
-def test_reported_error_has_priority_over_a_reported_loss(ready: Stage) -> None:
-    ready.send("worker-1", Failed.of(LOSS))
-    ready.send("worker-0", Failed.of(NumericError("a value")), after_s=0.1)
-    with pytest.raises(NumericError, match=r"^worker-0: a value$"):
-        ready.group.gather(WORKERS, Done)
-
-
-def test_death_has_priority_over_a_reported_loss(ready: Stage) -> None:
-    ready.send("worker-1", Failed.of(LOSS))
-    ready.kill("worker-0")
-    with pytest.raises(ClusterError, match=r"^worker-0 \(pid \d+\) was killed by SIGKILL"):
-        ready.group.gather(WORKERS, Done)
-
-
-def test_exit_of_the_reporter_is_not_the_cause(ready: Stage) -> None:
-    ready.send("worker-1", Failed.of(LOSS))
-    ready.kill("worker-1")
-    with pytest.raises(ClusterError, match=r"^worker-1: cannot reach worker-0: no process listens$"):
-        ready.group.gather(WORKERS, Done)
-
-
-def test_reported_loss_without_another_cause_is_raised(ready: Stage) -> None:
-    ready.send("worker-1", Failed.of(LOSS))
-    with pytest.raises(ClusterError, match=r"^worker-1: cannot reach worker-0: no process listens$"):
-        ready.group.gather(WORKERS, Done)
-
-
-def test_worker_that_cannot_be_reached_is_named(ready: Stage) -> None:
-    ready.network.kill("worker-1")
-    with pytest.raises(ClusterError, match="could not send 'run' to worker-1: it is gone"):
-        ready.group.send("worker-1", Run("p", 0, {}))
-
-
-def test_death_of_an_unreachable_worker_is_reported(ready: Stage) -> None:
-    ready.network.kill("worker-1")
-    ready.kill("worker-1")
-    with pytest.raises(ClusterError, match=r"^worker-1 \(pid \d+\) was killed by SIGKILL"):
-        ready.group.send("worker-1", Run("p", 0, {}))
-
-
-def test_error_of_an_unreachable_worker_is_read(ready: Stage) -> None:
-    ready.send("worker-1", Failed.of(NumericError("a value")))
-    ready.network.kill("worker-1")
-    with pytest.raises(NumericError, match="worker-1: a value"):
-        ready.group.send("worker-1", Run("p", 0, {}))
-
-
-def wait_for_steps(stage: Stage) -> None:
+def gather(stage: Stage) -> None:
     stage.group.gather(WORKERS, Done)
 
 
-def wait_with_a_limit(stage: Stage) -> None:
-    stage.group.gather(WORKERS, Done, limit_s=1e6)
+def run_in_worker_1(stage: Stage) -> None:
+    stage.group.send("worker-1", Run("p", 0))
 
 
-@pytest.mark.parametrize("wait", [wait_for_steps, wait_with_a_limit])
-def test_silent_worker_is_noticed_and_dumps_its_stacks(
-    ready: Stage, tmp_path: Path, wait: Callable[[Stage], None]
+def shut_down(stage: Stage) -> None:
+    stage.group.shut_down()
+
+
+BROKEN, LOST = Failed.of(NumericError("a value")), Failed.of(LOSS)
+VALUE, DEATH = "^worker-{}: a value$", KILLED
+
+
+def dies(worker: int) -> Event:
+    return lambda stage: stage.kill(WORKERS[worker])
+
+
+def reports(worker: int, failed: Failed, after_s: float = 0.0) -> Event:
+    return lambda stage: stage.send(WORKERS[worker], failed, after_s=after_s)
+
+
+def is_gone(worker: int) -> Event:
+    return lambda stage: stage.network.kill(WORKERS[worker])
+
+
+@pytest.mark.parametrize(
+    ("events", "noticed_by", "error", "text"),
+    [
+        # The cause of a failure: an error of a worker comes before a death, and both before a lost connection.
+        ([dies(0)], gather, ClusterError, DEATH.format("worker-0")),
+        ([reports(0, BROKEN), dies(0)], gather, NumericError, VALUE.format(0)),
+        ([reports(1, LOST), reports(0, BROKEN, after_s=0.1)], gather, NumericError, VALUE.format(0)),
+        ([reports(1, LOST), dies(0)], gather, ClusterError, DEATH.format("worker-0")),
+        # The exit of the worker that reported the loss is not the cause.
+        ([reports(1, LOST), dies(1)], gather, ClusterError, OF_LOSS),
+        ([reports(1, LOST)], gather, ClusterError, OF_LOSS),
+        ([is_gone(1)], run_in_worker_1, ClusterError, "could not send 'run' to worker-1: it is gone"),
+        ([is_gone(1), dies(1)], run_in_worker_1, ClusterError, DEATH.format("worker-1")),
+        ([reports(1, BROKEN), is_gone(1)], run_in_worker_1, NumericError, VALUE.format(1)),
+        ([lambda s: s.send("worker-0", Bye())], shut_down, ClusterError, "no 'bye' from worker-1 within 10 s"),
+    ],
+)
+def test_cause_of_a_failure_is_raised(
+    ready: Stage, events: list[Event], noticed_by: Event, error: type[RunnerError], text: str
 ) -> None:
-    ready.send("worker_heartbeat-1", Heartbeat(STEP, 7))
+    for happens in events:
+        happens(ready)
+    with pytest.raises(error, match=text):
+        noticed_by(ready)
+
+
+@pytest.mark.parametrize("limit_s", [None, 1e6])
+def test_silent_worker_is_noticed_and_dumps_its_stacks(ready: Stage, tmp_path: Path, limit_s: float | None) -> None:
+    ready.beat(1, STEP, 7)
     expected = (
         r"^worker-1 is silent: no heartbeat for 10\.\d s \(limit 10 s\), last heard in section 'step' at step 7; "
         rf"the stacks of its threads, unless the process is stopped, are in {tmp_path / 'worker-1.log'}$"
     )
     with pytest.raises(ClusterError, match=expected):
-        wait(ready)
+        ready.group.gather(WORKERS, Done, limit_s=limit_s)
     assert SILENCE_S < ready.network.clock.now < SILENCE_S + 1
     exits = [ready.supervisor.workers[worker].poll() for worker in WORKERS]
     assert [exit_ and exit_.code for exit_ in exits] == [None, -STACK_SIGNAL]
 
 
-def test_silent_worker_is_noticed_while_other_messages_arrive(ready: Stage) -> None:
-    ready.send("worker_heartbeat-1", Heartbeat(STEP, 7))
-    for tenth in range(600):
-        ready.send("worker_heartbeat-0", Heartbeat(STEP, 7), after_s=tenth / 10)
-    with pytest.raises(ClusterError, match=r"^worker-1 is silent"):
-        ready.group.gather(WORKERS, Done)
-    assert ready.network.clock.now < SILENCE_S + 1
-
-
 def test_heartbeats_prevent_silence(ready: Stage) -> None:
-    for second in range(60):
-        ready.send("worker_heartbeat-0", Heartbeat(STEP, 7), after_s=float(second))
-        ready.send("worker_heartbeat-1", Heartbeat(IDLE, 6), after_s=float(second))
+    ready.beat(0, STEP, 7, *range(60))
+    ready.beat(1, IDLE, 6, *range(60))
     for worker in WORKERS:
-        ready.send(worker, Done("p", 7, {}, {}), after_s=60.0)
+        ready.send(worker, Done("p", 7, {}), after_s=60.0)
     assert set(ready.group.gather(WORKERS, Done)) == set(WORKERS)
 
 
 def test_stuck_step_is_noticed_in_spite_of_heartbeats(ready: Stage) -> None:
-    for second in range(400):
-        ready.send("worker_heartbeat-0", Heartbeat(STEP, 7), after_s=float(second))
-        ready.send("worker_heartbeat-1", Heartbeat(IDLE, 6), after_s=float(second))
+    ready.beat(0, STEP, 7, *range(400))
+    ready.beat(1, IDLE, 6, *range(400))
     with pytest.raises(ClusterError, match=r"^worker-0 is stuck: section 'step' at step 7 has taken 30\d\.\d s"):
         ready.group.gather(WORKERS, Done)
 
@@ -416,12 +329,6 @@ def test_worker_may_be_silent_after_shutdown(supervisor: Supervisor, tmp_path: P
     assert [worker.exit and worker.exit.code for worker in supervisor.workers.values()] == [0, 0]
 
 
-def test_worker_that_does_not_leave_is_named(ready: Stage) -> None:
-    ready.send("worker-0", Bye())
-    with pytest.raises(ClusterError, match="no 'bye' from worker-1 within 10 s"):
-        ready.group.shut_down()
-
-
 class Interruption(FakeEndpoint):
     """An endpoint whose receive raises KeyboardInterrupt."""
 
@@ -436,7 +343,7 @@ def press_ctrl_c(stage: Stage) -> None:
 
 
 def fail_in_a_step(stage: Stage) -> None:
-    stage.send("worker-0", Failed.of(NumericError("a value")))
+    stage.send("worker-0", BROKEN)
     with pytest.raises(NumericError):
         stage.group.gather(WORKERS, Done)
 
@@ -444,7 +351,7 @@ def fail_in_a_step(stage: Stage) -> None:
 def lose_a_worker(stage: Stage) -> None:
     stage.network.kill("worker-0")
     with pytest.raises(ClusterError, match="it is gone"):
-        stage.group.send("worker-0", Run("p", 0, {}))
+        stage.group.send("worker-0", Run("p", 0))
 
 
 @pytest.mark.parametrize("break_off", [press_ctrl_c, fail_in_a_step, lose_a_worker])
@@ -452,6 +359,6 @@ def test_nothing_is_sent_after_an_error(ready: Stage, break_off: Callable[[Stage
     break_off(ready)
     expected = "'run' was not sent to worker-1: after an error, start a new session"
     with pytest.raises(ClusterError, match=expected):
-        ready.group.send("worker-1", Run("p", 1, {}))
+        ready.group.send("worker-1", Run("p", 1))
     ready.group.shut_down()
     assert ready.heard("worker-1") == []

@@ -16,8 +16,8 @@ from runner.engine.cluster.transport.messages import IDLE, Done, Heartbeat, Laun
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
+from tests.engine.cluster.conftest import Source
 from tests.engine.cluster.remote_programs import there_and_back
-from tests.engine.cluster.test_worker import Source
 from tests.engine.cluster.virtual_cluster import VirtualCluster, WorkerFailed, virtual_cluster
 from tests.engine.run.launched_programs import tally
 

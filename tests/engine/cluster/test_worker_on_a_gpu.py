@@ -96,7 +96,7 @@ def test_gpu_error_is_reported_to_the_master(tmp_path: Path, compiled_sources: P
         plan = cluster.load("train")
         cluster.run("train", 0, feeds(0))
         cluster.feed("train", feeds(1))
-        cluster.send(Run("train", 1, {}), plan.plans)
+        cluster.send(Run("train", 1), plan.plans)
         failed = cluster.receive().message
         assert isinstance(failed, Failed)
         assert failed.error == "RunnerError"

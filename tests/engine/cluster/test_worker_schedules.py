@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.engine.cluster.transport.in_process import Faults
 from runner.engine.compile.program import Program
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ClusterError
 from runner.optimizers.momentum import Momentum
 from runner.strategies.sync_data import SyncData
+from tests.engine.cluster.transport.fake_network import Faults
 from tests.engine.cluster.virtual_cluster import NoAnswer, VirtualCluster, WorkerFailed, virtual_cluster
 from tests.strategies.networks import NETWORKS, Examples, task_of
 from tests.strategies.training import Weights, expect_same_bits, trained

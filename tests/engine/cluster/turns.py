@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from runner.engine.cluster.transport.endpoint import Frame, Received
-from runner.engine.cluster.transport.in_process import FakeEndpoint, FakeNetwork
 from runner.engine.cluster.transport.messages import Message
+from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwork
 
 JOIN_S = 20.0
 """Time limit that only a failing test reaches."""

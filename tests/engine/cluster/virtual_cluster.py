@@ -17,7 +17,6 @@ from runner.engine.cluster.remote_plan import RemotePlan
 from runner.engine.cluster.transport.documents import encode_document
 from runner.engine.cluster.transport.endpoint import Received
 from runner.engine.cluster.transport.heartbeat import Progress
-from runner.engine.cluster.transport.in_process import FakeNetwork, Faults
 from runner.engine.cluster.transport.messages import (
     Bye,
     Done,
@@ -33,13 +32,15 @@ from runner.engine.cluster.transport.messages import (
 )
 from runner.engine.cluster.transport.names import MASTER, process_names
 from runner.engine.cluster.worker import Worker
+from runner.engine.cluster.worker_setup import WorkerSetup
 from runner.engine.compile.input_slots import InputSource
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import GpuOptions, Gpus
+from runner.engine.graph.device import Gpus
 from runner.engine.run.session import expand_feeds
 from runner.kernels.registry import Registry
 from tests.engine.cluster.remote_programs import plans_of, remote_plan
 from tests.engine.cluster.transport.conftest import identity
+from tests.engine.cluster.transport.fake_network import FakeNetwork, Faults
 from tests.engine.cluster.turns import Turns, TurnTaking
 
 Array = NDArray[Any]
@@ -50,14 +51,7 @@ PATIENCE_S = 10_000.0
 """Virtual seconds after which the master counts a message as lost; longer than any limit of a worker."""
 
 
-SETUP = {
-    "source": {},
-    "check_finite": False,
-    "link": None,
-    "gpus": {},
-    "use": GpuOptions().to_document(),
-    "communicator": None,
-}
+SETUP = WorkerSetup({}, check_finite=False, link=None).to_document()
 """The setup document."""
 
 
@@ -157,9 +151,8 @@ class VirtualCluster:
     def set_up(self, check_finite: bool = False, link: Link | None = None) -> None:
         """Join and set up every worker."""
         self.greet()
-        described = None if link is None else link.to_document()
         gpus = dict(zip(self.workers, self._gpus, strict=False))
-        self.send(Setup(), None, {**SETUP, "check_finite": check_finite, "link": described, "gpus": gpus})
+        self.send(Setup(), None, WorkerSetup({}, check_finite, link, gpus).to_document())
 
     def load(self, client: str) -> RemotePlan:
         """Load the parts of a client, once."""
@@ -176,7 +169,7 @@ class VirtualCluster:
         """Run one step."""
         plan = self.load(client)
         self.feed(client, feeds or {})
-        self.send(Run(client, step, {}), plan.plans)
+        self.send(Run(client, step), plan.plans)
         return self.finish(client, step)
 
     def feed(self, client: str, feeds: Mapping[str, object]) -> None:

@@ -143,25 +143,3 @@ def test_an_unknown_compression_is_refused() -> None:
     assert [local_cluster(1).compression, local_cluster(1, compression="high16").compression] == ["none", "high16"]
     with pytest.raises(ValueError, match="cluster compression 'zip': expected one of none, high16"):
         local_cluster(1, compression="zip")
-
-
-def test_gpu_options_survive_their_document() -> None:
-    use = GpuOptions(tf32=True, compare_plans=True, code_folder="/kept")
-    assert GpuOptions.from_document(use.to_document()) == use
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        None,
-        {},
-        {"tf32": True},
-        {**GpuOptions().to_document(), "more": 1},
-        {**GpuOptions().to_document(), "tf32": 1},
-        {**GpuOptions().to_document(), "compare_plans": None},
-        {**GpuOptions().to_document(), "code_folder": b"/kept"},
-    ],
-)
-def test_a_malformed_document_of_gpu_options_is_refused(document: object) -> None:
-    with pytest.raises(ValueError, match=r"use of GPUs .*: expected 'tf32' and 'compare_plans', booleans, and"):
-        GpuOptions.from_document(document)

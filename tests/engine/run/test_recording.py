@@ -55,12 +55,12 @@ def test_document_round_trip(spans: list[RawSpan]) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"kind": [0, 6, 1, 2]}, r"spans\.kind\[1\]: 6, expected a whole number from 0 to 5"),
-        ({"plan": [0, 1, 2, 65536]}, r"spans\.plan\[3\]: 65536, expected a whole number from 0 to 65535"),
-        ({"position": [0, -1, 1, 2]}, r"spans\.position\[1\]: -1, expected a whole number"),
+        ({"kind": [0, 6, 1, 2]}, r"spans of worker-0\.kind\[1\]: 6, expected a whole number from 0 to 5"),
+        ({"plan": [0, 1, 2, 65536]}, r"spans of worker-0\.plan\[3\]: 65536, expected a whole number from 0 to 65535"),
+        ({"position": [0, -1, 1, 2]}, r"spans of worker-0\.position\[1\]: -1, expected a whole number"),
         ({"step": [1, 2]}, "expected columns of equal length"),
         ({"more": []}, r"unknown \['more'\]"),
-        ({"end_ns": 3}, r"spans\.end_ns: 3, expected a list"),
+        ({"end_ns": 3}, r"spans of worker-0\.end_ns: 3, expected a list"),
     ],
 )
 def test_malformed_document_is_refused(change: dict[str, Any], complaint: str) -> None:
@@ -76,5 +76,5 @@ def test_the_longest_document_fits_a_frame() -> None:
 
 def test_plan_names_are_read_in_order() -> None:
     assert read_plans(decode_document(memoryview(encode_document(["b", "a"])))) == ("b", "a")
-    with pytest.raises(SecurityError, match=r"^trace refused: plans\[1\]: 3, expected text of at most 64"):
+    with pytest.raises(SecurityError, match=r"^plans of a trace refused: .*\[1\]: 3, expected text of at most 64"):
         read_plans(["a", 3])

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.cluster.transport.in_process import FakeClock
 from runner.engine.run import rendezvous as rendezvous_module
 from runner.engine.run.rendezvous import LocalRendezvous
 from runner.errors import ClusterError
+from tests.engine.cluster.transport.fake_network import FakeClock
 
 JOIN_S = 10.0
 VALUE = np.arange(3.0)

@@ -83,12 +83,6 @@ class Admission:
             return self._admit_unknown(connection, header, frames)
         return self._admit_peer(caller, header, frames)
 
-    def validate_state(self) -> None:
-        """Raise AssertionError unless every name has at most one connection and each has sent hello."""
-        names = [caller.name for caller in self._callers.values()]
-        assert len(names) == len(set(names)), f"a peer with two connections: {sorted(names)}"
-        assert all(caller.expected >= 1 for caller in self._callers.values()), "a caller without hello"
-
     def _admit_unknown(
         self, connection: bytes, header: bytes | memoryview, frames: Sequence[memoryview]
     ) -> Received | None:

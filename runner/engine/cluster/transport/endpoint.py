@@ -1,7 +1,6 @@
-"""The transport interface: peers by name, messages, payload frames and deadlines.
+"""The transport interface: peers by name, messages, document frames and deadlines.
 
-Two implementations give the same guarantees: :mod:`~runner.engine.cluster.transport.zmq_endpoint` between processes and
-:mod:`~runner.engine.cluster.transport.in_process` on a virtual clock for tests.
+:mod:`~runner.engine.cluster.transport.zmq_endpoint` implements it. Its guarantees:
 
 * Each peer has one inbox and one connection to every peer it sends to. A connection begins with a hello that
   proves the run's token, and preserves the order of messages.
@@ -50,21 +49,19 @@ class Limits:
 
     peers: indices of a role range from 0 to ``peers`` - 1; each opens at most three connections. servers: the same for
     parameter servers. queued_messages: how many messages one peer may send before the receiver reads; it must cover a
-    whole step. frame_bytes: size of the largest payload frame other than documents. connect_timeout_s, send_timeout_s:
-    after these times a peer counts as unreachable.
+    whole step. connect_timeout_s, send_timeout_s: after these times a peer counts as unreachable.
     """
 
     peers: int
     servers: int = 0
     queued_messages: int = 4096
-    frame_bytes: int = 64 * 2**20
     connect_timeout_s: float = 10.0
     send_timeout_s: float = 10.0
 
 
 @dataclass(frozen=True)
 class Received:
-    """One admitted message with its sender and payload frames, which match the header."""
+    """One admitted message with its sender and its document frame, if its kind has one."""
 
     source: str
     message: Message
@@ -88,7 +85,7 @@ class Endpoint(Protocol):
         """Queue a message for a connected peer. The frames are copied: the caller may reuse their memory.
 
         Raises ClusterError if the peer is gone or accepts no message for the send time-out, ValueError if the message
-        or its frames violate the schema or the limits.
+        or its frames violate the schema.
         """
 
     def receive(self, timeout_s: float) -> Received | None:

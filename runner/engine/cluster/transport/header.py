@@ -1,4 +1,4 @@
-"""Header frames: encoding and decoding, and the check of the payload frames that a header announces.
+"""Header frames: encoding and decoding, and the check of the document frame that a header announces.
 
 A header is one msgpack map: the envelope ``{v, run, epoch, src, seq}``, the ``kind``, and that kind's fields.
 """
@@ -11,14 +11,12 @@ from typing import Annotated, Any
 
 from runner.engine.cluster.transport.documents import MAX_DOCUMENT_BYTES, pack, unpack
 from runner.engine.cluster.transport.messages import KINDS, Message
-from runner.engine.cluster.transport.references import InlineTensor
 from runner.errors import SecurityError
 from runner.system.schema import Integer, Record, Text, Violation
 from runner.system.text import printable
 
 PROTOCOL_VERSION = 1
 MAX_HEADER_BYTES = 64 * 2**10
-MAX_PAYLOAD_FRAMES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +75,12 @@ def _read_header(plain: dict[str, object]) -> tuple[Envelope, Message]:
 
 
 def check_frames(message: Message, frames: Sequence[memoryview]) -> None:
-    """Raise :class:`Violation` unless ``frames`` are exactly those that the header announces."""
-    if message.has_document:
-        if len(frames) != 1 or frames[0].nbytes > MAX_DOCUMENT_BYTES:
-            sizes = [frame.nbytes for frame in frames[:4]]
-            raise Violation(
-                f"{message.kind}: {len(frames)} frames of {sizes} bytes, expected one document of at most "
-                f"{MAX_DOCUMENT_BYTES}"
-            )
-        return
-    inline = [reference for reference in message.references() if isinstance(reference, InlineTensor)]
-    if len(inline) != len(frames) or len(frames) > MAX_PAYLOAD_FRAMES:
+    """Raise :class:`Violation` unless ``frames`` are one document for a kind with a document, and none for others."""
+    sizes = [frame.nbytes for frame in frames[:4]]
+    if message.has_document and (len(frames) != 1 or sizes[0] > MAX_DOCUMENT_BYTES):
         raise Violation(
-            f"{message.kind}: {len(frames)} frames, expected {len(inline)} and never more than {MAX_PAYLOAD_FRAMES}"
+            f"{message.kind}: {len(frames)} frames of {sizes} bytes, expected one document of at most "
+            f"{MAX_DOCUMENT_BYTES}"
         )
-    for position, (reference, frame) in enumerate(zip(inline, frames, strict=True)):
-        if reference.frame != position:
-            raise Violation(f"{message.kind}: tensor {position} names frame {reference.frame}, expected {position}")
-        if reference.nbytes != frame.nbytes:
-            raise Violation(
-                f"{message.kind}: frame {position} has {frame.nbytes} bytes, but {reference.dtype}"
-                f"{list(reference.shape)} takes {reference.nbytes}"
-            )
+    if frames and not message.has_document:
+        raise Violation(f"{message.kind}: {len(frames)} frames, expected none")

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from runner.engine.cluster.transport.messages import IDLE, LOAD, SAVE, SETUP, STEP
+from runner.engine.cluster.transport.messages import IDLE, LOAD, SETUP, STEP
 
-DEFAULT_LIMITS_S: Mapping[str, float] = {SETUP: 120.0, LOAD: 300.0, STEP: 300.0, SAVE: 600.0}
+DEFAULT_LIMITS_S: Mapping[str, float] = {SETUP: 120.0, LOAD: 300.0, STEP: 300.0}
 """Seconds without progress after which a section counts as stuck. A worker without work is never stuck."""
 
 SILENCE_S = 10.0

@@ -1,22 +1,20 @@
 """The closed set of messages between the processes of a run: each kind is one dataclass, and its schema.
 
-Payload frames follow the header of some kinds: one document, or the bytes of the inline tensors in the order
-in which the header describes them. :mod:`runner.engine.cluster.transport.header` encodes messages.
+One document frame follows the header of some kinds. :mod:`runner.engine.cluster.transport.header` encodes messages.
 """
 
 from __future__ import annotations
 
 import traceback as traceback_module
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from runner.engine.cluster.transport.names import DEVICE_ROLES, HEARTBEAT_ROLES, MASTER_ROLE, ROLES
-from runner.engine.cluster.transport.references import ReferenceType, TensorReference
-from runner.system.schema import Integer, MapOf, Number, OneOf, Text
+from runner.engine.cluster.transport.references import ArenaTensor
+from runner.system.schema import Integer, MapOf, Number, OneOf, Record, Text
 from runner.system.text import ascii_only
 
-MAX_REFERENCES = 512
 MAX_NAME = 512
 MAX_ERROR_TEXT = 4096
 MAX_TRACEBACK = 16 * 2**10
@@ -24,8 +22,7 @@ MAX_TRACEBACK = 16 * 2**10
 LONGEST_WAIT_S = 200.0
 """Longest delay that one process may impose on another; shorter than the limit after which a step counts as stuck."""
 
-SETUP, LOAD, STEP, SAVE, IDLE = "setup", "load", "step", "save", "idle"
-SECTIONS = (SETUP, LOAD, STEP, SAVE, IDLE)
+SETUP, LOAD, STEP, IDLE = SECTIONS = ("setup", "load", "step", "idle")
 """Sections of a worker's main loop, reported by its heartbeats."""
 
 Index = Annotated[int, Integer()]
@@ -33,7 +30,6 @@ Step = Annotated[int, Integer()]
 PlanId = Annotated[str, Text(64)]
 Name = Annotated[str, Text(MAX_NAME)]
 Section = Annotated[str, OneOf(SECTIONS)]
-NamedTensors = Annotated[Mapping[str, TensorReference], MapOf(Text(MAX_NAME), ReferenceType(), MAX_REFERENCES)]
 Numbers = Annotated[Mapping[str, float], MapOf(Text(MAX_NAME), Number(), 64)]
 
 
@@ -44,10 +40,6 @@ class Message:
     kind: ClassVar[str]
     senders: ClassVar[tuple[str, ...]]
     has_document: ClassVar[bool] = False
-
-    def references(self) -> Sequence[TensorReference]:
-        """The tensors that the header describes, in order."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +104,7 @@ class Run(Message):
     senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
     plan: PlanId
     step: Step
-    feeds: NamedTensors
     delay_s: Annotated[float, Number(low=0.0, high=LONGEST_WAIT_S)] = 0.0
-
-    def references(self) -> Sequence[TensorReference]:
-        return tuple(self.feeds.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +130,7 @@ class Done(Message):
     senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
     plan: PlanId
     step: Step
-    fetches: NamedTensors
     stats: Numbers
-
-    def references(self) -> Sequence[TensorReference]:
-        return tuple(self.fetches.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +172,8 @@ class TensorReady(Message):
     plan: PlanId
     step: Step
     key: Name
-    reference: Annotated[TensorReference, ReferenceType()]
+    reference: Annotated[ArenaTensor, Record(ArenaTensor)]
     due: Annotated[float, Number(low=0.0)] = 0.0
-
-    def references(self) -> Sequence[TensorReference]:
-        return (self.reference,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""References to tensors: dtype, shape and location of the bytes.
+"""References to tensors in shared memory: dtype, shape and location of the bytes.
 
 A reference may come from a hostile peer. Every field is checked with Python integers, which do not overflow, and
 against the real length of the bytes, *before* an array is created over them.
@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.system.schema import MAX_INTEGER, Integer, ListOf, OneOf, Record, Text, Violation
+from runner.system.schema import MAX_INTEGER, Integer, ListOf, OneOf, Text, Violation
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "bool": np.dtype("?"),
@@ -31,19 +31,6 @@ MAX_RANK = 8
 Dtype = Annotated[str, OneOf(tuple(DTYPES))]
 Shape = Annotated[tuple[int, ...], ListOf(Integer(), MAX_RANK)]
 Count = Annotated[int, Integer()]
-
-
-@dataclass(frozen=True, slots=True)
-class InlineTensor:
-    """A tensor whose bytes, in C order, are payload frame number ``frame`` of the same message."""
-
-    dtype: Dtype
-    shape: Shape
-    frame: Count
-
-    @property
-    def nbytes(self) -> int:
-        return nbytes_of(self.dtype, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +52,6 @@ class ArenaTensor:
         expected = nbytes_of(self.dtype, self.shape)
         if self.length != expected:
             raise Violation(f"length: {self.length} bytes, but {self.dtype}{list(self.shape)} takes {expected}")
-
-
-TensorReference = InlineTensor | ArenaTensor
 
 
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
@@ -101,20 +85,3 @@ def view_bytes(data: memoryview, dtype: str, shape: tuple[int, ...], where: str)
     if dtype == "bool" and raw.size and raw.max() > 1:
         raise Violation(f"{where}: byte {raw.max()} in a tensor of booleans, expected 0 or 1")
     return raw.view(DTYPES[dtype]).reshape(shape)
-
-
-class ReferenceType:
-    """The field type of both references; an inline reference is recognized by its ``frame``."""
-
-    _inline = Record(InlineTensor)
-    _arena = Record(ArenaTensor)
-
-    def read(self, plain: object, where: str) -> TensorReference:
-        if isinstance(plain, dict) and "frame" in plain:
-            return self._inline.read(plain, where)
-        return self._arena.read(plain, where)
-
-    def write(self, value: object, where: str) -> dict[str, Any]:
-        if isinstance(value, InlineTensor):
-            return self._inline.write(value, where)
-        return self._arena.write(cast(ArenaTensor, value), where)

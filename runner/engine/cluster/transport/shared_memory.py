@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from runner.engine.cluster.transport.references import DTYPES, ArenaTensor, dtype_name, view_bytes
 from runner.errors import ResourceError, SecurityError
-from runner.system.schema import Integer, MapOf, Record, Text, Violation
+from runner.system.schema import Integer, MapOf, Text, Violation
 from runner.system.text import printable
 
 ALIGNMENT = 64
@@ -54,21 +54,6 @@ class ArenaSpec:
     epoch: Annotated[int, Integer()]
     path: Annotated[str, Text(4096)]
     sizes: Annotated[Mapping[str, int], MapOf(Text(512), Integer(), 2**20)]
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the specification as plain data for a document."""
-        return _SPEC.write(self, "arena")
-
-    @classmethod
-    def from_plain(cls, plain: object) -> ArenaSpec:
-        """Read the result of :meth:`to_plain`; raises SecurityError if it is malformed."""
-        try:
-            return _SPEC.read(plain, "arena")
-        except Violation as violation:
-            raise SecurityError(f"arena refused: {violation}") from violation
-
-
-_SPEC = Record(ArenaSpec)
 
 
 def lay_out(sizes: Mapping[str, int]) -> dict[str, ArenaSlot]:

@@ -10,13 +10,12 @@ import zmq
 from runner.engine.cluster.transport.address import check_bind_address, inbox_path
 from runner.engine.cluster.transport.admission import Admission
 from runner.engine.cluster.transport.endpoint import Identity, Limits, Received
-from runner.engine.cluster.transport.header import MAX_PAYLOAD_FRAMES
 from runner.engine.cluster.transport.zmq_context import Context
 from runner.engine.cluster.transport.zmq_options import Socket, configure_inbox, milliseconds
 from runner.errors import ClusterError
 
-_MAX_PARTS = 1 + MAX_PAYLOAD_FRAMES
-"""Header and payload frames, without the routing id that ROUTER prepends."""
+_MAX_PARTS = 3
+"""The routing id that ROUTER prepends, a header and a document."""
 
 _FINAL_MESSAGE_MS = 100
 
@@ -86,7 +85,7 @@ class Inbox:
             return None
         while self._socket.getsockopt(zmq.RCVMORE):
             part = self._socket.recv(zmq.NOBLOCK, copy=False)
-            if len(parts) <= 1 + _MAX_PARTS:
+            if len(parts) <= _MAX_PARTS:
                 parts.append(part)
         return parts
 

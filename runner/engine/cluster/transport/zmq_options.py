@@ -64,7 +64,7 @@ def _configure(socket: Socket, limits: Limits, special: dict[Any, int]) -> None:
         zmq.LINGER: LINGER_MS,
         zmq.SNDTIMEO: send_timeout_ms,
         zmq.RCVTIMEO: send_timeout_ms,
-        zmq.MAXMSGSIZE: max(limits.frame_bytes, MAX_DOCUMENT_BYTES) + MAX_HEADER_BYTES,
+        zmq.MAXMSGSIZE: MAX_DOCUMENT_BYTES + MAX_HEADER_BYTES,
         zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
     }
     for option, value in (common | special).items():

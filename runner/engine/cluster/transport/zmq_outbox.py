@@ -72,7 +72,6 @@ class Outbox:
         connection = self._connections[peer]
         views = [memoryview(frame) for frame in frames]
         check_frames(message, views)
-        self._check_sizes(message, views)
         header = encode_header(self._identity.envelope(connection.sequence), message)
         try:
             connection.socket.send_multipart([header, *views], flags)
@@ -80,15 +79,6 @@ class Outbox:
             return False
         connection.sequence += 1
         return True
-
-    def _check_sizes(self, message: Message, frames: Sequence[memoryview]) -> None:
-        """Raise ValueError for a frame so large that the receiver would close the connection."""
-        largest = max((frame.nbytes for frame in frames), default=0)
-        if not message.has_document and largest > self._limits.frame_bytes:
-            raise ValueError(
-                f"{message.kind!r} has a frame of {largest} bytes, expected at most "
-                f"{self._limits.frame_bytes}: send it through an arena"
-            )
 
     def _shake_hands(self, peer: str, address: str) -> Socket:
         """Return a socket after a successful handshake; a handshake that times out is repeated.

@@ -11,7 +11,7 @@ from runner.engine.cluster.transport.private_directory import PrivateDirectory
 from runner.engine.cluster.transport.zmq_context import Context, open_context
 
 TOKEN = "a" * 64
-LIMITS = Limits(peers=4, queued_messages=64, frame_bytes=2**20, connect_timeout_s=5.0, send_timeout_s=0.2)
+LIMITS = Limits(peers=4, queued_messages=64, connect_timeout_s=5.0, send_timeout_s=0.2)
 
 
 def identity(name: str, *, run: str = "run", epoch: int = 1, token: str = TOKEN) -> Identity:

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engine.cluster.transport.heartbeat_monitor import HeartbeatMonitor, Reason
-from runner.engine.cluster.transport.in_process import FakeClock, FakeNetwork, Faults
 from runner.engine.cluster.transport.messages import Heartbeat
 from tests.engine.cluster.transport.conftest import identity
+from tests.engine.cluster.transport.fake_network import FakeClock, FakeNetwork, Faults
 
 LIMITS_S = {"setup": 60.0, "load": 30.0, "step": 5.0, "save": 100.0}
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engine.cluster.transport.admission import Drop
-from runner.engine.cluster.transport.in_process import FakeEndpoint, FakeNetwork, Faults
 from runner.engine.cluster.transport.messages import Hello, Load, Loaded, Shutdown
 from runner.errors import ClusterError
 from tests.engine.cluster.transport.conftest import identity
+from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwork, Faults
 
 
 def join(network: FakeNetwork, name: str, epoch: int = 1) -> FakeEndpoint:

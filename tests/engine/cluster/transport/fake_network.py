@@ -125,6 +125,14 @@ class FakeNetwork:
         return any((source in island) != (destination in island) for island in self._islands)
 
 
+def check_state(admission: Admission) -> None:
+    """Expect that every name has at most one connection and each has sent hello."""
+    callers = admission._callers.values()
+    names = [caller.name for caller in callers]
+    assert len(names) == len(set(names)), f"a peer with two connections: {sorted(names)}"
+    assert all(caller.expected >= 1 for caller in callers), "a caller without hello"
+
+
 class FakeEndpoint:
     """See :class:`~runner.engine.cluster.transport.endpoint.Endpoint`. Waiting advances the network's clock."""
 
@@ -175,7 +183,7 @@ class FakeEndpoint:
             channel, due = coming
             self._network.clock.advance_to(due)
             received = self._admit(channel)
-            self._admission.validate_state()
+            check_state(self._admission)
             if received is not None:
                 return received
 

@@ -1,0 +1,69 @@
+"""JSON from outside: parsed within limits, and files that hold one value of a schema."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from runner.system.files import read_regular, replace_durably
+from runner.system.schema import FieldType, Violation, refuse
+from runner.system.text import printable
+
+T = TypeVar("T")
+
+
+def parse_json(raw: bytes, limit: int) -> Any:
+    """Return the value of JSON that may be hostile. Raises Violation if it is no JSON or has over ``limit`` bytes."""
+    if len(raw) > limit:
+        raise Violation(f"more than {limit} bytes, expected at most that")
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise Violation(f"no JSON: {printable(str(error))}") from None
+
+
+def versioned(document: Any, version: int, name: str = "version") -> dict[str, Any]:
+    """Return a document without its version. Raises Violation unless it is a map of exactly this version."""
+    found = document.get(name) if isinstance(document, dict) else None
+    if type(found) is not int or found != version:
+        refuse(name, found, version)
+    return {key: value for key, value in document.items() if key != name}
+
+
+@dataclass(frozen=True)
+class JsonFile(Generic[T]):
+    """A kind of JSON file that holds one value.
+
+    kind: its schema. error: class of the error for a damaged file. advice: the end of the error's text: what to do.
+    version: number in the field "version"; None for a file without that field. limit: most bytes.
+    """
+
+    kind: FieldType
+    error: type[Exception]
+    advice: str
+    version: int | None = 1
+    limit: int = 1 << 26
+
+    def read(self, path: Path, called: str = "") -> T:
+        """Read a regular file. Raises ``error`` for a damaged one, SecurityError for a link, OSError.
+
+        called: the file's name in the error's text, such as the key that names it; "" for its path.
+        """
+        raw = read_regular(path, self.limit)
+        try:
+            document = parse_json(raw, self.limit)
+            if self.version is not None:
+                document = versioned(document, self.version)
+            value: T = self.kind.read(document, "")
+            return value
+        except ValueError as violation:
+            raise self.error(f"{called or path} is damaged: {violation}; {self.advice}") from violation
+
+    def write(self, path: Path, value: T, mode: int = 0o666) -> None:
+        """Replace the file in one step, durably. Raises OSError."""
+        document = self.kind.write(value, "")
+        if self.version is not None:
+            document = {"version": self.version, **document}
+        replace_durably(path, (json.dumps(document, indent=1) + "\n").encode(), mode)
