@@ -87,9 +87,8 @@ MAY_IMPORT = {
     # Commands.
     "sweep": "config config.configuration config.devices config.hydra_app system.console records"
     " tracking system.files system.json_file system.schema errors system.redaction system.text",
-    "sweep.gpu_places": "config config.devices engine.graph.device sweep.locks",
-    "sweep.frozen_job": "sweep config config.configuration system.console system.machine records errors"
-    " kernels.gpu.discovery",
+    "sweep.frozen_job": "sweep config config.configuration config.devices engine.graph.device system.console"
+    " system.machine records errors kernels.gpu.discovery",
     "commands": "training sweep config config.configuration config.hydra_app config.hydra_sweep config.overriding"
     " records checkpoint optimizers engine data tracking plugin system.console system.machine"
     " system.files errors system.redaction system.text kernels.gpu.discovery"

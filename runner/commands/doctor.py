@@ -178,8 +178,7 @@ def _datasets() -> Iterator[Finding]:
 
 
 def _tracking_store() -> Iterator[Finding]:
-    from runner.commands.store_answer import store_answer
-    from runner.commands.ui import store_state
+    from runner.commands.ui import store_answer, store_state
 
     yield Finding("tracking store", f"{store_state()}, {store_answer()}")
 

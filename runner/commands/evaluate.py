@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.commands.asked_device import DEVICE_HELP, split_device, with_device
+from runner.commands.device_arguments import DEVICE_HELP, split_device, with_device
 from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network
 from runner.config.check import check
 from runner.config.configuration import from_plain, to_plain
 from runner.config.overriding import overridden
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError
+from runner.system.console import verb_parser
 from runner.system.files import replace_durably
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact
@@ -41,12 +42,11 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``runner eval`` with the arguments that follow it."""
-    parser = argparse.ArgumentParser(
-        prog="runner eval",
-        description="Score a trained network on the test split, and on the validation split if there is one, with one "
+    parser = verb_parser(
+        "eval",
+        "Score a trained network on the test split, and on the validation split if there is one, with one "
         f"device whatever trained it. Images are normalised as in training.\n{DEVICE_HELP}.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _EXAMPLE,
     )
     add_arguments(parser)
     parser.add_argument(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import look_at
+from runner.system.console import verb_parser
 from runner.system.machine import usable_cores
 
 _EXAMPLE = """\
@@ -24,11 +24,10 @@ def main(arguments: Sequence[str]) -> int:
 
     Raises ResourceError, after the text, where this machine or a GPU of it has not the memory for it.
     """
-    parser = argparse.ArgumentParser(
-        prog="runner explain",
-        description="Print what a configuration amounts to: parameters, cost, placement, memory. Nothing is trained.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = verb_parser(
+        "explain",
+        "Print what a configuration amounts to: parameters, cost, placement, memory. Nothing is trained.",
+        _EXAMPLE,
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for training")
     parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="YAML files of your own")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import itertools
 import re
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import GROUPS
+from runner.system.console import verb_parser
 from runner.system.text import text_table
 
 KINDS = {
@@ -36,11 +36,8 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the options of one kind, or the kinds."""
-    parser = argparse.ArgumentParser(
-        prog="runner list",
-        description="List what a configuration can choose from, a line each; without an argument the kinds.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = verb_parser(
+        "list", "List what a configuration can choose from, a line each; without an argument the kinds.", _EXAMPLE
     )
     parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--config-dir", "-cd", type=Path, metavar="DIR", help="YAML files of your own, listed too")

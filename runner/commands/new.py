@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import keyword
 import string
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from runner.errors import ConfigError, ResourceError
+from runner.system.console import verb_parser
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,10 @@ def main(arguments: Sequence[str]) -> int:
     Raises ConfigError for a name that cannot be used and for a file that is there already, ResourceError where nothing
     can be written.
     """
-    parser = argparse.ArgumentParser(
-        prog="runner new",
-        description="Write a commented starting point, NAME.py and conf/GROUP/NAME.yaml, and print how to run it.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="kinds:\n"
+    parser = verb_parser(
+        "new",
+        "Write a commented starting point, NAME.py and conf/GROUP/NAME.yaml, and print how to run it.",
+        "kinds:\n"
         + "\n".join(f"  {name:10} {kind.text}" for name, kind in KINDS.items())
         + "\n\nexample:\n  runner new model my_net",
     )

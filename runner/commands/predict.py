@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.commands.asked_device import DEVICE_HELP, split_device, with_device
+from runner.commands.device_arguments import DEVICE_HELP, split_device, with_device
 from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network
 from runner.data.pictures import read_pictures
 from runner.errors import ConfigError, ResourceError
+from runner.system.console import verb_parser
 from runner.system.files import replace_durably
 from runner.system.machine import usable_cores
 
@@ -44,12 +44,11 @@ class Prediction:
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``runner predict`` with the arguments that follow it."""
-    parser = argparse.ArgumentParser(
-        prog="runner predict",
-        description="Say which classes a trained network sees in images: PNG, JPEG, or NumPy arrays (.npy) of one or "
+    parser = verb_parser(
+        "predict",
+        "Say which classes a trained network sees in images: PNG, JPEG, or NumPy arrays (.npy) of one or "
         f"several, with pixels as the dataset has them.\n{DEVICE_HELP}.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _EXAMPLE,
     )
     add_arguments(parser)
     parser.add_argument(

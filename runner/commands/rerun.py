@@ -1,22 +1,78 @@
-"""The verb ``rerun``: a stored run once more, and whether it came to the same weights."""
+"""The verb ``rerun``: repeat a stored run and compare the weights."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from runner.commands.compare import difference_rows
-from runner.commands.difference import differences_of_origin
-from runner.commands.repetition import Repetition, repetition_here
+from runner.commands.compare import difference_rows, differences_of_origin, named_run
 from runner.commands.results import results_table
-from runner.commands.stored import named_run
 from runner.config.configuration import load_stored
+from runner.config.devices import Look, retake_devices
+from runner.config.outcome import changes_on_the_way
+from runner.config.schema import Config, StragglersConfig
+from runner.kernels.gpu.discovery import discover
 from runner.plugin import changed_plugins, plugin_notes
 from runner.records.stored_run import StoredRun, read_plugins, read_run
+from runner.system.console import verb_parser
 from runner.system.text import text_table
+
+_ENDINGS = "endings-1.jsonl"
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """config: to train. replayed: the record of what the configuration does not decide, None where it decides all or
+    where there is none. doubt: why the same weights are not promised, "" where they are."""
+
+    config: Config
+    replayed: Path | None = None
+    doubt: str = ""
+
+
+def repetition_here(config: Config, run: StoredRun, look: Look = discover) -> Repetition:
+    """How to repeat ``run`` on the devices that there are: where they are others than it had, no record is replayed.
+
+    Raises ResourceError for a GPU that was asked for and is not there, and what :func:`repetition_of` raises.
+    """
+    here, other = retake_devices(config, look)
+    if other:
+        return Repetition(here, doubt=other)
+    # By what is stored, as the record is of that; which GPUs of this machine compute it is no part of the record.
+    repetition = repetition_of(config, run)
+    cluster = replace(repetition.config.cluster, gpus=here.cluster.gpus)
+    return replace(repetition, config=replace(repetition.config, cluster=cluster))
+
+
+def repetition_of(config: Config, run: StoredRun) -> Repetition:
+    """How to repeat ``run``, whose last configuration is ``config``: by its record where its workers raced.
+
+    Raises ConfigError and SecurityError where a configuration by which earlier starts went cannot be read.
+    """
+    changes = list(changes_on_the_way(run.earlier_configurations, config))
+    if changes:
+        said = f"it was started {run.starts} times and changed on the way: {'; '.join(changes)}"
+        return Repetition(config, doubt=f"{said}. All its steps are made as the last ones were to be")
+    race = config.parallelism.race
+    if race is None or race.decided:
+        return Repetition(config)
+    if race.decisions is None and run.starts > 1:
+        return Repetition(
+            config, doubt=f"{race.racers} raced, and it was started {run.starts} times: its records are of pieces"
+        )
+    record = run.path / (_ENDINGS if race.decisions is None else f"{race.decisions}.jsonl")
+    if not record.is_file():
+        return Repetition(config, doubt=f"{race.racers} raced, and {record} is not there")
+    config = replace(config, parallelism=config.parallelism.replaying(str(record)))
+    if race.decisions is None:
+        # The record says in which order all clients ended, so the one process emulates no delays.
+        cluster = replace(config.cluster, one_process=None, emulate=False, stragglers=StragglersConfig())
+        config = replace(config, cluster=cluster)
+    return Repetition(config, record)
+
 
 SAME, OTHER = 0, 1
 """Exit codes: the weights came out the same, or did not or cannot be told to have."""
@@ -32,12 +88,7 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Repeat a stored run, print its results and the verdict; return :data:`SAME` or :data:`OTHER`."""
-    parser = argparse.ArgumentParser(
-        prog="runner rerun",
-        description="Train a stored run again and say whether it came to the same weights.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("rerun", "Train a stored run again and say whether it came to the same weights.", _EXAMPLE)
     parser.add_argument("run", metavar="RUN", help="directory or run id")
     parser.add_argument("--output", type=Path, metavar="DIR", help="directory of the new run (default: below outputs)")
     options = parser.parse_args(arguments)

@@ -22,6 +22,7 @@ from runner.sweep.locks import sweep_lock
 from runner.sweep.outcome import FAILED, FINISHED, read_outcome
 from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan, PlannedJob
 from runner.sweep.report import show_plan
+from runner.system.console import verb_parser
 
 _AS_WRITTEN = argparse.RawDescriptionHelpFormatter
 
@@ -171,9 +172,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="runner sweep", description=_DESCRIPTION, epilog=_EXAMPLE, formatter_class=_AS_WRITTEN
-    )
+    parser = verb_parser("sweep", _DESCRIPTION, _EXAMPLE)
     parser.add_argument("--debug", action="store_true", help="show the traceback of a job that fails")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{resume,status}")
     resume = verbs.add_parser(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner.errors import ConfigError, DirectoryInUseError, RunnerError
 from runner.records.late_tracking import bring_over, late_runs
-from runner.sweep.late_end import end_late, recorded_sweeps
+from runner.sweep.report import end_late, recorded_sweeps
+from runner.system.console import verb_parser
 from runner.tracking.replay import Replay
 from runner.tracking.writer import StoreUnavailableError
 
@@ -31,12 +31,7 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Bring over what waits in and below the directories named and say so; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="runner sync",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("sync", _DESCRIPTION, _EXAMPLE)
     parser.add_argument("directories", nargs="+", metavar="DIR", help="of a run, of a sweep, or of many of them")
     places = [_directory(text) for text in parser.parse_args(arguments).directories]
     # A directory may be named twice, itself and by one above it.

@@ -1,14 +1,19 @@
-"""``runner ui``: MLflow's pages over the store of this folder's runs, for this machine only."""
+"""``runner ui``: MLflow's pages over the tracking store of this folder, for this machine only."""
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import itertools
 import os
 import socket
+import sqlite3
 import sys
 import sysconfig
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
 
@@ -110,3 +115,36 @@ def _require_free_port(port: int) -> None:
             probe.bind((HOST, port))
         except (OSError, OverflowError) as error:
             raise ResourceError(f"port {port} of {HOST} cannot be used: {error}; choose one with --port N") from error
+
+
+_TIMEOUT_S = 3.0
+
+
+def store_answer() -> str:
+    """What came of it, in a few words. A store that is away ends no run: records wait in the run's directory."""
+    uri = resolve_uri(None, Path.cwd())
+    database = sqlite_path(uri)
+    if database is not None:
+        return "to be made by the first run" if not database.is_file() else _answer_of_file(database)
+    if uri.startswith(("http:", "https:")):
+        return _answer_of_server(plain_address(uri))
+    return "not asked"
+
+
+def _answer_of_file(database: Path) -> str:
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S)) as connection:
+            connection.execute("SELECT count(*) FROM runs")
+    except sqlite3.Error as error:
+        return f"does not answer: {error}; records would wait in each run's directory"
+    return "answers"
+
+
+def _answer_of_server(uri: str) -> str:
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_TIMEOUT_S):
+            return "answers"
+    except urllib.error.HTTPError as error:
+        return f"answers with {error.code}"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return f"does not answer: {error}; records would wait in each run's directory"

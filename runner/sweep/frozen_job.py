@@ -1,25 +1,54 @@
-"""One job of a planned sweep: from its frozen configuration, or from where its run was cut off, to its outcome."""
+"""One job of a planned sweep: from its frozen configuration, or from an interrupted run, to its outcome."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.config.configuration import fix_machine_values, load_stored
-from runner.config.devices import Look
-from runner.config.schema import Config
+from runner.config.devices import ALL_GPUS, GpuShare, Look
+from runner.config.schema import Config, LocalCluster
+from runner.engine.graph.device import GPU
 from runner.errors import Interrupted, RunnerError
 from runner.kernels.gpu.discovery import discover
 from runner.records.run_directory import CONFIG_FILE, holds_run
-from runner.sweep.gpu_places import dealt_text, gpu_share
-from runner.sweep.locks import job_lock
+from runner.sweep.locks import job_lock, place_lock
 from runner.sweep.outcome import FINISHED, forget, note_failure, recorded
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
 from runner.system.console import print_error
 from runner.system.machine import usable_cores
+
+
+@contextmanager
+def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, had: Sequence[int] = ()) -> Iterator[GpuShare]:
+    """Hold a share of the GPUs, while others of the ``at_once`` jobs hold theirs.
+
+    had: GPUs of a run that goes on with them; the place they belong to is taken if it is free, so that no other job
+    is dealt them.
+    """
+    if at_once == 1:
+        yield ALL_GPUS
+        return
+    wanted = _place_of(had, at_once, look) if had else 0
+    with place_lock(sweep_dir, wanted) as place:
+        yield GpuShare(place, at_once)
+
+
+def dealt_text(asked: LocalCluster, taken: LocalCluster, share: GpuShare, look: Look) -> str:
+    """What a job was dealt, in words; "" where it has no GPU, named its GPUs or has the machine to itself."""
+    if share == ALL_GPUS or asked.gpus is not None or taken.device_taken != GPU:
+        return ""
+    return share.text(look().gpus)
+
+
+def _place_of(had: Sequence[int], at_once: int, look: Look) -> int:
+    """The first place with such a GPU, 0 where there is none."""
+    gpus = look().gpus
+    shares = (GpuShare(place, at_once).of(gpus) for place in range(at_once))
+    return next((place for place, own in enumerate(shares) if {gpu.number for gpu in own} & set(had)), 0)
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,24 @@
-"""What a sweep leaves to read: its table on the terminal, in files and in the tracking record, and its exit code."""
+"""The report of a sweep: tables on the terminal, in files and in the tracking record, and the exit code."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from runner.config.configuration import load_stored
 from runner.config.monitor import Monitor, monitor_of, monitor_of_stored
 from runner.config.schema import Config
-from runner.records.late_tracking import BroughtOver, bring_over, late_runs
-from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, Outcome, read_outcome
+from runner.records.late_tracking import BroughtOver, bring_over, late_runs, store_setting
+from runner.sweep.locks import sweep_lock
+from runner.sweep.outcome import FAILED, FINISHED, INTERRUPTED, RUNNING, Outcome, last_ended, read_outcome
 from runner.sweep.plan import FROZEN_FILE, PLAN_FILE, Plan
 from runner.sweep.seeds import over_seeds, seeds_table
 from runner.sweep.table import SweepTable, sweep_table
+from runner.tracking.mlflow_sweep import SWEEP_FILE, end_parent
+from runner.tracking.origin import ORIGIN_FILE, Origin
+from runner.tracking.records import End
 from runner.tracking.replay import Replay
 
 TABLE_FILE = "jobs.csv"
@@ -111,3 +115,48 @@ def write_tables(outcomes: Sequence[Outcome], monitor: Monitor, directory: Path)
     for name, text in contents.items():
         (directory / name).write_text(text, encoding="utf-8")
     return [directory / name for name in contents], markdown
+
+
+def recorded_sweeps(directories: Iterable[Path]) -> list[Path]:
+    """Of each directory the planned sweep that it holds or is inside of, if that has a tracking record; each once."""
+    found = (next(filter(_is_recorded, (directory, *directory.parents)), None) for directory in directories)
+    return [sweep for sweep in dict.fromkeys(found) if sweep is not None]
+
+
+def end_late(directory: Path) -> None:
+    """End the tracking record of a recorded sweep by how its jobs stand, with its tables, when the last job ended.
+
+    Left alone while a job of it runs. Raises DirectoryInUseError while the sweep does; StoreUnavailableError;
+    ConfigError, DataError, OSError or ValueError where its files do not tell how it went or is recorded.
+    """
+    with sweep_lock(directory):
+        plan = Plan.read(directory)
+        jobs = [directory / job.directory for job in plan.grid]
+        outcomes = [read_outcome(job, directory) for job in plan.grid]
+        recorded = next((job for job in jobs if (job / ORIGIN_FILE).exists()), None)
+        ended_ns = list(_ended_ns(jobs))
+        if recorded is None or not ended_ns or any(outcome.status == RUNNING for outcome in outcomes):
+            return
+        files, description = write_tables(outcomes, planned_monitor(plan, directory), directory)
+        end = End(_status(outcomes), max(ended_ns) // 1_000_000)
+        origin = Origin.read(recorded)
+        uri = origin.address(store_setting(recorded), Path.cwd())
+        end_parent(uri, origin.experiment, directory, end, files, description)
+
+
+def _is_recorded(directory: Path) -> bool:
+    return all((directory / name).is_file() for name in (PLAN_FILE, SWEEP_FILE))
+
+
+def _ended_ns(jobs: Iterable[Path]) -> Iterator[int]:
+    for job in jobs:
+        ended = last_ended(job)
+        if ended is not None:
+            yield ended
+
+
+def _status(outcomes: Sequence[Outcome]) -> str:
+    found = {outcome.status for outcome in outcomes}
+    if found <= {FINISHED}:
+        return FINISHED
+    return FAILED if found <= {FINISHED, FAILED} else INTERRUPTED

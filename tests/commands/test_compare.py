@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli import main
-from runner.commands.difference import differences
+from runner.commands.compare import differences
 from runner.config.configuration import dump
 from runner.records.provenance import CodeState, Provenance
 from runner.records.run_directory import RunDirectory

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.commands.repetition import repetition_here, repetition_of
+from runner.commands.rerun import repetition_here, repetition_of
 from runner.config.check import check
 from runner.config.configuration import dump, fix_machine_values, to_plain
 from runner.config.hydra_app import compose

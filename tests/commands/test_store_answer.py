@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from runner.commands.store_answer import store_answer
+from runner.commands.ui import store_answer
 
 
 def test_a_database_that_is_not_there_is_to_be_made_and_is_not_made(folder: Path) -> None:

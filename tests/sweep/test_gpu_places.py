@@ -12,8 +12,7 @@ from runner.config.devices import GpuShare
 from runner.config.hydra_app import compose
 from runner.config.schema import Config
 from runner.kernels.gpu.discovery import Found
-from runner.sweep.frozen_job import Work, run_frozen_job
-from runner.sweep.gpu_places import gpu_share
+from runner.sweep.frozen_job import Work, gpu_share, run_frozen_job
 from runner.sweep.locks import place_lock
 from runner.sweep.plan import FROZEN_FILE, PlannedJob
 from runner.system.machine import usable_cores

@@ -1,4 +1,4 @@
-"""What ``eval`` and ``predict`` are told of the device to compute on: the keys of the cluster that runs have for it."""
+"""The device on which ``eval`` and ``predict`` compute: the keys of the cluster that training runs have for it."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import pytest
 
 from runner.cli import main
 from runner.errors import DirectoryInUseError, NumericError
-from runner.sweep.late_end import end_late, recorded_sweeps
 from runner.sweep.locks import job_lock, sweep_lock
+from runner.sweep.report import end_late, recorded_sweeps
 from runner.tracking.mlflow_tracker import SPOOL_FILE
 from runner.tracking.origin import ORIGIN_FILE, Origin
 from runner.tracking.records import End, Tags
@@ -29,7 +29,7 @@ Ended = list[tuple[Any, ...]]
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> Ended:
     calls: Ended = []
-    monkeypatch.setattr("runner.sweep.late_end.end_parent", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr("runner.sweep.report.end_parent", lambda *arguments: calls.append(arguments))
     return calls
 
 

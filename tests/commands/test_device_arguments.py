@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.commands.asked_device import split_device, with_device
+from runner.commands.device_arguments import split_device, with_device
 from runner.config.schema import Config, LocalCluster
 from runner.errors import ConfigError
 from tests.small_runs import small_config
