@@ -25,7 +25,7 @@ ABSENT = "-"
 
 @dataclass(frozen=True)
 class Difference:
-    """One topic. rows: name and value in either run, where they differ. equal: number of other names."""
+    """The differences of one topic. rows: name, and the value in either run. equal: the number of equal values."""
 
     topic: str
     rows: tuple[tuple[str, str, str], ...]
@@ -33,7 +33,7 @@ class Difference:
 
 
 def differences(first: StoredRun, second: StoredRun) -> list[Difference]:
-    """All topics in which runs are compared. Raises ConfigError where a stored configuration cannot be read."""
+    """Return the differences of all topics. Raises ConfigError if a stored configuration cannot be read."""
     return [
         _difference("configuration", _configuration(first), _configuration(second)),
         *differences_of_origin(first, second),
@@ -42,7 +42,7 @@ def differences(first: StoredRun, second: StoredRun) -> list[Difference]:
 
 
 def differences_of_origin(first: StoredRun, second: StoredRun) -> list[Difference]:
-    """The topics that may explain why equal configurations came to different results."""
+    """Return the topics that may explain different results of equal configurations."""
     repositories = by_name(_repositories(first), _repositories(second))
     codes = [_code(run, named) for run, named in zip((first, second), repositories, strict=True)]
     return [
@@ -52,7 +52,7 @@ def differences_of_origin(first: StoredRun, second: StoredRun) -> list[Differenc
 
 
 def changes_differ(first: StoredRun, second: StoredRun) -> bool:
-    """Whether the code of the runs was changed since its commits, in other ways."""
+    """Whether the runs have different uncommitted changes of their code."""
     one, other = by_name(_repositories(first), _repositories(second))
     return _changes(one) != _changes(other)
 
@@ -69,7 +69,7 @@ def _difference(topic: str, first: Mapping[str, str], second: Mapping[str, str])
 
 
 def _configuration(run: StoredRun) -> dict[str, str]:
-    # As it is stored: a run of an older version, or with a plug-in that is not loaded, can be compared too.
+    # Read without the schema, so that runs of older versions, or with plugins that are not loaded, can be compared.
     return dict(_flat(safe_yaml.load(run.config_yaml)))
 
 
@@ -77,7 +77,7 @@ def _of_summary(run: StoredRun, names: tuple[str, ...]) -> dict[str, str]:
     if run.summary is None:
         return {"status": "killed"} if "status" in names else {}
     plain = asdict(run.summary)
-    # Of speed the median says more than the last value.
+    # The median of the step time is compared instead of the last speed.
     plain["final"] = {name: value for name, value in plain["final"].items() if not name.startswith("perf/")}
     return dict(_flat({name: plain[name] for name in names if plain[name] not in (None, {}, [])}))
 
@@ -91,7 +91,7 @@ def _machine(run: StoredRun) -> dict[str, str]:
 
 
 def _code(run: StoredRun, repositories: Mapping[str, CodeState]) -> dict[str, str]:
-    """Commit, changes and untracked files by repository; of older summaries the commit alone."""
+    """Return commit, changes and untracked files by repository; older summaries have the commit only."""
     summary = run.summary
     if summary is None:
         return {}
@@ -109,7 +109,7 @@ def _repositories(run: StoredRun) -> Sequence[CodeState]:
 
 
 def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted names and values as text, those that look secret hidden."""
+    """Yield dotted names and values as text, with secrets redacted."""
     for key, value in plain.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -129,17 +129,17 @@ _WIDEST = 64
 """Characters of a value: as many as a SHA-256 has."""
 
 _EXAMPLE = """\
-A run is named by its directory, or by its run id (of which the first digits will do).
+A run is named by its directory, or by its run id or the first digits of it.
 
 example:
   runner compare outputs/2026-01-31/12-00-00 4f1c"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the differences of two runs; return 0 whatever they are."""
+    """Print the differences of two runs; return 0, also if there are some."""
     parser = verb_parser(
         "compare",
-        "Print what is different between two runs: configuration, code, versions and machine, results.",
+        "Print the differences of two runs: configuration, code, versions and machine, results.",
         _EXAMPLE,
     )
     parser.add_argument("runs", nargs=2, metavar="RUN", help="directory or run id")
@@ -149,31 +149,31 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def comparison_text(first: StoredRun, second: StoredRun) -> str:
-    """A table of everything that differs, and one line of what does not."""
+    """Return a table of the differences, and one line with the number of equal values."""
     found = differences(first, second)
     named = [("directory", str(first.path), str(second.path))]
     lines = [text_table(("", first.run_id, second.run_id), [*named, *difference_rows(found)]), ""]
     lines.append("equal: " + ", ".join(f"{each.equal} of {each.topic}" for each in found))
     if changes_differ(first, second):
         kept = [str(run.code_diff) for run in (first, second) if run.code_diff.is_file()]
-        lines.append(f"Changes since a commit are in: {', '.join(kept) or 'no file that is there any more'}")
+        lines.append(f"Changes since a commit are in: {', '.join(kept) or 'no file that still exists'}")
     return "\n".join(lines)
 
 
 def difference_rows(found: Iterable[Difference]) -> list[tuple[str, str, str]]:
-    """Rows of a table, each with its topic before its name."""
+    """Return the rows of a table: topic and name, and the value in either run."""
     return [(f"{each.topic}: {row[0]}", _short(row[1]), _short(row[2])) for each in found for row in each.rows]
 
 
 def _short(text: str) -> str:
-    """Long values, such as lists of files, by their beginning and their end."""
+    """Shorten long values, such as lists of files, to their beginning and their end."""
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 25]} ... {text[-20:]}"
 
 
 def named_run(text: str) -> StoredRun:
-    """The run that ``text`` names: its directory, or its id among the outputs or in the tracking store of this folder.
+    """Return the run with this directory, or with this id among the outputs or in the tracking store of this folder.
 
-    Raises ConfigError where there is no such run, ResourceError where the store had to be asked and does not answer.
+    Raises ConfigError if there is no such run, ResourceError if the store is needed and not available.
     """
     return find_run(text, Path.cwd(), _in_store)
 

@@ -1,4 +1,4 @@
-"""The verb ``eval``: score a trained network, on its own dataset or another."""
+"""The verb ``eval``: score a trained network on its own dataset or another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MOVABLE = ("data", "train.eval_batch_size")
 _OTHERWISE = (
-    "the network is evaluated as its run stored it; only data=NAME, data.KEY, train.eval_batch_size, cluster.device, "
+    "the stored configuration is evaluated; only data=NAME, data.KEY, train.eval_batch_size, cluster.device, "
     "cluster.gpus and cluster.tf32 may be given, and --config-dir DIR for a NAME of your own"
 )
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = verb_parser(
         "eval",
         "Score a trained network on the test split, and on the validation split if there is one, with one "
-        f"device whatever trained it. Images are normalised as in training.\n{DEVICE_HELP}.",
+        f"device, whichever strategy trained it. Images are normalised as in training.\n{DEVICE_HELP}.",
         _EXAMPLE,
     )
     add_arguments(parser)
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _evaluated(stored: Config, overrides: Sequence[str], config_dir: Path | None) -> Config:
-    """The stored configuration with another dataset; raises ConfigError where that does not suit the network."""
+    """Return the stored configuration with the given dataset; raise ConfigError if it does not fit the network."""
     config = from_plain(overridden(stored, overrides, _MOVABLE, _OTHERWISE, config_dir=config_dir))
     check(replace(config, train=replace(config.train, monitor=None)))
     known, given = stored.data.facts(), config.data.facts()
@@ -94,12 +94,12 @@ def _evaluated(stored: Config, overrides: Sequence[str], config_dir: Path | None
 
 
 def _words(options: argparse.Namespace) -> list[str]:
-    """What was asked for beyond the run's own data: a name may mean another thing in another folder."""
+    """Return the overrides and the folder of YAML files, because a name can differ between folders."""
     return [*options.overrides, *([str(options.config_dir.absolute())] if options.config_dir else [])]
 
 
 def _file_name(network: StoredNetwork, config: Config, words: Sequence[str]) -> str:
-    """Of the results: evaluations that were asked for in other words do not overwrite each other."""
+    """Return the name of the results file, which differs for different overrides."""
     digest = f"-{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]}" if words else ""
     return f"eval-{network.checkpoint.name}-{config.data.name}{digest}.json"
 

@@ -19,7 +19,7 @@ from runner.system.machine import usable_cores
 KEY = "resume"
 
 MOVABLE = (*LIMITS, "train.patience", "train.min_delta", "train.microbatches", "parallelism", "cluster")
-"""What may change when a run goes on: how far it goes, and who computes it; never what is computed."""
+"""Keys that may change in a resumed run: its length, and the workers that compute it; never the computation itself."""
 
 _OF_THE_DEVICE = ("device_taken", "gpus", "collectives")
 """Keys of the cluster that follow the device unless this command line names them."""
@@ -40,12 +40,12 @@ def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
     directories = [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{KEY}=")]
     overrides = [argument for argument in arguments if not argument.startswith(f"{KEY}=")]
     if len(directories) != 1:
-        raise ConfigError(f"{KEY} is given {len(directories)} times: one run is continued at a time")
+        raise ConfigError(f"{KEY} is given {len(directories)} times; expected once")
     run_dir = Path(directories[0]).absolute()
     if not (run_dir / CONFIG_FILE).is_file():
         raise ConfigError(
-            f"{KEY}={directories[0]}: {run_dir} holds no {CONFIG_FILE}: not the directory of a run. A run that was "
-            "killed before it had stored its configuration is started again with its own command"
+            f"{KEY}={directories[0]}: {run_dir} holds no {CONFIG_FILE}: not the directory of a run. If a run was "
+            "killed before it stored its configuration, start it again with its original command"
         )
     return _continued(load_stored(run_dir / CONFIG_FILE), overrides), run_dir, overrides
 
@@ -53,7 +53,7 @@ def stored_run(arguments: Sequence[str]) -> tuple[Config, Path, list[str]]:
 def _continued(stored: Config, overrides: Sequence[str]) -> Config:
     *first, last = MOVABLE
     otherwise = (
-        f"a run continues with its stored configuration; beside {KEY}=DIR only {', '.join(first)} and {last} "
+        f"a resumed run uses its stored configuration; besides {KEY}=DIR only {', '.join(first)} and {last} "
         "may be given"
     )
     plain = overridden(_with_later_keys(stored), overrides, MOVABLE, otherwise)
@@ -69,7 +69,7 @@ def _continued(stored: Config, overrides: Sequence[str]) -> Config:
 
 
 def _with_later_keys(stored: Config) -> Config:
-    """Fill in what earlier versions did not store: they used the CPU, and did not store which keys were named."""
+    """Fill in keys that earlier versions did not store: they used the CPU, and did not store which keys were named."""
     cluster = stored.cluster
     if cluster.device == AUTO and cluster.device_taken is None:
         cluster = dataclasses.replace(cluster, device_taken=CPU)

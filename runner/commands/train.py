@@ -1,4 +1,4 @@
-"""What the command line does with configurations: train one, sweep many, continue a run."""
+"""Train a configuration, a sweep of configurations, or a resumed run."""
 
 from __future__ import annotations
 

@@ -24,10 +24,9 @@ from runner.system.machine import usable_cores
 
 @contextmanager
 def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, had: Sequence[int] = ()) -> Iterator[GpuShare]:
-    """Hold a share of the GPUs, while others of the ``at_once`` jobs hold theirs.
+    """Yield the share of the GPUs for one of ``at_once`` jobs, and hold a lock on it.
 
-    had: GPUs of a run that goes on with them; the place they belong to is taken if it is free, so that no other job
-    is dealt them.
+    had: GPUs of a resumed run. The share with these GPUs is preferred, so that no other job receives them.
     """
     if at_once == 1:
         yield ALL_GPUS
@@ -38,14 +37,14 @@ def gpu_share(sweep_dir: Path, at_once: int, look: Look, *, had: Sequence[int] =
 
 
 def dealt_text(asked: LocalCluster, taken: LocalCluster, share: GpuShare, look: Look) -> str:
-    """What a job was dealt, in words; "" where it has no GPU, named its GPUs or has the machine to itself."""
+    """Return the share of a job as text; "" if it has no GPU, named its GPUs or has the machine to itself."""
     if share == ALL_GPUS or asked.gpus is not None or taken.device_taken != GPU:
         return ""
     return share.text(look().gpus)
 
 
 def _place_of(had: Sequence[int], at_once: int, look: Look) -> int:
-    """The first place with such a GPU, 0 where there is none."""
+    """Return the first place with one of these GPUs, 0 if there is none."""
     gpus = look().gpus
     shares = (GpuShare(place, at_once).of(gpus) for place in range(at_once))
     return next((place for place, own in enumerate(shares) if {gpu.number for gpu in own} & set(had)), 0)
@@ -53,10 +52,10 @@ def _place_of(had: Sequence[int], at_once: int, look: Look) -> int:
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to train.
+    """A job to train.
 
-    resume: a run lies in ``directory`` and goes on from its newest checkpoint. gpus: that it was dealt, in words, ""
-    where it was not dealt any.
+    resume: whether the run in ``directory`` continues from its newest checkpoint. gpus: its share of the GPUs as text,
+    "" if it has none.
     """
 
     config: Config
@@ -75,14 +74,14 @@ def run_frozen_job(
     debug: bool = False,
     look: Look = discover,
 ) -> None:
-    """Train a job unless it is finished, and leave its outcome in its directory.
+    """Train a job unless it is finished; its outcome is recorded in its directory.
 
-    at_once: jobs that share the machine, for what its configuration leaves open. Where another process still runs it,
-    that one is waited for. A RunnerError is told and noted, not raised: it is no concern of the other jobs. An
-    interruption is raised as Interrupted, a defect as it is, both noted. look: finds the GPUs.
+    at_once: jobs that share the machine. look: finds the GPUs. If another process still runs the job, wait for its end.
+    A RunnerError is printed and recorded but not raised, so that other jobs run. Raises Interrupted for an interruption
+    and the exception of a defect; both are recorded as well.
     """
     directory = sweep_dir / job.directory
-    with job_lock(directory, lambda: _tell(f"{job.label}: another process still runs it; waiting for its end")):
+    with job_lock(directory, lambda: _tell(f"{job.label}: another process still runs this job; waiting for its end")):
         if recorded(directory)[0] == FINISHED:
             return
         _tell(job.label)
@@ -101,9 +100,9 @@ def run_frozen_job(
 
 @contextmanager
 def _prepared(job: PlannedJob, sweep_dir: Path, at_once: int, look: Look) -> Iterator[Work]:
-    """What there is to train, with a share of the machine's GPUs that is the job's own meanwhile.
+    """Yield the job to train, while its share of the GPUs is locked.
 
-    A run that was begun goes on with the machine values it began with: it then comes to the same bits.
+    A run that was started keeps its machine values, so that its bits stay the same.
     """
     directory = sweep_dir / job.directory
     if holds_run(directory):

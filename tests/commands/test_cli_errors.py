@@ -46,7 +46,7 @@ from tests.refusal import Capture, refused
         (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
         (["-m", "seed=1,2", "~hydra.callbacks.runner"], ["'hydra.callbacks.runner' does not exist"]),
         (["--no-such-option"], ["unrecognized arguments: --no-such-option"]),
-        (["--config-dir", "conf", "list"], ["verb 'list' stands behind --config-dir: expected it first"]),
+        (["--config-dir", "conf", "list"], ["verb 'list' after --config-dir: expected the verb first"]),
         (["-m", "--cfg", "job"], ["Only one of --run, --multirun, --cfg"]),
         (["-m", "seed=1,2", "optimizer.lr=fast,slow"], ["optimizer.lr: Value 'fast' of type 'str'"]),
     ],
@@ -88,4 +88,4 @@ def test_a_directory_that_cannot_be_made_leaves_with_4(
 
 @pytest.mark.parametrize("option", ["--experimental-rerun=run.pickle", "--exp=run.pickle"])
 def test_pickles_are_not_run(fake_training: FakeTraining, capsys: Capture, option: str):
-    assert "executes what a pickle says" in refused([option], capsys, code=8)
+    assert "executes code of a pickle" in refused([option], capsys, code=8)

@@ -97,9 +97,9 @@ def test_replicas_that_had_processes_of_their_own_are_replayed_in_one(tmp_path: 
 @pytest.mark.parametrize(
     ("overrides", "starts", "doubt"),
     [
-        (("parallelism=async_data",), 1, "its replicas raced, and .*endings-1.jsonl is not there"),
+        (("parallelism=async_data",), 1, "its replicas raced, and .*endings-1.jsonl does not exist"),
         (("parallelism=async_data",), 2, "its replicas raced, and it was started 2 times"),
-        (BACKUPS, 1, "backup workers raced, and .*contributors.jsonl is not there"),
+        (BACKUPS, 1, "backup workers raced, and .*contributors.jsonl does not exist"),
     ],
 )
 def test_without_a_whole_record_nothing_is_promised(
@@ -135,7 +135,7 @@ def test_what_changed_on_the_way_is_no_repetition_of_one_configuration(
     config = small_config(*overrides, "cluster.threads_per_worker=1")
     found = repetition_of(config, stored(tmp_path, starts=3))
     assert (found.config, found.replayed) == (config, None)
-    assert "it was started 3 times and changed on the way: config-2.yaml has other " in found.doubt
+    assert "it was started 3 times and its configuration changed: config-2.yaml has other " in found.doubt
     assert keys in found.doubt
 
 

@@ -65,7 +65,7 @@ def test_other_weights_leave_with_1_and_what_differs(run: StoredRun, folder: Pat
     assert main(["rerun", "outputs/day/first"]) == 1
     lines = capsys.readouterr().out.splitlines()
     (begin,) = [number for number, line in enumerate(lines) if line.startswith("other weights than run ")]
-    assert lines[begin] == f"other weights than run {run.run_id}, which came to {'0' * 64}"
+    assert lines[begin] == f"other weights than run {run.run_id}, which has {'0' * 64}"
     assert lines[begin + 1].split()[:2] == ["different", run.run_id]
     assert lines[begin + 2].split()[:5] == ["versions", "and", "machine:", "versions.numpy", "1.0.0"]
     (again,) = [path for path in (folder / "outputs").glob("*/*") if path != run.path]
@@ -98,7 +98,7 @@ def test_a_run_that_was_started_elsewhere_is_said_to_be(
     monkeypatch.chdir(folder / "elsewhere")
     assert main(["rerun", str(run.path)]) == 0
     assert (
-        f"it was started in {folder}; relative paths of its configuration are looked for here"
+        f"it was started in {folder}; relative paths of its configuration refer to this folder"
         in capsys.readouterr().err
     )
 
@@ -109,9 +109,9 @@ def test_a_resumed_run_is_repeated_from_its_last_configuration(run: StoredRun, c
     # The rate of a cosine schedule depends on the length of the run, so its first steps were others.
     assert main(["rerun", run.run_id, "--output", "second"]) == 1
     out, err = capsys.readouterr()
-    doubt = "it was started 2 times and changed on the way: config-1.yaml has other train.steps. All its steps"
-    assert f"the same weights are not promised: {doubt}" in err
-    assert f"\nthey were not promised to be the same: {doubt}" in out
+    doubt = "it was started 2 times and its configuration changed: config-1.yaml has other train.steps. All steps"
+    assert f"the same weights are not guaranteed: {doubt}" in err
+    assert f"\nthe same weights were not guaranteed: {doubt}" in out
     second = read_run(Path("second")).summary
     assert second is not None
     assert second.steps == 5
@@ -136,12 +136,12 @@ def test_what_was_not_promised_is_said_with_other_weights() -> None:
     first, second = stored(Path("one"), "a" * 64), stored(Path("two"), "b" * 64)
     assert verdict(first, second, "its replicas raced") == "\n".join(
         [
-            f"other weights than run one, which came to {'a' * 64}",
-            "they were not promised to be the same: its replicas raced",
-            "code, versions and machine are the same as far as they are recorded",
+            f"other weights than run one, which has {'a' * 64}",
+            "the same weights were not guaranteed: its replicas raced",
+            "the recorded code, versions and machine are the same",
         ]
     )
-    assert "promised" not in verdict(first, replace(second, summary=first.summary), "its replicas raced")
+    assert "guaranteed" not in verdict(first, replace(second, summary=first.summary), "its replicas raced")
 
 
 def test_a_stored_configuration_that_names_code_is_refused(folder: Path, capsys: Capture) -> None:

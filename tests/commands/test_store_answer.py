@@ -14,7 +14,7 @@ from runner.commands.ui import store_answer
 
 
 def test_a_database_that_is_not_there_is_to_be_made_and_is_not_made(folder: Path) -> None:
-    assert store_answer() == "to be made by the first run"
+    assert store_answer() == "to be created by the first run"
     assert list(folder.iterdir()) == []
 
 
@@ -23,7 +23,7 @@ def test_a_database_answers_or_says_why_not(folder: Path) -> None:
         database.execute("CREATE TABLE runs (id)")
     assert store_answer() == "answers"
     (folder / "mlflow.db").write_bytes(b"no database" * 100)
-    assert store_answer().startswith("does not answer: file is not a database; records would wait in")
+    assert store_answer().startswith("does not answer: file is not a database; records will wait in")
 
 
 class Health(BaseHTTPRequestHandler):

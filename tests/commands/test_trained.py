@@ -175,9 +175,9 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
             ["data=synthetic"],
             "2 runner: error: data=synthetic has images of (3, 224, 224) and 1000 classes; the network was trained on",
         ),
-        (["model=lenet"], "model=lenet: the network is evaluated as its run stored it; only data=NAME, data.KEY, "),
-        (["cluster.workers=3"], "cluster.workers=3: the network is evaluated as its run stored it"),
-        (["train.steps=3"], "train.steps=3: the network is evaluated as its run stored it"),
+        (["model=lenet"], "model=lenet: the stored configuration is evaluated; only data=NAME, data.KEY, "),
+        (["cluster.workers=3"], "cluster.workers=3: the stored configuration is evaluated"),
+        (["train.steps=3"], "train.steps=3: the stored configuration is evaluated"),
         (["data.colour=3"], "Key 'colour' not in 'Digits'"),
         (["data=mnist", "data.cache_dir=absent"], "data=mnist has images of (1, 28, 28)"),
         (["--output", "absent/file.json"], "4 runner: error: absent/file.json: cannot be written: No such file"),
@@ -208,7 +208,7 @@ def test_classes_that_changed_since_the_run_are_refused(
     arguments = ["run", str(images / "test" / "cat" / "0.png")] if verb == "predict" else ["run"]
     (images / "train" / "cat" / "1.png").unlink()
     assert main([verb, *arguments]) == 0
-    assert f"{images}: there are 3 train examples, in training there were 4" in caplog.text
+    assert f"{images}: 3 train examples, but 4 in training" in caplog.text
     for split in ("train", "test"):
         (images / split / "dog").rename(images / split / "ant")
     complaint = f"{images}: class 0 is 'ant', in training it was 'cat' ({folder / 'run' / 'data.json'}); bring the data"
@@ -236,7 +236,7 @@ def test_the_normalisation_is_that_of_training_whatever_became_of_the_data(
     del kept["normalisation"]
     path.write_text(json.dumps(kept))
     assert seen() != before
-    assert f"{path} does not say how the training images were normalised: computed from the data" in caplog.text
+    assert f"{path} does not hold the normalisation of training: computed from the present data" in caplog.text
 
 
 def test_a_checkpoint_of_another_network_is_refused(stored: Path, capsys: Capture) -> None:

@@ -133,7 +133,7 @@ def test_a_model_that_exceeds_the_resource_limits_of_a_process_is_refused(tmp_pa
     limited = ("bash", "-c", 'ulimit -v 1500000 && exec "$0" -m runner "$@"', sys.executable)
     command = Command(tmp_path, "model=alexnet", "data=synthetic", "tracking=none", executable=limited)
     assert command.finish() == 4
-    assert "of memory beside its program, and its resource limits (ulimit -v, ulimit -d) leave " in command.errors
+    assert "of memory besides its program, and its resource limits (ulimit -v, ulimit -d) leave " in command.errors
     assert "Traceback" not in command.errors
     assert not list(tmp_path.glob("**/run.json"))
 

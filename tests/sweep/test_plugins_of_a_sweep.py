@@ -72,7 +72,7 @@ def test_a_plugin_that_was_edited_is_refused(interrupted: FakeTraining, folder: 
     with restored_tables():
         message = refused([*PLUGIN, *RESUME], capsys)
     assert f"plugin {folder / 'all_conv.py'} was changed: its SHA-256 was" in message
-    assert "a sweep goes on with the plugins it was started with" in message
+    assert "a sweep is resumed with the plugins with which it was started" in message
     assert interrupted.calls == []
 
 

@@ -114,8 +114,8 @@ def test_a_sweep_is_resumed_only_in_the_folder_of_its_start(
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
     message = refused(["sweep", "resume", str(folder / "sweep")], capsys)
-    assert f"the sweep was started in '{folder}', where its relative paths begin" in message
-    assert f"the working directory is '{elsewhere}'; change to the former" in message
+    assert f"the sweep was started in '{folder}', to which its relative paths refer" in message
+    assert f"the working directory is '{elsewhere}'; change to the first folder" in message
     assert interrupted.calls == []
 
 
@@ -140,7 +140,7 @@ def test_what_can_run_code_is_not_taken_from_a_stored_launcher(
     (folder / "sweep" / "plan.json").write_text(json.dumps({**stored, "launcher": {**stored["launcher"], **launcher}}))
     message = refused(RESUME, capsys, code=8)
     assert f"{folder / 'sweep' / 'plan.json'} has {named}: such settings can run code" in message
-    assert "name them behind the directory" in message
+    assert "repeat them after the directory" in message
     assert interrupted.calls == []
 
 
@@ -283,9 +283,7 @@ def test_broken_files_and_edited_ones_change_nothing(fake_training: FakeTraining
 def test_another_grid_is_refused_with_the_difference(interrupted: FakeTraining, folder: Path, capsys: Capture):
     before = plan(folder)
     message = refused([*RESUME, "seed=1,2,5"], capsys)
-    assert (
-        "the sweep is no longer the one that was started:\n  new: job 4 (seed=5)\n  gone: job 2 (seed=3)\n" in message
-    )
+    assert "the grid of the sweep changed:\n  new: job 4 (seed=5)\n  gone: job 2 (seed=3)\n" in message
     assert "--accept-changes" in message
     assert interrupted.calls == []
     assert plan(folder) == before
@@ -347,7 +345,7 @@ def test_a_configuration_that_would_differ_now_is_refused(fake_training: FakeTra
     capsys.readouterr()
     own_files = ["--config-dir", "own"]
     message = refused([*RESUME, *own_files, "seed=1,2"], capsys)
-    assert "  new: job 1 (seed=2)\n  job 0 (seed=1): would have another configuration" in message
+    assert "  new: job 1 (seed=2)\n  job 0 (seed=1): its configuration differs" in message
     assert main([*RESUME, *own_files, "--accept-changes", "seed=1,2"]) == 0
     assert [call.config.model.hidden for call in fake_training.calls] == [[5], [6]]
 

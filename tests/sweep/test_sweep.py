@@ -66,7 +66,7 @@ def test_a_failed_job_does_not_stop_the_sweep_but_shows(fake_training: FakeTrain
     assert "failed: NumericError: the loss of step 3 is nan" in out
     assert "job 0 (seed=2): error: the loss of step 3 is nan\n" in err
     sweep_dir = folder / "sweep"
-    again = f"try what is not done again with: runner sweep resume {sweep_dir}"
+    again = f"run the remaining jobs with: runner sweep resume {sweep_dir}"
     assert err.endswith(f"runner: 1 of 3 jobs failed; see {sweep_dir}; {again}\n")
     assert "Traceback" not in err
     assert "Error executing job" not in err
@@ -158,8 +158,7 @@ def test_an_interruption_ends_the_whole_sweep(fake_training: FakeTraining, folde
     err = capsys.readouterr().err
     assert err.count("stopped by SIGINT") == 1
     assert (
-        f"runner: sweep interrupted, 0 of 3 jobs failed; see {folder / 'sweep'}; try what is not done again with: "
-        in err
+        f"runner: sweep interrupted, 0 of 3 jobs failed; see {folder / 'sweep'}; run the remaining jobs with: " in err
     )
 
 
@@ -223,7 +222,7 @@ def test_a_directory_that_holds_a_sweep_is_refused(fake_training: FakeTraining, 
     main([*SWEEP, "seed=1"])
     capsys.readouterr()
     assert main([*SWEEP, "seed=2"]) == 9
-    assert f"take it up again with `runner sweep resume {folder / 'sweep'}`" in capsys.readouterr().err
+    assert f"resume it with `runner sweep resume {folder / 'sweep'}`" in capsys.readouterr().err
     assert len(fake_training.calls) == 1
 
 
@@ -236,7 +235,7 @@ def test_what_is_to_be_typed_for_a_sweep_is_quoted_for_the_shell(
     assert f"with `runner sweep resume '{sweep}'`, or choose another" in capsys.readouterr().err
     with sweep_lock(sweep):
         assert main(["sweep", "resume", str(sweep)]) == 9
-    assert f"`runner sweep status '{sweep}'` shows how far it is" in capsys.readouterr().err
+    assert f"`runner sweep status '{sweep}'` shows its progress" in capsys.readouterr().err
 
 
 def test_values_swept_by_a_configuration_are_swept_values_too(fake_training: FakeTraining, folder: Path):

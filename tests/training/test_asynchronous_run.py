@@ -172,7 +172,7 @@ def test_a_timeline_in_virtual_time_changes_no_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", [VIRTUAL, "parallelism.replay=x"])
 def test_an_emulated_network_in_one_process_is_refused(order: str) -> None:
-    expected = r"^cluster.emulate=true with parallelism=async_data in one process: it has no link to wait for"
+    expected = r"^cluster.emulate=true with parallelism=async_data in one process: it has no link to emulate"
     with pytest.raises(ConfigError, match=expected):
         build(small_config(*ASYNC, order, "cluster=slow_network"))
 
@@ -188,7 +188,7 @@ def test_a_run_that_is_all_warm_start_is_refused(length: tuple[str, ...]) -> Non
 
 def test_explain_says_what_it_takes_for_a_step() -> None:
     text = explain(small_config(*ASYNC))
-    assert "each is counted as often as it is run on average, when nobody is late" in text
+    assert "each is counted as often as it runs on average when all workers are equally fast" in text
     assert "one evaluation" not in text
     plans = training_plans(build(small_config(*ASYNC)))
     assert len(plans) == 4

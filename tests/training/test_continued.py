@@ -143,7 +143,7 @@ def test_own_files_are_read_once_more_only_for_a_mean_that_the_run_kept(
     del kept["normalisation"]
     path.write_text(json.dumps(kept))
     (note,) = require_same_data(config, tmp_path / "run")
-    assert "did not keep the mean and deviation of its data" in note
+    assert "has no record of the mean and deviation of its data" in note
     require_same_normalisation(config, tmp_path / "run")
 
 
@@ -165,10 +165,10 @@ def test_what_was_not_kept_of_the_data_is_not_compared_which_is_said(
     kept = json.loads(path.read_text())
     path.write_text(json.dumps({key: value for key, value in kept.items() if key != "normalisation"}))
     train(tmp_path, "train.steps=3", resume=True)
-    assert "did not keep the mean and deviation of its data (data.json): not compared" in caplog.text
+    assert "has no record of the mean and deviation of its data (data.json): not compared" in caplog.text
     path.unlink()
     train(tmp_path, "train.steps=4", resume=True)
-    assert "did not keep what its data were (data.json): not compared" in caplog.text
+    assert "has no record of its data (data.json): not compared" in caplog.text
 
 
 def test_a_changed_budget_of_threads_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -167,4 +167,4 @@ def test_both_verbs_say_what_computed(trained: Path, folder: Path, capsys: pytes
 
 def test_a_device_without_a_file_predicts_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "run", "cluster.device=cpu"]) == 2
-    assert "expected a FILE beside cluster.device=cpu" in capsys.readouterr().err
+    assert "expected a FILE besides cluster.device=cpu" in capsys.readouterr().err

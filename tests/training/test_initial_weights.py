@@ -55,7 +55,7 @@ def test_what_does_not_fit_is_left_and_said(trained: Path) -> None:
     weights = taken(trained, "model.hidden=[8,8]", "init_exclude=[fc1/b*]")
     assert list(weights.values) == ["fc1/weights"]
     assert weights.left == {
-        "fc1/bias": "init_exclude names it (fc1/b*)",
+        "fc1/bias": "init_exclude matches it (fc1/b*)",
         "fc2/weights": "its shape is (8, 8), in the checkpoint (8, 10)",
         "fc2/bias": "its shape is (8,), in the checkpoint (10,)",
         "fc3/weights": "it is not in the checkpoint",
@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_left_and_said(trained: Path) -> None:
 def test_only_what_is_named_is_taken(trained: Path) -> None:
     weights = taken(trained, "init_include=[fc1/*,*/bias]")
     assert list(weights.values) == ["fc1/weights", "fc1/bias", "fc2/bias"]
-    assert weights.left == {"fc2/weights": "init_include does not name it"}
+    assert weights.left == {"fc2/weights": "init_include does not match it"}
 
 
 def test_floats_of_another_width_are_converted(trained: Path) -> None:
@@ -82,7 +82,7 @@ def test_floats_of_another_width_are_converted(trained: Path) -> None:
 @pytest.mark.parametrize("key", ["init_include", "init_exclude"])
 def test_a_pattern_that_names_nothing_is_refused(trained: Path, key: str) -> None:
     with pytest.raises(
-        ConfigError, match=rf"{key}=\['fc1/\*', 'conv\*'\]: conv\* names no weight; the network has fc1/w"
+        ConfigError, match=rf"{key}=\['fc1/\*', 'conv\*'\]: conv\* matches no weight; the network has fc1/w"
     ):
         taken(trained, f"{key}=[fc1/*,conv*]")
 

@@ -81,7 +81,7 @@ def test_a_process_that_exceeds_its_resource_limits_is_refused_with_numbers() ->
     with pytest.raises(ResourceError) as refusal:
         require_fit(two, 16 * GIB, room=6 * GIB - 1)
     assert str(refusal.value).startswith(
-        "a process of the run needs 6.00 GiB of memory beside its program, and its resource limits (ulimit -v, "
+        "a process of the run needs 6.00 GiB of memory besides its program, and its resource limits (ulimit -v, "
         "ulimit -d) leave 6.00 GiB; the largest, worker-1: 0.00 GiB in a step, 1.00 GiB of variables, 0.00 GiB of data,"
     )
     assert str(refusal.value).endswith("; or raise the limits")
