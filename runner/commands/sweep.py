@@ -91,7 +91,7 @@ def _require_folder(plan: Plan, sweep_dir: Path) -> None:
     """Raise ConfigError unless the sweep was started in the working directory, which no plan may choose."""
     if Path(plan.folder).resolve() != Path.cwd().resolve():
         raise ConfigError(
-            f"{sweep_dir}: the sweep was started in {plan.folder!r}, to which its relative paths refer, but the working "
+            f"{sweep_dir}: the sweep was started in {plan.folder!r}, to which its relative paths refer; the working "
             f"directory is {str(Path.cwd())!r}; change to the first folder and resume the sweep there"
         )
 

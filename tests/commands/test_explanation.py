@@ -135,7 +135,7 @@ def test_what_is_sent_is_told_by_wire_and_layer_and_in_total() -> None:
             "",
             "Milliseconds are estimated by the cost model, summed over messages. "
             "In the hidden ones the receiver computes,",
-            "between a send and the first node that needs it. Messages may hide behind the same compute.",
+            "between a send and the first node that needs it. Several messages can overlap the same computation.",
         ]
     )
 

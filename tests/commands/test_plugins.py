@@ -27,7 +27,7 @@ def test_plugins_are_taken_out_wherever_they_stand() -> None:
 
 @pytest.mark.parametrize("arguments", [["--plugin"], ["--plugin="], ["seed=1", "--plugin", "--cfg"]])
 def test_a_plugin_without_a_name_is_refused(arguments: list[str]) -> None:
-    with pytest.raises(ConfigError, match="--plugin: expected a Python file or module behind it"):
+    with pytest.raises(ConfigError, match="--plugin: expected a Python file or module, as in"):
         split_plugins(arguments)
 
 

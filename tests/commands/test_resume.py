@@ -193,20 +193,20 @@ def test_resume_null_is_a_run_like_any_other(fake_training: FakeTraining):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["optimizer.lr=0.1"], "optimizer.lr=0.1: a run continues with its stored configuration"),
+        (["optimizer.lr=0.1"], "optimizer.lr=0.1: a resumed run uses its stored configuration"),
         (
             ["optimizer.lr=0.1"],
-            "beside resume=DIR only train.epochs, train.steps, train.patience, train.min_delta, train.microbatches, "
+            "besides resume=DIR only train.epochs, train.steps, train.patience, train.min_delta, train.microbatches, "
             "parallelism and cluster may be given",
         ),
-        (["parallelisms=single"], "parallelisms=single: a run continues with its stored configuration"),
+        (["parallelisms=single"], "parallelisms=single: a resumed run uses its stored configuration"),
         (["parallelism=none"], "Could not find 'parallelism/none'"),
         (["parallelism.depth=3"], "Key 'depth' not in 'SyncData'"),
         (["parallelism.a.b=3"], "parallelism.a.b=3: there is no section parallelism.a"),
         (["parallelism=single", "parallelism.workers=2"], "parallelism.workers=2 with parallelism=single"),
-        (["model=lenet"], "model=lenet: a run continues with its stored configuration"),
-        (["-m"], "-m: a run continues with its stored configuration"),
-        (["+train.steps=3"], "+train.steps=3: a run continues with its stored configuration"),
+        (["model=lenet"], "model=lenet: a resumed run uses its stored configuration"),
+        (["-m"], "-m: a resumed run uses its stored configuration"),
+        (["+train.steps=3"], "+train.steps=3: a resumed run uses its stored configuration"),
         (["resume=other"], "resume is given 2 times"),
         (["train.steps=few"], "train.steps: Value 'few' of type 'str' could not be converted to Integer"),
         (["train.steps=["], "train.steps=[: not a value in YAML"),

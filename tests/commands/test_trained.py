@@ -211,7 +211,9 @@ def test_classes_that_changed_since_the_run_are_refused(
     assert f"{images}: 3 train examples, but 4 in training" in caplog.text
     for split in ("train", "test"):
         (images / split / "dog").rename(images / split / "ant")
-    complaint = f"{images}: class 0 is 'ant', in training it was 'cat' ({folder / 'run' / 'data.json'}); bring the data"
+    complaint = (
+        f"{images}: class 0 is 'ant', in training it was 'cat' ({folder / 'run' / 'data.json'}); restore the data"
+    )
     assert complaint in refused(capsys, verb, *arguments)
 
 

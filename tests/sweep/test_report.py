@@ -95,4 +95,4 @@ def test_synchronising_ends_it_and_says_what_it_could_not(
     (sweep / "1" / SPOOL_FILE).unlink()
     Origin.begun("http://me:hunter2@host", "mine", a_run(sweep / "0"))
     assert main(["sync", "sweep/1"]) == 1
-    assert f"warning: the tracking record of the sweep in {sweep} is not ended (" in capsys.readouterr().err
+    assert f"warning: the tracking record of the sweep in {sweep} could not be ended (" in capsys.readouterr().err
