@@ -25,7 +25,7 @@ test: $(VENV)/.installed-dev  ## install and run the tests but the slow ones (AR
 
 test-all: $(VENV)/.installed-dev  ## run all tests, and those of the CPU kernels a second time without AVX-512
 	$(BIN)/python -m pytest -n 2
-	$(BIN)/python -m pytest -n 2 --avx2 tests/kernels tests/engine/ops --ignore tests/kernels/gpu
+	$(BIN)/python -m pytest -n 2 --avx2 tests/kernels tests/engine/graph/ops --ignore tests/kernels/gpu
 
 check: $(VENV)/.installed-dev  ## lint, format check and types
 	$(BIN)/ruff check .

@@ -51,6 +51,11 @@ class Layout:
         return not self.tag
 
 
+Specs = Sequence[Spec]
+Offers = Sequence[Layout | None]
+"""The current layout of each input; None if the kernel may choose it."""
+
+
 def plain(spec: Spec) -> Layout:
     """Return contiguous C order for a spec."""
     return Layout("", spec.nbytes)
@@ -137,7 +142,7 @@ Bound = NativeCall | Sequence[NativeCall] | PythonCall | DeviceCall
 """The work of one node in a step: one or more machine-code calls in order, a Python function, or a device call."""
 
 
-Arrange = Callable[[Attributes, Sequence[Spec], Sequence[Spec], Sequence[Layout | None]], Arrangement | None]
+Arrange = Callable[[Attributes, Specs, Specs, Offers], Arrangement | None]
 Bind = Callable[[Attributes, Arrangement, Buffers], Bound]
 
 

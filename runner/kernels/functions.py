@@ -7,18 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.kernels.contract import (
-    FLOATS,
-    Arrangement,
-    Array,
-    Attributes,
-    Bound,
-    Buffers,
-    Kernel,
-    Layout,
-    Spec,
-    plain,
-)
+from runner.kernels.contract import FLOATS, Arrangement, Array, Attributes, Bound, Buffers, Kernel, Offers, Specs, plain
 
 
 def function_kernel(
@@ -67,8 +56,6 @@ def _fill(output: Array, value: Any) -> None:
     np.copyto(output, array)
 
 
-def arrange_plain(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement:
+def arrange_plain(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
     """Arrange all tensors in C order and none in place, as NumPy functions require."""
     return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)))

@@ -12,7 +12,7 @@ from runner.kernels.contract import (
     Join,
     Kernel,
     KernelError,
-    Layout,
+    Offers,
     Spec,
     refuse_native_calls,
 )
@@ -59,7 +59,7 @@ class Registry:
         attributes: Attributes,
         inputs: Sequence[Spec],
         outputs: Sequence[Spec],
-        offered: Sequence[Layout | None],
+        offered: Offers,
     ) -> Choice:
         """Return the first kernel by priority that supports the node; raises KernelError if none does."""
         wanted = FLOATS.intersection(spec.dtype for spec in (*inputs, *outputs))

@@ -12,7 +12,7 @@ from runner.engine.compile.program import Client, OneProcess, Program, VirtualCl
 from runner.errors import ConfigError
 from runner.strategies.base import Processes, Race, Strategy, Task, TrainingFacts, require_one_of
 from runner.strategies.clients import action_of, standing_clients
-from runner.strategies.downpour.model_replica import Habits, ModelReplica
+from runner.strategies.downpour.model_replica import ModelReplica, ReplicaOptions
 from runner.strategies.downpour.order import Rules
 from runner.strategies.downpour.pushed_server import PushedServer
 from runner.strategies.downpour.staleness import Staleness
@@ -23,50 +23,50 @@ LOOPS = ("overlapped", "sequential", "direct")
 
 _TRANSFER_S = 0.1
 _PART_S = {"compute": 1.0, "fetch": 0.05, "push": 0.1}
-"""What a client does -> median seconds of its parts on the virtual clock."""
+"""Action of a client -> median seconds of its parts on the virtual clock."""
 _SIGMA = 0.5
 
 
 @dataclass
 class AsyncData(Strategy):
-    """Model replicas that train at their own pace, and parameter servers that apply what comes.
+    """Model replicas that train independently, and parameter servers that apply each push as it arrives.
 
-    Whole variables are sharded over ``servers`` by size, with their slots. Replica k takes, as its step t, its share of
-    batch t, B / workers examples: that is its shard of the data. One update of the loop is ``workers`` finished replica
-    steps, whoever made them; those that are under way when the run evaluates, saves or ends are finished and pushed
-    too, up to one of each replica. The gradient of a step is the mean over its examples. If the optimizer clips, each
-    is clipped by its own norm before it is held for the next push; a shard never clips. A push is an update of the
-    optimizer on its shard, with the learning rate of the loop at the time of the push, and independent of all others.
+    Whole variables are sharded over ``servers`` by size, together with their slots. In its step t, replica k computes
+    its share of batch t, B / workers examples. One update of the loop is ``workers`` finished replica steps, of any
+    replicas. When the run evaluates, saves or ends, steps that are running are finished and pushed too, at most one per
+    replica. The gradient of a step is the mean over its examples. If the optimizer clips, each gradient is clipped by
+    its own norm before it is added to the next push; a shard never clips. A push is one update of the optimizer on its
+    shard, independent of all other pushes, with the learning rate of the loop at the time of the push.
 
-    loop: what a replica does at a time. ``overlapped``, as DistBelief: every ``n_fetch`` steps it begins to fetch,
-    computes on with the copy it has, whose parameters move by -lr * gradient, and every ``n_push`` steps pushes
-    the sum of its gradients; it waits only for a fetch or push that is not over when the next is due. ``sequential``:
-    the same, one after the other, so that its own writes are visible to its next fetch. ``direct``, as in the
-    TensorFlow whitepaper: no copy; it reads the servers' variables, computes, and pushes.
-    With one worker, ``sequential`` and ``direct`` with n_fetch = n_push = 1 equal ``single`` to the bit.
+    loop: the cycle of a replica. ``overlapped`` (DistBelief): every ``n_fetch`` steps the replica starts a fetch and
+    computes on with its present copy, whose parameters move by -lr * gradient. Every ``n_push`` steps it pushes the sum
+    of its gradients. It waits only if the previous fetch or push has not ended when the next one is due.
+    ``sequential``: fetch, compute and push one after the other, so that the next fetch sees the replica's own push.
+    ``direct`` (TensorFlow whitepaper): no copy; the replica reads the servers' variables, computes and pushes.
+    With one worker and n_fetch = n_push = 1, ``sequential`` and ``direct`` equal ``single`` bit for bit.
 
-    Moving averages of batch normalisation are kept by the shards. A push brings the mean of the statistics of its
-    ``n_push`` steps, and an average with decay a advances by it with decay a ** n_push.
+    The shards keep the moving averages of batch normalisation. A push contains the mean of the statistics of its
+    ``n_push`` steps; an average with decay a advances by that mean with decay a ** n_push.
 
-    warmstart_steps: so many updates are made by the first replica alone.
-    staleness: see :class:`~runner.strategies.downpour.staleness.Staleness`. A limit beyond which pushes are dropped is
-    no less than what a replica's own pushes come to: ceil(n_fetch / n_push) overlapped, otherwise
+    warmstart_steps: number of updates that the first replica makes alone.
+    staleness: see :class:`~runner.strategies.downpour.staleness.Staleness`. If stale pushes are dropped, the limit must
+    be at least the staleness that a replica's own pushes cause: ceil(n_fetch / n_push) for ``overlapped``, otherwise
     ceil((n_fetch - gcd(n_fetch, n_push)) / n_push).
-    virtual_time: the run goes in one process, on a clock of its own that the seed decides; it repeats itself bit by
-    bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, which is then repeated in one process.
+    virtual_time: the run uses one process and a virtual clock that depends on the seed, so that it can be repeated bit
+    for bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, which is repeated in one process.
 
-    Bytes on the wire, values of b bytes, P_j of them trained and M_j statistics on shard j of S: a fetch takes
-    P_j b + 8 from shard j, a push (P_j + M_j) b + 8 to it; a direct step takes P b + 8 S from all shards instead of
-    the fetch. So a step takes, on average, (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
+    Bytes on the wire, for values of b bytes, P_j trained values and M_j statistics on shard j of S: a fetch receives
+    P_j b + 8 from shard j, a push sends (P_j + M_j) b + 8 to it. A direct step receives P b + 8 S from all shards
+    instead of the fetch. The average per step is (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
 
-    A checkpoint holds the shards' variables when nothing is under way. Before it is written, each replica pushes the
-    gradients that it holds, P_j b + 8 bytes to shard j, by which moving averages do not advance. After a checkpoint, in
-    the same process as after a resume, all replicas fetch, each continues with its share of the batch of the next
-    update, and shards count, for the optimizer and for staleness, from updates * workers / n_push. So a run in virtual
-    time that is resumed from a checkpoint ends with the weights of the undisturbed run. Two runs of one configuration
-    that race differ; what each decided is in its record.
+    A checkpoint holds the shards' variables while no fetch or push is running. Before it is written, each replica
+    pushes the gradients that it holds, P_j b + 8 bytes to shard j; moving averages do not advance by this push. After a
+    checkpoint, in the same process or after a resume, all replicas fetch, each continues with its share of the batch of
+    the next update, and the shards count pushes, for the optimizer and for staleness, from updates * workers / n_push.
+    A run in virtual time that is resumed from a checkpoint therefore ends with the weights of the undisturbed run. Two
+    real-time runs of one configuration differ; each records the order of its events.
 
-    Raises ConfigError for settings that contradict each other, and where there are more servers than variables.
+    Raises ConfigError if settings contradict each other or if there are more servers than variables.
     """
 
     order_keys: ClassVar[tuple[str, ...]] = ("virtual_time", "replay")
@@ -103,7 +103,7 @@ class AsyncData(Strategy):
 
     @property
     def race(self) -> Race:
-        """Replicas race, unless a virtual clock or a record orders them."""
+        """The race between replicas; a virtual clock or a record decides it."""
         return Race("its replicas", decided=self.virtual_time or self.replay is not None)
 
     @property
@@ -112,27 +112,26 @@ class AsyncData(Strategy):
         return self.replay
 
     def replaying(self, record: str) -> Self:
-        """Return this strategy, ordered by a record of endings."""
+        """Return this strategy with ``replay``, in the order of a record of endings."""
         return replace(self, replay=record, virtual_time=False)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, also for a warm start that takes all updates."""
+        """Yield faults, including a warm start that takes all updates."""
         yield from super().faults(facts)
         if facts.total_steps is not None and self.warmstart_steps >= facts.total_steps:
             yield (
                 f"parallelism.warmstart_steps={self.warmstart_steps} with {facts.total_steps} updates in all: the "
-                "first replica would make them all alone; use fewer warmstart_steps, or train longer (train.steps, "
+                "first replica would make all updates alone; use fewer warmstart_steps, or train longer (train.steps, "
                 "train.epochs)"
             )
 
     def build(self, task: Task) -> Program:
-        """Return the program: for each replica a client that computes and, for each shard, one that fetches and one
-        that pushes."""
+        """Return the program: each replica has a client that computes, and a fetch and a push client per shard."""
         served = ServedVariables(task, self.servers)
         graph = served.graph
         shards = [PushedServer(graph, served, j, task, self.staleness) for j in range(self.servers)]
         replicas = [
-            ModelReplica(task, k, share, served, shards, self._habits)
+            ModelReplica(task, k, share, served, shards, self._options)
             for k, share in enumerate(shares(task.batch_size, self.workers))
         ]
         scorers = [served.replica(k, ReadVariables, "scorer") for k in range(self.workers)]
@@ -150,32 +149,32 @@ class AsyncData(Strategy):
         )
 
     def _require_own_pushes_kept(self) -> None:
-        """Raise ConfigError where a replica alone would drop pushes of its own."""
+        """Raise ConfigError if pushes would be dropped even with a single replica."""
         own, most = self._own_staleness, self.staleness.most_stale
         if most is not None and most < own:
             raise ConfigError(
                 f"parallelism.staleness.limit={most} with policy=drop, loop={self.loop}, n_fetch={self.n_fetch} and "
-                f"n_push={self.n_push}: a replica's own pushes since its fetch are counted, {own} of them at times, so "
-                f"it would drop gradients that nobody else has made stale; expected {own} or more, or fewer steps "
+                f"n_push={self.n_push}: up to {own} of a replica's own pushes since its fetch count as staleness, so "
+                f"gradients would be dropped even without other replicas; expected {own} or more, or fewer steps "
                 "between fetches"
             )
 
     @property
     def _own_staleness(self) -> int:
-        """A staleness that some pushes of a replica have without others, however quick transfers are.
+        """The largest staleness that a replica's own pushes cause, even with instant transfers.
 
-        The first step behind a push is n_fetch - gcd(n_fetch, n_push) steps behind a fetch at most. An overlapped one
-        goes on with the copy before while it fetches: n_fetch steps.
+        The first step after a push is at most n_fetch - gcd(n_fetch, n_push) steps after a fetch. With ``overlapped``,
+        the replica computes on the previous copy while it fetches: n_fetch steps.
         """
         overlapped = self.loop == "overlapped"
         steps = self.n_fetch if overlapped else self.n_fetch - math.gcd(self.n_fetch, self.n_push)
         return math.ceil(steps / self.n_push)
 
     @property
-    def _habits(self) -> Habits:
-        """Of each replica; a copy that is fetched before every step need not move by itself."""
+    def _options(self) -> ReplicaOptions:
+        """The options of each replica. A copy that is fetched before every step needs no local update."""
         copies = self.loop != "direct"
-        return Habits(copies, self.n_push, descends=copies and (self.loop == "overlapped" or self.n_fetch > 1))
+        return ReplicaOptions(copies, self.n_push, descends=copies and (self.loop == "overlapped" or self.n_fetch > 1))
 
     @property
     def _rules(self) -> Rules:
@@ -192,7 +191,7 @@ class AsyncData(Strategy):
         )
 
     def _training(self, replica: ModelReplica, shards: Sequence[PushedServer]) -> list[Client]:
-        """The clients of a replica, which takes a step in an update on average."""
+        """The clients of a replica, which makes one step per update on average."""
         fetches = [replica.fetch(shard) for shard in shards] if self.loop != "direct" else []
         pushes = [replica.push(shard) for shard in shards]
         return [

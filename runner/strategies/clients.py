@@ -1,4 +1,4 @@
-"""The clients of a program: to start, train, score, save and restore."""
+"""The clients of a program: initialise, train, evaluate, save and restore."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def program(
 ) -> Program:
     """Assemble the clients of replicas.
 
-    variables: the one store of them all, kept by ``servers``; None where every replica holds its own: all of each
-    variable, or parts in the order of the replicas and of each store, of which the first has some. scored: what each
-    replica answers for its share of an evaluation batch; None where all compute the whole network, which is then added.
+    variables: the store on ``servers``; None if every replica has its own store, with whole variables or with parts in
+    the order of the replicas. scored: the answers of each replica for its share of an evaluation batch; None to add
+    the whole network on each replica.
     """
     train = train_client(replicas, loss=loss, accuracy=accuracy, targets=targets, servers=servers)
     return program_of(graph, replicas, [train], variables=variables, servers=len(servers), scored=scored)
@@ -74,10 +74,9 @@ def program_of(
     scratch: Sequence[Variables] = (),
     step_driver: DriverSettings = ONE_CLIENT,
 ) -> Program:
-    """Assemble the clients around those that train; replicas score.
+    """Return the program of training clients and the standard clients; ``replicas`` evaluate.
 
-    variables, scored: as of :func:`program`. scratch: as of :func:`standing_clients`. step_driver: see
-    :class:`Program`.
+    variables, scored: see :func:`program`. scratch: see :func:`standing_clients`. step_driver: see :class:`Program`.
     """
     stores = [replica.variables for replica in replicas] if variables is None else [variables]
     clients = [*training, *standing_clients(graph, replicas, stores, scored=scored, scratch=scratch)]
@@ -99,10 +98,10 @@ def standing_clients(
     scored: Sequence[Scored] | None = None,
     scratch: Sequence[Variables] = (),
 ) -> list[Client]:
-    """What every program has, however it trains: "init", "eval", "save" and "restore".
+    """Return the clients that every program has: "init", "eval", "save" and "restore".
 
-    stores, scored: as of :func:`program`; the first store is saved. scratch: variables that are in no checkpoint: when
-    one is restored, copies of variables get their restored value, and others their initial value.
+    stores: the first is saved. scored: see :func:`program`. scratch: variables that are not saved; "restore" sets
+    copies of other variables to the restored value, and the rest to their initial value.
     """
     reset = tuple(v.initial for store in scratch for v in store)
     restore = _restore(graph, stores, scratch)
@@ -115,13 +114,13 @@ def standing_clients(
 
 
 def _scored(replicas: Sequence[Replica]) -> list[Scored]:
-    """Let every replica score its share of an evaluation batch."""
+    """Add the evaluation of each replica's share of a batch."""
     own = shares(replicas[0].task.eval_batch_size, len(replicas))
     return [replica.evaluate(share) for replica, share in zip(replicas, own, strict=True)]
 
 
 def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scored]) -> Client:
-    """Sum, on the first replica, loss and hits over real examples, and gather predictions."""
+    """Return the client "eval": on the first replica, it sums loss and hits over real examples, gathers predictions."""
     gathered: dict[str, list[Tensor]] = {"loss": [], "correct": [], "predictions": [], "labels": [], "mask": []}
     for replica, (outputs, batch) in zip(replicas, scored, strict=True):
         with replica.within("eval"):
@@ -146,13 +145,13 @@ def _evaluation(graph: Graph, replicas: Sequence[Replica], scored: Sequence[Scor
 
 
 def _saved(graph: Graph, stores: Sequence[Variables]) -> dict[str, Tensor]:
-    """All of each variable of the first store, by name."""
+    """Return name -> whole tensor, for each variable of the first store."""
     names = dict.fromkeys(variable.name for variable in stores[0])
     return {name: _whole(graph, stores, [part for store in stores for part in store.parts(name)]) for name in names}
 
 
 def _whole(graph: Graph, stores: Sequence[Variables], held: Sequence[Variable]) -> Tensor:
-    """All of a variable that stores hold: the first one's tensor, or its parts, joined beside the first."""
+    """Return a whole variable: the tensor of the first store, or its parts joined on the device of the first part."""
     first = held[0]
     if first.part is None or len(held) == 1:
         return first.tensor
@@ -182,10 +181,10 @@ def _restore(graph: Graph, stores: Sequence[Variables], scratch: Sequence[Variab
 
 
 def numbered(action: str, *numbers: int) -> str:
-    """The name of a client that does something for a worker, a server or a portion: "push_0_2"."""
+    """Return the name of a client with an action for numbered workers, servers or portions, such as "push_0_2"."""
     return "_".join([action, *map(str, numbers)])
 
 
 def action_of(client: str) -> str:
-    """What a client of such a name does: "push"."""
+    """Return the action in such a name, "push"."""
     return client.partition("_")[0]

@@ -1,6 +1,6 @@
-"""Sums over workers as graph nodes: every collective equals the plain ordered sum, with a known number of bytes.
+"""Sums over workers as graph nodes. Each collective equals the plain sum and sends a known number of bytes.
 
-No message code here: an edge between devices becomes Send and Recv when the graph is cut.
+There is no message code here: an edge between devices becomes a Send and a Recv node when the graph is partitioned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
 
     parts: K tensors of one shape, the k-th on ``devices[k]``. Worker j owns the j-th of K slices of the flattened
     tensor: it receives that slice from the others, sums the K slices in worker order and sends the sum to the
-    others. Returns K tensors of the same shape, equal to the bit on all workers and to ((p0 + p1) + p2) + ...
+    others. Returns K tensors of the same shape, on all workers equal bit for bit to ((p0 + p1) + p2) + ...
 
     Bytes on the wire, n elements of b bytes: worker k sends (n - n_k) b of its own gradient and (K - 1) n_k b of the
     slice it owns, in total 2 (K - 1) n b.
@@ -43,12 +43,12 @@ def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str]
 
 
 def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
-    """Sum one tensor per worker and leave the sum on every worker, each sending to its neighbour alone.
+    """Sum one tensor per worker and leave the sum on every worker; each worker sends to its neighbour only.
 
-    parts: K tensors of one shape, the k-th on ``devices[k]``. The flattened tensor is cut into K slices. Slice j sets
-    out from worker j + 1 and goes round the ring; every worker adds its own to it, so that worker j has the sum
-    ((p[j+1] + p[j+2]) + ...) + p[j], indices modulo K. The sum goes round once more. Returns K tensors of the same
-    shape, equal to the bit on all workers.
+    parts: K tensors of one shape, the k-th on ``devices[k]``. The flattened tensor is cut into K slices. Slice j starts
+    at worker j + 1 and goes round the ring; every worker adds its own slice, so that worker j has the sum
+    ((p[j+1] + p[j+2]) + ...) + p[j], indices modulo K. Then the sum goes round the ring. Returns K tensors of the same
+    shape, equal bit for bit on all workers.
 
     Bytes on the wire, n elements of b bytes: worker k sends (2 n - n_k - n_(k+1)) b, all to worker k + 1; in total
     2 (K - 1) n b.
@@ -70,21 +70,21 @@ def ring_all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str
         sums[owner].append(passed)
         for k in round_trip[:-1]:
             with _on_worker(graph, devices, name, k):
-                # What is sent on from here must be here: the next one reads this node, not the sum itself.
+                # The next worker reads this node, so that the sum is sent from this worker and not from its origin.
                 passed = ops.identity(graph, passed)
             sums[k].append(passed)
     return _joined(graph, sums, spec.shape, devices, name)
 
 
 def all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
-    """Sum one tensor per worker and leave the sum on every worker, each of which reads the parts of all.
+    """Sum one tensor per worker and leave the sum on every worker; each worker reads the tensors of all.
 
-    parts: K tensors of one shape, the k-th on ``devices[k]``. Returns K tensors of the same shape, equal to the bit on
-    all workers and to ((p0 + p1) + p2) + ... Where the cluster has a library for sums between its GPUs, that makes
-    them instead: :func:`~runner.engine.compile.passes.lower_collectives.lower_collectives`.
+    parts: K tensors of one shape, the k-th on ``devices[k]``. Returns K tensors of the same shape, on all workers equal
+    bit for bit to ((p0 + p1) + p2) + ... If a library sums between the GPUs of the cluster, it replaces these nodes:
+    :func:`~runner.engine.compile.passes.lower_collectives.lower_collectives`.
 
-    Bytes on the wire, n elements of b bytes: worker k sends (K - 1) n b, its part to every other; in total
-    (K - 1) K n b. With the library none: what it moves between GPUs, 2 (K - 1) n b in all around a ring, is its own.
+    Bytes on the wire, n elements of b bytes: worker k sends (K - 1) n b, its tensor to every other worker; in total
+    (K - 1) K n b. With the library, the engine sends nothing; the library moves 2 (K - 1) n b around a ring.
     """
     workers = len(devices)
     if workers == 1 or graph.spec(parts[0]).size == 0:
@@ -99,7 +99,7 @@ def all_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], na
 
 @contextmanager
 def _on_worker(graph: Graph, devices: Sequence[str], name: str, k: int) -> Iterator[None]:
-    """Put what is added within on worker k, in its scope of the reduction ``name``."""
+    """Add nodes on worker k, in its scope of the reduction ``name``."""
     with graph.device(devices[k]), graph.absolute_scope(f"reduce/{name}/worker_{k}"):
         yield
 
@@ -120,7 +120,7 @@ def _slices(size: int, workers: int) -> list[tuple[int, Share]]:
 def _joined(
     graph: Graph, sums: Sequence[Sequence[Tensor]], shape: tuple[int, ...], devices: Sequence[str], name: str
 ) -> list[Tensor]:
-    """Put together the sums of all slices on every worker; sums[k] are those that worker k reads."""
+    """Concatenate the sums of all slices on every worker; sums[k] are the tensors that worker k reads."""
     totals = []
     for k, slices in enumerate(sums):
         with _on_worker(graph, devices, name, k):
@@ -134,15 +134,14 @@ Combine = Callable[[Graph, Sequence[Tensor], Sequence[str], str], list[Tensor]]
 
 
 SMALLEST = 8
-"""What part of the limit a run of tensors may always fill."""
+"""A run of tensors may always fill 1 / SMALLEST of the limit."""
 
 
 def in_buckets(nbytes: Sequence[int], limit: int) -> list[range]:
-    """Cut a sequence of tensors into runs of at most ``limit`` bytes together; a larger tensor is alone.
+    """Cut a sequence of tensors into runs of at most ``limit`` bytes each; a larger tensor is a run alone.
 
-    A run also takes no more than half of what is left, unless that is less than ``limit`` / 8: nothing hides the
-    exchange of the last run, so it is small, and those before it grow (Polychronopoulos and Kuck 1987, "Guided
-    self-scheduling").
+    A run also has at most half of the remaining bytes, or ``limit`` / 8 if that is more. The exchange of the last run
+    overlaps with no computation, so the last runs are small (Polychronopoulos and Kuck 1987, "Guided self-scheduling").
     """
     runs: list[range] = []
     start, filled, left = 0, 0, sum(nbytes)
@@ -159,10 +158,9 @@ def in_buckets(nbytes: Sequence[int], limit: int) -> list[range]:
 def combine_bucket(
     graph: Graph, parts: Sequence[Sequence[Tensor]], devices: Sequence[str], name: str, combine: Combine
 ) -> list[list[Tensor]]:
-    """Combine several tensors as one message: parts[k][i] is worker k's share of tensor i; the sums come back alike.
+    """Combine several tensors as one message; parts[k][i] is tensor i of worker k, and so are the returned sums.
 
-    A message has a price of its own, and most gradients are small. Element by element the sums are those of the
-    tensors taken alone, bit for bit.
+    Every message has a fixed cost, and most gradients are small. Each sum equals bit for bit that of its tensor alone.
     """
     if len(parts[0]) == 1 or len(devices) == 1:
         apart = [combine(graph, [own[i] for own in parts], devices, name) for i in range(len(parts[0]))]

@@ -1,4 +1,4 @@
-"""How what the workers computed on their shares meets: gradients and statistics in buckets, through a collective."""
+"""The exchange of gradients and statistics between workers, in buckets, by a collective."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMBINES: dict[str, Combine] = {
 
 @dataclass(frozen=True)
 class Totals:
-    """What one worker holds after the exchange: sums over all workers, and moving averages with their values."""
+    """The results of the exchange on one worker: summed gradients, and moving averages with their new values."""
 
     gradients: list[tuple[Variable, Tensor]]
     state_updates: list[StateUpdate]
@@ -40,14 +40,14 @@ class Totals:
 def exchange(
     graph: Graph, computed: Sequence[Gradients], devices: Sequence[str], combine: Combine, bucket_bytes: int
 ) -> list[Totals]:
-    """Sum the gradients and the parts of statistics of all workers; returns the sums as each worker holds them.
+    """Sum the gradients and the parts of statistics of all workers; returns the sums on each worker.
 
-    computed: of worker k, on ``devices[k]``. Neighbours travel together up to ``bucket_bytes``. Gradients are exchanged
-    in the order backpropagation yields them: from the last layer to the first. Statistics go with the last of them:
-    they exist earlier, but a message of their own would cost more.
+    computed: of worker k, on ``devices[k]``. Neighbouring gradients share a message of up to ``bucket_bytes``. They are
+    exchanged in the order of backpropagation, from the last layer to the first. Statistics share the message of the
+    last gradients: they exist earlier, but a separate message would cost more.
 
-    Bytes: those of the collective for each bucket; all workers together send 2 (K - 1) times what is
-    summed, K (K - 1) times with ``all_reduce``.
+    Bytes: those of the collective for each bucket; all workers together send 2 (K - 1) times the summed bytes, and
+    K (K - 1) times with ``all_reduce``.
     """
     backward = [list(reversed(each.gradients)) for each in computed]
     of = [*(variable for variable, _ in backward[0]), *(each.variable for each in computed[0].state_updates)]
@@ -67,9 +67,9 @@ def _in_buckets(
     combine: Combine,
     bucket_bytes: int,
 ) -> list[list[Tensor]]:
-    """Sum tensor i of all workers, parts[k][i], for every i; returns the sums as every worker holds them.
+    """Sum tensor i of all workers, parts[k][i], for every i; returns the sums on every worker.
 
-    of: the variable each tensor belongs to; a bucket is called after its first and stamped with its layer.
+    of: the variable of each tensor; a bucket has the name and the layer of its first variable.
     """
     sums: list[list[Tensor]] = [[] for _ in devices]
     sizes = [graph.spec(tensor).nbytes for tensor in parts[0]]

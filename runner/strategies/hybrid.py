@@ -29,35 +29,36 @@ from runner.strategies.synchronous.batch_statistics import STATISTICS, Normalise
 class Hybrid(Strategy):
     """K workers: each computes its share of the batch up to the first dense layer, and its units of the dense layers.
 
-    Weights of dense layers are cut by output units, the j-th shard with its slots on worker j; everything else is on
-    every worker, as in ``sync_data``. Together the workers are one worker with the same batch.
+    Weights of dense layers are sharded by output units: the j-th shard and its slots are on worker j. All other layers
+    are on every worker, as in ``sync_data``. Together the workers compute what one worker computes with the same batch.
 
-    scheme: how the activations at the boundary go through the dense layers. ``a``: every worker gathers those of the
-    whole batch, then there is one pass. ``b``: K passes, one with the examples of each worker, which sends them to all
-    others. ``c``: K passes, each with a K-th of every worker's examples. In b and c what the next passes need travels
-    while this one is computed; a pass of b waits for what one worker sends, one of c for a part from each.
-    fc_batch: examples of one update of the dense layers; null, or the batch: one update with the sum over all passes.
-    A smaller one divides the batch; there are batch / fc_batch passes then, an update after each, and the next pass is
-    computed with the new weights; layers below are updated once, by the whole batch. Schemes b and c only.
-    dense_lr_factor: multiplies the learning rate of dense layers and of what is between them.
+    scheme: how the activations at the boundary go through the dense layers. ``a``: every worker gathers the activations
+    of the whole batch, and there is one pass. ``b``: K passes, one with the examples of each worker, which sends them
+    to all others. ``c``: K passes, each with a K-th of every worker's examples. In b and c, the inputs of the next
+    passes are transferred while a pass is computed; a pass of b waits for one worker, a pass of c for all of them.
+    fc_batch: examples of one update of the dense layers. null, or the batch: one update by the sum over all passes. A
+    smaller value must divide the batch: there are batch / fc_batch passes with an update after each, and the next pass
+    uses the new weights. The layers below are updated once, by the whole batch. For schemes b and c only.
+    dense_lr_factor: factor of the learning rate of dense layers and of the layers between them.
 
-    A network without dense layers is refused, and one in which a layer reads around them. One that begins with them
-    has nothing below: its images are gathered, no gradients go back, and what is left is model parallelism alone.
+    A network without dense layers is refused, and so is one in which a layer after the first dense layer reads an
+    activation from before it. If the network starts with dense layers, its images are gathered, no gradients are sent
+    back, and the result is pure model parallelism.
 
     combine, bucket_bytes, statistics: for the layers below the dense ones, as in ``sync_data``. Batch normalisation
-    between dense layers has the statistics of each pass, of all its examples; its averages advance once a step, by the
-    mean over the passes. ``pooled`` promises those of the batch, so there must be one pass then.
-    The optimizer's ``clip_norm`` is for all gradients of an update: where dense layers are updated several times in a
-    step, for these apart from those below.
+    between dense layers uses the statistics of all examples of a pass; its averages advance once a step by the mean
+    over the passes. ``pooled`` requires the statistics of the batch, so there must be one pass.
+    The optimizer's ``clip_norm`` applies to all gradients of an update; if dense layers are updated several times in a
+    step, their gradients are clipped separately.
 
-    Bytes on the wire in a step, values of b bytes, N examples: across the boundary of F features (K - 1) N F b forward
-    and as many backward, in every scheme, if each worker has units of the first dense layer; between dense layers of U
-    units likewise (K - 1) N U b each way; the loss, normalised across shards, (K - 1) N (3 b + 16) forward and
-    (K - 1) N b back for a softmax, b less each way for logistic units, if each worker has classes
-    (:class:`~runner.strategies.sharded.dense_loss.DenseLoss`); dropout between dense layers 8 (K - 1) N once, for the
-    indices of examples; P parameters below the dense layers 2 (K - 1) P b, and what their statistics take; loss and
-    accuracy 2 (K - 1) b. With clip_norm and one update in a step, b for each shard of a variable that is not on the
-    first worker, and (K - 1) b.
+    Bytes on the wire in a step, for values of b bytes and N examples. Across the boundary of F features: (K - 1) N F b
+    forward and the same backward, in every scheme, if each worker has units of the first dense layer. Between dense
+    layers of U units: (K - 1) N U b each way. Loss, if each worker has classes: (K - 1) N (3 b + 16) forward and
+    (K - 1) N b backward for a softmax, b less each way for logistic units
+    (:class:`~runner.strategies.sharded.dense_loss.DenseLoss`). Dropout between dense layers: 8 (K - 1) N once, for the
+    indices of examples. P parameters below the dense layers: 2 (K - 1) P b, and the bytes of their statistics. Loss and
+    accuracy: 2 (K - 1) b. clip_norm with one update in a step: b for each shard of a variable that is not on the first
+    worker, and (K - 1) b.
     """
 
     name: str = "hybrid"
@@ -82,7 +83,7 @@ class Hybrid(Strategy):
     def build(self, task: Task) -> Program:
         """Return the program: K bodies, passes through sharded dense layers, a collective for the bodies' gradients.
 
-        Raises ConfigError where the network or the batch cannot be cut this way.
+        Raises ConfigError if the network or the batch cannot be split this way.
         """
         passes = dense_passes(self.scheme, task.batch_size, self.workers, self.fc_batch)
         parts_of = PartsOf(task, training=True)
@@ -115,7 +116,7 @@ class Hybrid(Strategy):
     def _train_dense(
         self, replicas: Sequence[Replica], parts_of: PartsOf, passes: Sequence[Rows], *, backward: bool
     ) -> DenseTraining:
-        """Add all passes, with updates in between where an update is of fewer examples than the batch."""
+        """Add all passes, with an update after each if ``fc_batch`` is smaller than the batch."""
         updates = updates_per_batch(self.scheme, replicas[0].task.batch_size, self.fc_batch)
         dense = DenseTraining(replicas, parts_of, updates=updates, lr_factor=self.dense_lr_factor, backward=backward)
         for number, rows in enumerate(passes):
@@ -131,8 +132,9 @@ class Hybrid(Strategy):
         if layers:
             whole = "scheme=a" if self.fc_batch is None else "scheme=a and fc_batch=null"
             raise ConfigError(
-                f"parallelism.statistics=pooled with parallelism.scheme={self.scheme}: layer {layers[0]!r}, between "
-                f"dense layers, would have statistics of each of {passes} passes; use {whole}, or statistics=shares"
+                f"parallelism.statistics=pooled with parallelism.scheme={self.scheme}: layer {layers[0]!r} is between "
+                f"dense layers and would use the statistics of each of {passes} passes; use {whole}, or "
+                "statistics=shares"
             )
 
 
@@ -142,9 +144,9 @@ def _differentiate_bodies(
     below: Sequence[Sequence[Variable]],
     boundary: Sequence[tuple[Tensor, Tensor]],
 ) -> list[Pairs]:
-    """Add the backward pass below the boundary, of all workers in one go; boundary: tensors and their gradients.
+    """Add the backward pass below the boundary for all workers at once; boundary: tensors and their gradients.
 
-    Where batch normalisation has the statistics of all, what one worker puts out depends on the examples of all.
+    With pooled statistics, the outputs of one worker depend on the examples of all workers.
     """
     wanted = [variable.tensor for own in below for variable in own]
     if not wanted:
@@ -158,7 +160,7 @@ def _differentiate_bodies(
 
 
 def _update(replicas: Sequence[Replica], totals: Sequence[Totals], dense: DenseTraining) -> list[str]:
-    """Add what is assigned at the end of the step; returns the assign nodes to run."""
+    """Add the updates at the end of the step; returns the assign nodes to run."""
     if dense.updates > 1:
         applied = [
             replica.apply(own.gradients, own.state_updates) for replica, own in zip(replicas, totals, strict=True)
@@ -175,7 +177,7 @@ def _update(replicas: Sequence[Replica], totals: Sequence[Totals], dense: DenseT
 def _clipped_together(
     replicas: Sequence[Replica], below: Sequence[Pairs], dense: Sequence[Pairs]
 ) -> tuple[list[Pairs], list[Pairs]]:
-    """Clip by the norm of all gradients of the network, of which those below the dense layers are on every worker."""
+    """Clip by the norm of all gradients of the network; those below the dense layers are on every worker."""
     once = [gradient for own in (below[0], *dense) for _, gradient in own]
     clipped = _clipped(replicas, [*below, *dense], once)
     return clipped[: len(below)], clipped[len(below) :]
@@ -184,7 +186,7 @@ def _clipped_together(
 def _clipped(
     replicas: Sequence[Replica], pairs: Sequence[Pairs], counted: Sequence[Tensor] | None = None
 ) -> list[Pairs]:
-    """Add what ``clip_norm`` asks for, over the gradients of all workers; scalars meet on the first."""
+    """Clip the gradients of all workers by their norm, which is computed on the first worker."""
     first = replicas[0]
     with first.within("update"):
         flat = iter(first.task.optimizer.clipped(first.graph, list(chain(*pairs)), counted))

@@ -1,4 +1,4 @@
-"""Several updates of the same variables within one step: values flow from one to the next and are assigned once."""
+"""Several updates of the same variables within one step, with one assignment at the end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from runner.optimizers.base import Optimizer, State
 
 
 class Latest(Variables):
-    """A store in the middle of a step: its variables and their slots with their values so far.
+    """A view of a store in the middle of a step: variables and slots with their latest values.
 
-    Any variable of the store can be had by name. Iteration goes over those that were declared or changed here.
+    Every variable of the store can be accessed by name. Iteration covers those that were declared or changed here.
     """
 
     def __init__(self, store: Variables) -> None:
@@ -28,10 +28,9 @@ class Latest(Variables):
     def update(
         self, optimizer: Optimizer, gradients: Sequence[tuple[Variable, Tensor]], learning_rate: Tensor, step: Tensor
     ) -> None:
-        """Add an update by gradients that are clipped already; from here on variables and slots have the new values.
+        """Add an update by gradients that are already clipped; afterwards variables and slots have the new values.
 
-        gradients: with the variables they are for, whose values so far are updated. step: () int64, the number of the
-        update.
+        gradients: pairs of variable and gradient. step: () int64, the number of the update.
         """
         rule = optimizer.rule(Expr(self.graph, learning_rate), Expr(self.graph, step))
         for variable, gradient in gradients:
@@ -40,17 +39,17 @@ class Latest(Variables):
                 self.advance([(state.variable, value.tensor) for state, value in values])
 
     def advance(self, values: Sequence[tuple[Variable, Tensor]]) -> None:
-        """Go on from these values."""
+        """Set the latest values of variables."""
         for variable, value in values:
             self._by_name.setdefault(variable.name, {})[variable.part] = replace(variable, tensor=value)
 
     def now(self, variable: Variable) -> Variable:
-        """The store's variable of this name and part, with its value so far."""
+        """Return the store's variable of this name and part, with its latest value."""
         held = self._by_name.get(variable.name, {})
         return held[variable.part] if variable.part in held else self._store.counterpart(variable)
 
     def assign(self) -> list[str]:
-        """Keep the values so far for the next step; returns the assign nodes to run."""
+        """Assign the latest values to the variables of the store; returns the assign nodes to run."""
         targets = []
         for latest in self:
             kept = self._store.counterpart(latest)

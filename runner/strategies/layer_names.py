@@ -1,4 +1,4 @@
-"""Names of layers: settings by patterns of names, as in a shell, and the names of shards."""
+"""Names of layers: settings by shell patterns of names, and the names of shards."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ _SHARD = re.compile(r"(.+)/shard_(\d+)")
 
 
 def by_pattern(key: str, patterns: Mapping[str, Setting], layers: Sequence[str], what: str) -> dict[str, Setting]:
-    """Return layer -> its setting, of the layers that a pattern matches.
+    """Return layer -> setting, for the layers that a pattern matches.
 
-    key: of the ``parallelism`` group. what: how a layer among ``layers`` is called. Raises ConfigError for a pattern
-    that matches no layer, and for patterns that disagree on one.
+    key: of the ``parallelism`` group. what: noun for a layer, for messages. Raises ConfigError for a pattern that
+    matches no layer, and for patterns with different settings for one layer.
     """
     chosen: dict[str, tuple[str, Setting]] = {}
     for pattern, setting in patterns.items():
         where = f"parallelism.{key}: {pattern!r}: {setting}"
         matching = matched(pattern, layers)
         if not matching:
-            raise ConfigError(f"{where}: no {what} has such a name; the {what}s are {', '.join(layers) or 'none'}")
+            raise ConfigError(f"{where}: no {what} has this name; the {what}s are {', '.join(layers) or 'none'}")
         for layer in matching:
             other, before = chosen.setdefault(layer, (pattern, setting))
             if before != setting:
                 raise ConfigError(
-                    f"{where}: {what} {layer!r} has {before} by {other!r} already; expected patterns that agree on "
-                    f"each of the {what}s {', '.join(layers)}"
+                    f"{where}: {what} {layer!r} already has {before} by {other!r}; expected one setting for each of "
+                    f"the {what}s {', '.join(layers)}"
                 )
     return {layer: setting for layer, (_, setting) in chosen.items()}
 
 
 def matched(pattern: str, layers: Sequence[str]) -> list[str]:
-    """The layers that a pattern matches, in their order."""
+    """Return the layers that a pattern matches, in their order."""
     return [layer for layer in layers if fnmatchcase(layer, pattern)]
 
 

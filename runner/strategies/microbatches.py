@@ -1,4 +1,4 @@
-"""One copy of a network that computes a batch in parts: forward and backward passes, and what becomes of them."""
+"""One copy of a network that computes a batch in parts and sums their gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.strategies.replica import Gradients, Replica, batch_scores, ordered_
 
 @dataclass(frozen=True)
 class Computed:
-    """What one copy computed on a batch: loss and accuracy, gradients and statistics, all summed over its parts."""
+    """The results of one copy on a batch: loss, accuracy, gradients and statistics, all summed over its parts."""
 
     replica: Replica
     loss: Tensor
@@ -35,14 +35,14 @@ def in_microbatches(task: Task, device: str) -> Program:
 
 
 def updating(computed: Computed) -> Program:
-    """Return the program that updates by what was computed."""
+    """Return the program that applies the computed gradients and statistics."""
     replica = computed.replica
     targets = replica.apply(computed.totals, computed.updates)
     return program(replica.graph, [replica], loss=computed.loss, accuracy=computed.accuracy, targets=targets)
 
 
 def computed_in_parts(task: Task, device: str) -> Computed:
-    """Add forward and backward passes of all parts in a graph of their own, and ordered sums."""
+    """Add forward and backward passes of all parts to a new graph, and ordered sums."""
     graph = Graph()
     replica = Replica(graph, task, device=device)
     computed = [
@@ -60,7 +60,7 @@ def computed_in_parts(task: Task, device: str) -> Computed:
 
 
 def part_scope(task: Task, part: int) -> str:
-    """Where the nodes of a part stand."""
+    """Return the scope of the nodes of a part."""
     return f"train/share_{part}" if task.microbatches > 1 else "train"
 
 

@@ -1,4 +1,4 @@
-"""``model``: model parallelism. One copy of the network, its layers spread over the workers."""
+"""``model``: model parallelism. One copy of the network, with its layers distributed over the workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.strategies.sharded.sharded_network import ShardedNetwork
 from runner.strategies.stale_updates import in_stale_parts
 
 PIPELINES = {"same_gradients": in_microbatches, "stale": in_stale_parts}
-"""What becomes of the parts of a batch that go through the devices together."""
+"""Option of ``parallelism.pipeline`` -> function that builds the program of a batch in parts."""
 
 ANY_WORKER = "/job:worker"
 
@@ -30,32 +30,33 @@ ANY_WORKER = "/job:worker"
 class ModelParallel(Strategy):
     """One copy of the network on K devices (whitepaper 2016, sections 3.2.1, 4.3 and 7).
 
-    The program leaves the worker of each layer open; :func:`~runner.engine.compile.program_placement.place_program`
-    chooses it, once for all clients. The unit is the layer (:mod:`~runner.engine.compile.passes.layer_groups`): its
-    variables, slots, updates, forward and backward passes in all parts and evaluations share one worker. The bits of a
-    step do not depend on the placement: if no layer is cut, it is the arithmetic of ``single train.microbatches=n``.
+    The program leaves the worker of each layer open, and
+    :func:`~runner.engine.compile.program_placement.place_program` chooses it once for all clients. The unit of
+    placement is the layer (:mod:`~runner.engine.compile.passes.layer_groups`): its variables, slots, updates, forward
+    and backward passes and evaluations share one worker. The bits of a step do not depend on the placement: if no layer
+    is sharded, a step is the arithmetic of ``single train.microbatches=n``.
 
     concurrent_steps: n parts of the batch that go through the devices as a pipeline (Fig. 9). pipeline:
-    ``same_gradients`` sums their gradients in order for one update; ``stale`` makes an update of each, all computed
-    from the weights at the start of the step (:mod:`~runner.strategies.stale_updates`).
-    constraints: pattern of layer names, as of a shell -> number of the worker for the layers that match; None for none.
-    shard: pattern of names of dense layers -> ``column`` or ``row``: those that match are cut by their output or input
-    units over all workers, the j-th shard on worker j
-    (:class:`~runner.strategies.sharded.sharded_network.ShardedNetwork`);
-    None for none. They equal the whole layer but for rounding, and are placed as layers of their own, named by
+    ``same_gradients`` sums their gradients in order for one update; ``stale`` makes an update for each part, all from
+    the weights at the start of the step (:mod:`~runner.strategies.stale_updates`).
+    constraints: shell pattern of layer names -> number of the worker for these layers; None for no constraints.
+    shard: shell pattern of names of dense layers -> ``column`` or ``row``: the layers are sharded by their output or
+    input units over all workers, the j-th shard on worker j
+    (:class:`~runner.strategies.sharded.sharded_network.ShardedNetwork`); None for no shards. A sharded layer equals the
+    whole layer up to rounding. Its shards are placed like layers, with the names of
     :func:`~runner.strategies.layer_names.shard_name`.
-    costs: ``trace_summary.json`` of a traced run of the same network and parts under ``single`` or ``model``: measured
-    seconds of nodes instead of estimates. placement: ``placement.json`` of an earlier run, to be used as it is.
-    compare_steps: so many steps of ``single`` and of ``sync_data`` are measured beside as many of its own before
-    training; 0 for none.
+    costs: ``trace_summary.json`` of a traced run of the same network and parts under ``single`` or ``model``, whose
+    measured seconds replace the estimates. placement: ``placement.json`` of an earlier run, which is used unchanged.
+    compare_steps: number of steps of ``single``, of ``sync_data`` and of this run that are measured before training; 0
+    for no comparison.
 
-    Bytes on the wire in a step: each tensor that a layer computes and layers on d other devices read is sent d times,
-    once to each, whatever its size in bytes s: the sum over such tensors of d s; shards count as layers. These are
-    activations, their gradients, and per device beside the first reader's: the learning rate, what an optimizer
-    computes for all variables (Adam: two corrections), and for dropout the step's number and the global indices of the
-    examples. Clipping by global norm takes one value per gradient to the device of the first, and one from there to
-    each other device. Examples and labels are read where they are needed, and loss and accuracy summed where the loss
-    is.
+    Bytes on the wire in a step: a tensor of s bytes that a layer computes and that layers on d other devices read is
+    sent once to each, d s bytes; shards count as layers. Such tensors are activations and their gradients. Each device
+    except that of the first reader also receives the learning rate, the values that an optimizer computes once for all
+    variables (Adam: two corrections) and, for dropout, the step number and the global indices of the examples. Clipping
+    by global norm sends one value per gradient to the device of the first gradient, and one value from there to each
+    other device. Examples and labels are read on the devices that need them; loss and accuracy are summed on the device
+    of the loss.
     """
 
     splits_batch: ClassVar[bool] = False
@@ -64,8 +65,7 @@ class ModelParallel(Strategy):
     workers: SmallCount = 2
     concurrent_steps: SmallCount = 1
     pipeline: str = "same_gradients"
-    # Maps from text to numbers and to text. OmegaConf would not let the command line put new keys in a map it knows the
-    # type of.
+    # Maps from text to numbers and to text. If OmegaConf knew the types, it would refuse new keys on the command line.
     constraints: Any = None
     shard: Any = None
     costs: str | None = None
@@ -78,8 +78,8 @@ class ModelParallel(Strategy):
             raise ConfigError(f"parallelism.pipeline={self.pipeline!r}: expected one of {options}")
         if self.pipeline == "stale" and self.concurrent_steps == 1:
             raise ConfigError(
-                "parallelism.pipeline=stale with parallelism.concurrent_steps=1: a single part is never stale; use "
-                "2 parts or more, or pipeline=same_gradients"
+                "parallelism.pipeline=stale with parallelism.concurrent_steps=1: expected 2 parts or more, or "
+                "pipeline=same_gradients"
             )
         if not _is_map(self.constraints, lambda worker: type(worker) is int):
             raise ConfigError(
@@ -94,18 +94,18 @@ class ModelParallel(Strategy):
         for key in ("constraints", "costs"):
             if self.placement is not None and getattr(self, key):
                 raise ConfigError(
-                    f"parallelism.{key} with parallelism.placement={self.placement}: a stored placement is used as it "
-                    "is; leave out one of the two"
+                    f"parallelism.{key} with parallelism.placement={self.placement}: a stored placement is used "
+                    "unchanged; leave out one of the two"
                 )
 
     @property
     def layer_placement(self) -> LayerPlacement:
-        """Layers without a constraint are placed; a step is compared with those of ``single`` and ``sync_data``."""
+        """The placement of layers without a constraint; ``single`` and ``sync_data`` are the rivals."""
         rivals = {"single": {}, "sync_data": {"workers": self.workers}}
         return LayerPlacement(self.costs, self.placement, rivals, self.compare_steps)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, also for parts of a batch that are set by another key, or that have no example."""
+        """Yield faults, including parts of a batch that have no example or are set by another key."""
         yield from super().faults(facts)
         if self.concurrent_steps > facts.batch_size > 0:
             yield (
@@ -114,15 +114,15 @@ class ModelParallel(Strategy):
             )
         if facts.microbatches > 1:
             yield (
-                f"train.microbatches={facts.microbatches} with parallelism={self.name}: its parts are "
-                "parallelism.concurrent_steps; use that, and train.microbatches=1"
+                f"train.microbatches={facts.microbatches} with parallelism={self.name}: the number of parts is "
+                "parallelism.concurrent_steps; set that, and train.microbatches=1"
             )
 
     def build(self, task: Task) -> Program:
-        """Return the program with its layers colocated and constrained; the rest is free to be placed.
+        """Return the program with colocated layers and constraints; all other layers are placed later.
 
-        Raises ConfigError for a pattern that matches no layer it could be meant for, and for a constraint that names a
-        worker that is not there or a layer that is cut.
+        Raises ConfigError for a pattern that matches no layer, and for a constraint that names a worker that does not
+        exist or a layer that is sharded.
         """
         in_parts = PIPELINES[self.pipeline]
         shaped = replace(task, network=self._network(task), microbatches=self.concurrent_steps)
@@ -132,7 +132,7 @@ class ModelParallel(Strategy):
         return replace(program, graph=colocate_layers(program.graph, devices), workers=self.workers)
 
     def _network(self, task: Task) -> NetworkFunction:
-        """The network of a task, with the layers cut that ``shard`` names."""
+        """Return the network of a task, with the layers sharded that ``shard`` names."""
         if not self.shard:
             return task.network
         layers = dense_layers(Blueprint.of(task, task.batch_size, training=True))
@@ -140,34 +140,34 @@ class ModelParallel(Strategy):
         return ShardedNetwork(task, {layer: Way(way) for layer, way in ways.items()}, self.workers)
 
     def _workers(self, placed: Sequence[str]) -> dict[str, int]:
-        """Worker of each shard, and of each layer that a constraint matches; placed: layers, or shards of them."""
+        """Return the worker of each shard and each constrained layer; placed: names of layers and of shards."""
         shards = {name: shard for name in placed if self.shard and (shard := shard_of(name)) is not None}
         layers = dict.fromkeys(shards[name][0] if name in shards else name for name in placed)
         cut = dict.fromkeys(layer for layer, _ in shards.values())
         return {name: worker for name, (_, worker) in shards.items()} | self._constrained(list(layers), list(cut))
 
     def _constrained(self, layers: Sequence[str], cut: Sequence[str]) -> dict[str, int]:
-        """Worker of each layer that a constraint matches; cut: the layers that are on all workers already."""
+        """Return the worker of each layer that a constraint matches; cut: the sharded layers."""
         constraints = self.constraints or {}
         chosen = by_pattern("constraints", constraints, layers, "layer")
         for pattern, worker in constraints.items():
             where, matching = f"parallelism.constraints: {pattern!r}: {worker}", matched(pattern, layers)
             if not 0 <= worker < self.workers:
                 raise ConfigError(
-                    f"{where}: there is no worker {worker}, expected 0 to {self.workers - 1}; the layers that match "
+                    f"{where}: there is no worker {worker}, expected 0 to {self.workers - 1}; the matching layers "
                     f"are {', '.join(matching)} of {', '.join(layers)}"
                 )
             spread = [layer for layer in matching if layer in cut]
             if spread:
                 raise ConfigError(
-                    f"{where}: layer {spread[0]!r} is cut over workers 0 to {self.workers - 1} by parallelism.shard, "
-                    f"so it is not on one; expected patterns that match none of {', '.join(cut)}"
+                    f"{where}: parallelism.shard distributes layer {spread[0]!r} over workers 0 to "
+                    f"{self.workers - 1}; expected patterns that match none of {', '.join(cut)}"
                 )
         return chosen
 
 
 def _is_map(value: object, is_setting: Callable[[object], bool]) -> bool:
-    """Whether it is None, or a map from text to settings."""
+    """Return whether a value is None or a map from text to settings."""
     if value is None:
         return True
     return isinstance(value, Mapping) and all(type(k) is str and is_setting(v) for k, v in value.items())

@@ -32,7 +32,7 @@ def shares(total: int, parts: int) -> list[Share]:
 class Pass:
     """Layers of one copy over its share of the batch.
 
-    scope: where the nodes stand in the replica. state_updates: statistics of the share as they are.
+    scope: of the nodes within the replica. state_updates: statistics of the share, not weighted.
     """
 
     share: Share
@@ -53,10 +53,10 @@ class Forward(Pass):
 
 @dataclass(frozen=True)
 class Gradients:
-    """What one copy computed on its share, already divided by the size of the whole batch.
+    """The results of one copy on its share, already divided by the size of the whole batch.
 
-    Summed over the shares these are the loss, the accuracy, the gradients and the batch statistics of the batch.
-    settled: moving averages to advance by values that are no parts of a sum; they are equal in all copies.
+    Their sums over the shares are the loss, the accuracy, the gradients and the statistics of the batch.
+    settled: updates of moving averages whose values are final and equal in all copies, and are not summed.
     """
 
     loss: Tensor
@@ -67,12 +67,12 @@ class Gradients:
 
 
 class Replica:
-    """One copy of the network on one device: its variables, its scalars, its shares of the batches."""
+    """One copy of the network on one device, with its variables, scalar inputs and shares of the batches."""
 
     def __init__(
         self, graph: Graph, task: Task, *, device: str, prefix: str = "", variables: Variables | None = None
     ) -> None:
-        """variables: what the network is built on; if None, the replica's own, on its device."""
+        """variables: the store of the network's variables; None for a new store on this device."""
         self.graph = graph
         self.task = task
         self.device = device
@@ -87,7 +87,7 @@ class Replica:
             self.learning_rate = ops.placeholder(graph, (), task.state_dtype, name="learning_rate")
 
     def adopt(self, graph: Graph) -> None:
-        """Go on in ``graph``, a rewritten graph that holds all nodes this replica needs under their names."""
+        """Continue in ``graph``, a rewritten graph that contains all nodes of this replica under their names."""
         self.graph = graph
         self.variables.graph = graph
 
@@ -103,7 +103,7 @@ class Replica:
             batch = self.inputs("train", share)
             net = self.builder(batch, training=True)
             outputs = self.task.network(net, batch)
-            # A gradient is the sum over examples divided by the whole batch, so shares simply add up.
+            # A gradient is the sum over examples divided by the size of the whole batch, so that shares can be added.
             loss = self._share_of_mean(outputs.losses, "loss")
             accuracy = self._share_of_mean(outputs.correct, "accuracy")
         return Forward(share, scope, net.state_updates, loss, accuracy)
@@ -118,7 +118,7 @@ class Replica:
     def paired(
         self, variables: Sequence[Variable], found: Sequence[Tensor | None], scope: str
     ) -> list[tuple[Variable, Tensor]]:
-        """Return each variable with its gradient, zeros where the loss does not depend on it."""
+        """Return each variable with its gradient, which is zero if the loss does not depend on the variable."""
         with self.within(scope):
             return [(v, self._or_zeros(v, each)) for v, each in zip(variables, found, strict=True)]
 
@@ -135,7 +135,7 @@ class Replica:
         return self.assign(clipped, state_updates)
 
     def assign(self, clipped: Sequence[tuple[Variable, Tensor]], state_updates: Sequence[StateUpdate]) -> list[str]:
-        """Add the update by gradients that are clipped already, and the moving averages; see :meth:`apply`."""
+        """Add the update by gradients that are already clipped, and the moving averages; see :meth:`apply`."""
         graph = self.graph
         with self.within("update"):
             targets = self.task.optimizer.assign(
@@ -154,12 +154,12 @@ class Replica:
 
     @contextmanager
     def within(self, scope: str) -> Iterator[None]:
-        """Put what is added within on the replica's device, in a scope of its own names."""
+        """Add nodes on the replica's device, in a scope below the replica's prefix."""
         with self.graph.absolute_scope(self._scoped(scope)), self.graph.device(self.device):
             yield
 
     def builder(self, batch: Mapping[str, Tensor], *, training: bool) -> NetworkBuilder:
-        """What adds layers over a batch to this replica."""
+        """Return a builder that adds layers over a batch to this replica."""
         return NetworkBuilder(
             self.graph,
             self.variables,
@@ -171,7 +171,7 @@ class Replica:
         )
 
     def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
-        """Add what is fed with examples lo..hi-1 of a batch of ``split``, images in the network's dtype."""
+        """Add the placeholders for examples lo..hi-1 of a ``split`` batch; images are cast to the network's dtype."""
         batch = placeholders(self.graph, self.task, share[1] - share[0])
         fed = self.train_inputs if split == "train" else self.eval_inputs
         fed += [InputSlot(tensor, split, field, *share) for field, tensor in batch.items()]
@@ -191,7 +191,7 @@ class Replica:
 
 
 def placeholders(graph: Graph, task: Task, count: int) -> dict[str, Tensor]:
-    """Add what a batch of ``count`` examples is fed to, one tensor for each field."""
+    """Add the placeholders of a batch of ``count`` examples, one for each field."""
     dtype = task.state_dtype
     specs = {
         "x": TensorSpec((count, *task.example_shape), dtype),
@@ -209,7 +209,7 @@ def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
 
 
 def advance(graph: Graph, update: StateUpdate) -> str:
-    """Let a moving average have its next value; returns the assign node to run."""
+    """Assign a moving average its next value; returns the assign node to run."""
     return ops.assign(graph, update.variable.tensor, advanced(graph, update)).node
 
 
@@ -227,7 +227,7 @@ def scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -
 
 
 def ordered_sum(graph: Graph, parts: Sequence[Tensor], name: str = "sum") -> Tensor:
-    """Sum in the order given, ((p0 + p1) + p2) + ...: the one order every strategy uses for shares of a batch."""
+    """Sum in the given order, ((p0 + p1) + p2) + ...: every strategy sums shares of a batch in this order."""
     return parts[0] if len(parts) == 1 else ops.add_n(graph, parts, name=name)
 
 
@@ -236,7 +236,7 @@ def batch_scores(
 ) -> tuple[Tensor, Tensor]:
     """Add loss and accuracy of the batch, summed over its parts in their order, on the device of ``replica``.
 
-    weights: what each part is multiplied by; None if the parts are divided by the size of the whole batch already.
+    weights: factor of each part; None if the parts are already divided by the size of the whole batch.
     """
     graph = replica.graph
     with graph.device(replica.device), graph.absolute_scope("train/total"):

@@ -1,4 +1,4 @@
-"""``sandblaster``: L-BFGS with the batch cut into portions for replicas and the vectors cut into shards on servers."""
+"""``sandblaster``: L-BFGS with portions of the batch on replicas and shards of the vectors on servers."""
 
 from __future__ import annotations
 
@@ -33,23 +33,22 @@ from runner.strategies.servers.served_variables import CopiedVariables, ReadVari
 class Sandblaster(Strategy):
     """Sandblaster L-BFGS (Dean et al. 2012, section 4.2): N replicas, S parameter servers and a coordinator.
 
-    The coordinator, in the master, never touches parameters: it orders the servers to compute dot products, multiples
-    and sums of vectors, of which each keeps the pieces of its variables
-    (:func:`~runner.strategies.servers.served_variables.shard_by_size`), and the replicas to compute portions of the
-    batch, N * portions_per_worker of them and as even as possible. A free replica gets the next portion; at the end
-    outstanding portions are given out again, and the first replica to finish one counts. See
+    The coordinator runs in the master and holds no parameters. It commands the servers to compute dot products,
+    multiples and sums of vectors; each server keeps the pieces of its variables
+    (:func:`~runner.strategies.servers.served_variables.shard_by_size`). It commands the replicas to compute portions
+    of the batch, N * portions_per_worker in all and as even as possible. A free replica gets the next portion; near the
+    end, unfinished portions are given out again, and the first replica to finish a portion counts. See
     :class:`~runner.strategies.lbfgs.dispatcher.Dispatcher`.
 
-    Whoever computes what, an update is that of ``single`` with ``optimizer=lbfgs`` and as many microbatches, bit for
-    bit where kernels have one layout and one order of sums, as those of float64 have.
+    Independent of the assignment of portions, an update equals that of ``single`` with ``optimizer=lbfgs`` and as many
+    microbatches. It is equal bit for bit if the kernels have one layout and one order of sums, as float64 kernels have.
 
-    Bytes on wires, P trained values of b bytes: an evaluation sends each replica that takes part the parameters, P b,
-    and the servers a gradient, P b, for every portion that is computed: with D of them computed beside the first time
-    (N + N portions_per_worker + D) P b at most. An iteration makes one evaluation, one for each point of its line
-    search, and one more where the best of these is not the last. Evaluations of the test split read all variables for
-    each batch, P b for each worker. Orders and answers are numbers. Beside P values and the vectors of
-    :class:`~runner.strategies.lbfgs.vectors.Vectors` servers keep a gradient of each portion and one of each replica:
-    N (portions_per_worker + 1) P.
+    Bytes on the wire, P trained values of b bytes: an evaluation sends the parameters, P b, to each participating
+    replica and a gradient, P b, to the servers for every computed portion: at most (N + N portions_per_worker + D) P b
+    if D portions are computed again. An iteration makes one evaluation, one for each point of its line search, and one
+    more if the best point is not the last. Evaluations of the test split read all variables for each batch, P b for
+    each worker. Besides P values and the vectors of :class:`~runner.strategies.lbfgs.vectors.Vectors`, the servers keep
+    a gradient for each portion and for each replica: N (portions_per_worker + 1) P values.
     """
 
     line_search: ClassVar[bool] = True
@@ -65,7 +64,7 @@ class Sandblaster(Strategy):
         return Processes(self.workers, self.servers)
 
     def faults(self, facts: TrainingFacts) -> Iterator[str]:
-        """Yield faults, also for any optimizer but L-BFGS."""
+        """Yield faults, including any optimizer other than L-BFGS."""
         yield from super().faults(facts)
         if not facts.optimizer.line_search:
             yield _needs_lbfgs(facts.optimizer)
@@ -73,8 +72,8 @@ class Sandblaster(Strategy):
     def build(self, task: Task) -> Program:
         """Return the program of replicas and servers; its step driver is the coordinator.
 
-        Raises ConfigError for another optimizer than ``lbfgs``, for a network with batch normalisation, a batch with
-        fewer examples than there are portions, or more servers than variables.
+        Raises ConfigError for an optimizer other than ``lbfgs``, a network with batch normalisation, a batch with fewer
+        examples than portions, or more servers than variables.
         """
         count = self.workers * self.portions_per_worker
         if not isinstance(task.optimizer, Lbfgs):
@@ -82,21 +81,22 @@ class Sandblaster(Strategy):
         if task.batch_size < count:
             raise ConfigError(
                 f"train.batch_size={task.batch_size} with {count} portions (parallelism.workers={self.workers} times "
-                f"parallelism.portions_per_worker={self.portions_per_worker}): every portion needs an example"
+                f"parallelism.portions_per_worker={self.portions_per_worker}): every portion needs an example; "
+                f"use a batch of {count} or more, or fewer portions"
             )
         return _Building(task, task.optimizer, self.workers, self.servers, count).program()
 
 
 def _needs_lbfgs(optimizer: Optimizer) -> str:
     return (
-        f"optimizer={optimizer.name} with parallelism=sandblaster: its coordinator commands L-BFGS; "
-        "use optimizer=lbfgs, or another strategy"
+        f"optimizer={optimizer.name} with parallelism=sandblaster: expected L-BFGS; use optimizer=lbfgs, or another "
+        "strategy"
     )
 
 
 @dataclass(frozen=True)
 class _Computation:
-    """Forward and backward pass of a replica over a portion of some size."""
+    """Forward and backward pass of a replica over portions of one size."""
 
     size: int
     inputs: tuple[InputSlot, ...]
@@ -106,7 +106,7 @@ class _Computation:
 
 
 class _Building:
-    """One program while it is built."""
+    """The construction of one program."""
 
     def __init__(self, task: Task, optimizer: Lbfgs, workers: int, servers: int, count: int) -> None:
         """count: portions of the batch."""
@@ -121,7 +121,7 @@ class _Building:
         self._scorers = [self._served.replica(k, ReadVariables, "scorer") for k in range(workers)]
 
     def program(self) -> Program:
-        """Add everything and assemble it."""
+        """Add the nodes of all clients and return the program."""
         computations = [self._computations(replica) for replica in self._replicas]
         vectors = Vectors(self._graph, self._served, self._optimizer.history)
         inboxes = [self._gradient(vectors, f"inbox_{k}") for k in range(len(self._replicas))]
@@ -145,8 +145,8 @@ class _Building:
         )
 
     def _computations(self, replica: Replica) -> list[_Computation]:
-        """Add what a replica computes, once for every size of a portion."""
-        # The first example that portion 0 would have if all before a portion were of its size.
+        """Add the forward and backward pass of a replica, once for every size of a portion."""
+        # The first example of portion 0 if all portions before the first one of a size had that size.
         begins = {hi - lo: lo - p * (hi - lo) for p, (lo, hi) in enumerate(self._portions)}
         return [self._computation(replica, (begin, begin + size)) for size, begin in begins.items()]
 
@@ -159,7 +159,7 @@ class _Building:
         return _Computation(size, inputs, found.loss, found.accuracy, [gradient for _, gradient in found.gradients])
 
     def _gradient(self, vectors: Vectors, scope: str) -> list[Tensor]:
-        """Room for a gradient, on the servers."""
+        """Add variables for a gradient, on the servers."""
         return [vectors.beside(variable, scope) for variable in vectors.trained]
 
     def _compute(self, worker: int, computation: _Computation, inbox: Sequence[Tensor]) -> Client:
@@ -187,7 +187,7 @@ class _Building:
         return Client(name, targets=kept, deferred=True, per_update=1 / len(self._replicas))
 
     def _gather(self, vectors: Vectors, slots: Sequence[Sequence[Tensor]]) -> Client:
-        """Add the gradients of all portions up in their order, and let that be the objective's."""
+        """Return the client that sums the gradients of all portions in their order into the objective's gradient."""
         totals = []
         for variable, *parts in zip(vectors.trained, *slots, strict=True):
             device = self._served.device_of(variable)

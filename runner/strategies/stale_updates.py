@@ -1,15 +1,15 @@
-"""An update of its own for every part of a batch, all of them from the weights at the start of the step.
+"""A separate update for every part of a batch, with gradients from the weights at the start of the step.
 
-The concurrent steps of TensorFlow's Figure 9 (whitepaper 2016, section 7): n small steps are under way at once on the
-same devices, as in asynchronous data parallelism, and none waits for the update of the one before it. Here they begin
-together and their updates are applied in order, so that nothing is left to chance.
+These are the concurrent steps of TensorFlow's Figure 9 (whitepaper 2016, section 7): n small steps run at once on the
+same devices, as in asynchronous data parallelism, and none waits for the update of another. Here they start together
+and their updates are applied in a fixed order, so that the result is deterministic.
 
-What is stale, and by how much: let w_0 be the weights at the start. Part i of n (i = 0..n-1) computes its gradient g_i
-at w_0, and its update makes w_(i+1) = U(w_i, g_i). Between the weights of a gradient and the weights it is applied to
-lie i updates: 0 for the first part, n - 1 for the last, (n - 1) / 2 in the mean. Slots of the optimizer (velocity,
-moments), weight decay and moving averages are never stale: each update goes on from the one before. Nothing of one
-step is applied in another. g_i is the gradient of the mean loss over part i, as if the part were the batch of a step;
-the learning rate is that of the step, and update i of step s has number s n + i. With n = 1 this is ``single``.
+Staleness: let w_0 be the weights at the start. Part i of n (i = 0..n-1) computes its gradient g_i at w_0, and its
+update is w_(i+1) = U(w_i, g_i). A gradient is therefore applied i updates after the weights it was computed from: 0 for
+the first part, n - 1 for the last, (n - 1) / 2 on average. Slots of the optimizer (velocity, moments), weight decay and
+moving averages are never stale, because each update continues from the previous one. No gradient of one step is applied
+in another. g_i is the gradient of the mean loss over part i, as if the part were a whole batch. All updates use the
+learning rate of the step, and update i of step s has number s n + i. With n = 1 this equals ``single``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def in_stale_parts(task: Task, device: str) -> Program:
 
 
 def _of_own_mean(replica: Replica, passed: Forward) -> list[tuple[Variable, Tensor]]:
-    """The gradient of the mean loss over one part: its part of the batch's gradient, times batch over part."""
+    """Return the gradient of the mean loss over one part: its part of the batch's gradient times batch / part."""
     graph, (lo, hi) = replica.graph, passed.share
     weighted = replica.differentiate(passed)
     if hi - lo == replica.task.batch_size:
@@ -73,7 +73,7 @@ def _number_of_update(replica: Replica, part: int) -> Tensor:
 
 
 def _advance_averages(latest: Latest, passed: Forward) -> None:
-    """Add the next value of every moving average, by the statistics of one part."""
+    """Add the next value of every moving average from the statistics of one part."""
     graph = latest.graph
     for update in passed.state_updates:
         now = replace(update, variable=latest.now(update.variable))

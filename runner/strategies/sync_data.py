@@ -130,7 +130,7 @@ class SyncData(Strategy):
         return computed if self.overlap else held_back(replicas, computed)
 
     def _set_servers(self) -> None:
-        """Set the default of one server for parameter servers; raises ConfigError for servers of another way."""
+        """Set the default of one parameter server; raises ConfigError if servers are set for a collective."""
         if self.combine != _PARAMETER_SERVER:
             if self.servers is not None:
                 raise ConfigError(
@@ -141,25 +141,25 @@ class SyncData(Strategy):
         self.servers = 1 if self.servers is None else self.servers
 
     def _check_backups(self) -> None:
-        """Raise ConfigError for settings that backup workers make no sense with, or that make none without them."""
+        """Raise ConfigError for settings that contradict backup workers, or that need them."""
         asked = f"parallelism.backup_workers={self.backup_workers}"
         if self.backup_workers and self.combine != _PARAMETER_SERVER:
             raise ConfigError(
-                f"{asked} with parallelism.combine={self.combine}: a collective waits for all workers, so none can be "
-                f"left out; choose combine={_PARAMETER_SERVER}, or backup_workers=0"
+                f"{asked} with parallelism.combine={self.combine}: a collective needs the gradients of all workers; "
+                f"choose combine={_PARAMETER_SERVER}, or backup_workers=0"
             )
         if self.backup_workers and self.statistics != "shares":
             raise ConfigError(
-                f"{asked} with parallelism.statistics={self.statistics}: they are waited for in every step, and any "
-                "worker may be left out; choose statistics=shares, or backup_workers=0"
+                f"{asked} with parallelism.statistics={self.statistics}: these statistics need all or certain workers "
+                "in every step, and any share may be dropped; choose statistics=shares, or backup_workers=0"
             )
         if self.backup_workers and not self.overlap:
             raise ConfigError(
-                f"{asked} with parallelism.overlap=false: shares are clients of their own, and only whole steps can be "
-                "held back; choose overlap=true, or backup_workers=0"
+                f"{asked} with parallelism.overlap=false: each share is a separate client, and gradients can only be "
+                "held back within one client; choose overlap=true, or backup_workers=0"
             )
         if self.replay is not None and not self.backup_workers:
             raise ConfigError(
-                f"parallelism.replay={self.replay} with {asked}: without backup workers all shares count, and the same "
-                "configuration comes to the same bits; set replay to null, or use as many backup workers as that run"
+                f"parallelism.replay={self.replay} with {asked}: without backup workers all shares count and the "
+                "weights follow from the configuration; set replay to null, or backup_workers to the number of that run"
             )

@@ -19,8 +19,7 @@ from runner.data.dataset import Facts
 from runner.data.settings import limited_facts
 from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
-from runner.engine.cluster.emulation import Emulation, Stragglers
-from runner.engine.cluster.links import BYTES_PER_S_OF_MBIT, Link
+from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT, Emulation, Link, Stragglers
 from runner.engine.compile.program import Program
 from runner.engine.graph.device import GPU
 from runner.engine.graph.tensor import state_dtype

@@ -11,7 +11,7 @@ from runner.config.collectives import sums_text
 from runner.config.devices import ON_CPU, device_texts, reason
 from runner.config.schema import AUTO, LocalCluster
 from runner.engine.cluster.communicator_setup import require_library
-from runner.engine.cluster.links import BYTES_PER_S_OF_MBIT
+from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT
 from runner.engine.compile.passes.lower_collectives import WHOLE
 from runner.engine.compile.program import OneProcess, Program
 from runner.engine.graph import op as op_table

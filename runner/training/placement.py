@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 from runner.engine.compile.cost import Seconds, node_seconds
-from runner.engine.compile.measured_costs import measured_seconds
 from runner.engine.compile.passes.layer_groups import colocate_layers, devices_of_layers, home_layers
 from runner.engine.compile.program import Program
-from runner.engine.compile.program_placement import place_program
+from runner.engine.compile.program_placement import measured_seconds, place_program
 from runner.engine.graph.device import Cluster, task_of
 from runner.engine.run.kernel_table import kernels_for
 from runner.errors import ConfigError

@@ -42,7 +42,7 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     ),
     (
         ["parallelism=model", "train.microbatches=2"],
-        "train.microbatches=2 with parallelism=model: its parts are parallelism.concurrent_steps; use that, and",
+        "train.microbatches=2 with parallelism=model: the number of parts is parallelism.concurrent_steps; set",
     ),
     (
         ["parallelism=model", "parallelism.pipeline=stale"],
@@ -120,8 +120,7 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     ),
     (
         ["parallelism=sandblaster"],
-        "optimizer=momentum with parallelism=sandblaster: its coordinator commands L-BFGS; use optimizer=lbfgs, or "
-        "another strategy",
+        "optimizer=momentum with parallelism=sandblaster: expected L-BFGS; use optimizer=lbfgs, or another strategy",
     ),
     (
         ["tracking.uri=ftp://x"],

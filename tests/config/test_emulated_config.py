@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.commands.explanation import explain
-from runner.engine.cluster.emulation import Emulation, Stragglers
-from runner.engine.cluster.links import Link
+from runner.engine.cluster.emulation import Emulation, Link, Stragglers
 from runner.engine.graph.device import Cluster, Device
 from runner.training.build import build
 from tests.small_runs import small_config

@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 
 from runner.engine.graph.op import OPS
-from runner.kernels.contract import Array, Kernel
 from runner.kernels.gpu.layouts import CHANNELS_LAST
-from runner.kernels.registry import Registry
 from tests.gpu.gpus import Gpu
-from tests.kernels import harness
-from tests.kernels.gpu.running import DTYPES, drawn_for, node_of, offers_for, reference, require_close, run_op
+from tests.kernels.gpu.running import DTYPES, able, drawn_for, reference, require_close, run_op
 from tests.op_cases import CASES, Case, all_cases
 
 TOLERANCES = {"float64": 1e-10, "bfloat16": 0.02}
@@ -40,28 +37,13 @@ def _parameters() -> Iterator[Any]:
 PARAMETERS = list(_parameters())
 
 
-def able(registry: Registry, op: str, arrays: list[Array], attributes: dict[str, Any], layout: Any) -> list[Kernel]:
-    """The kernels that take a node; there is always one."""
-    node = node_of(op, arrays, attributes)
-    specs = [harness.Shaped.of(array) for array in arrays]
-    floats = {spec.dtype for spec in (*specs, *node.outputs) if spec.dtype in DTYPES}
-    offered = offers_for(specs, layout)
-    found = [
-        kernel
-        for kernel in registry.of(op, "gpu")
-        if floats <= kernel.dtypes and kernel.arrange(attributes, specs, node.outputs, offered) is not None
-    ]
-    assert found, f"no kernel takes {op} of {specs}"
-    return found
-
-
 def check(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any, *, tf32: bool, tolerance: float) -> None:
     """Hold every kernel that takes a case to the reference."""
     registry, runtime = gpu.registry(tf32=tf32), gpu.opened(tf32)
     runtime.use(0)
     arrays, attributes = drawn_for(op, case, dtype)
     expected = reference(op, arrays, attributes)
-    for kernel in able(registry, op, arrays, attributes, layout):
+    for kernel, _ in able(registry, op, arrays, attributes, layout):
         ran = run_op(runtime, op, arrays, attributes, layout, registry=registry, library=kernel.library)
         require_close(ran, expected, tolerance)
 
@@ -96,7 +78,7 @@ def test_tf32_rounds_products_where_it_is_allowed_and_nowhere_else(gpu: Gpu, tf3
     registry, runtime = gpu.registry(tf32=tf32), gpu.opened(tf32)
     a, b = np.full((256, 256), 1 + 2.0**-12, np.float32), np.eye(256, dtype=np.float32)
     attributes = {"transpose_a": False, "transpose_b": False}
-    for kernel in able(registry, "matmul", [a, b], attributes, None):
+    for kernel, _ in able(registry, "matmul", [a, b], attributes, None):
         (found,) = run_op(runtime, "matmul", [a, b], attributes, registry=registry, library=kernel.library)
         if not tf32 or kernel.library == "cuda":
             np.testing.assert_array_equal(found, a)

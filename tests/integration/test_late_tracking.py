@@ -61,7 +61,7 @@ def test_a_store_that_is_away_as_a_sweep_ends_has_the_records_when_it_is_resumed
     one = succeed(elsewhere, "sync", os.path.relpath(tmp_path / "sweep" / "1", elsewhere))
     assert "of 1 run\n" in one.output
     assert stored(store, "SELECT status FROM runs WHERE name = 'sweep lr'") == ["FINISHED"]
-    rest = succeed(elsewhere, "sweep", "resume", str(tmp_path / "sweep"))
+    rest = succeed(tmp_path, "sweep", "resume", "sweep")
     assert "of 1 run\n" in rest.errors
     assert list(elsewhere.iterdir()) == []
 

@@ -6,7 +6,7 @@ a line of guard bytes that nobody may touch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from runner.kernels.contract import (
     Buffers,
     Kernel,
     Layout,
+    Offers,
     Operand,
     Spec,
     native_calls,
@@ -70,7 +71,7 @@ def run(
     in_specs: Sequence[Spec],
     out_specs: Sequence[Spec],
     arrays: Sequence[Array | Operand],
-    offered: Sequence[Layout | None] | None = None,
+    offered: Offers | None = None,
     *,
     registry: Registry | None = None,
     in_place: bool = False,
@@ -88,7 +89,7 @@ def run(
         for spec, value, layout, wanted in zip(in_specs, arrays, layouts, arrangement.inputs, strict=True)
     ]
     outputs = [filled(spec, layout) for spec, layout in zip(out_specs, arrangement.outputs, strict=True)]
-    for i, o in arrangement.in_place if in_place else ():
+    for i, o in once_each(arrangement.in_place).items() if in_place else ():
         assert inputs[i].layout.nbytes == outputs[o].layout.nbytes, "what shares memory has the same bytes"
         outputs[o] = Operand(outputs[o].spec, outputs[o].layout, inputs[i].data)
     before = [operand.data.copy() for operand in inputs]
@@ -97,6 +98,15 @@ def run(
     for operand, bytes_before in zip(inputs, before, strict=True):
         assert id(operand.data) in shared or np.array_equal(operand.data, bytes_before), "it writes to an input"
     return Ran([as_plain(registry, operand) for operand in outputs], arrangement, inputs, outputs)
+
+
+def once_each(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Input -> output of pairs that may share memory; as a planner does, each input and each output once."""
+    chosen: dict[int, int] = {}
+    for i, o in pairs:
+        if i not in chosen and o not in chosen.values():
+            chosen[i] = o
+    return chosen
 
 
 def call_bound(

@@ -18,8 +18,9 @@ from runner.kernels.contract import (
     KernelError,
     Layout,
     NativeCall,
+    Offers,
     Operand,
-    Spec,
+    Specs,
     as_array,
     plain,
 )
@@ -35,9 +36,7 @@ def _no_call(attributes: Attributes, arrangement: Arrangement, buffers: Buffers)
     raise AssertionError("these kernels are chosen, not run")
 
 
-def _refuse(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _refuse(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     return None
 
 
@@ -81,9 +80,7 @@ def test_a_kernel_that_cannot_do_the_node_is_passed_over() -> None:
 def test_a_kernel_is_told_attributes_specs_and_what_is_offered() -> None:
     asked: list[object] = []
 
-    def arrange(
-        attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-    ) -> Arrangement:
+    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
         asked.extend((dict(attributes), list(inputs), list(outputs), list(offered)))
         return Arrangement((), ())
 

@@ -119,7 +119,7 @@ def test_between_dense_layers_each_pass_of_a_worker_has_statistics_like_its_shar
 
 def test_statistics_of_the_batch_are_refused_where_passes_have_their_own() -> None:
     task = task_of(normalised_between, momentum(), batch_size=BATCH)
-    expected = r"statistics=pooled with parallelism\.scheme=c: layer 'norm2', .* each of 3 passes; use scheme=a"
+    expected = r"statistics=pooled with parallelism\.scheme=c: layer 'norm2' .* each of 3 passes; use scheme=a"
     with pytest.raises(ConfigError, match=expected):
         Hybrid(workers=3, scheme="c", statistics="pooled").build(task)
     with pytest.raises(ConfigError, match=r"; use scheme=a and fc_batch=null, or statistics=shares$"):

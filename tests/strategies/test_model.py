@@ -133,7 +133,7 @@ def test_constraints_are_met_and_the_rest_is_free() -> None:
     assert (layers["conv1"], layers["conv2"], layers["fc"]) == ("2", "2", "1")
 
 
-NO_LAYER = "parallelism.constraints: 'cnv*': 0: no layer has such a name; the layers are flat, fc1, relu1, fc2, relu2"
+NO_LAYER = "parallelism.constraints: 'cnv*': 0: no layer has this name; the layers are flat, fc1, relu1, fc2, relu2"
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ NO_LAYER = "parallelism.constraints: 'cnv*': 0: no layer has such a name; the la
         ({"cnv*": 0}, NO_LAYER),
         (
             {"fc*": 2},
-            "'fc*': 2: there is no worker 2, expected 0 to 1; the layers that match are fc1, fc2, fc3",
+            "'fc*': 2: there is no worker 2, expected 0 to 1; the matching layers are fc1, fc2, fc3",
         ),
         ({"fc*": -1}, "'fc*': -1: there is no worker -1"),
-        ({"fc*": 0, "fc1": 1}, "'fc1': 1: layer 'fc1' has 0 by 'fc*' already; expected patterns that agree"),
+        ({"fc*": 0, "fc1": 1}, "'fc1': 1: layer 'fc1' already has 0 by 'fc*'; expected one setting"),
     ],
 )
 def test_impossible_constraints_are_refused_with_the_layers(constraints: dict[str, int], complaint: str) -> None:
@@ -160,7 +160,7 @@ def test_impossible_constraints_are_refused_with_the_layers(constraints: dict[st
         ({"constraints": ["fc1"]}, "parallelism.constraints=['fc1']: expected a map from patterns of layer names to"),
         ({"constraints": {"fc1": "1"}}, "parallelism.constraints={'fc1': '1'}: expected a map from patterns"),
         ({"pipeline": "fresh"}, "parallelism.pipeline='fresh': expected one of same_gradients, stale"),
-        ({"pipeline": "stale"}, "pipeline=stale with parallelism.concurrent_steps=1: a single part is never stale"),
+        ({"pipeline": "stale"}, "pipeline=stale with parallelism.concurrent_steps=1: expected 2 parts or more"),
         (
             {"placement": "p", "costs": "c"},
             "parallelism.costs with parallelism.placement=p: a stored placement",

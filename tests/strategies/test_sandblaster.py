@@ -175,11 +175,11 @@ def test_a_batch_of_the_test_split_is_scored_with_the_servers_parameters(registr
         (
             Sandblaster(),
             task_of(dense, Sgd(), batch_size=32),
-            "optimizer=sgd with parallelism=sandblaster: its coordinator commands L-BFGS",
+            "optimizer=sgd with parallelism=sandblaster: expected L-BFGS",
         ),
         (Sandblaster(workers=4), task_for(), r"train\.batch_size=27 with 32 portions \(parallelism\.workers=4 times "),
         (Sandblaster(servers=7), task_for(), r"parallelism\.servers=7: the network has 6 variables"),
-        (Sandblaster(), task_for("batch_normalised"), "the network keeps moving averages such as 'norm1/moving_mean'"),
+        (Sandblaster(), task_for("batch_normalised"), "the network has moving averages such as 'norm1/moving_mean'"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(strategy: Sandblaster, task: Task, message: str) -> None:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from runner.engine.cluster.assignment import peer_of
 from runner.engine.cluster.communicator_setup import new_communicator_setup
 from runner.engine.cluster.emulation import Emulation
-from runner.engine.cluster.remote_plan import RemotePlan
-from runner.engine.cluster.remote_trace import RemoteTrace
+from runner.engine.cluster.remote_plan import RemotePlan, RemoteTrace
 from runner.engine.cluster.transport.documents import encode_document
 from runner.engine.cluster.transport.endpoint import Identity
 from runner.engine.cluster.transport.heartbeat_monitor import HeartbeatMonitor

@@ -1,14 +1,79 @@
-"""Emulation on one machine: slow links between its processes, and workers that begin steps late."""
+"""Emulation on one machine: slow links between its processes, and workers that begin steps late.
+
+A message leaves when the link is free, occupies it for bytes / bandwidth, and arrives one latency later (Hockney 1994,
+"The communication challenge for MPP"). Every ordered pair of processes has a separate link, as if each process had a
+cable to each other process; messages to or from different processes do not delay each other. If all messages of a
+process shared the bandwidth of one network card, transfers could take longer by a factor of up to the number of peers.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runner.engine.cluster.links import Link
+from runner.engine.cluster.transport.messages import LONGEST_WAIT_S
 from runner.engine.cluster.transport.names import WORKER_ROLE, split_name
 from runner.engine.graph.device import DISTRIBUTIONS, LONGEST_DELAY_S
 from runner.engine.run.interleaving import standard_normal
+from runner.errors import ClusterError
+
+BYTES_PER_S_OF_MBIT = 1e6 / 8
+"""Bytes per second of one megabit per second."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """The properties of every link. latency_s: seconds. bytes_per_s: bandwidth, None for no limit.
+
+    Raises ValueError for a latency or bandwidth out of range.
+    """
+
+    latency_s: float = 0.0
+    bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.latency_s <= LONGEST_WAIT_S:
+            raise ValueError(f"latency_s {self.latency_s!r}: expected 0 to {LONGEST_WAIT_S:g}")
+        if self.bytes_per_s is not None and not 0 < self.bytes_per_s < math.inf:
+            raise ValueError(f"bytes_per_s {self.bytes_per_s!r}: expected a finite number above 0, or None")
+
+    def __str__(self) -> str:
+        if self.bytes_per_s is None:
+            rate = "bandwidth as it is"
+        else:
+            rate = f"{self.bytes_per_s / BYTES_PER_S_OF_MBIT:g} Mbit/s"
+        return f"{rate}, {self.latency_s * 1e3:g} ms"
+
+    def occupied_s(self, nbytes: int) -> float:
+        """Return the seconds for which a message occupies the link."""
+        return 0.0 if self.bytes_per_s is None else nbytes / self.bytes_per_s
+
+
+class Links:
+    """The outgoing links of one process and the times at which they become free."""
+
+    def __init__(self, link: Link, clock: Callable[[], float]) -> None:
+        """``clock``: seconds of the monotonic clock that all processes of this machine share."""
+        self._link = link
+        self._clock = clock
+        self._free: dict[str, float] = {}
+
+    def due(self, destination: str, nbytes: int) -> float:
+        """Return the time at which the receiver may take a message of ``nbytes`` sent now.
+
+        Raises ClusterError for a time more than ``LONGEST_WAIT_S`` away, which the receiver would refuse.
+        """
+        now = self._clock()
+        free = max(now, self._free.get(destination, now)) + self._link.occupied_s(nbytes)
+        due = free + self._link.latency_s
+        if due - now > LONGEST_WAIT_S:
+            raise ClusterError(
+                f"emulated link to {destination} ({self._link}): a message of {nbytes} bytes is due in "
+                f"{due - now:.0f} s, expected at most {LONGEST_WAIT_S:g} s; raise cluster.bandwidth_mbit or send less"
+            )
+        self._free[destination] = free
+        return due
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""A remote plan: the master's view of a client whose parts run on workers, with its assignments and arenas."""
+"""Remote plans and traces: the master's view of the parts that workers run, and of the spans that they record."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,19 @@ from typing import Any
 from numpy.typing import NDArray
 
 from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, sent_sizes
+from runner.engine.cluster.transport.documents import decode_document, encode_document
+from runner.engine.cluster.transport.messages import Done, StartTrace, StopTrace, Traced
 from runner.engine.cluster.transport.names import MASTER
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena, unlink_arena
+from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.compile.compile import Compiled
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client
 from runner.engine.graph.tensor import Tensor
+from runner.engine.run.recording import from_document
 from runner.engine.run.session import fed_array
+from runner.engine.run.timeline import ClientRuns, RecordedPlan, Span, Timeline, spans_of
+from runner.errors import SecurityError
 from runner.kernels.contract import Layout
 
 Array = NDArray[Any]
@@ -86,3 +93,39 @@ class RemotePlan:
         device, local = self._compiled.location[tensor]
         spec = self._compiled.parts[device].graph.spec(local)
         return self._readers[peer_of(device)].read(fetch_key(local), spec.dtype, spec.shape).copy()
+
+
+class RemoteTrace:
+    """The trace of some plans, recorded from its creation on. runs: client runs that the session records."""
+
+    def __init__(self, group: WorkerGroup, plans: Mapping[str, RemotePlan]) -> None:
+        """plans: by client. Only workers that participate in one of them record."""
+        self.runs = ClientRuns(MASTER, plans)
+        self._group = group
+        self._recorded: dict[str, list[RecordedPlan]] = {}
+        names: dict[str, list[str]] = {}
+        for client, plan in plans.items():
+            for worker, assignment in plan.assignments.items():
+                names.setdefault(worker, []).append(plan.name)
+                recorded = RecordedPlan(client, assignment.plan, assignment.part.graph)
+                self._recorded.setdefault(worker, []).append(recorded)
+        for worker, plan_names in names.items():
+            group.send(worker, StartTrace(), encode_document(plan_names))
+
+    def stop(self, ended: deque[tuple[str, Done]]) -> Timeline:
+        """Collect the spans of all workers. ended: receives the Done messages that arrive meanwhile."""
+        for worker in self._recorded:
+            self._group.send(worker, StopTrace())
+        spans: dict[str, list[Span]] = {}
+        while len(spans) < len(self._recorded):
+            worker, answer, frames = self._group.next(Done, Traced)
+            if isinstance(answer, Done):
+                ended.append((worker, answer))
+            elif worker in spans or worker not in self._recorded:
+                raise SecurityError(f"{worker} sent spans that were not requested")
+            else:
+                spans[worker] = spans_of(
+                    worker, self._recorded[worker], from_document(decode_document(frames[0]), worker)
+                )
+        ordered = [span for worker in self._recorded for span in spans[worker]]
+        return Timeline(tuple(ordered), tuple(self.runs.ended))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.cluster.assignment import peer_of
-from runner.engine.cluster.links import Links
+from runner.engine.cluster.emulation import Links
 from runner.engine.cluster.mailbox import Mailbox
 from runner.engine.cluster.transport.endpoint import Endpoint
 from runner.engine.cluster.transport.messages import TensorReady

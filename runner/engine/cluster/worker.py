@@ -16,8 +16,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from runner.engine.cluster.assignment import Assignment, feed_key, fetch_key, peer_of, senders
+from runner.engine.cluster.emulation import Links
 from runner.engine.cluster.launch_queue import LaunchQueue, QueuedLaunch
-from runner.engine.cluster.links import Links
 from runner.engine.cluster.mailbox import Mailbox, Request, Stopped
 from runner.engine.cluster.transport.address import sibling_address
 from runner.engine.cluster.transport.documents import decode_document, encode_document
@@ -48,11 +48,10 @@ from runner.engine.cluster.worker_setup import WorkerSetup
 from runner.engine.compile.input_slots import InputSource
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
+from runner.engine.run.inputs import ReadAhead, SharedReading
 from runner.engine.run.kernel_table import load_gpu_kernels
-from runner.engine.run.read_ahead import ReadAhead
 from runner.engine.run.recording import DELAY, Recorder, read_plans, to_document
 from runner.engine.run.session import PEAK_MEMORY, TURN, peak_rss_bytes
-from runner.engine.run.shared_reading import SharedReading
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.wires import wires_of
 from runner.errors import RunnerError, SecurityError, as_runner_error

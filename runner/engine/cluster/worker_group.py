@@ -18,8 +18,8 @@ from runner.engine.cluster.transport.messages import Bye, Failed, Heartbeat, Hel
 from runner.engine.cluster.transport.names import MASTER, SERVER_ROLE, process_of_heartbeat, split_name
 from runner.engine.cluster.transport.private_directory import PrivateDirectory
 from runner.engine.cluster.transport.tokens import write_token
-from runner.engine.cluster.transport.zmq_context import open_context
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
+from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.errors import ClusterError, Interrupted, RunnerError
 from runner.system.text import printable, printable_lines
 

@@ -13,9 +13,9 @@ from runner.engine.cluster.transport.endpoint import Identity, Limits
 from runner.engine.cluster.transport.heartbeat import HeartbeatThread, Progress
 from runner.engine.cluster.transport.names import DEVICE_ROLES, MASTER, heartbeat_role, process_names
 from runner.engine.cluster.transport.tokens import read_token
-from runner.engine.cluster.transport.zmq_context import open_context
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_outbox import Outbox
+from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.engine.cluster.worker import SourceMaker, Worker
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError

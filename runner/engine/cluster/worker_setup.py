@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.engine.cluster.communicator_setup import ID_BYTES, CommunicatorSetup
-from runner.engine.cluster.links import Link
+from runner.engine.cluster.emulation import Link
 from runner.engine.graph.device import COLLECTIVES, DEFAULT_GPU_OPTIONS, NO_LIBRARY, GpuOptions
 from runner.system.schema import (
     AnyMap,

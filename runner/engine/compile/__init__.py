@@ -9,6 +9,6 @@ Read in this order:
 * ``schedule``: the order in which each device runs its nodes.
 * ``plan``: the result, with instructions, slots and places; ``planner``: makes it from ``layouts`` and ``memory``.
 * ``program_plans``: the plans of all clients of a program, with the same layouts of variables.
-* ``program_placement``: the search for the placement of a program, with ``stages`` and ``measured_costs``.
+* ``program_placement``: the search for the placement of a program, with ``stages``.
 * ``transfer_times``: estimates of the transfers in a step.
 """

@@ -1,6 +1,6 @@
 """The inputs of a step: the one protocol of input sources, and the tensors that are fed from it.
 
-How sources are read, and read ahead of the step, is explained in :mod:`runner.engine.run.read_ahead`.
+How sources are read, and read ahead of the step, is explained in :mod:`runner.engine.run.inputs`.
 """
 
 from __future__ import annotations

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from runner.engine.compile.plan import DevicePlan, Feed
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.binding import Binding
-from runner.engine.run.call_groups import CallGroup, join_calls, separate_calls
+from runner.engine.run.calls import CallGroup, TimedCalls, join_calls, separate_calls
 from runner.engine.run.finite import FiniteCheck
 from runner.engine.run.recording import PlanRun, Recorder
 from runner.engine.run.storage import Arena, VariableStore
-from runner.engine.run.timed_calls import TimedCalls
 from runner.engine.run.wires import Wires
 from runner.errors import ResourceError, RunnerError
 from runner.kernels.contract import as_array

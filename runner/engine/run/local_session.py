@@ -20,9 +20,9 @@ from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import Cluster
 from runner.engine.graph.tensor import Tensor
 from runner.engine.run.executor import DeviceExecutor
+from runner.engine.run.inputs import ReadAhead, SharedReading
 from runner.engine.run.interleaving import Begin, End, Interleaving, Launched, VirtualTime
 from runner.engine.run.local_trace import LocalTrace
-from runner.engine.run.read_ahead import ReadAhead
 from runner.engine.run.rendezvous import LocalRendezvous
 from runner.engine.run.session import (
     expand_feeds,
@@ -33,7 +33,6 @@ from runner.engine.run.session import (
     require_synchronized,
     required_trace,
 )
-from runner.engine.run.shared_reading import SharedReading
 from runner.engine.run.step_driver import Finished
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.timeline import ClientRuns, RecordedPlan, Timeline

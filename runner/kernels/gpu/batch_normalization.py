@@ -1,21 +1,21 @@
-"""Batch normalisation with statistics of the batch or given ones, and its gradient; with ReLU too, where an op has it.
+"""Batch normalization with statistics of the batch or given ones, and its gradient, each also with ReLU.
 
-x is taken as it lies. Statistics are made in two launches, of which the second normalises: means and squared distances
-of parts of a channel, then theirs together (Chan, Golub and LeVeque 1979), always in the same order on one GPU.
+x keeps its layout. The first of two launches computes means and squared distances of parts of each channel; the second
+combines these (Chan, Golub and LeVeque 1979), always in the same order on one GPU, and normalizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Operand, Spec
-from runner.kernels.gpu.alike import arrange_alike, innermost_channels
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Specs
 from runner.kernels.gpu.calls import StreamCall, in_order, launch
 from runner.kernels.gpu.channels import THREADS, Division, division, source, vector_dtype
+from runner.kernels.gpu.layouts import arrange_alike, innermost_channels
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.memory import address_of
 
@@ -28,22 +28,12 @@ Bind = Callable[[Runtime, Attributes, Arrangement, Buffers], StreamCall]
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Normalisation without ReLU."""
+    """Return the kernels of batch normalization, without and with ReLU."""
     return [
-        training_kernel(runtime, "batch_norm"),
-        gradient_kernel(runtime, "batch_norm_gradient"),
+        *(_kernel(runtime, op, _MOMENTS, 0, _bind_training) for op in ("batch_norm", "batch_norm_relu")),
+        *(_kernel(runtime, f"{op}_gradient", _SUMS, -1, _bind_gradient) for op in ("batch_norm", "batch_norm_relu")),
         _kernel(runtime, "batch_norm_inference", 0, 0, _bind_inference),
     ]
-
-
-def training_kernel(runtime: Runtime, op: str) -> Kernel:
-    """Inputs x, gamma, beta; outputs y, mean, variance, and with ReLU the mask of what it lets through."""
-    return _kernel(runtime, op, _MOMENTS, 0, _bind_training)
-
-
-def gradient_kernel(runtime: Runtime, op: str) -> Kernel:
-    """Inputs x, gamma, mean, variance, with ReLU its mask, and dy; outputs dx, dgamma, dbeta."""
-    return _kernel(runtime, op, _SUMS, -1, _bind_gradient)
 
 
 def _kernel(runtime: Runtime, op: str, kept: int, replaced: int, bind: Bind) -> Kernel:
@@ -57,9 +47,9 @@ def _arrange(
     kept: int,
     replaced: int,
     attributes: Attributes,
-    inputs: Sequence[Spec],
-    outputs: Sequence[Spec],
-    offered: Sequence[Layout | None],
+    inputs: Specs,
+    outputs: Specs,
+    offered: Offers,
 ) -> Arrangement:
     alike = arrange_alike(attributes, inputs, outputs, offered)
     cut = division(multiprocessors, inputs[0], innermost_channels(inputs[0], alike.inputs[0]))
@@ -68,6 +58,7 @@ def _arrange(
 
 
 def _bind_training(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    """Inputs x, gamma, beta; outputs y, mean, variance, and with ReLU the mask of positive elements."""
     x, gamma, beta = map(_address, buffers.inputs)
     y, mean, variance, *masks = map(_address, buffers.outputs)
     (mask,) = masks or [_NO_MASK]
@@ -78,6 +69,7 @@ def _bind_training(runtime: Runtime, attributes: Attributes, arrangement: Arrang
 
 
 def _bind_gradient(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    """Inputs x, gamma, mean, variance, with ReLU its mask, and dy; outputs dx, dgamma, dbeta."""
     x, gamma, mean, variance, *masks, dy = map(_address, buffers.inputs)
     dx, dgamma, dbeta = map(_address, buffers.outputs)
     (mask,) = masks or [_NO_MASK]

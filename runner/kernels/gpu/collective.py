@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Protocol
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, plain
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Specs, plain
 from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream
 
@@ -45,9 +44,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
     return [Kernel("collective_sum", "gpu", LIBRARY, 0, FLOATS, _arrange, partial(_bind, library))]
 
 
-def _arrange(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement:
+def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
     return Arrangement((plain(inputs[0]),), (plain(outputs[0]),), in_place=((0, 0),))
 
 

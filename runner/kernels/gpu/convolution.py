@@ -1,22 +1,33 @@
-"""Convolution and its gradients of our own: any groups, strides, padding and float dtype.
+"""Our own convolution and its gradients for any groups, strides, padding and float dtype; also fused with other ops.
 
-Each is a product of matrices that are gathered while it is made. The weight gradient, a small matrix of long sums, is
-cut into runs of pixels whose results are added in one order.
+Each is a matrix product whose factors are gathered while it is computed. The weight gradient, a small matrix of long
+sums, is cut into runs of pixels whose results are added in one fixed order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec
-from runner.kernels.gpu.alike import arrange_alike
+from runner.kernels.contract import (
+    FLOATS,
+    Arrange,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Offers,
+    Spec,
+    Specs,
+)
 from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
-from runner.kernels.gpu.layouts import CHANNELS_LAST
+from runner.kernels.gpu.channels import channel_sums, sums_bytes
+from runner.kernels.gpu.layouts import CHANNELS_LAST, arrange_alike, innermost_channels
 from runner.kernels.gpu.runtime import Argument, Runtime, Size
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import address_of, numpy_dtype
@@ -37,15 +48,16 @@ _NOTHING = np.uintp(0)
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Convolution and both gradients."""
-    weights = (partial(_arrange_weight_gradient, runtime.multiprocessors), partial(_bind_weight_gradient, runtime))
-    return [
-        Kernel("conv2d", "gpu", "cuda", 0, FLOATS, arrange_alike, partial(_bind_forward, runtime)),
-        Kernel(
-            "conv2d_input_gradient", "gpu", "cuda", 0, FLOATS, arrange_alike, partial(_bind_input_gradient, runtime)
-        ),
-        Kernel("conv2d_weight_gradient", "gpu", "cuda", 0, FLOATS, *weights),
-    ]
+    """Return the kernels of convolution, fused convolution, and their gradients."""
+    gpu = runtime.multiprocessors
+    found: dict[str, tuple[Arrange, Callable[..., StreamCall]]] = {
+        "conv2d": (arrange_alike, _bind_forward),
+        "conv2d_input_gradient": (arrange_alike, _bind_input_gradient),
+        "conv2d_weight_gradient": (partial(_arrange_weight_gradient, gpu), _bind_weight_gradient),
+        "conv2d_fused": (_arrange_fused, _bind_fused),
+        "conv2d_weight_bias_gradient": (partial(_arrange_gradients, gpu), _bind_gradients),
+    }
+    return [Kernel(op, "gpu", "cuda", 0, FLOATS, both[0], partial(both[1], runtime)) for op, both in found.items()]
 
 
 @dataclass(frozen=True)
@@ -141,7 +153,7 @@ def weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) 
 
 
 def weight_gradient_bytes(
-    multiprocessors: int, attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], layout: Layout
+    multiprocessors: int, attributes: Attributes, inputs: Specs, outputs: Specs, layout: Layout
 ) -> int:
     """Scratch memory of :func:`weight_gradient`."""
     dy, x = inputs
@@ -153,9 +165,9 @@ def weight_gradient_bytes(
 def _arrange_weight_gradient(
     multiprocessors: int,
     attributes: Attributes,
-    inputs: Sequence[Spec],
-    outputs: Sequence[Spec],
-    offered: Sequence[Layout | None],
+    inputs: Specs,
+    outputs: Specs,
+    offered: Offers,
 ) -> Arrangement:
     alike = arrange_alike(attributes, inputs, outputs, offered)
     nbytes = weight_gradient_bytes(multiprocessors, attributes, inputs, outputs, alike.outputs[0])
@@ -192,3 +204,37 @@ def _bind_input_gradient(
 def _grid(rows: int, columns: int, groups: int) -> Size:
     """Blocks of a product (rows, columns) for every group."""
     return (max(1, -(-rows // TILE)), max(1, -(-columns // TILE)), groups)
+
+
+def _arrange_fused(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
+    alike = arrange_alike(attributes, inputs, outputs, offered)
+    residual = len(inputs) - 1
+    return replace(alike, in_place=((residual, 0),) if attributes["residual"] else ())
+
+
+def _bind_fused(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    bias = buffers.inputs[2].address if attributes["bias"] else 0
+    residual = buffers.inputs[-1].address if attributes["residual"] else 0
+    return forward(runtime, attributes, buffers, bias, residual, attributes["relu"])
+
+
+def _arrange_gradients(
+    multiprocessors: int,
+    attributes: Attributes,
+    inputs: Specs,
+    outputs: Specs,
+    offered: Offers,
+) -> Arrangement:
+    alike = arrange_alike(attributes, inputs, outputs, offered)
+    dy, layout = inputs[0], alike.outputs[0]
+    weights = weight_gradient_bytes(multiprocessors, attributes, inputs, outputs, layout)
+    bias = sums_bytes(multiprocessors, dy, innermost_channels(dy, alike.inputs[0]))
+    # One after the other, in the same memory.
+    return replace(alike, scratch_bytes=max(weights, bias))
+
+
+def _bind_gradients(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    dy, db = buffers.inputs[0], buffers.outputs[1]
+    is_last, scratch = innermost_channels(dy.spec, dy.layout), address_of(buffers.scratch)
+    bias = channel_sums(runtime, dy.spec, is_last, dy.address, scratch, db.address, db.spec.dtype)
+    return in_order([weight_gradient(runtime, attributes, buffers), bias])

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from runner.kernels.gpu.axes import Axis, arguments, merged
 from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
+from runner.kernels.gpu.layouts import Axis, arguments, merged
 from runner.kernels.gpu.runtime import Runtime, Stream
 from runner.kernels.gpu.source import text
 

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, plain
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Offers, Spec, Specs, plain
 from runner.kernels.gpu.broadcasting import Broadcast, broadcast
 from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
 from runner.kernels.gpu.element_loops import AXES, Elements, batch, flat, strided
@@ -44,9 +44,7 @@ def element_kernel(runtime: Runtime, op: str, elements_of: ElementsOf) -> Kernel
     return Kernel(op, "gpu", LIBRARY, 0, FLOATS, _arrange, partial(_bind, runtime, elements_of))
 
 
-def _arrange(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     result = outputs[0]
     full = [spec.shape == result.shape for spec in inputs]
     # A cast, alone, is offered what its output is wanted in as well; it follows its input.

@@ -1,38 +1,51 @@
-"""A dense layer: a product with bias and ReLU, and both gradients of its parameters."""
+"""Dense layers: products with bias and ReLU, both parameter gradients, and products consumed by element-wise chains."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec
+from runner.kernels.contract import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Offers,
+    Operand,
+    Spec,
+    Specs,
+    plain,
+)
+from runner.kernels.gpu import elementwise
 from runner.kernels.gpu.calls import StreamCall, in_order
 from runner.kernels.gpu.linear import (
     Dense,
     Multiplier,
+    ScratchMatrix,
+    aligned,
     arrange_dense,
     bind_dense,
     multipliers,
     product_of,
 )
 from runner.kernels.gpu.reduction import Reduction, reduce, reduced_shape, scratch_bytes
-from runner.kernels.gpu.runtime import Runtime
+from runner.kernels.gpu.runtime import DeviceMemory, Runtime
 from runner.kernels.memory import address_of
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """matmul_fused and matmul_bias_gradient of each library that is there."""
+    """Return matmul_fused, matmul_bias_gradient and matmul_elementwise for each available library."""
+    (program,) = (kernel for kernel in elementwise.kernels(runtime) if kernel.op == "elementwise")
     return [
         kernel
-        for multiplier in multipliers(runtime)
-        for kernel in (_fused(multiplier), _bias_gradient(runtime, multiplier))
+        for each in multipliers(runtime)
+        for kernel in (_fused(each), _bias_gradient(runtime, each), _chained(each, program))
     ]
 
 
 def _fused(multiplier: Multiplier) -> Kernel:
-    def arrange(
-        attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-    ) -> Arrangement | None:
+    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
         return arrange_dense(multiplier, _dense(inputs, attributes), inputs, outputs)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
@@ -48,9 +61,7 @@ def _dense(inputs: Sequence[Spec], attributes: Attributes) -> Dense:
 
 
 def _bias_gradient(runtime: Runtime, multiplier: Multiplier) -> Kernel:
-    def arrange(
-        attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-    ) -> Arrangement | None:
+    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
         dense, sums = _parts(inputs, attributes)
         found = arrange_dense(multiplier, dense, inputs, outputs)
         if found is None:
@@ -79,3 +90,69 @@ def _parts(inputs: Sequence[Spec], attributes: Attributes) -> tuple[Dense, Reduc
     turned = {"transpose_a": True, "transpose_b": False}
     dense = Dense(product_of(x, dy, turned, attributes["dtype"]))
     return dense, reduced_shape(dy.shape, (dy.shape[1], 1), (0,))
+
+
+def _chained(multiplier: Multiplier, program: Kernel) -> Kernel:
+    """A product and the element-wise program that reads it, with the product in scratch memory between them."""
+
+    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
+        dense = Dense(product_of(inputs[0], inputs[1], attributes, attributes["dtype"]))
+        if not multiplier.takes(dense):
+            return None
+        following = _arranged(program, attributes, dense, inputs, outputs)
+        shared = tuple(
+            (_input_of(taken, attributes["product"]), given)
+            for taken, given in following.in_place
+            if taken != attributes["product"]
+        )
+        behind = max(multiplier.scratch_bytes(dense), following.scratch_bytes)
+        scratch = aligned(_between(dense).nbytes) + behind
+        return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch, shared)
+
+    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+        return _bind_chained(multiplier, program, attributes, buffers)
+
+    return Kernel("matmul_elementwise", "gpu", multiplier.library, multiplier.priority, FLOATS, arrange, bind)
+
+
+def _bind_chained(multiplier: Multiplier, program: Kernel, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    a, b, *operands = buffers.inputs
+    dense = Dense(product_of(a.spec, b.spec, attributes, attributes["dtype"]))
+    between = _between(dense)
+    start = address_of(buffers.scratch)
+    result = Operand(between, plain(between), DeviceMemory(start, between.nbytes))
+    behind = start + aligned(between.nbytes)
+    following = _arranged(
+        program,
+        attributes,
+        dense,
+        [operand.spec for operand in buffers.inputs],
+        [operand.spec for operand in buffers.outputs],
+    )
+    place = attributes["product"]
+    lent = Buffers(
+        (*operands[:place], result, *operands[place:]),
+        buffers.outputs,
+        DeviceMemory(behind, following.scratch_bytes),
+    )
+    call = program.bind(attributes, following, lent)
+    assert isinstance(call, StreamCall), "kernels of a GPU are bound to calls on a stream"
+    return in_order([multiplier.call(dense, a.address, b.address, 0, start, behind), call])
+
+
+def _between(dense: Dense) -> ScratchMatrix:
+    return ScratchMatrix((dense.product.m, dense.product.n), dense.product.result)
+
+
+def _arranged(program: Kernel, attributes: Attributes, dense: Dense, inputs: Specs, outputs: Specs) -> Arrangement:
+    """What the program asks of memory, with everything in C order."""
+    place, operands = attributes["product"], inputs[2:]
+    specs = [*operands[:place], _between(dense), *operands[place:]]
+    found = program.arrange(attributes, specs, outputs, [plain(spec) for spec in specs])
+    assert found is not None, "a program over two axes is always taken"
+    return found
+
+
+def _input_of(taken: int, place: int) -> int:
+    """Number among the node's inputs of an input of the program that is not the product."""
+    return taken + (2 if taken < place else 1)

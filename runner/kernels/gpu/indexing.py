@@ -1,16 +1,20 @@
-"""Rows by number: gather, its adjoint scatter_add without atomic additions, and one-hot encoding."""
+"""Rows by number: gather, its adjoint scatter_add without atomic additions, and one-hot encoding.
+
+A kernel that meets an index out of range sets a status. The indices may be overwritten before the host reads the
+status, so a second launch, which ends at once if all indices are valid, records the first invalid one.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Operand
 from runner.kernels.functions import arrange_plain
 from runner.kernels.gpu import copies
 from runner.kernels.gpu.calls import Failures, StreamCall, blocks_for, in_order, launch
-from runner.kernels.gpu.refusals import refusing
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import numpy_dtype
@@ -89,3 +93,33 @@ def _one_hot(runtime: Runtime, depth: int, buffers: Buffers) -> StreamCall:
         return launch(function, blocks_for(runtime, count), fixed, failures=failures)
 
     return refusing(runtime, "one_hot", indices, depth, call)
+
+
+_RECORD = 24
+"""Bytes: the status in the first four, position and value of the index from the eighth on."""
+
+
+def refusing(
+    runtime: Runtime, op: str, indices: Operand, rows: int, call: Callable[[Failures], StreamCall]
+) -> StreamCall:
+    """A call whose kernel refuses indices outside 0..rows-1, and that of the kernel which says what was refused.
+
+    call: makes the call of the kernel from where it is to set a status.
+    """
+    record = runtime.pinned(_RECORD)
+    record[:] = 0
+    found = record[8:].view(np.int64)
+
+    def explain(status: int) -> str:
+        position, value = (int(number) for number in found)
+        place = [int(axis) for axis in np.unravel_index(position, indices.spec.shape)]
+        return f"IndexError: op {op!r}: index {value} at {place} is outside 0..{rows - 1}"
+
+    failures = Failures(record[:4].view(np.int32), explain)
+    count = int(np.prod(indices.spec.shape, dtype=np.int64))
+    source = text("indexing", T="float32", A="float32", I=indices.spec.dtype)
+    fixed = [
+        *(np.uintp(indices.address), np.int64(count), np.int64(rows)),
+        *(failures.argument, np.uintp(found.ctypes.data)),
+    ]
+    return in_order([call(failures), launch(runtime.function(source, "report"), 1, fixed)])

@@ -1,11 +1,13 @@
-"""How tensors lie on a GPU: in C order, or, with four axes, with the channels last."""
+"""Layouts of tensors on a GPU: C order or, with four axes, channels last; and strided axes as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from runner.kernels.contract import Layout, Operand, Spec, plain
+import numpy as np
+
+from runner.kernels.contract import Arrangement, Attributes, Layout, Offers, Operand, Spec, Specs, plain
 
 CHANNELS_LAST = "nhwc"
 """Tag of (N, C, H, W) with N, H, W, C from the outside in; of weights (K, C, R, S) with K, R, S, C. No gaps."""
@@ -36,8 +38,50 @@ def strides_of(operand: Operand) -> tuple[int, ...]:
     return strides(operand.spec.shape, operand.layout)
 
 
-def offered_layout(spec: Spec, offered: Sequence[Layout | None]) -> Layout:
+def offered_layout(spec: Spec, offered: Offers) -> Layout:
     """Channels last where ``spec`` has four axes and one of the offers is that, else plain."""
     if len(spec.shape) == 4 and any(layout is not None and layout.tag == CHANNELS_LAST for layout in offered):
         return channels_last(spec)
     return plain(spec)
+
+
+def arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
+    """Channels last for every tensor of four axes where one of the offers is that, else C order."""
+    taken, given = ([offered_layout(spec, offered) for spec in specs] for specs in (inputs, outputs))
+    return Arrangement(tuple(taken), tuple(given))
+
+
+def innermost_channels(spec: Spec, layout: Layout) -> bool:
+    """Whether the channels of an image (N, C, H, W), or of an array (N, C), are innermost."""
+    return layout.tag == CHANNELS_LAST or len(spec.shape) == 2
+
+
+Axis = tuple[int, ...]
+"""An extent, and behind it the distance between neighbours, in elements, in each tensor that is walked together."""
+
+
+def merged(axes: Iterable[Axis]) -> list[Axis]:
+    """The same elements with as few axes as can be, those with the largest last distance first.
+
+    Axes of extent 1 disappear; two axes are one where, in every tensor, the outer continues the inner.
+    """
+    result: list[Axis] = []
+    for extent, *inner in sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: -axis[-1]):
+        if result and all(far == extent * near for far, near in zip(result[-1][1:], inner, strict=True)):
+            result[-1] = (result[-1][0] * extent, *inner)
+        else:
+            result.append((extent, *inner))
+    return result
+
+
+def arguments(axes: Sequence[Axis], rank: int, tensors: int) -> list[np.int64]:
+    """How kernels take at most ``rank`` axes: extents of all but the first, then the distances in each tensor.
+
+    What is missing is added at the end, with extent 1.
+    """
+    if len(axes) > rank:
+        raise ValueError(f"{len(axes)} axes for a kernel that takes {rank}")
+    filled = [*axes, *[(1, *[0] * tensors)] * (rank - len(axes))]
+    return [np.int64(axis[0]) for axis in filled[1:]] + [
+        np.int64(axis[1 + tensor]) for tensor in range(tensors) for axis in filled
+    ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, plain
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Spec, Specs, plain
 from runner.kernels.gpu import cublas
 from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
 from runner.kernels.gpu.cublas import Product, Products
@@ -82,9 +81,7 @@ def product_of(a: Spec, b: Spec, attributes: Attributes, result: str | None = No
     return Product(m, n, k, a.dtype, result or a.dtype, turn_a, turn_b)
 
 
-def arrange_dense(
-    multiplier: Multiplier, dense: Dense, inputs: Sequence[Spec], outputs: Sequence[Spec]
-) -> Arrangement | None:
+def arrange_dense(multiplier: Multiplier, dense: Dense, inputs: Specs, outputs: Specs) -> Arrangement | None:
     """Everything in C order, with the multiplier's memory; None where it does not take the product."""
     if not multiplier.takes(dense):
         return None
@@ -118,9 +115,7 @@ def aligned(nbytes: int) -> int:
 
 
 def _matmul(multiplier: Multiplier) -> Kernel:
-    def arrange(
-        attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-    ) -> Arrangement | None:
+    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
         return arrange_dense(multiplier, Dense(product_of(inputs[0], inputs[1], attributes)), inputs, outputs)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:

@@ -13,22 +13,15 @@ from runner.kernels.registry import Registry
 MODULES = tuple(
     import_module(f"runner.kernels.gpu.{name}")
     for name in (
-        "activation",
-        "arithmetic",
         "batch_normalization",
         "collective",
-        "comparison",
         "convolution",
         "cudnn.convolution",
         "elementwise",
-        "fused_convolution",
         "fused_linear",
-        "fused_normalization",
         "indexing",
         "linear",
         "local_response_normalization",
-        "loss",
-        "matmul_elementwise",
         "matmul_cast",
         "pooling",
         "random",

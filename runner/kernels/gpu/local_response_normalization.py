@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Operand, Spec
-from runner.kernels.gpu.alike import arrange_alike, innermost_channels
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Spec, Specs
 from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
+from runner.kernels.gpu.layouts import arrange_alike, innermost_channels
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import address_of, numpy_dtype
@@ -36,9 +36,7 @@ def source(dtype: str) -> str:
     return text("local_response_normalization", T=dtype, C=computed_in(dtype))
 
 
-def _arrange_gradient(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement:
+def _arrange_gradient(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
     alike = arrange_alike(attributes, inputs, outputs, offered)
     return replace(alike, scratch_bytes=2 * _bytes_of_part(inputs[0]))
 

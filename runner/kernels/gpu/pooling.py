@@ -11,9 +11,8 @@ from functools import partial
 import numpy as np
 
 from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel
-from runner.kernels.gpu.alike import arrange_alike
 from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
-from runner.kernels.gpu.layouts import CHANNELS_LAST
+from runner.kernels.gpu.layouts import CHANNELS_LAST, arrange_alike
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import numpy_dtype

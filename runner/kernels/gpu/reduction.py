@@ -12,11 +12,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Operand, Spec, plain
+from runner.kernels.contract import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Offers,
+    Operand,
+    Spec,
+    Specs,
+    plain,
+)
 from runner.kernels.gpu import copies
-from runner.kernels.gpu.axes import Axis, arguments, merged
 from runner.kernels.gpu.calls import THREADS, StreamCall, in_order, launch
-from runner.kernels.gpu.layouts import offered_layout, strides, strides_of
+from runner.kernels.gpu.layouts import Axis, arguments, merged, offered_layout, strides, strides_of
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import address_of, numpy_dtype
@@ -115,9 +126,7 @@ def _reducing(runtime: Runtime, op: str) -> Kernel:
     return Kernel(op, "gpu", "cuda", 0, FLOATS, _arrange, bind)
 
 
-def _arrange(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     (x,), (y,) = inputs, outputs
     layout = offered_layout(x, offered)
     reduction = reduced_shape(x.shape, strides(x.shape, layout), attributes["axes"])
@@ -126,9 +135,7 @@ def _arrange(
     return Arrangement((layout,), (plain(y),), scratch_bytes(reduction, x.dtype))
 
 
-def _arrange_argmax(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange_argmax(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     (x,), (y,) = inputs, outputs
     layout = offered_layout(x, offered)
     reduction = reduced_shape(x.shape, strides(x.shape, layout), (attributes["axis"],))
@@ -147,9 +154,7 @@ def _argmax(runtime: Runtime, axis: int, x: Operand, y: Operand) -> StreamCall:
     return launch(function, reduction.blocks, fixed)
 
 
-def _arrange_broadcast(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange_broadcast(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     (x,), (y,) = inputs, outputs
     layout = offered_layout(x, offered)
     out = offered_layout(y, offered) if len(x.shape) == len(y.shape) else plain(y)

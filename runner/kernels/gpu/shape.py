@@ -12,9 +12,10 @@ from runner.kernels.contract import (
     Attributes,
     Buffers,
     Kernel,
-    Layout,
+    Offers,
     Operand,
     Spec,
+    Specs,
     plain,
 )
 from runner.kernels.gpu import copies
@@ -46,9 +47,7 @@ def _kernel(runtime: Runtime, op: str, arrange: Arrange, bind: Bind) -> Kernel:
     return Kernel(op, "gpu", "cuda", 0, FLOATS, arrange, bound)
 
 
-def _arrange_alike(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     """All tensors lie in the same way: a copied block has at most their rank, merged."""
     if len(inputs[0].shape) > copies.MOST_AXES:
         return None
@@ -93,9 +92,7 @@ def _pad(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCa
     return in_order([zeros, _copied(runtime, x.spec, x, strides_of(x), 0, y, far, _place(attributes["low"], far))])
 
 
-def _arrange_transpose(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange_transpose(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     (x,), (y,) = inputs, outputs
     layout = offered_layout(x, offered)
     near = strides(x.shape, layout)
@@ -110,9 +107,7 @@ def _transpose(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> St
     return _copied(runtime, y.spec, x, turned, 0, y, strides_of(y), 0)
 
 
-def _arrange_reshape(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement:
+def _arrange_reshape(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
     (x,), (y,) = inputs, outputs
     layout = offered_layout(x, offered)
     axes = zip(x.shape, strides(x.shape, layout), strides(x.shape, plain(x)), strict=True)

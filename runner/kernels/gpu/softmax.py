@@ -1,23 +1,35 @@
-"""Softmax and its logarithm over the last axis."""
+"""Softmax and its logarithm over the last axis, and cross-entropies of logits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Spec, plain
-from runner.kernels.gpu.calls import THREADS, StreamCall, launch
+from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Specs, plain
+from runner.kernels.functions import arrange_plain
+from runner.kernels.gpu.calls import THREADS, Failures, StreamCall, blocks_for, launch
+from runner.kernels.gpu.indexing import refusing
+from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
 from runner.kernels.gpu.runtime import Argument, Function, Runtime
 from runner.kernels.gpu.source import computed_in, text
 
 ELEMENTS_PER_THREAD = 4
-"""Of a row, before it is given more threads."""
+"""Of a row, before the row is given more threads."""
+
+_GRADIENT = "softmax_cross_entropy_gradient"
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """softmax and log_softmax."""
-    return [_kernel(runtime, op) for op in ("softmax", "log_softmax")]
+    """Return the kernels of softmax, of its logarithm, and of the cross-entropies."""
+    return [
+        Kernel("softmax", "gpu", "cuda", 0, FLOATS, _arrange_in_place, partial(_bind, runtime, "softmax")),
+        Kernel("log_softmax", "gpu", "cuda", 0, FLOATS, _arrange_in_place, partial(_bind, runtime, "log_softmax")),
+        Kernel("softmax_cross_entropy", "gpu", "cuda", 0, FLOATS, arrange_plain, partial(_bind_loss, runtime)),
+        Kernel(_GRADIENT, "gpu", "cuda", 0, FLOATS, _arrange_in_place, partial(_bind_gradient, runtime)),
+        Kernel("sigmoid_cross_entropy", "gpu", "cuda", 0, FLOATS, _arrange_sigmoid, partial(_bind_sigmoid, runtime)),
+    ]
 
 
 def of_rows(runtime: Runtime, name: str, dtype: str, label_dtype: str) -> Function:
@@ -37,19 +49,54 @@ def rows_and_depth(rows: int, columns: int) -> tuple[int, list[Argument]]:
     return max(1, -(-rows * depth // THREADS)), [np.int64(rows), np.int64(columns), np.int32(depth)]
 
 
-def _kernel(runtime: Runtime, op: str) -> Kernel:
-    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        (x,), (y,) = buffers.inputs, buffers.outputs
-        *leading, columns = x.spec.shape
-        blocks, extents = rows_and_depth(int(np.prod(leading, dtype=np.int64)), columns)
-        function = of_rows(runtime, op, x.spec.dtype, "int64")
-        return launch(function, blocks, [np.uintp(x.address), np.uintp(y.address), *extents])
-
-    return Kernel(op, "gpu", "cuda", 0, FLOATS, _arrange, bind)
+def _arrange_in_place(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
+    """Each thread reads an element for the last time directly before it writes the element."""
+    return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))
 
 
-def _arrange(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement:
-    # Every thread reads an element for the last time right before it writes it.
-    return Arrangement((plain(inputs[0]),), (plain(outputs[0]),), in_place=((0, 0),))
+def _bind(runtime: Runtime, op: str, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    (x,), (y,) = buffers.inputs, buffers.outputs
+    *leading, columns = x.spec.shape
+    blocks, extents = rows_and_depth(math.prod(leading), columns)
+    function = of_rows(runtime, op, x.spec.dtype, "int64")
+    return launch(function, blocks, [np.uintp(x.address), np.uintp(y.address), *extents])
+
+
+def _bind_loss(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    logits, labels = buffers.inputs
+    rows, classes = logits.spec.shape
+    function = of_rows(runtime, "cross_entropy", logits.spec.dtype, labels.spec.dtype)
+    addresses = [np.uintp(operand.address) for operand in (*buffers.inputs, *buffers.outputs)]
+    blocks, extents = rows_and_depth(rows, classes)
+
+    def call(failures: Failures) -> StreamCall:
+        return launch(function, blocks, [*addresses, *extents, failures.argument], failures=failures)
+
+    return refusing(runtime, "softmax_cross_entropy", labels, classes, call)
+
+
+def _bind_gradient(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    probabilities, labels, _ = buffers.inputs
+    rows, classes = probabilities.spec.shape
+    function = of_rows(runtime, "cross_entropy_gradient", probabilities.spec.dtype, labels.spec.dtype)
+    addresses = [np.uintp(operand.address) for operand in (*buffers.inputs, *buffers.outputs)]
+    blocks, extents = blocks_for(runtime, rows * classes), [np.int64(rows * classes), np.int64(classes)]
+
+    def call(failures: Failures) -> StreamCall:
+        return launch(function, blocks, [*addresses, *extents, failures.argument], failures=failures)
+
+    return refusing(runtime, _GRADIENT, labels, classes, call)
+
+
+def _arrange_sigmoid(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
+    last = offered_layout(outputs[0], offered).tag == CHANNELS_LAST
+    lie = channels_last if last else plain
+    return Arrangement(tuple(map(lie, inputs)), tuple(map(lie, outputs)), in_place=((0, 0), (1, 0)))
+
+
+def _bind_sigmoid(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+    (loss,) = buffers.outputs
+    count = math.prod(loss.spec.shape)
+    function = of_rows(runtime, "sigmoid_cross_entropy", loss.spec.dtype, "int64")
+    addresses = [np.uintp(operand.address) for operand in (*buffers.inputs, loss)]
+    return launch(function, blocks_for(runtime, count), [*addresses, np.int64(count)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import prod
 
@@ -15,9 +15,10 @@ from runner.kernels.contract import (
     Attributes,
     Buffers,
     Kernel,
-    Layout,
+    Offers,
     Operand,
     Spec,
+    Specs,
     plain,
 )
 from runner.kernels.functions import arrange_plain
@@ -52,9 +53,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
     ]
 
 
-def _arrange_copy(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement:
+def _arrange_copy(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
     layout = offered_layout(inputs[0], offered)
     return Arrangement((layout,), (layout,), in_place=((0, 0),))
 
@@ -74,9 +73,7 @@ def _copy(runtime: Runtime, target: Operand, source: int, keep: object = None) -
     return StreamCall(enqueue, keep)
 
 
-def _arrange_convert(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange_convert(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     """From the first offered layout to the second, where that is given."""
     layouts = [layout or plain(inputs[0]) for layout in offered]
     known = [plain(inputs[0]), *([channels_last(inputs[0])] if len(inputs[0].shape) == len("nchw") else [])]
@@ -122,7 +119,7 @@ def _bind_constant(runtime: Runtime, attributes: Attributes, arrangement: Arrang
     return _copy(runtime, y, pinned.ctypes.data, pinned)
 
 
-def _cast(attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Elements:
+def _cast(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
     """Toward zero where a float becomes an integer; through float32 to bfloat16; to bool by x != 0."""
     source, target = inputs[0].dtype, outputs[0].dtype
     result = f"({C_TYPES[computed_in(target)]})x0"
@@ -148,5 +145,5 @@ __device__ __forceinline__ bfloat16 truncated(float x) {
 """
 
 
-def _truncate(attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Elements:
+def _truncate(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
     return Elements(("float32",), ("bfloat16",), (), ("truncated(x0)",), _TRUNCATED)

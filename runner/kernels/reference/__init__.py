@@ -6,41 +6,29 @@ them, which is copied to the output buffer.
 """
 
 from runner.kernels.reference import (
-    activation,
-    arithmetic,
     batch_normalization,
-    collective,
-    comparison,
     convolution,
     elementwise,
     indexing,
     linear,
     local_response_normalization,
     loss,
-    matmul_elementwise,
     pooling,
     random,
     reduction,
-    shape,
     structural,
 )
 
 __all__ = [
-    "activation",
-    "arithmetic",
     "batch_normalization",
-    "collective",
-    "comparison",
     "convolution",
     "elementwise",
     "indexing",
     "linear",
     "local_response_normalization",
     "loss",
-    "matmul_elementwise",
     "pooling",
     "random",
     "reduction",
-    "shape",
     "structural",
 ]

@@ -1,8 +1,9 @@
-"""Constants, copies, sums of many, and changes of dtype."""
+"""Constants, copies, sums of several tensors, changes of dtype, and rearrangements."""
 
 from __future__ import annotations
 
 from functools import reduce
+from itertools import accumulate
 
 import numpy as np
 
@@ -55,3 +56,38 @@ def truncate_to_bfloat16(x: Array) -> Array:
     high = (x.view(np.uint32) >> 16).astype(np.uint16)
     # What tells a NaN from an infinity may be in the bits that are cut off alone.
     return np.where(np.isnan(x), high | QUIET, high).view(numpy_dtype("bfloat16"))
+
+
+@reference("all_reduce")
+def all_reduce(*parts: Array, group: str, rank: int) -> Array:
+    return reduce(np.add, parts)
+
+
+@reference("reshape")
+def reshape(x: Array, *, shape: tuple[int, ...]) -> Array:
+    return x.reshape(shape)
+
+
+@reference("transpose")
+def transpose(x: Array, *, perm: tuple[int, ...]) -> Array:
+    return x.transpose(perm)
+
+
+@reference("concat")
+def concat(*parts: Array, axis: int) -> Array:
+    return np.concatenate(parts, axis)
+
+
+@reference("split")
+def split(x: Array, *, axis: int, sizes: tuple[int, ...]) -> tuple[Array, ...]:
+    return tuple(np.split(x, list(accumulate(sizes))[:-1], axis))
+
+
+@reference("slice")
+def block(x: Array, *, begin: tuple[int, ...], size: tuple[int, ...]) -> Array:
+    return x[tuple(slice(start, start + extent) for start, extent in zip(begin, size, strict=True))]
+
+
+@reference("pad")
+def pad(x: Array, *, low: tuple[int, ...], high: tuple[int, ...]) -> Array:
+    return np.pad(x, tuple(zip(low, high, strict=True)))

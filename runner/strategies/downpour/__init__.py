@@ -1,1 +1,1 @@
-"""Pieces of asynchronous data parallelism: replicas, servers, and the order of what they do."""
+"""Pieces of asynchronous data parallelism: replicas, servers, and the order of their events."""

@@ -1,4 +1,4 @@
-"""A model replica that trains by itself: what it fetches, computes, holds between pushes, and pushes."""
+"""A model replica of asynchronous training: its fetches, steps, accumulated gradients and pushes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from runner.strategies.replica import Share
 from runner.strategies.servers.served_variables import CopiedVariables, ReadVariables, ServedVariables
 
 _NEVER = float(1 << 53)
-"""More pushes than are ever counted: no step has been computed since the last push."""
+"""A count that no shard reaches. It stands for: no step since the last push."""
 
 
 @dataclass(frozen=True)
-class Habits:
-    """How replicas work. copies: they hold parameters of their own, which they fetch; otherwise they read the servers'.
+class ReplicaOptions:
+    """Options of all replicas.
 
-    n_push: steps from push to push. descends: they apply each gradient to their copy.
+    copies: a replica fetches the parameters into local variables; otherwise it reads the servers' variables.
+    n_push: steps between pushes. descends: a replica applies each gradient to its copy.
     """
 
     copies: bool
@@ -35,9 +36,9 @@ class Habits:
 
 
 class ModelReplica:
-    """One replica over its share of the batches, and its clients.
+    """One replica with its share of the batches, and its clients.
 
-    begin: assign nodes that make it forget what it held, to be run before the first step.
+    begin: assign nodes that reset the accumulated gradients; they run before the first step.
     """
 
     def __init__(
@@ -47,16 +48,16 @@ class ModelReplica:
         share: Share,
         served: ServedVariables,
         shards: Sequence[PushedServer],
-        habits: Habits,
+        options: ReplicaOptions,
     ) -> None:
-        """share: of every batch, in examples."""
+        """share: range of the replica's examples in every batch."""
         self.begin: list[str] = []
         self._index = index
         self._served = served
-        self._habits = habits
+        self._options = options
         # A step of a replica is a separate mini-batch: gradients are means over that alone.
         own = replace(task, batch_size=share[1] - share[0])
-        self._replica = served.replica(index, CopiedVariables if habits.copies else ReadVariables, task=own)
+        self._replica = served.replica(index, CopiedVariables if options.copies else ReadVariables, task=own)
         computed = self._replica.compute_gradients(share, "train")
         with self._scope("clip"):
             gradients = task.optimizer.clipped(served.graph, computed.gradients)
@@ -78,7 +79,7 @@ class ModelReplica:
         )
 
     def fetch(self, shard: PushedServer) -> Client:
-        """Copy to the replica what a shard has that is trained, and the shard's count."""
+        """Return the client that copies a shard's trained variables and its count to the replica."""
         graph = self._served.graph
         with self._scope(f"fetch_{shard.index}"):
             counted = ops.assign(graph, self._fetched[shard.index], shard.applied).node
@@ -88,7 +89,7 @@ class ModelReplica:
         return Client(fetch_name(self._index, shard.index), targets=(counted, *copied), deferred=True)
 
     def push(self, shard: PushedServer) -> Client:
-        """Send a shard what is held for it, have it applied there, and begin to hold anew."""
+        """Return the client that applies the accumulated gradients on a shard and resets them."""
         pushed = Pushed(self._held_for(shard), self._statistics(shard), self._counted[shard.index])
         applied = shard.apply(pushed, f"replica_{self._index}/push_{shard.index}")
         return Client(
@@ -100,9 +101,9 @@ class ModelReplica:
         )
 
     def flush(self, shards: Sequence[PushedServer]) -> Client:
-        """Apply, on every shard, the gradients held for a push that is not due yet; ``begin`` must run before a step.
+        """Return the client that applies an incomplete push on every shard; ``begin`` must run before the next step.
 
-        Moving averages do not advance: they advance by the mean of the statistics of ``n_push`` steps.
+        Moving averages do not advance, because they advance by the mean of the statistics of ``n_push`` steps.
         """
         scope = f"replica_{self._index}/flush"
         applied = [
@@ -126,8 +127,8 @@ class ModelReplica:
         return [each for each in self._averages if shard.keeps(self._served[each.variable.name])]
 
     def _statistics(self, shard: PushedServer) -> list[StateUpdate]:
-        """What a shard's moving averages see of a push: n updates with decay a are one with a ** n and the mean."""
-        graph, steps = self._served.graph, self._habits.n_push
+        """Return the statistics of a push: n updates with decay a become one with decay a ** n and the mean."""
+        graph, steps = self._served.graph, self._options.n_push
         updates = []
         for own in self._averages_of(shard):
             average, value = self._served[own.variable.name], self._held[own.variable.name]
@@ -138,30 +139,30 @@ class ModelReplica:
         return updates
 
     def _hold(self, values: Sequence[tuple[Variable, Tensor]]) -> list[str]:
-        """Add the values of a step to what is held; with a push after every step nothing is held before it."""
+        """Add the values of a step to the accumulated ones; with n_push = 1, replace them."""
         graph = self._served.graph
         targets = []
         with self._scope("hold"):
             for variable, value in values:
                 held = self._held[variable.name]
                 with graph.layer(variable.layer):
-                    total = value if self._habits.n_push == 1 else ops.add(graph, held, value)
+                    total = value if self._options.n_push == 1 else ops.add(graph, held, value)
                     targets.append(ops.assign(graph, held, total).node)
         return targets
 
     def _note(self, shards: Sequence[PushedServer]) -> list[str]:
-        """Remember the counts that the oldest gradient held was computed on."""
+        """Record each shard's count at the fetch before the oldest accumulated gradient."""
         graph = self._served.graph
         targets = []
         with self._scope("note"):
             for shard, fetched, counted in zip(shards, self._fetched, self._counted, strict=True):
-                now = fetched if self._habits.copies else shard.applied
-                oldest = now if self._habits.n_push == 1 else ops.minimum(graph, counted, now)
+                now = fetched if self._options.copies else shard.applied
+                oldest = now if self._options.n_push == 1 else ops.minimum(graph, counted, now)
                 targets.append(ops.assign(graph, counted, oldest).node)
         return targets
 
     def _descend(self, gradients: Sequence[tuple[Variable, Tensor]]) -> list[str]:
-        if not self._habits.descends:
+        if not self._options.descends:
             return []
         graph = self._served.graph
         rate = Expr(graph, self._replica.learning_rate)
@@ -174,13 +175,13 @@ class ModelReplica:
         return targets
 
     def _begin(self) -> None:
-        if self._habits.n_push > 1:
+        if self._options.n_push > 1:
             with self._scope("begin"):
                 self.begin += self._emptied(list(self._held.values()), self._counted)
 
     def _forget(self, shard: PushedServer) -> list[str]:
-        """Hold nothing for a shard; needless where the next step puts its own in the place of what is held."""
-        if self._habits.n_push == 1:
+        """Reset the accumulated values of a shard; with n_push = 1 the next step replaces them."""
+        if self._options.n_push == 1:
             return []
         names = [*(each.name for each in self._of(shard)), *(each.variable.name for each in self._averages_of(shard))]
         with self._scope(f"forget_{shard.index}"):
@@ -196,7 +197,7 @@ class ModelReplica:
         ]
 
     def _kept(self, name: str, like: Variable) -> Tensor:
-        """A variable of the replica that no checkpoint holds."""
+        """Add a variable of the replica that is not in checkpoints."""
         graph = self._served.graph
         with self._scope(""), graph.layer(like.layer):
             return ops.variable(graph, like.spec.shape, like.spec.dtype, name=name)
@@ -213,20 +214,20 @@ class ModelReplica:
 
 
 def fetch_name(replica: int, shard: int) -> str:
-    """Of the client by which a replica fetches from a shard."""
+    """Return the name of the client with which a replica fetches from a shard."""
     return numbered("fetch", replica, shard)
 
 
 def compute_name(replica: int) -> str:
-    """Of the client that computes one step of a replica."""
+    """Return the name of the client that computes one step of a replica."""
     return numbered("compute", replica)
 
 
 def push_name(replica: int, shard: int) -> str:
-    """Of the client by which a replica pushes to a shard."""
+    """Return the name of the client with which a replica pushes to a shard."""
     return numbered("push", replica, shard)
 
 
 def flush_name(replica: int) -> str:
-    """Return the name of the client that applies what a replica holds between two pushes."""
+    """Return the name of the client that applies a replica's incomplete push."""
     return numbered("flush", replica)

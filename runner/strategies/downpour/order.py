@@ -1,4 +1,4 @@
-"""The order of Downpour SGD: which replica fetches, computes and pushes next (Dean et al. 2012, section 4.1)."""
+"""The order of events in Downpour SGD: which replica fetches, computes or pushes next (Dean et al. 2012, 4.1)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Rules(DriverSettings):
-    """When replicas fetch, compute and push: settings of :class:`Downpour`.
+    """Settings of :class:`Downpour`.
 
-    shards: number of parameter servers. fetches: replicas have copies to fetch. overlaps: they fetch and push while
-    they compute. n_fetch, n_push: steps from fetch to fetch and from push to push. warmstart_steps: updates that
-    the first replica makes alone. most_ahead: finished steps a replica may be ahead of the slowest and begin another,
-    None for any number. most_stale: of the pushes that are applied, None for any.
+    shards: number of parameter servers. fetches: replicas have copies to fetch. overlaps: replicas fetch and push while
+    they compute. n_fetch, n_push: steps between fetches and between pushes. warmstart_steps: updates that the first
+    replica makes alone. most_ahead: finished steps that a replica may be ahead of the slowest and still start another,
+    None for no limit. most_stale: largest staleness of a push that is applied, None for no limit.
     """
 
     replicas: int
@@ -40,8 +40,11 @@ class Rules(DriverSettings):
 
 @dataclass
 class _Replica:
-    """Where a replica stands. taken: steps that it has finished since the order began, here or at the last checkpoint.
-    since_release: those of them since all replicas were released."""
+    """The state of a replica.
+
+    taken: steps finished since the start of the run or the last checkpoint. since_release: steps finished since all
+    replicas were released. fetching, pushing: shards with a running fetch or push.
+    """
 
     index: int
     released: bool
@@ -57,16 +60,16 @@ class _Replica:
 
 @drives(Rules)
 class Downpour(StepDriver):
-    """A step driver: an update is as many finished replica steps as there are replicas, whoever made them.
+    """A step driver whose update is as many finished replica steps as there are replicas, of any replicas.
 
-    What is under way when an update is complete goes on; replicas never wait for each other there. So up to one
-    step of each replica more than were counted may have been applied when the run settles.
+    Fetches, steps and pushes that are running when an update is complete continue; replicas do not wait for each other.
+    After :meth:`synchronize`, each replica may therefore have applied one step more than the updates count.
     """
 
     def __init__(self, clients: Clients, rules: Rules) -> None:
         self._clients = clients
         self._rules = rules
-        self._settling = False
+        self._synchronizing = False
         self._learning_rate: Any = None
         self._taken_before = [0] * rules.replicas
         self._staleness: list[Counter[int]] = [Counter() for _ in range(rules.shards)]
@@ -74,43 +77,43 @@ class Downpour(StepDriver):
         self._begin()
 
     def _begin(self) -> None:
-        """Begin the order: no replica has a copy, and the next update is the first one."""
+        """Reset the order: no replica has a copy, and the next update is the first one."""
         self._replicas = [_Replica(k, released=k == 0) for k in range(self._rules.replicas)]
         self._first_step: int | None = None
         self._scores: deque[Mapping[str, Array]] = deque()
         self._endings = self._by_name()
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Let replicas go on until as many steps are finished as there are replicas; return the means of those.
+        """Run replicas until as many steps are finished as there are replicas; return their mean loss and accuracy.
 
-        The learning rate is that of all that is launched meanwhile. See
+        Every client launched meanwhile uses this learning rate. See
         :class:`~runner.engine.run.step_driver.StepDriver`.
         """
         if self._first_step is None:
             self._first_step = step
             self._clients.run("begin", step=step, feeds={"applied": np.int64(self._applied_before(step))})
         self._learning_rate = learning_rate
-        self._settling = False
+        self._synchronizing = False
         if step >= self._rules.warmstart_steps:
             self._release()
-        self._go_on()
+        self._launch_ready()
         while len(self._scores) < self._rules.replicas:
             self._take(self._clients.finished())
-            self._go_on()
+            self._launch_ready()
         counted = [self._scores.popleft() for _ in self._replicas]
         return {name: _mean([each[name] for each in counted]) for name in ("loss", "accuracy")}
 
     def synchronize(self) -> None:
-        """Start no further step; finish and push the steps that are running."""
-        self._settling = True
+        """Start no further step, and wait until the running steps are finished and pushed."""
+        self._synchronizing = True
         while any(each.computing or each.fetching or each.pushing for each in self._replicas):
             self._take(self._clients.finished())
-            self._go_on()
+            self._launch_ready()
 
     def begin_again(self) -> None:
-        """Synchronize, apply the gradients that replicas hold, and begin the order again.
+        """Synchronize, apply the accumulated gradients of all replicas, and reset the order.
 
-        Scores of steps beyond the last update are dropped. See :class:`~runner.engine.run.step_driver.StepDriver`.
+        Scores of steps after the last update are dropped. See :class:`~runner.engine.run.step_driver.StepDriver`.
         """
         self.synchronize()
         for each in self._replicas:
@@ -118,12 +121,12 @@ class Downpour(StepDriver):
                 feeds = {"learning_rate": self._learning_rate}
                 found = self._clients.run(flush_name(each.index), step=self._step_of(each), feeds=feeds)
                 for shard in range(self._rules.shards):
-                    self._note_staleness(shard, found[f"staleness_{shard}"])
+                    self._record_staleness(shard, found[f"staleness_{shard}"])
             self._taken_before[each.index] += each.taken
         self._begin()
 
     def metrics(self) -> Mapping[str, float]:
-        """Mean and largest staleness of the pushes since the last call, and how many of them were dropped."""
+        """Return the mean and largest staleness of the pushes since the last call, and the number of dropped pushes."""
         noted, self._since_last = self._since_last, []
         if not noted:
             return {}
@@ -133,7 +136,7 @@ class Downpour(StepDriver):
         return values
 
     def record(self) -> Mapping[str, Any]:
-        """Steps by replica, and for every shard how many pushes came with which staleness and were dropped."""
+        """Return the steps of each replica and, for each shard, its pushes by staleness and its dropped pushes."""
         shards = [dict(sorted(counts.items())) for counts in self._staleness]
         most = self._rules.most_stale
         dropped = [sum(n for staleness, n in each.items() if most is not None and staleness > most) for each in shards]
@@ -146,7 +149,7 @@ class Downpour(StepDriver):
         }
 
     def _by_name(self) -> dict[str, tuple[str, _Replica, int]]:
-        """Name of a client -> what it does, for whom, with which shard."""
+        """Return name of client -> (action, replica, shard)."""
         known: dict[str, tuple[str, _Replica, int]] = {}
         for each in self._replicas:
             known[compute_name(each.index)] = ("compute", each, 0)
@@ -156,7 +159,7 @@ class Downpour(StepDriver):
         return known
 
     def _applied_before(self, step: int) -> int:
-        """Pushes a shard has applied in so many updates, as far as the loop can know."""
+        """Return the count of pushes that a shard starts with after ``step`` updates."""
         return step * self._rules.replicas // self._rules.n_push
 
     def _release(self) -> None:
@@ -171,7 +174,7 @@ class Downpour(StepDriver):
             replica.has_copy = replica.has_copy or not replica.fetching
         elif kind == "push":
             replica.pushing.remove(shard)
-            self._note_staleness(shard, ended.fetches["staleness"])
+            self._record_staleness(shard, ended.fetches["staleness"])
         else:
             self._scores.append(ended.fetches)
             replica.computing = False
@@ -180,18 +183,18 @@ class Downpour(StepDriver):
             replica.push_due = replica.taken % self._rules.n_push == 0
             replica.fetch_due = replica.taken % self._rules.n_fetch == 0
 
-    def _note_staleness(self, shard: int, staleness: Array) -> None:
+    def _record_staleness(self, shard: int, staleness: Array) -> None:
         self._staleness[shard][int(staleness)] += 1
         self._since_last.append(int(staleness))
 
-    def _go_on(self) -> None:
-        """Launch whatever may be launched, replica by replica."""
+    def _launch_ready(self) -> None:
+        """Launch every client that may start now, replica by replica."""
         for each in self._replicas:
             if not each.computing:
                 self._advance(each)
 
     def _advance(self, replica: _Replica) -> None:
-        """Take a replica as far as it gets: push, fetch, compute. Of each kind a shard has one of it at a time."""
+        """Launch the next push, fetch and step of a replica. It has at most one push and one fetch per shard."""
         waits = not self._rules.overlaps
         if replica.push_due:
             if replica.pushing:
@@ -213,7 +216,7 @@ class Downpour(StepDriver):
         replica.computing = True
 
     def _may_begin(self, replica: _Replica) -> bool:
-        if self._settling or not replica.released:
+        if self._synchronizing or not replica.released:
             return False
         if self._rules.most_ahead is None:
             return True
@@ -221,21 +224,21 @@ class Downpour(StepDriver):
         return replica.since_release - slowest <= self._rules.most_ahead
 
     def _launch_all(
-        self, replica: _Replica, name: Callable[[int, int], str], under_way: set[int], **feeds: object
+        self, replica: _Replica, name: Callable[[int, int], str], running: set[int], **feeds: object
     ) -> None:
-        """Launch a replica's client for every shard."""
+        """Launch one client of a replica for every shard."""
         for shard in range(self._rules.shards):
             self._clients.launch(name(replica.index, shard), step=self._step_of(replica), feeds=feeds)
-            under_way.add(shard)
+            running.add(shard)
 
     def _step_of(self, replica: _Replica) -> int:
-        """Number of a replica's next step: the batch of which it reads its share."""
-        assert self._first_step is not None, "steps are taken in updates"
+        """Return the number of a replica's next step, which is the batch that its share is read from."""
+        assert self._first_step is not None, "a replica steps only within update()"
         return self._first_step + replica.taken
 
 
 def _mean(values: Sequence[Array]) -> Array:
-    """In the order of endings, in the dtype of the values."""
+    """Return the mean, summed in the order in which steps ended, in the dtype of the values."""
     total = values[0]
     for value in values[1:]:
         total = total + value

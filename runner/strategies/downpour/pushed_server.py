@@ -1,4 +1,4 @@
-"""Parameter servers that update by themselves: each applies what is pushed to it, and counts."""
+"""Parameter servers of asynchronous training: each applies every push as it arrives and counts pushes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ COUNT = "int64"
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push brings to a shard. All tensors are on the replica.
+    """The content of a push to one shard. All tensors are on the replica.
 
-    gradients: sums over the steps since the last push, with the variables they are for. statistics: what moving
-    averages are to see. counted: () int64, the shard's count at the fetch on which the first of these steps was
-    computed.
+    gradients: pairs of variable and gradient, summed over the steps since the last push. statistics: the batch values
+    for moving averages. counted: () int64, the shard's count of pushes at the fetch before the first of these steps.
     """
 
     gradients: Sequence[tuple[Variable, Tensor]]
@@ -37,7 +36,7 @@ class Pushed:
 
 @dataclass(frozen=True)
 class Applied:
-    """Nodes of one push. targets: to run. learning_rate: () to feed. staleness: () int64 to fetch."""
+    """Nodes of one push on its shard. targets: to run. learning_rate: () to feed. staleness: () int64 to fetch."""
 
     targets: tuple[str, ...]
     learning_rate: Tensor
@@ -45,9 +44,9 @@ class Applied:
 
 
 class PushedServer:
-    """The variables of one parameter server, and how many pushes it has applied.
+    """The variables of one parameter server, and its count of applied pushes.
 
-    applied: () int64 variable. begun_with: () int64, what ``begin`` sets it to.
+    applied: () int64 variable, the count. begin: node that sets it to ``begun_with``, a () int64 placeholder.
     """
 
     def __init__(self, graph: Graph, served: Variables, index: int, task: Task, staleness: Staleness) -> None:
@@ -63,13 +62,13 @@ class PushedServer:
             self.begin = ops.assign(graph, self.applied, self.begun_with).node
 
     def keeps(self, variable: Variable) -> bool:
-        """Whether a served variable is one of this shard's."""
+        """Return whether a served variable is on this shard."""
         return self._served.device_of(variable) == self.device
 
     def apply(self, pushed: Pushed, scope: str) -> Applied:
-        """Add what a push does here: the optimizer's update, moving averages, and the count.
+        """Add the effects of a push: the optimizer's update, moving averages, and the count.
 
-        The optimizer's step is the number of pushes applied before: each is one update of the shard's variables.
+        The optimizer's step is the number of pushes applied before, because each push is one update of the variables.
         """
         graph = self._graph
         with graph.absolute_scope(scope), graph.device(self.device):
@@ -90,7 +89,7 @@ class PushedServer:
         return Applied(tuple(targets), rate, staleness)
 
     def _choice(self, staleness: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """What takes the new value where the push is applied, and the old one where it is dropped."""
+        """Return a function of (new, old) that adds the new value if the push is applied, the old one if dropped."""
         graph, most = self._graph, self._staleness.most_stale
         if most is None:
             return lambda new, old: new

@@ -1,4 +1,4 @@
-"""What is done about gradients that are stale when they reach the parameters they are for."""
+"""The treatment of stale gradients on a parameter server."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ _LIMITED = ("bounded", "drop")
 
 @dataclass
 class Staleness:
-    """A section of ``parallelism=async_data``.
+    """The section ``staleness`` of ``parallelism=async_data``.
 
-    The staleness of a push on a shard is the number of pushes the shard has applied since the fetch on which the push's
-    oldest gradient was computed; the replica's own are counted, the push itself is not.
+    The staleness of a push on a shard is the number of pushes that the shard has applied since the fetch from which the
+    push's oldest gradient was computed. The replica's own earlier pushes count, the push itself does not.
 
-    policy: ``none``: every push is applied as it is. ``bounded``: no replica begins a step while it has finished more
-    than ``limit`` steps more than the slowest one (stale synchronous parallel, Ho et al. 2013); 0 is lockstep.
-    ``drop``: a push staler than ``limit`` changes nothing on its shard and is counted there. ``scale``: the learning
-    rate of a push is divided by its staleness where that is above 1, per push (Zhang et al. 2016, "Staleness-aware
-    Async-SGD", equation 7; Gupta et al. 2016 divide by its mean); where the rate multiplies the gradient alone, that is
-    dividing the gradient.
+    policy: ``none``: every push is applied. ``bounded``: a replica does not start a step while it is more than
+    ``limit`` finished steps ahead of the slowest replica (stale synchronous parallel, Ho et al. 2013); 0 is lockstep.
+    ``drop``: a push with a staleness above ``limit`` is not applied, and is counted as dropped. ``scale``: the learning
+    rate of a push is divided by its staleness if that is above 1 (Zhang et al. 2016, "Staleness-aware Async-SGD",
+    equation 7; Gupta et al. 2016 divide by the mean staleness).
     """
 
     policy: str = "none"
@@ -42,10 +41,10 @@ class Staleness:
 
     @property
     def most_ahead(self) -> int | None:
-        """How many finished steps a replica may be ahead of the slowest and begin another; None: any number."""
+        """Finished steps that a replica may be ahead of the slowest and still start another; None for no limit."""
         return self.limit if self.policy == "bounded" else None
 
     @property
     def most_stale(self) -> int | None:
-        """The largest staleness of a push that is applied; None: any."""
+        """The largest staleness of a push that is applied; None for no limit."""
         return self.limit if self.policy == "drop" else None

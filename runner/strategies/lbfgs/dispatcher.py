@@ -1,4 +1,4 @@
-"""The coordinator of Sandblaster: keeps model replicas busy with portions of a batch, and orders the servers about."""
+"""The coordinator of Sandblaster: assigns portions of a batch to replicas and commands the servers."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from runner.strategies.lbfgs.portions import Portions
 Array = NDArray[Any]
 
 GATHER = "gather"
-"""The client that adds up the gradients of all portions, on the servers."""
+"""The client that sums the gradients of all portions, on the servers."""
 
 
 def fetch_name(worker: int) -> str:
-    """The client that brings the parameters to a replica."""
+    """Return the name of the client that copies the parameters to a replica."""
     return numbered("fetch", worker)
 
 
 def compute_name(worker: int, size: int) -> str:
-    """The client that computes a portion, and brings its gradient to the servers. size: examples of the portion."""
+    """Return the name of the client that computes a portion of ``size`` examples and sends its gradient to servers."""
     return numbered("compute", worker, size)
 
 
 def keep_name(worker: int, portion: int) -> str:
-    """The client that makes the gradient that came last from a replica, on the servers, that of a portion."""
+    """Return the name of the client that stores a replica's last gradient as that of a portion, on the servers."""
     return numbered("keep", worker, portion)
 
 
 @dataclass(frozen=True)
 class PortionSizes:
-    """How many replicas there are, and how many examples each portion has: one number or two."""
+    """The number of replicas, and the examples of each portion; portions have at most two different sizes."""
 
     workers: int
     sizes: Sequence[int]
 
     @cached_property
     def worker_of(self) -> Mapping[str, int]:
-        """Client of a replica -> its number."""
+        """Client of a replica -> number of the replica."""
         named = {fetch_name(worker): worker for worker in range(self.workers)}
         for size in set(self.sizes):
             named.update({compute_name(worker, size): worker for worker in range(self.workers)})
@@ -63,8 +63,8 @@ class PortionedMinimisation(Minimisation):
 class _Batch:
     """One evaluation of a batch.
 
-    scores: loss and accuracy, by: who was first; of the portions that are finished. fetches, computed: how often
-    replicas fetched the parameters, and computed a portion.
+    scores: finished portion -> loss and accuracy. by: finished portion -> the replica that finished it first. fetches,
+    computed: number of fetches of the parameters, and of computed portions.
     """
 
     portions: Portions
@@ -76,7 +76,7 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Busy:
-    """What a replica does, and for which evaluation. computes: the portion; or else fetches the parameters for it."""
+    """The work of a busy replica for an evaluation: it computes the portion, or fetches the parameters for it."""
 
     batch: _Batch
     portion: int
@@ -84,20 +84,20 @@ class _Busy:
 
 
 class Dispatcher:
-    """An evaluator (lbfgs/minimising.py) whose batches are computed by replicas, portion by portion.
+    """An :class:`~runner.strategies.lbfgs.minimising.Evaluator` whose batches are computed by replicas in portions.
 
-    A replica fetches the parameters once in an evaluation, before its first portion. The first gradient of a portion
-    that comes is kept, and all are added up in the order of the portions: the sum does not depend on who computed what,
-    nor on when it came. A replica that is late goes on beside what follows until it is done, and what it has sent is
-    not kept.
+    A replica fetches the parameters once per evaluation, before its first portion. The first gradient of each portion
+    to arrive is kept. The gradients are summed in the order of the portions, so that the sum does not depend on the
+    assignment of portions or on the order of arrival. A late replica finishes its portion during later work, and its
+    gradient is dropped.
 
-    Servers begin what waits for nothing in the order of its launches. So what a replica sent last stands there until it
-    is kept, because its next portion is launched behind the order to keep it; and all that has to be kept has been when
-    :data:`GATHER` adds it up.
+    Servers start clients without open inputs in the order of their launches. Therefore a replica's gradient is not
+    overwritten before it is kept, because its next portion is launched after the client that keeps it; and all
+    gradients are kept before :data:`GATHER` sums them.
     """
 
     def __init__(self, clients: Clients, cut: PortionSizes, penalties: Sequence[str]) -> None:
-        """penalties: which fetches of :data:`GATHER` add up to the penalty."""
+        """penalties: names of the fetches of :data:`GATHER` whose sum is the penalty."""
         self._clients = clients
         self._cut = cut
         self._penalties = penalties
@@ -107,46 +107,46 @@ class Dispatcher:
         self._busy: dict[int, _Busy] = {}
         self._keeping: set[str] = set()
         self._evaluations: list[dict[str, Any]] = []
-        self._told = 0
+        self._reported = 0
 
     def evaluate(self, step: int, learning_rate: Array) -> Evaluation:
-        """Have every portion computed at least once; see :class:`~runner.strategies.lbfgs.minimising.Evaluator`."""
+        """Compute every portion at least once; see :class:`~runner.strategies.lbfgs.minimising.Evaluator`."""
         self._step = step
         batch = self._batch = _Batch(Portions(len(self._cut.sizes), self._cut.workers))
         for worker in range(self._cut.workers):
-            self._employ(worker, batch)
+            self._assign(worker, batch)
         while not batch.portions.complete:
             self._take(self._clients.finished())
         self._batch = None
         gathered = self.order(GATHER, {})
         self._note(batch)
-        # In the order of the portions and in their dtype, as the servers add up gradients.
+        # In the order of the portions and in their dtype, in which the servers sum the gradients.
         losses, accuracies = zip(*(batch.scores[portion] for portion in sorted(batch.scores)), strict=True)
         return Evaluation(reduce(np.add, losses), reduce(np.add, accuracies), penalty_of(gathered, self._penalties))
 
     def order(self, client: str, feeds: Feeds) -> Mapping[str, Array]:
-        """Launch a client and wait for its end, whatever else ends before."""
+        """Launch a client and wait for its end; handle other clients that end before."""
         self._clients.launch(client, step=self._step, feeds=feeds)
         while (finished := self._clients.finished()).client != client:
             self._take(finished)
         return finished.fetches
 
     def synchronize(self) -> None:
-        """Let replicas that are late come to their end."""
+        """Wait for late replicas."""
         while self._busy or self._keeping:
             self._take(self._clients.finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """How often portions were computed beside the first time since the last call."""
-        news, self._told = self._evaluations[self._told :], len(self._evaluations)
-        return {"comm/duplicated_portions": float(sum(each["duplicated"] for each in news))}
+        """Return how many portions were computed again since the last call."""
+        recent, self._reported = self._evaluations[self._reported :], len(self._evaluations)
+        return {"comm/duplicated_portions": float(sum(each["duplicated"] for each in recent))}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Of every evaluation: its step, who finished each portion first, fetches, and computations beside those."""
+        """Return for every evaluation: step, the first replica to finish each portion, fetches, repeated portions."""
         return {"evaluations": list(self._evaluations)}
 
-    def _employ(self, worker: int, batch: _Batch) -> None:
-        """Give a replica that is free something to do, where there is anything."""
+    def _assign(self, worker: int, batch: _Batch) -> None:
+        """Give a free replica its next portion, if there is one."""
         if worker in self._busy:
             return
         portion = batch.portions.give(worker)
@@ -167,7 +167,7 @@ class Dispatcher:
         self._clients.launch(name, step=self._step * len(sizes) + portion, feeds={"step": number_of(self._step)})
 
     def _take(self, finished: Finished) -> None:
-        """Act on the end of a client that nobody waits for by its name."""
+        """Handle the end of a client of a replica, or of a client that keeps a gradient."""
         if finished.client in self._keeping:
             self._keeping.remove(finished.client)
             return
@@ -184,7 +184,7 @@ class Dispatcher:
             if batch.portions.is_open(portion):
                 self._compute(worker, batch, portion)
         if self._batch is not None:
-            self._employ(worker, self._batch)
+            self._assign(worker, self._batch)
 
     def _note(self, batch: _Batch) -> None:
         """Record an evaluation that has ended."""

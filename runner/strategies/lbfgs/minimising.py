@@ -1,4 +1,4 @@
-"""Updates that are iterations of L-BFGS: a step driver commands the stored vectors and requests evaluations."""
+"""The step driver of L-BFGS: it commands the stored vectors and requests evaluations of the batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Minimisation(DriverSettings):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The objective at the present point: the batch's mean loss and accuracy, both (), and what the penalty adds."""
+    """The objective at the present point: the batch's mean loss and accuracy, both (), and the penalty."""
 
     loss: Array
     accuracy: Array
@@ -46,7 +46,7 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-    """Who evaluates batches and carries out commands."""
+    """Evaluates batches and runs commands on the vectors."""
 
     def evaluate(self, step: int, learning_rate: Array) -> Evaluation:
         """Evaluate the batch of update ``step``, and store the objective's gradient."""
@@ -57,11 +57,11 @@ class Evaluator(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Let all that is under way come to its end."""
+        """Wait until all running clients have ended."""
         ...
 
     def metrics(self) -> Mapping[str, float]:
-        """What there is to log of the evaluations since the last call."""
+        """Return the metrics of the evaluations since the last call."""
         ...
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -70,10 +70,10 @@ class Evaluator(Protocol):
 
 
 class LbfgsStepDriver(StepDriver):
-    """Every update is one iteration of L-BFGS on its batch.
+    """A step driver whose update is one iteration of L-BFGS on its batch.
 
-    An update evaluates its batch where the last one ended, and again along a line. What it needs of those before it
-    are variables of the program, so that a run goes on from a checkpoint as if it had not stopped.
+    An update evaluates its batch at the present point and along a line. The history of earlier updates is kept in
+    variables of the program, so that a resumed run continues from a checkpoint as the undisturbed run does.
     """
 
     def __init__(self, evaluator: Evaluator, settings: Minimisation) -> None:
@@ -82,7 +82,7 @@ class LbfgsStepDriver(StepDriver):
         self._done: list[Iteration] = []
 
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
-        """Make an iteration; return loss and accuracy of its batch where it began."""
+        """Make an iteration; return loss and accuracy of its batch at the point where the iteration started."""
         settings, optimizer = self._settings, self._settings.optimizer
         vectors = _Commanded(self._evaluator, step, learning_rate, settings.trained, settings.dtype)
         history = self._recall()
@@ -92,11 +92,11 @@ class LbfgsStepDriver(StepDriver):
         return {"loss": first.loss, "accuracy": first.accuracy}
 
     def synchronize(self) -> None:
-        """Let replicas that are late come to their end."""
+        """Wait for late replicas."""
         self._evaluator.synchronize()
 
     def metrics(self) -> Mapping[str, float]:
-        """The last objective and step, and evaluations of a batch, beside what the evaluator tells."""
+        """Return the last objective and step length, the number of evaluations, and the evaluator's metrics."""
         done, self._done = self._done, []
         if not done:
             return {}
@@ -109,7 +109,7 @@ class LbfgsStepDriver(StepDriver):
         }
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """What the evaluator has decided."""
+        """Return the decisions of the evaluator."""
         return self._evaluator.decisions()
 
     def _recall(self) -> History:
@@ -123,7 +123,7 @@ class LbfgsStepDriver(StepDriver):
 
 
 class _Commanded:
-    """The vectors of a program as a vector machine, for one iteration. evaluations: made so far."""
+    """The vectors of a program as a vector machine, for one iteration. evaluations: those made so far."""
 
     def __init__(self, evaluator: Evaluator, step: int, rate: Array, trained: Sequence[str], dtype: str) -> None:
         self.evaluations: list[Evaluation] = []
@@ -154,10 +154,10 @@ class _Commanded:
 
 
 class WholeBatch:
-    """An evaluator for whom the client ``train`` computes the whole batch, one thing after the other."""
+    """An evaluator that computes the whole batch with the client ``train``."""
 
     def __init__(self, clients: Clients, penalties: Sequence[str]) -> None:
-        """penalties: which of the fetches of ``train`` add up to the penalty."""
+        """penalties: names of the fetches of ``train`` whose sum is the penalty."""
         self._clients = clients
         self._penalties = penalties
 
@@ -172,14 +172,14 @@ class WholeBatch:
         return self._clients.run(client, feeds=feeds)
 
     def synchronize(self) -> None:
-        """Nothing is ever under way."""
+        """Do nothing, because every client has ended."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Nothing beside what L-BFGS tells."""
+        """Return no further metrics."""
         return {}
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Nothing that the configuration does not say."""
+        """Return no decisions, because the configuration determines the run."""
         return {}
 
 
@@ -189,5 +189,5 @@ def _whole_batch(clients: Clients, settings: Minimisation) -> LbfgsStepDriver:
 
 
 def penalty_of(fetched: Mapping[str, Array], penalties: Sequence[str]) -> float:
-    """The penalty of an objective: the sum of its parts in their order, in 64 bits."""
+    """Return the penalty of an objective: the sum of its parts in their order, in 64 bits."""
     return reduce(operator.add, [float(fetched[name]) for name in penalties], 0.0)

@@ -1,4 +1,4 @@
-"""Who computes which portion of a batch: handed out one by one, the last ones again (Dean et al. 2012, section 4.2)."""
+"""The assignment of portions of a batch to workers (Dean et al. 2012, section 4.2)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from runner.strategies.replica import shares
 
 
 class Portions:
-    """The portions of one evaluation, from 0. What is given out follows from who asked and who finished, in order.
+    """The portions of one evaluation, numbered from 0; the assignment depends on the order of the calls alone.
 
-    Every worker has a range of neighbouring portions that it works through from the front: the same in each
-    evaluation, whose examples it may still have at hand. One that is through takes the last portion of the range with
-    most left. When none is left, it does one again that others are still busy with: of those that fewest are busy with
-    the one given out first. A worker is free when what it did is finished, so it never does twice what it does.
+    Every worker works through a range of neighbouring portions from the front. The range is the same in each
+    evaluation, so that its examples may still be cached. A worker that has finished its range takes the last portion of
+    the longest remaining range. If no portion is left, it repeats an unfinished one: of those with the fewest workers,
+    the one that was given out first. A worker asks only after its portion is finished, so it never repeats its own.
     """
 
     def __init__(self, count: int, workers: int) -> None:
@@ -23,15 +23,15 @@ class Portions:
 
     @property
     def complete(self) -> bool:
-        """Whether each portion has been finished by somebody."""
+        """Whether every portion is finished."""
         return not self._left
 
     def is_open(self, portion: int) -> bool:
-        """Whether nobody has finished a portion."""
+        """Return whether a portion is not finished yet."""
         return portion in self._left
 
     def give(self, worker: int) -> int | None:
-        """The next portion for a worker that is free; None where all are finished."""
+        """Return the next portion for a free worker; None if all are finished."""
         portion = self._first_time(worker)
         if portion is None:
             portion = self._again()
@@ -40,7 +40,7 @@ class Portions:
         return portion
 
     def finish(self, portion: int) -> bool:
-        """Note that somebody has finished a portion; return whether it is the first to."""
+        """Mark a portion as finished; return whether it was open."""
         if not self.is_open(portion):
             return False
         self._left.remove(portion)
@@ -54,5 +54,5 @@ class Portions:
         return fullest.pop() if fullest else None
 
     def _again(self) -> int | None:
-        """The first given out of those with fewest copies under way."""
+        """Return the portion with the fewest workers; of several, the one given out first."""
         return min(self._busy, key=lambda portion: self._busy[portion], default=None)

@@ -1,7 +1,7 @@
-"""Vectors over all trained variables, held piece by piece beside each variable, and the clients that compute with them.
+"""Vectors over all trained variables, with one piece on the device of each variable, and the clients that use them.
 
-With them a coordinator minimises without ever touching a parameter (Dean et al. 2012, section 4.2): it commands, the
-devices that hold the pieces compute and store, and only numbers come back.
+A coordinator minimises without holding a parameter (Dean et al. 2012, section 4.2): it sends commands, the devices that
+hold the pieces compute and store, and only numbers are returned.
 """
 
 from __future__ import annotations
@@ -36,22 +36,21 @@ RECALL, REMEMBER = "recall", "remember"
 """Clients that read and write the numbers of the history."""
 
 FACTOR, PAIRS, PRODUCTS = "factor", "lbfgs/pairs", "lbfgs/products"
-"""Names of what is fed and fetched; the latter two are variables."""
+"""Names of feeds and fetches; the latter two are variables."""
 
 
 def require_no_averages(updates: Sequence[StateUpdate]) -> None:
-    """Raise ConfigError where a network keeps moving averages: each point of a line search would advance them."""
+    """Raise ConfigError if a network has moving averages, because each point of a line search would advance them."""
     if updates:
         raise ConfigError(
-            f"optimizer=lbfgs: the network keeps moving averages such as {updates[0].variable.name!r}, which would "
-            "advance at points that a line search only tries; use a network without batch normalisation, or another "
-            "optimizer"
+            f"optimizer=lbfgs: the network has moving averages such as {updates[0].variable.name!r}, which would "
+            "advance at every point of a line search; use a network without batch normalisation, or another optimizer"
         )
 
 
 @dataclass(frozen=True)
 class Objective:
-    """How the objective's gradient is stored. targets: do so. penalties: numbers that add up to what it has of them."""
+    """The objective's gradient. targets: nodes that store it. penalties: name -> summand of the penalty, ()."""
 
     targets: tuple[str, ...]
     penalties: Mapping[str, Tensor]
@@ -60,9 +59,9 @@ class Objective:
 class Vectors:
     """The vectors of L-BFGS over the trained variables of a store, in a graph.
 
-    The pairs of the history are variables of the store, as slots are, and so in checkpoints; so are their numbers:
-    "lbfgs/pairs" () int64 and "lbfgs/products" (2, history) float64, s'y and y'y. With P trained values these are
-    2 * history * P values beside the variables, and there are 4 P more that no iteration needs from the one before.
+    The pairs of the history are variables of the store and are saved in checkpoints, and so are their products:
+    "lbfgs/pairs" () int64 and "lbfgs/products" (2, history) float64, s'y and y'y. With P trained values, the history
+    has 2 * history * P values. Another 4 P values are used within one iteration and are not saved.
     """
 
     def __init__(self, graph: Graph, variables: Variables, history: int) -> None:
@@ -80,14 +79,14 @@ class Vectors:
         self._factors = {device: self._factor(device) for device in devices}
 
     def beside(self, variable: Variable, scope: str) -> Tensor:
-        """Add a tensor like a variable, on its device, that is state of the program but in no checkpoint."""
+        """Add a tensor with the shape, dtype and device of a variable; it is state that is not in checkpoints."""
         with self._graph.absolute_scope(scope), self._at(variable):
             return ops.variable(self._graph, variable.spec.shape, variable.spec.dtype, name=variable.name)
 
     def objective(self, optimizer: Optimizer, totals: Sequence[Tensor]) -> Objective:
-        """Add the gradient of the objective, from that of the loss for each variable in their order.
+        """Add the gradient of the objective, loss + weight_decay / 2 * w'w over decayed variables.
 
-        The objective is the loss plus weight_decay / 2 * w'w over decayed variables.
+        totals: the gradient of the loss for each trained variable, in their order.
         """
         graph, targets, penalties = self._graph, [], {}
         for variable, total, gradient in zip(self.trained, totals, self._pieces[GRADIENT], strict=True):
@@ -100,9 +99,9 @@ class Vectors:
         return Objective(tuple(targets), penalties)
 
     def clients(self, *, deferred: bool) -> list[Client]:
-        """A client for every command, called as the command is written, and :data:`RECALL` and :data:`REMEMBER`.
+        """Return a client for every command, with the command's text as name, and :data:`RECALL` and :data:`REMEMBER`.
 
-        A product is fetched as one number for each variable: their sum does not depend on who holds which.
+        A dot product is fetched as one number per variable, so that its sum does not depend on the sharding.
         """
         return [*(self._client(each, deferred) for each in commands(self._history)), *self._numbers(deferred)]
 
@@ -126,7 +125,7 @@ class Vectors:
         return products
 
     def _multiples(self, name: str) -> list[Tensor]:
-        """A vector times the factor that is fed."""
+        """Add a vector times the fed factor."""
         multiples = []
         for variable, piece in zip(self.trained, self._pieces[name], strict=True):
             with self._at(variable):
@@ -146,7 +145,7 @@ class Vectors:
         return tuple(ops.assign(self._graph, piece, value).node for piece, value in pieces)
 
     def _numbers(self, deferred: bool) -> list[Client]:
-        """Read and write what is known of the pairs beside their vectors."""
+        """Return the clients that read and write the number of pairs and their products."""
         graph, device = self._graph, next(iter(self._factors))
         specs = {PAIRS: TensorSpec((), "int64"), PRODUCTS: TensorSpec((2, self._history), "float64")}
         kept = {
@@ -170,6 +169,6 @@ class Vectors:
 
     @contextmanager
     def _at(self, variable: Variable) -> Iterator[None]:
-        """Put what is added within on the device of a variable, in its layer."""
+        """Add nodes on the device of a variable, in its layer."""
         with self._graph.device(self._variables.device_of(variable)), self._graph.layer(variable.layer):
             yield

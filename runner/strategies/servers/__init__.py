@@ -1,1 +1,1 @@
-"""Variables that parameter servers keep: how they are sharded, how workers see them, and how servers update them."""
+"""Variables on parameter servers: their distribution, the views of workers, and updates."""

@@ -1,4 +1,4 @@
-"""The one copy of a network's variables, on parameter servers, and the views of it that workers build networks on."""
+"""A network's variables on parameter servers, and the views of them that workers build their networks on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.strategies.replica import Replica
 
 
 class ServedVariables(Variables):
-    """The variables of a task in a new graph, whole variables spread over servers by size, slots with their variable.
+    """The variables of a task in a new graph, distributed over servers by size; slots are with their variable.
 
     placed: name of a variable -> device of its server. Raises ConfigError if there are more servers than variables.
     """
@@ -31,7 +31,7 @@ class ServedVariables(Variables):
     ) -> Replica:
         """Return a copy of the network on worker ``index``, in the scope ``ROLE_INDEX``.
 
-        view: how the worker sees the variables. task: of the copy, if it differs from that of the variables.
+        view: whether the worker reads or copies the variables. task: of this copy; None for the task of the variables.
         """
         device, prefix = worker_task(index), f"{role}_{index}"
         seen = view(self, prefix=prefix, device=device)
@@ -39,7 +39,7 @@ class ServedVariables(Variables):
 
 
 class ReadVariables(Variables):
-    """The served variables as one worker reads them: each is sent once in a step, however many nodes read it."""
+    """The served variables as one worker reads them: each is sent to it once per step."""
 
     def __init__(self, served: ServedVariables, *, prefix: str, device: str) -> None:
         """prefix, device: of the worker."""
@@ -50,7 +50,7 @@ class ReadVariables(Variables):
         variable = self._served.declare(declared, self._served.placed[declared.name])
         graph = self.graph
         with graph.absolute_scope(f"{self.prefix}/read"), graph.device(device), graph.layer(declared.layer):
-            # Gradients are taken with respect to this node: with a worker's own node, its sums stay on the worker.
+            # Gradients are taken with respect to this node of the worker, so that their partial sums stay there.
             return replace(variable, tensor=self._seen(variable))
 
     def _seen(self, variable: Variable) -> Tensor:
@@ -59,14 +59,14 @@ class ReadVariables(Variables):
 
 
 class CopiedVariables(ReadVariables):
-    """The served variables as a worker holds them between fetches: trained ones as variables on its device.
+    """The served variables as a worker holds them between fetches: trained variables are copied to its device.
 
-    A copy has no value before it is fetched. Variables that are not trained are read from their server: moving
-    averages are advanced there, and no training step reads them.
+    A copy has no value before the first fetch. Variables that are not trained are read from their server: moving
+    averages are updated there, and no training step reads them.
     """
 
     def fetch(self, copies: Iterable[Variable]) -> list[str]:
-        """Add the assignment of the served values to copies; returns its nodes. Scope and device are the caller's."""
+        """Assign the served values to copies, in the current scope and device; returns the assign nodes."""
         targets = []
         for copy in copies:
             with self.graph.layer(copy.layer):
@@ -80,22 +80,21 @@ class CopiedVariables(ReadVariables):
 
 
 def shard_by_size(specs: Mapping[str, TensorSpec], servers: int) -> dict[str, int]:
-    """Spread whole variables over servers: the largest first, each to the server that has the fewest bytes so far.
+    """Distribute whole variables over servers: the largest first, each to the server with the fewest bytes so far.
 
-    specs: by name, in order of creation. Of equal sizes the variable created first goes first; of equally full
-    servers the first takes it. Returns name -> server, in the order of ``specs``. Raises ConfigError if a server
-    would hold no variable.
+    specs: by name, in order of creation. Ties go to the variable that was created first, and to the first server.
+    Returns name -> server, in the order of ``specs``. Raises ConfigError if a server would hold no variable.
     """
     if servers > len(specs):
         raise ConfigError(
-            f"parallelism.servers={servers}: the network has {len(specs)} variables, and a variable is not cut; "
-            f"use {len(specs)} servers or fewer"
+            f"parallelism.servers={servers}: the network has {len(specs)} variables, and each is kept whole on one "
+            f"server; use {len(specs)} servers or fewer"
         )
     filled = [0] * servers
     held = [0] * servers
     chosen: dict[str, int] = {}
     for name in sorted(specs, key=lambda name: -specs[name].nbytes):
-        # Variables without elements fill nothing, so of equally full servers one without variables comes first.
+        # Variables without elements add no bytes, so the number of variables breaks the tie.
         server = min(range(servers), key=lambda j: (filled[j], held[j]))
         chosen[name] = server
         filled[server] += specs[name].nbytes

@@ -1,4 +1,4 @@
-"""Parameter servers that update by gradients of a whole batch."""
+"""Parameter servers that apply one update per batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.strategies.replica import advance
 
 
 class Server:
-    """One parameter server: its device, and the number and learning rate of the step that it is fed."""
+    """One parameter server: its device, and its placeholders for the step number and the learning rate."""
 
     def __init__(self, graph: Graph, task: Task, index: int) -> None:
         self.device = server_task(index)

@@ -1,1 +1,1 @@
-"""Pieces of strategies that cut layers over workers."""
+"""Pieces of strategies that shard layers over workers."""

@@ -1,4 +1,4 @@
-"""A forward pass in a graph of its own: strategies that cut a network read its stamps there and add it in parts."""
+"""A forward pass in a separate graph, from which strategies that shard a network add its layers in parts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from runner.strategies.replica import placeholders
 
 @dataclass(frozen=True)
 class Blueprint:
-    """One forward pass over some examples, on no device.
+    """One forward pass over some examples, without devices.
 
-    step: () int64. batch: the inputs by field, images in the network's dtype. declarations: what the tensor of each
-    variable was asked for as.
+    step: () int64. batch: the inputs by field, images in the network's dtype. declarations: tensor of a variable -> its
+    declaration.
     """
 
     graph: Graph
@@ -32,7 +32,7 @@ class Blueprint:
 
     @classmethod
     def of(cls, task: Task, examples: int, *, training: bool) -> Blueprint:
-        """Draw the network of a task over a batch of ``examples``."""
+        """Build the network of a task over a batch of ``examples``."""
         graph = Graph()
         variables = _Recorded(graph, seed=task.seed)
         step = ops.placeholder(graph, (), "int64", name="step")
@@ -46,13 +46,13 @@ class Blueprint:
 
     @property
     def forward(self) -> list[Node]:
-        """Nodes that the outputs and the statistics are computed by, in graph order."""
+        """Nodes that the outputs and the statistics depend on, in graph order."""
         outputs = self.outputs
         answers = (outputs.losses, outputs.logits, outputs.predictions, outputs.correct)
         return list(self.needed_for([*answers, *(each.batch_value for each in self.state_updates)]).values())
 
     def needed_for(self, tensors: Iterable[Tensor]) -> dict[str, Node]:
-        """Nodes that tensors are computed by, in graph order: without step and batch, and what these are made of."""
+        """Return the nodes that tensors depend on, in graph order, down to but without the step and the batch."""
         given = {self.step.node, *(tensor.node for tensor in self.batch.values())}
         wanted = {tensor.node for tensor in tensors} - given
         for node in reversed(list(self.graph)):
@@ -61,14 +61,14 @@ class Blueprint:
         return {node.name: node for node in self.graph if node.name in wanted}
 
     def declared_for(self, nodes: Iterable[Node]) -> list[Declaration]:
-        """Variables that nodes read or whose moving averages they advance, in order of creation."""
+        """Return the variables that nodes read, and the moving averages they advance, in order of creation."""
         names = {node.name for node in nodes}
         used = names | {each.variable.tensor.node for each in self.state_updates if each.batch_value.node in names}
         return [declared for tensor, declared in self.declarations.items() if tensor.node in used]
 
 
 class _Recorded(Variables):
-    """Variables that are remembered with what they were asked for as."""
+    """A store that records the declaration of each variable."""
 
     def __init__(self, graph: Graph, *, seed: int) -> None:
         super().__init__(graph, seed=seed)
@@ -83,10 +83,10 @@ class _Recorded(Variables):
 def add_copies(
     blueprint: Blueprint, nodes: Sequence[Node], variables: Variables, given: Mapping[Tensor, Tensor]
 ) -> dict[Tensor, Tensor]:
-    """Add nodes of a blueprint to the graph of a store, and what they need to the store.
+    """Add nodes of a blueprint to the graph of a store, and their variables to the store.
 
-    nodes: in graph order. given: tensors of the blueprint that the nodes read -> tensors of the graph. Returns those
-    and, for every tensor of the nodes, the one that was added for it. Scope and device are the caller's.
+    nodes: in graph order. given: tensors of the blueprint that the nodes read -> tensors of the graph. Returns this
+    map, extended by every tensor of the nodes. Nodes are added in the current scope, on the current device.
     """
     graph, added = variables.graph, dict(given)
     for declared in blueprint.declared_for(nodes):

@@ -1,4 +1,4 @@
-"""The loss of a classifier whose classes are cut over workers: logits stay, sums and maxima over them travel."""
+"""The loss of a classifier whose classes are sharded over workers; workers exchange sums and maxima, not logits."""
 
 from __future__ import annotations
 
@@ -11,29 +11,26 @@ from runner.engine.graph.tensor import Tensor
 from runner.strategies.sharded.dense_sharding import Cut, Rule, ShardedLayers, Spread
 
 OfUnits = Callable[[int, Tensor], Tensor]
-"""From a worker and its columns of a tensor (N, U) to what it tells of each example, (N, 1)."""
+"""Function of a worker and its columns of a tensor (N, U) that adds one value for each example, (N, 1)."""
 
 
 class DenseLoss:
     """Rules for the ops of a loss over logits (N, C), of which worker j has the columns of its C_j classes.
 
-    The worker that has an example is told of each other one's classes: for a softmax the logarithm l_j of the sum of
-    their exponentials, and the logit t_j of the label if it is among them, else 0, so that the loss is
-    log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014, section 4); for logistic units the sum
-    of their cross-entropies; for the prediction their largest logit and whose it is. For this every worker knows the
-    labels of all examples. Sums are over workers in their order; of equal logits the first class wins, as where
-    nothing is cut.
+    The worker that has an example receives one or two values from each worker j with classes. For a softmax: the
+    logarithm l_j of the sum of the exponentials, and the logit t_j of the label, or 0 if the label is not among the
+    classes of j. The loss is log(sum_j exp(l_j)) - sum_j t_j, normalised across shards (Krizhevsky 2014, section 4).
+    For logistic units: the sum of the cross-entropies. For the prediction: the largest logit and its class. Therefore
+    every worker receives the labels of all examples. Sums are in the order of the workers; of equal logits the first
+    class wins, as without shards.
 
-    Bytes on the wire from worker j to each other worker k, which has n_k examples of the pass, values of b bytes:
-    2 n_k b for a softmax and n_k b back, for the gradient of l_j; n_k b for logistic units, and nothing back;
-    n_k (b + 8) for predictions. The labels take 8 bytes of each example to every worker with classes but its own.
+    Bytes on the wire from worker j to each other worker k with n_k examples of the pass, values of b bytes: 2 n_k b for
+    a softmax and n_k b back, for the gradient of l_j; n_k b for logistic units, and nothing back; n_k (b + 8) for
+    predictions. Labels: 8 bytes for each example to every other worker with classes.
     """
 
     def __init__(self, layers: ShardedLayers, counts: Sequence[int]) -> None:
-        """Begin with a pass that holds logits by units and labels by examples.
-
-        counts: examples of the pass by worker, in whose order they stand.
-        """
+        """layers: a pass with logits by units and labels by examples. counts: examples of the pass by worker."""
         self._layers = layers
         self._counts = counts
 
@@ -56,14 +53,14 @@ class DenseLoss:
         logits, labels = node.inputs
         spec = node.outputs[1]
         targets = self._targets(labels, spec.shape[1], spec.dtype, node.layer)
-        sums = self._told(node, logits, lambda j, own: _log_sum(self._graph, own))
-        chosen = self._told(node, logits, lambda j, own: _sum(self._graph, ops.mul(self._graph, own, targets[j])))
+        sums = self._received(node, logits, lambda j, own: _log_sum(self._graph, own))
+        chosen = self._received(node, logits, lambda j, own: _sum(self._graph, ops.mul(self._graph, own, targets[j])))
         losses = {}
         for k, parts in sums.items():
             with self._layers.on(k, node.layer):
                 difference = ops.sub(self._graph, _log_sum(self._graph, parts), _sum(self._graph, chosen[k]))
                 losses[k] = ops.reshape(self._graph, difference, (self._counts[k],), name=node.name)
-        # Nothing reads the probabilities: gradients are those of the sums.
+        # Nothing reads the probabilities; the gradient is derived from the sums.
         return [Spread(Cut.EXAMPLES, losses), Spread(Cut.UNITS, {})]
 
     def _one_hot(self, node: Node) -> Sequence[Spread]:
@@ -71,11 +68,11 @@ class DenseLoss:
         return [Spread(Cut.UNITS, self._targets(node.inputs[0], depth, dtype, node.layer))]
 
     def _sum(self, node: Node) -> Sequence[Spread]:
-        """Sum over all units of each example."""
+        """Add the sum over all units of each example."""
         if node.attributes["axes"] != (1,) or node.attributes["keepdims"]:
             self._layers.refuse(node)
         sums = {}
-        for k, parts in self._told(node, node.inputs[0], lambda j, own: _sum(self._graph, own)).items():
+        for k, parts in self._received(node, node.inputs[0], lambda j, own: _sum(self._graph, own)).items():
             with self._layers.on(k, node.layer):
                 sums[k] = ops.reduce_sum(self._graph, parts, axes=(1,), name=node.name)
         return [Spread(Cut.EXAMPLES, sums)]
@@ -85,24 +82,24 @@ class DenseLoss:
             self._layers.refuse(node)
         (x,) = node.inputs
         first = {j: begin for j, (begin, _) in self._layers.shares(self._layers.units(x)).items()}
-        largest = self._told(node, x, lambda j, own: _max(self._graph, own))
-        places = self._told(node, x, lambda j, own: _place_of_max(self._graph, own, first[j]))
+        largest = self._received(node, x, lambda j, own: _max(self._graph, own))
+        places = self._received(node, x, lambda j, own: _place_of_max(self._graph, own, first[j]))
         found = {}
         for k, values in largest.items():
             with self._layers.on(k, node.layer):
                 found[k] = _at_max(self._graph, values, places[k], node.name)
         return [Spread(Cut.EXAMPLES, found)]
 
-    def _told(self, node: Node, tensor: Tensor, tell: OfUnits) -> dict[int, Tensor]:
-        """What each worker with examples is told by all with units, (n_k, workers), in their order."""
-        told = {}
+    def _received(self, node: Node, tensor: Tensor, value_of: OfUnits) -> dict[int, Tensor]:
+        """Return worker with examples -> the values of all workers with units, (n_k, workers), in their order."""
+        values = {}
         for j, own in self._layers[tensor].parts.items():
             with self._layers.on(j, node.layer):
-                told[j] = tell(j, own)
-        return self._layers.rows(Spread(Cut.UNITS, told), self._counts, node.layer)
+                values[j] = value_of(j, own)
+        return self._layers.rows(Spread(Cut.UNITS, values), self._counts, node.layer)
 
     def _targets(self, labels: Tensor, classes: int, dtype: str, layer: LayerStamp | None) -> dict[int, Tensor]:
-        """For each worker with classes 1 where the label is one of its own and 0 elsewhere, (N, C_j)."""
+        """Return worker with classes -> its columns (N, C_j) of the one-hot labels."""
         targets = {}
         for j, (begin, end) in self._layers.shares(classes).items():
             whole = self._layers.whole(labels, j, layer)
@@ -113,8 +110,8 @@ class DenseLoss:
 
 
 def _log_sum(graph: Graph, x: Tensor) -> Tensor:
-    """log(sum(exp(x))) over the last axis of (N, M), as (N, 1), so that nothing overflows."""
-    # The maximum cancels, in the gradient too, so that none is taken of it.
+    """Add log(sum(exp(x))) over the last axis of (N, M), as (N, 1), without overflow."""
+    # The maximum cancels in the value and in the gradient, so that its own gradient is not needed.
     largest = ops.stop_gradient(graph, _max(graph, x))
     return ops.add(graph, largest, ops.log(graph, _sum(graph, ops.exp(graph, ops.sub(graph, x, largest)))))
 
@@ -128,13 +125,13 @@ def _max(graph: Graph, x: Tensor) -> Tensor:
 
 
 def _place_of_max(graph: Graph, x: Tensor, first: int) -> Tensor:
-    """Number of the first largest unit of (N, M), whose units are counted from ``first``; (N, 1) int64."""
+    """Add the number of the first largest unit of (N, M), (N, 1) int64; units are counted from ``first``."""
     place = ops.add(graph, ops.argmax(graph, x, axis=1), ops.fill(graph, float(first), (), "int64"))
     return ops.reshape(graph, place, (graph.spec(x).shape[0], 1))
 
 
 def _at_max(graph: Graph, values: Tensor, places: Tensor, name: str) -> Tensor:
-    """The entry of places (n, M) where values (n, M) are largest for the first time; (n,) int64."""
+    """Add the entry of places (n, M) at the first maximum of values (n, M), (n,) int64."""
     spec = graph.spec(values)
     chosen = ops.one_hot(graph, ops.argmax(graph, values, axis=1), depth=spec.shape[1], dtype=spec.dtype)
     return ops.reduce_sum(graph, ops.mul(graph, ops.cast(graph, chosen, "int64"), places), axes=(1,), name=name)

@@ -1,4 +1,4 @@
-"""Dense layers cut by their units over several workers, from a forward pass that knows nothing of it."""
+"""Dense layers sharded by their units over several workers, added from a plain forward pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.strategies.sharded.units import BY_UNIT, joined, mask_of_units, shar
 
 
 class Cut(Enum):
-    """How the workers hold a tensor: the rows of some examples each, the columns of some units each, or all of it."""
+    """How workers hold a tensor: each has the rows of its examples, the columns of its units, or the whole tensor."""
 
     EXAMPLES = auto()
     UNITS = auto()
@@ -29,29 +29,29 @@ class Cut(Enum):
 
 @dataclass(frozen=True)
 class Spread:
-    """One tensor as the workers hold it: what is on each by its number, in rising order, without empty parts."""
+    """One tensor as the workers hold it. parts: worker -> its part, in rising order, without empty parts."""
 
     cut: Cut
     parts: Mapping[int, Tensor]
 
 
 Rule = Callable[[Node], Sequence[Spread]]
-"""Adds a node of a blueprint on all workers that have a part in it; returns its outputs, in the order of its ports."""
+"""Adds a node of a blueprint on all workers that have a part of it; returns its outputs, in the order of its ports."""
 
 
 class ShardedLayers:
-    """Dense layers of one pass, cut by output units: of U units worker j computes the j-th of ``shares(U, K)``.
+    """Dense layers of one pass, sharded by output units: of U units worker j computes the j-th of ``shares(U, K)``.
 
-    Weights (features, U) are cut by columns, what has one value for each unit alike; a worker without units takes no
-    part. A product needs all its inputs: each worker gathers the rows or columns of the others. What treats every unit
-    by itself (biases, ReLU, dropout, batch normalisation over the examples of the pass) stays where the units are.
-    What is added can be differentiated: gradients of what was gathered go back to where it came from and are summed
-    there.
+    Weights (features, U) are sharded by columns, and so are variables with one value per unit; a worker without units
+    takes no part. A matrix product needs all its inputs, so that each worker gathers the rows or columns of the others.
+    Ops that treat every unit separately (biases, ReLU, dropout, batch normalisation over the examples of the pass) run
+    where the units are. The added nodes can be differentiated: gradients of gathered tensors are sent back to their
+    origin and summed there.
 
-    Bytes on the wire, values of b bytes: a product of N examples whose units are on a set of workers takes, for each
-    of these, N F b bytes of an input with F features but for those it holds itself, and in the backward pass as many
-    back. So F features of all K workers' examples or units are (K - 1) N F b bytes forward, and as many backward. A
-    dropout gathers the indices of examples, 8 bytes of every example of the others to each worker with units.
+    Bytes on the wire, values of b bytes: for a product over N examples and F features, each worker with units receives
+    the features it does not hold, and sends the same number of bytes in the backward pass. If the features are spread
+    over all K workers' examples or units, that is (K - 1) N F b bytes forward and the same backward. Dropout gathers
+    the indices of examples: 8 bytes for each example of other workers, to each worker with units.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class ShardedLayers:
         scope: str,
         held: Mapping[Tensor, Spread],
     ) -> None:
-        """Begin a pass.
+        """Start a pass.
 
-        blueprint: a forward pass over the pass's examples. stores: where each worker has its shards of variables.
-        scope: of the nodes in each replica. held: what the layers read, by its tensor in the blueprint.
+        blueprint: a forward pass over the pass's examples. stores: each worker's store of variable shards. scope: of
+        the nodes in each replica. held: tensor of the blueprint that the layers read -> the tensor on the workers.
         """
         self._blueprint = blueprint
         self._replicas = replicas
@@ -87,9 +87,9 @@ class ShardedLayers:
         return tensor in self._held
 
     def add(self, nodes: Sequence[Node], rules: Mapping[str, Rule] | None = None) -> None:
-        """Add nodes of the blueprint, in graph order, each on all workers that have a part in it.
+        """Add nodes of the blueprint, in graph order, each on all workers that have a part of it.
 
-        rules: of ops that dense layers do not have. Raises ConfigError naming the layer that cannot be cut by units.
+        rules: for ops that dense layers do not have. Raises ConfigError for a layer that cannot be sharded by units.
         """
         for declared in self._blueprint.declared_for(nodes):
             self._declare(declared)
@@ -98,11 +98,11 @@ class ShardedLayers:
             self._held.update(zip(node.tensors, outputs, strict=True))
 
     def rows(self, spread: Spread, counts: Sequence[int], layer: LayerStamp | None) -> dict[int, Tensor]:
-        """Exchange columns for rows: return what all units say of each worker's own examples, (count, U).
+        """Exchange columns for rows: return worker with examples -> all units of its examples, (count, U).
 
-        spread: (N, U_j) of each worker j with units. counts: examples of the pass by worker, in whose order they
-        stand; without examples there is no answer. layer: that asks. Bytes on the wire: worker j sends N - n_j rows of
-        its U_j columns, in total N U b less n_j U_j b for every j; as many backward.
+        spread: (N, U_j) of each worker j with units. counts: examples of the pass by worker, in the order of the rows.
+        layer: of the added nodes. Bytes on the wire: worker j sends N - n_j rows of its U_j columns, in total
+        (N U - sum_j n_j U_j) b; the same backward.
         """
         owners = [worker for worker, count in enumerate(counts) if count]
         sent = {}
@@ -116,7 +116,7 @@ class ShardedLayers:
         return whole
 
     def whole(self, tensor: Tensor, worker: int, reader: LayerStamp | None) -> Tensor:
-        """Return all of a tensor of the blueprint on one worker, gathered for the layer that reads it first."""
+        """Return a whole tensor of the blueprint on one worker, gathered once in the layer of its first reader."""
         held = self._held[tensor]
         if held.cut is Cut.COPIES:
             return held.parts[worker]
@@ -133,15 +133,15 @@ class ShardedLayers:
             yield
 
     def shares(self, units: int) -> dict[int, Share]:
-        """Worker -> (begin, end) of its units, of the workers that have some."""
+        """Return worker -> (begin, end) of its units, for the workers with units."""
         return shares_of_units(units, len(self._replicas))
 
     def units(self, tensor: Tensor) -> int:
-        """How many units a tensor of the blueprint has; they are its last axis."""
+        """Return the number of units of a tensor of the blueprint, the size of its last axis."""
         return self._blueprint.graph.spec(tensor).shape[-1]
 
     def alike(self, node: Node) -> Sequence[Spread]:
-        """The rule of what treats all that it reads alike, by units or by examples: it stays where its inputs are."""
+        """Add an op that treats every unit, or every example, separately, on the workers that hold its inputs."""
         read = [self._held[tensor] for tensor in node.inputs]
         cuts = {each.cut for each in read} - {Cut.COPIES} or {Cut.COPIES}
         if len(cuts) > 1:
@@ -152,15 +152,15 @@ class ShardedLayers:
         return [Spread(cut, {j: copy[port] for j, copy in added.items()}) for port in range(len(node.outputs))]
 
     def refuse(self, node: Node) -> NoReturn:
-        """Raise ConfigError for a node that cannot be cut by units."""
+        """Raise ConfigError for a node that cannot be sharded by units."""
         layer = f"layer {node.layer.name!r} ({node.layer.kind})" if node.layer else "a node without a layer"
         raise ConfigError(
-            f"{layer} stands beside or behind a dense layer, and its op {node.op!r} cannot be cut by units there; "
-            "expected dense layers, element-wise ones, dropout and batch normalisation; use parallelism=sync_data"
+            f"parallelism=hybrid: {layer} follows a dense layer, and its op {node.op!r} cannot be sharded by units; "
+            "expected dense and element-wise layers, dropout and batch normalisation; use parallelism=sync_data"
         )
 
     def _declare(self, declared: Declaration) -> None:
-        """Give every worker its units of a variable."""
+        """Declare each worker's units of a variable in its store."""
         axis = declared.spec.rank - 1
         for j, (lo, hi) in self.shares(declared.spec.shape[axis]).items():
             part = Part(declared.spec, axis, lo, hi)

@@ -24,17 +24,17 @@ Pairs = list[tuple[Variable, Tensor]]
 class DenseTraining:
     """The dense layers of one step.
 
-    updates: of the dense layers in the step. boundary: what the workers gave to the passes, each with the gradient of
-    the batch's loss for it.
+    updates: number of updates of the dense layers in the step. boundary: pairs of an input tensor of a pass and the
+    gradient of the batch's loss for it.
     """
 
     def __init__(
         self, replicas: Sequence[Replica], parts_of: PartsOf, *, updates: int, lr_factor: float, backward: bool
     ) -> None:
-        """Begin a step.
+        """Start a step.
 
-        parts_of: the network in training. lr_factor: of the learning rate. backward: whether gradients at the boundary
-        are needed.
+        parts_of: the network in training mode. lr_factor: factor of the learning rate. backward: whether gradients at
+        the boundary are needed.
         """
         self._replicas = replicas
         self._task = replicas[0].task
@@ -54,7 +54,7 @@ class DenseTraining:
         return self._replicas[0].graph
 
     def add(self, rows: Rows, number: int) -> None:
-        """Add forward and backward pass ``number`` of the step over some rows, with the variables so far."""
+        """Add forward and backward pass ``number`` of the step over some rows, with the latest variables."""
         scope = f"train/pass_{number}"
         added = add_dense(self._replicas, self._latest, self._parts_of, rows, scope)
         losses = self._score(added, scope)
@@ -62,9 +62,9 @@ class DenseTraining:
         self._collect_statistics(added, sum(rows.counts), scope)
 
     def gradients(self) -> list[Pairs]:
-        """Return each worker's gradients of its shards, and begin to collect anew.
+        """Return each worker's gradients of its shards, summed over the passes since the last update, in order.
 
-        They are summed over the passes since the last update, in order, and divided by the examples of an update.
+        They are divided by the examples of an update.
         """
         summed: list[Pairs] = []
         for replica, passes in zip(self._replicas, self._pending, strict=True):
@@ -76,7 +76,7 @@ class DenseTraining:
         return summed
 
     def update(self, clipped: Sequence[Pairs], number: int) -> None:
-        """Add update ``number`` of the step by each worker's gradients, of which the optimizer asks no more."""
+        """Add update ``number`` of the step by each worker's gradients, which are already clipped."""
         for replica, latest, rate, pairs in zip(self._replicas, self._latest, self._rates, clipped, strict=True):
             scope = f"update/dense_{number}" if self.updates > 1 else "update"
             with replica.within(scope):
@@ -97,7 +97,7 @@ class DenseTraining:
         return targets
 
     def scores(self, name: str) -> list[Tensor]:
-        """Each worker's part of the batch's "loss" or "accuracy"."""
+        """Return each worker's part of the batch's "loss" or "accuracy"."""
         parts = []
         for replica, scores in zip(self._replicas, self._scores, strict=True):
             with replica.within("train/scores"):
@@ -106,7 +106,7 @@ class DenseTraining:
         return parts
 
     def _score(self, added: DensePass, scope: str) -> list[Tensor]:
-        """Add what is differentiated: each worker's part of the loss of an update's examples."""
+        """Add each worker's part of the loss over the examples of an update, which is differentiated."""
         losses = []
         for k, outputs in added.outputs.items():
             with self._replicas[k].within(scope):
@@ -127,7 +127,7 @@ class DenseTraining:
                 self.boundary.append((tensor, self._of_batch(tensor, gradient, scope)))
 
     def _of_batch(self, tensor: Tensor, gradient: Tensor, scope: str) -> Tensor:
-        """The gradient of the batch's loss, from that of the loss of an update's examples."""
+        """Return the gradient of the batch's loss, from that of the loss over the examples of an update."""
         if self.updates == 1:
             return gradient
         owner = self.graph.nodes[tensor.node]
@@ -155,7 +155,7 @@ class DenseTraining:
             return ops.scale(self.graph, replica.learning_rate, factor)
 
     def _count(self, replica: Replica, number: int) -> Tensor:
-        """The number of a dense update over all steps, which optimizers with a count of their own are told."""
+        """Return the number of a dense update over all steps, for optimizers that use the number."""
         if self.updates == 1:
             return replica.step
         per_step, own = (ops.fill(self.graph, float(value), (), "int64") for value in (self.updates, number))

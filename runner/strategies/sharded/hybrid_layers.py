@@ -1,4 +1,4 @@
-"""The layers of a hybrid network on its workers: bodies beside each other, dense layers across, a loss for each."""
+"""The layers of a hybrid network on its workers: one body per worker, sharded dense layers, and losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.strategies.sharded.schemes import Examples
 class Body(Pass):
     """The layers below the dense ones on one worker, over its share of a batch.
 
-    batch: the share as it is fed. boundary: what the first dense layer reads of it, (n, features).
+    batch: placeholders of the share. boundary: the input of the first dense layer, (n, features).
     """
 
     batch: Mapping[str, Tensor]
@@ -30,7 +30,7 @@ class Body(Pass):
 
 @dataclass(frozen=True)
 class Rows:
-    """What each worker gives to one pass through the dense layers, by its number; nothing where it has no examples.
+    """The inputs of one pass through the dense layers, by worker; workers without examples are left out.
 
     counts: examples of every worker. boundary: (count, features). index, labels: (count,) int64.
     """
@@ -43,9 +43,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class DensePass:
-    """A pass through dense layers and loss. outputs: what each worker answers for its own examples of the pass.
+    """A pass through dense layers and loss.
 
-    state_updates: by worker, statistics of the pass's examples for the worker's units.
+    outputs: worker -> answers for its own examples of the pass. state_updates: worker -> statistics of all examples of
+    the pass, for the worker's units.
     """
 
     outputs: Mapping[int, Answers]
@@ -53,7 +54,7 @@ class DensePass:
 
 
 def add_body(replica: Replica, parts: Parts, split: str, share: Share, scope: str) -> Body:
-    """Add the layers below the dense ones over examples lo..hi-1 of a batch; parts: of a network over as many."""
+    """Add the layers below the dense ones over examples lo..hi-1 of a batch; parts: of a network of that batch size."""
     blueprint = parts.blueprint
     with replica.within(scope):
         batch = replica.inputs(split, share)
@@ -68,9 +69,9 @@ def add_body(replica: Replica, parts: Parts, split: str, share: Share, scope: st
 
 
 def rows_of(replicas: Sequence[Replica], bodies: Sequence[Body], passes: Sequence[Examples]) -> list[Rows]:
-    """Cut what the workers computed into what they give to each pass.
+    """Split the outputs of the bodies into the inputs of each pass.
 
-    Every tensor of ``boundary`` is a node of its own, for which gradients can be taken.
+    Every tensor of ``boundary`` is a separate node, so that gradients can be taken with respect to it.
     """
     fields: list[dict[str, dict[int, Tensor]]] = [{"boundary": {}, "index": {}, "labels": {}} for _ in passes]
     for k, (replica, body) in enumerate(zip(replicas, bodies, strict=True)):
@@ -86,9 +87,9 @@ def rows_of(replicas: Sequence[Replica], bodies: Sequence[Body], passes: Sequenc
 def add_dense(
     replicas: Sequence[Replica], stores: Sequence[Variables], parts_of: PartsOf, rows: Rows, scope: str
 ) -> DensePass:
-    """Add a pass through the dense layers, cut by units, and the loss of each worker's examples.
+    """Add a pass through the sharded dense layers, and the loss of each worker's examples.
 
-    stores: where every worker has its shards of variables. Bytes on the wire: see
+    stores: each worker's store of variable shards. Bytes on the wire: see
     :class:`~runner.strategies.sharded.dense_sharding.ShardedLayers` and
     :class:`~runner.strategies.sharded.dense_loss.DenseLoss`.
     """

@@ -1,4 +1,4 @@
-"""Which layers of a network are cut over workers, and where: dense layers that were chosen, and what follows them."""
+"""The layers of a network that are sharded: the chosen dense layers, and element-wise layers that follow them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from runner.strategies.sharded.units import BY_UNIT, shares_of_units
 
 
 class Way(Enum):
-    """How a layer is cut.
+    """How a layer is sharded.
 
     COLUMN: a dense layer by its output units. ROW: a dense layer by its input units. UNITS: a layer that treats every
-    unit by itself, behind a layer cut by columns.
+    unit separately, after a layer sharded by columns.
     """
 
     COLUMN = "column"
@@ -29,28 +29,29 @@ class Way(Enum):
 
 
 DENSE_WAYS = (Way.COLUMN.value, Way.ROW.value)
-"""What a dense layer can be asked for as."""
+"""Options of ``parallelism.shard`` for a dense layer."""
 
 
 @dataclass(frozen=True)
 class LayerCut:
-    """A layer over workers. shares: worker -> (begin, end) of its units; workers without any are left out."""
+    """A sharded layer. shares: worker -> (begin, end) of its units; workers without units are left out."""
 
     way: Way
     shares: Mapping[int, Share]
 
 
 def dense_layers(blueprint: Blueprint) -> list[str]:
-    """Names of the dense layers of a network, in its order."""
+    """Return the names of the dense layers of a network, in its order."""
     stamps = dict.fromkeys(node.layer for node in blueprint.forward if node.layer is not None)
     return [stamp.name for stamp in stamps if stamp.kind == "dense"]
 
 
 def cut_layers(blueprint: Blueprint, ways: Mapping[str, Way], workers: int) -> dict[str, LayerCut]:
-    """Return how each layer is cut that is not whole.
+    """Return layer -> cut, for each sharded layer.
 
-    ways: of dense layers. Layers behind columns that compute each unit from the same unit alone (activations, dropout)
-    are cut as these are. Raises ConfigError for a layer in ``ways`` that is more than a product and a bias.
+    ways: dense layer -> how it is sharded. Layers that compute each unit from the same unit of a layer sharded by
+    columns (activations, dropout) are sharded like it. Raises ConfigError for a layer in ``ways`` that is more than a
+    product and a bias.
     """
     graph = blueprint.graph
     cuts: dict[str, LayerCut] = {}
@@ -69,7 +70,7 @@ def cut_layers(blueprint: Blueprint, ways: Mapping[str, Way], workers: int) -> d
 
 
 def shard_stamp(layer: LayerStamp, worker: int) -> LayerStamp:
-    """What the nodes of a layer on a worker are stamped with."""
+    """Return the stamp of the nodes of a sharded layer on a worker."""
     return LayerStamp(shard_name(layer.name, worker), layer.kind)
 
 
@@ -87,14 +88,14 @@ def _read_from_outside(nodes: Sequence[Node]) -> set[Tensor]:
 
 
 def _units_of_product(graph: Graph, layer: str, nodes: Sequence[Node], way: Way) -> int:
-    """Units of a dense layer that are cut: columns or rows of its weights (features, units)."""
+    """Return the number of columns or rows of a dense layer's weights (features, units), whichever are sharded."""
     products = [node for node in nodes if node.op == "matmul"]
     turned = any(node.attributes[key] for node in products for key in ("transpose_a", "transpose_b"))
     plain = {node.op for node in nodes} <= {"variable", "cast", "matmul", "add"}
     if not plain or turned or len(products) != 1 or _read_from_outside(nodes) != {products[0].inputs[0]}:
         raise ConfigError(
             f"parallelism.shard: layer {layer!r} has the ops {', '.join(node.op for node in nodes)}; expected one "
-            "product of what it reads with its weights, and a bias; leave the layer out"
+            "product of its input with its weights, and a bias; leave the layer out"
         )
     rows, columns = graph.spec(products[0].inputs[1]).shape
     return columns if way is Way.COLUMN else rows
@@ -106,10 +107,10 @@ def _is_by_unit(node: Node) -> bool:
 
 
 def _units_passed_on(graph: Graph, nodes: Sequence[Node], columns: Collection[Tensor]) -> int | None:
-    """Units of a layer that computes each from the same unit of tensors cut by columns; None for another layer."""
+    """Return the units of a layer that treats every unit of tensors sharded by columns separately, else None."""
     if not all(_is_by_unit(node) for node in nodes):
         return None
-    # A mask reads the step and the indices of examples, which every worker can have.
+    # A mask reads the step and the indices of examples, which every worker can read.
     read = _read_from_outside([node for node in nodes if node.op != "dropout_mask"])
     read -= {tensor for node in nodes for tensor in node.tensors}
     specs = [*(graph.spec(tensor) for tensor in read), *(spec for node in nodes for spec in node.outputs)]

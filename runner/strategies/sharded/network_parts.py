@@ -1,4 +1,4 @@
-"""Where a network is cut for hybrid parallelism: below its dense layers, the dense layers, and the loss above them."""
+"""The parts of a network for hybrid parallelism: the layers below the dense layers, the dense layers, and the loss."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from runner.strategies.sharded.blueprint import Blueprint
 class Parts:
     """A forward pass in three parts, each in graph order.
 
-    body: all that the first dense layer multiplies is computed by, up to ``boundary`` (N, features). dense: from there
-    to ``logits`` (N, classes); it reads the boundary, the step and the indices of the examples. head: the layers
-    stamped "loss", which read logits and labels.
+    body: the layers up to ``boundary`` (N, features), the input of the first dense layer. dense: the layers from there
+    to ``logits`` (N, classes), which read the boundary, the step and the indices of examples. head: the layers stamped
+    "loss", which read logits and labels.
     """
 
     blueprint: Blueprint
@@ -32,8 +32,7 @@ class Parts:
     def of(cls, blueprint: Blueprint) -> Parts:
         """Cut a forward pass by its layer stamps.
 
-        Raises ConfigError where there is no dense layer, or where layers are not joined so that three parts follow one
-        another.
+        Raises ConfigError if there is no dense layer, or if a part reads anything but the results of the part before.
         """
         outputs = blueprint.outputs
         needed = blueprint.needed_for((outputs.losses, outputs.logits, outputs.predictions, outputs.correct))
@@ -57,14 +56,14 @@ class PartsOf:
         self._drawn: dict[int, Parts] = {}
 
     def __call__(self, examples: int) -> Parts:
-        """Draw the network over so many examples, the first time, and cut it."""
+        """Return the parts of the network over this number of examples; they are built once."""
         if examples not in self._drawn:
             self._drawn[examples] = Parts.of(Blueprint.of(self._task, examples, training=self._training))
         return self._drawn[examples]
 
 
 def _boundary(needed: Mapping[str, Node]) -> Tensor:
-    """What the first dense layer multiplies: read by a product of a dense layer, and computed by none."""
+    """Return the input of the first dense layer."""
     above: set[str] = set()
     found: list[Tensor] = []
     for node in needed.values():
@@ -75,9 +74,7 @@ def _boundary(needed: Mapping[str, Node]) -> Tensor:
         if product or later:
             above.add(node.name)
     if not found:
-        raise ConfigError(
-            "parallelism=hybrid: the network has no dense layers to cut; use parallelism=sync_data, which needs none"
-        )
+        raise ConfigError("parallelism=hybrid: the network has no dense layers to shard; use parallelism=sync_data")
     return _only(found, "tensor that dense layers read first")
 
 
@@ -86,7 +83,7 @@ def _is(node: Node, kind: str) -> bool:
 
 
 def _read(nodes: Mapping[str, Node]) -> list[Tensor]:
-    """Tensors that nodes read from outside of them."""
+    """Return the tensors that nodes read from other nodes."""
     return [tensor for node in nodes.values() for tensor in node.inputs if tensor.node not in nodes]
 
 
@@ -94,7 +91,7 @@ def _only(tensors: Iterable[Tensor], what: str) -> Tensor:
     found = list(dict.fromkeys(tensors))
     if len(found) != 1:
         named = ", ".join(map(str, found)) or "none"
-        raise ConfigError(f"parallelism=hybrid: expected one {what}, came {named}; use parallelism=sync_data")
+        raise ConfigError(f"parallelism=hybrid: expected one {what}, found {named}; use parallelism=sync_data")
     return found[0]
 
 

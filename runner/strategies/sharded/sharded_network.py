@@ -1,4 +1,4 @@
-"""A network with some of its dense layers cut over workers, added in the place of the whole one."""
+"""A network function with some of its dense layers sharded over workers."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from runner.strategies.sharded.units import joined, mask_of_units
 
 @dataclass(frozen=True)
 class ShardedNetwork:
-    """The network function of a task, with dense layers cut over workers (Shoeybi et al. 2019, section 3).
+    """The network function of a task, with dense layers sharded over workers (Shoeybi et al. 2019, section 3).
 
-    The nodes of a cut layer on worker j have a stamp of their own,
-    :func:`~runner.strategies.sharded.layer_cuts.shard_stamp`,
-    so that they can be placed there; devices are not decided here. Weights W (F, U) and biases are parts of the
-    variables of the whole network.
+    The nodes of a sharded layer on worker j have a separate stamp,
+    :func:`~runner.strategies.sharded.layer_cuts.shard_stamp`, by which they are placed later. Weights W (F, U) and
+    biases are parts of the variables of the whole network.
 
-    column: of U units worker j has those of ``shares(U, K)``: the same columns of W and entries of the bias. It
-    computes them from all F features, which it is sent. Layers that treat each unit by itself go on there, dropout with
-    the columns of the whole layer's draws. Who needs all units gathers them: once for all whole layers, beside
-    the first of them, and on each worker for its part of another column layer.
-    row: of F features worker j has those of ``shares(F, K)``: the same rows of W. Behind a column layer these are the
-    units it has; otherwise they are cut out where the features are. The products (N, U) are summed in the order of the
-    workers and the bias is added to the sum, beside the layer that reads it, if that is whole.
+    column: of U units worker j has the j-th of ``shares(U, K)``, with these columns of W and entries of the bias. It
+    computes them from all F features, which are sent to it. Layers that treat each unit separately run on the same
+    worker; dropout uses the columns of the whole layer's mask. All units are gathered once for all layers that are not
+    sharded, on the device of the first of them, and on each worker for its shard of another column layer.
+    row: of F features worker j has the j-th of ``shares(F, K)``, with these rows of W. After a column layer these are
+    its own units; otherwise the features are split on their device. The products (N, U) are summed in the order of the
+    workers, and the bias is added to the sum. The sum is colocated with the layer that reads it, unless that is
+    sharded.
 
-    Bytes on the wire for N examples, values of b bytes; backward as many as forward, the other way, where gradients are
-    needed; one of K workers with units computes what is read, and one of them reads the result:
+    Bytes on the wire for N examples and values of b bytes, if one of the K workers with units computes the input and
+    one of them reads the output. Backward, if gradients are needed, the same number of bytes is sent back.
 
     - column: (K - 1) N F b to send the features, N (U - U_r) b to gather for a reader on worker r;
-    - column behind column: (K - 1) N F b to gather in between, F being the units of the first;
+    - column after column: (K - 1) N F b to gather in between, F being the units of the first;
     - row: N (F - F_s) b to send the features from worker s, (K - 1) N U b for the sum;
-    - column then row: nothing in between, so (K - 1) N F b before and (K - 1) N U b behind.
+    - column then row: nothing in between, (K - 1) N F b before and (K - 1) N U b after.
 
-    A source or a reader on a worker that has no units takes part with all K workers instead of K - 1 and with all
-    parts. Dropout on shards has 8 N for the indices of examples and 8 for the step to each worker but the first.
+    If the source or the reader is a worker without units, K - 1 becomes K, and no units are subtracted. Dropout on
+    shards: 8 N for the indices of examples and 8 for the step, to each worker but the first.
     """
 
     task: Task
@@ -53,7 +53,7 @@ class ShardedNetwork:
     workers: int
 
     def __call__(self, net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
-        """Add the network over a batch; raises ConfigError for a layer that cannot be cut."""
+        """Add the network over a batch; raises ConfigError for a layer that cannot be sharded."""
         blueprint = Blueprint.of(self.task, net.graph.spec(batch["y"]).shape[0], training=net.training)
         added = _ShardedPass(net, blueprint, batch, cut_layers(blueprint, self.ways, self.workers))
         added.add(blueprint.forward)
@@ -64,7 +64,7 @@ class ShardedNetwork:
 
 
 class _ShardedPass:
-    """One forward pass: what of the blueprint has been added, whole or in parts, and the rules to add more."""
+    """One forward pass: the tensors of the blueprint that were added, whole or in parts, and the rules to add more."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class _ShardedPass:
         self._whole = {blueprint.step: net.step, **{blueprint.batch[field]: fed for field, fed in batch.items()}}
         self._parts: dict[Tensor, Mapping[int, Tensor]] = {}
         self._gathered: dict[tuple[Tensor, int | None], Tensor] = {}
-        self._alone = {name for name, cut in cuts.items() if cut.way is Way.ROW}
-        """Row layers whose sum nobody has read so far."""
+        self._unread = {name for name, cut in cuts.items() if cut.way is Way.ROW}
+        """Row layers whose sum no other layer has read so far."""
 
     @property
     def graph(self) -> Graph:
-        """The graph that is added to."""
+        """The graph of the network."""
         return self._net.graph
 
     def add(self, nodes: Sequence[Node]) -> None:
@@ -95,7 +95,7 @@ class _ShardedPass:
             self._rule(node)(node)
 
     def whole(self, tensor: Tensor, reader: LayerStamp | None = None) -> Tensor:
-        """All of a tensor of the blueprint; gathered, if need be, beside the whole layer that reads it first."""
+        """Return a whole tensor of the blueprint; parts are gathered in the layer ``reader``, the first to read it."""
         if tensor not in self._parts:
             return self._whole[tensor]
         if (tensor, None) not in self._gathered:
@@ -138,16 +138,16 @@ class _ShardedPass:
     def _add_whole(self, node: Node) -> None:
         inputs = [self.whole(tensor, node.layer) for tensor in node.inputs]
         with self.graph.layer(node.layer):
-            beside = self._sums_first_read(inputs, node.layer)
-            copy = self.graph.add(node.op, inputs, node.attributes, name=node.name, colocate_with=beside)
+            colocated = self._sums_first_read(inputs, node.layer)
+            copy = self.graph.add(node.op, inputs, node.attributes, name=node.name, colocate_with=colocated)
         self._whole.update(zip(node.tensors, copy.tensors, strict=True))
 
     def _sums_first_read(self, inputs: Sequence[Tensor], reader: LayerStamp | None) -> list[str]:
-        """Nodes of row layers, among those of the inputs, that a layer is the first to read."""
+        """Return the nodes of the inputs that belong to row layers and that ``reader`` is the first to read."""
         found = []
         for node in (self.graph.nodes[tensor.node] for tensor in inputs):
-            if node.layer is not None and node.layer != reader and node.layer.name in self._alone:
-                self._alone.remove(node.layer.name)
+            if node.layer is not None and node.layer != reader and node.layer.name in self._unread:
+                self._unread.remove(node.layer.name)
                 found.append(node.name)
         return found
 
@@ -169,7 +169,7 @@ class _ShardedPass:
         }
 
     def _all_on(self, worker: int, tensor: Tensor, reader: Node) -> Tensor:
-        """All of a tensor for a worker's part of a layer."""
+        """Return a whole tensor for a worker's shard of a layer."""
         if tensor not in self._parts:
             return self._whole[tensor]
         if (tensor, worker) not in self._gathered:
@@ -185,7 +185,7 @@ class _ShardedPass:
             self._whole[node[0]] = ordered_sum(self.graph, products, f"{node.name}/sum")
 
     def _cut_features(self, node: Node) -> dict[int, Tensor]:
-        """What a row layer reads, cut where it is, so that no worker is sent more than it needs."""
+        """Split the input of a row layer on its device, so that each worker receives only its features."""
         whole, shares = self._whole[node.inputs[0]], self._shares(node)
         if len(shares) == 1:
             return dict.fromkeys(shares, whole)
@@ -196,7 +196,7 @@ class _ShardedPass:
 
     def _shares(self, node: Node) -> Mapping[int, tuple[int, int]]:
         cut = self._cut(node.layer)
-        assert cut is not None, "only nodes of cut layers have shares"
+        assert cut is not None, "only nodes of sharded layers have shares"
         return cut.shares
 
     def _joined(self, tensor: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ class _ShardedPass:
 
     @contextmanager
     def _on(self, worker: int, node: Node) -> Iterator[None]:
-        """Stamp what is added with the part of a node's layer on a worker."""
-        assert node.layer is not None, "only nodes of layers are cut"
+        """Stamp added nodes with a worker's shard of a node's layer."""
+        assert node.layer is not None, "only nodes of layers are sharded"
         with self.graph.name_scope(f"shard_{worker}"), self.graph.layer(shard_stamp(node.layer, worker)):
             yield

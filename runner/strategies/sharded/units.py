@@ -1,4 +1,4 @@
-"""Units of dense layers cut over workers: who has which, and what can be computed of some without the others."""
+"""Units of dense layers sharded over workers: their assignment, and the ops that treat every unit separately."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ BY_UNIT = frozenset(
         *("sigmoid", "sqrt", "square", "stop_gradient", "sub", "tanh", "batch_norm", "batch_norm_inference"),
     )
 )
-"""Ops that make of some units of their inputs the same units of their outputs; units are the last axis."""
+"""Ops that compute each unit of their outputs from the same unit of their inputs; units are the last axis."""
 
 
 def shares_of_units(units: int, workers: int) -> dict[int, Share]:
-    """Worker -> (begin, end) of its units, as even as possible; without the workers that have none."""
+    """Return worker -> (begin, end) of its units, as even as possible; workers without units are left out."""
     return {j: share for j, share in enumerate(shares(units, workers)) if share[1] > share[0]}
 
 
 def mask_of_units(node: Node, share: Share) -> dict[str, Any]:
-    """Attributes that let a ``dropout_mask`` (N, U) draw the columns begin..end-1 of what it draws for all units."""
+    """Return attributes with which a ``dropout_mask`` (N, U) draws columns begin..end-1 of the whole mask."""
     begin, end = share
     return {"shape": (node.attributes["shape"][0], end - begin), "first": node.attributes["first"] + begin}
 
 
 def joined(graph: Graph, parts: Sequence[Tensor], axis: int) -> Tensor:
-    """Add parts joined along an axis, in the order given."""
+    """Add the concatenation of parts along an axis."""
     return parts[0] if len(parts) == 1 else ops.concat(graph, parts, axis, name="gathered")

@@ -1,7 +1,7 @@
-"""Whose statistics batch normalisation takes, where several workers compute one batch.
+"""The statistics of batch normalisation if several workers compute one batch.
 
-Each way is a function from the replicas and their forward passes to how the statistics of these meet; strategies
-offer them as ``parallelism.statistics``. Networks without batch normalisation are the same under all of them.
+Each option of ``parallelism.statistics`` is a function from the replicas and their forward passes to
+:class:`Normalised`. Networks without batch normalisation are the same under all options.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _SCOPE = "train"
 
 @dataclass(frozen=True)
 class Normalised:
-    """How the statistics of the workers' passes meet.
+    """The statistics of the workers' passes, one item per worker.
 
-    parts: of each worker, moving averages with parts of a sum over the workers. settled: of each worker, moving
-    averages to advance by values that are no parts of a sum; they are equal on all. moved: where tensors of the passes
-    are found now; where there are such, what a worker puts out depends on the examples of all.
+    parts: updates of moving averages whose values must be summed over the workers. settled: updates of moving averages
+    whose values are final and equal on all workers. moved: tensor of the passes -> tensor that replaces it; if it is
+    not empty, the outputs of a worker depend on the examples of all workers.
     """
 
     parts: Sequence[Sequence[StateUpdate]]
@@ -36,31 +36,31 @@ class Normalised:
 
 
 Statistics = Callable[[Sequence[Replica], Sequence[Pass]], Normalised]
-"""Lets the statistics of passes meet that are not yet differentiated, one of each replica of one graph.
+"""A function of the replicas of one graph and their forward passes, which are not yet differentiated.
 
-The replicas go on in the graph they name afterwards, which may be another one.
+It may rewrite the graph; afterwards, ``replica.graph`` is the rewritten graph.
 """
 
 
 def of_shares(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
-    """Normalise each share by its own statistics; moving averages see their mean, weighted by size.
+    """Normalise each share by its own statistics; moving averages advance by their mean, weighted by size.
 
-    The parts of that mean are left to be summed with the gradients.
+    The weighted parts of that mean are summed together with the gradients.
     """
     parts = [replica.weighted(passed) for replica, passed in zip(replicas, passes, strict=True)]
     return Normalised(parts, _nothing(replicas))
 
 
 def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
-    """Normalise each share by its own statistics; moving averages see those of the first share alone.
+    """Normalise each share by its own statistics; moving averages advance by those of the first share alone.
 
-    As on Cloud TPU (Inception v3 guide, "Batch normalization"): only shard 0 updates the
-    averages, once a step. The decay a of a network is meant for workers that update them one after the other, K times
-    a step; here it becomes a^K, because K updates with a are one with a^K when all shares have the same statistics:
-    0.9997 for eight GPUs is 0.9997^8 = 0.9976 for eight shards.
+    On Cloud TPU (Inception v3 guide, "Batch normalization") only shard 0 updates the averages, once a step. The decay a
+    of a network assumes K workers that update the averages one after the other, K times a step. Here it becomes a^K,
+    because K updates with decay a equal one with a^K if all shares have the same statistics: 0.9997 for eight GPUs is
+    0.9997^8 = 0.9976 for eight shards.
 
-    The first worker sends its statistics, n values of b bytes, in one message to each other: (K - 1) n b bytes. Where
-    averages are kept by parameter servers, it sends them there instead, n b bytes.
+    The first worker sends its statistics, n values of b bytes, in one message to each other worker: (K - 1) n b bytes.
+    If parameter servers keep the averages, it sends them to the servers instead, n b bytes.
     """
     received = _sent_by_first(replicas, passes[0])
     settled = [_updates(passed, values, workers=len(replicas)) for passed, values in zip(passes, received, strict=True)]
@@ -68,10 +68,10 @@ def of_first_worker(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Norm
 
 
 def of_batch(replicas: Sequence[Replica], passes: Sequence[Pass]) -> Normalised:
-    """Normalise by the statistics of the whole batch: together the workers are one worker with that batch.
+    """Normalise by the statistics of the whole batch, so that the workers compute what one worker would.
 
-    Bytes: see :func:`pool_normalizations`; nothing more is sent for the moving averages, since every worker has
-    normalised by the statistics they see.
+    Bytes: see :func:`pool_normalizations`. Nothing more is sent for the moving averages, because every worker already
+    has the statistics of the batch.
     """
     graph, moved = pool_normalizations(replicas[0].graph, [replica.device for replica in replicas])
     if not moved:
@@ -89,15 +89,15 @@ STATISTICS: dict[str, Statistics] = {"shares": of_shares, "first_worker": of_fir
 
 
 Compute = Callable[[Sequence[Replica], Sequence[Share]], list[Gradients]]
-"""Adds forward and backward passes of the replicas of one graph, each over its share; returns what each computed."""
+"""Adds the forward and backward pass of each replica over its share; returns the gradients of each replica."""
 
 
 def compute_gradients(replicas: Sequence[Replica], shares: Sequence[Share], statistics: Statistics) -> list[Gradients]:
-    """Add forward and backward passes of the replicas of one graph, each over its share; returns what each computed.
+    """Add the forward and backward pass of each replica over its share; returns the gradients of each replica.
 
-    Where what a worker puts out depends on the examples of all, the sum of all losses is differentiated for the
-    variables of all replicas in one go. A worker's gradient then is that of the batch's loss for its own copy of the
-    variables, and the sum of the workers' is that of the network.
+    If the outputs of a worker depend on the examples of all workers, the sum of all losses is differentiated once for
+    the variables of all replicas. A worker's gradient is then that of the batch's loss for its copy of the variables,
+    and the sum over the workers is the gradient of the network.
     """
     passes = [replica.forward(share, _SCOPE) for replica, share in zip(replicas, shares, strict=True)]
     normalised = statistics(replicas, passes)
@@ -142,7 +142,7 @@ def _sent_by_first(replicas: Sequence[Replica], passed: Pass) -> list[list[Tenso
     with graph.layer(passed.state_updates[0].variable.layer), graph.absolute_scope(f"{_SCOPE}/statistics"):
         with graph.device(replicas[0].device):
             sent = ops.concat(graph, own, axis=0, name="sent")
-        # The first, too, goes on with what it sends, in which compression may have left less than it had.
+        # The first worker also uses the sent values, because compression may have changed them.
         for replica in replicas:
             with graph.device(replica.device):
                 held.append(list(ops.split(graph, sent, 0, [graph.spec(each).size for each in own])))
@@ -157,6 +157,6 @@ def _updates(passed: Pass, values: Sequence[Tensor], workers: int) -> list[State
 
 
 def _moved(passed: Forward, moved: Moved) -> Forward:
-    """The forward pass in the rewritten graph."""
+    """Return the forward pass in the rewritten graph."""
     loss, accuracy = (moved.get(tensor, tensor) for tensor in (passed.loss, passed.accuracy))
     return replace(passed, loss=loss, accuracy=accuracy)

@@ -11,10 +11,10 @@ from runner.strategies.replica import Gradients, Replica
 
 
 def held_back(replicas: Sequence[Replica], computed: Sequence[Gradients]) -> list[Gradients]:
-    """What the replicas computed, with all that is summed over the workers held back by control edges.
+    """Return the gradients and statistics of the replicas, held back by control edges until all of a worker exist.
 
-    What is to travel is read through nodes that wait for every other one of the same worker. No value changes, and no
-    byte more is sent; losses, accuracies and statistics that are no parts of a sum travel as before.
+    Each is read through a node that waits for all others of the same worker. Values and bytes on the wire do not
+    change. Losses, accuracies and statistics that are not summed are not held back.
     """
     return [_held(*each) for each in zip(replicas, computed, strict=True)]
 

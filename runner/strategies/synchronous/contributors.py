@@ -1,4 +1,4 @@
-"""Whose shares counted in the updates of a run, read back from the run's record so that it can be made again."""
+"""The record of the shares that counted in each update, from which a run with backup workers is repeated."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from runner.records.decisions import read_decisions
 CONTRIBUTORS = "contributors"
 """Name of the record: a line for each update, {"step", "contributors", "dropped": [{"worker", "examples"}, ...]}.
 
-contributors: the workers whose shares were summed, in that order. dropped: workers that had begun with the step, and
-whose share came, or would have come, after it was over; those in neither list were still at an earlier step.
+contributors: the workers whose shares were summed, in that order. dropped: workers that started the step and did not
+deliver their share before the update. Workers in neither list were still computing an earlier step.
 """
 
 Contributors = tuple[int, ...]
 
 
 def contributors_of(path: Path, workers: int, backups: int) -> dict[int, Contributors]:
-    """Step -> whose shares counted, from ``contributors.jsonl`` of a run with so many workers and backup workers.
+    """Return step -> workers whose shares counted, from ``contributors.jsonl`` of an earlier run.
 
-    Raises ConfigError where there is no such file, or it is not of such a run.
+    Raises ConfigError if the file cannot be read, or if it is of a run with other numbers of workers.
     """
     try:
         lines = read_decisions(path)
@@ -33,13 +33,13 @@ def contributors_of(path: Path, workers: int, backups: int) -> dict[int, Contrib
     for line in lines:
         if not _is_of(line, workers, backups):
             raise ConfigError(
-                f"parallelism.replay={path}: there is {str(line)[:80]}; expected a step and {workers} "
-                f"different workers of 0 to {workers + backups - 1}, in order, as parallelism.workers={workers} and "
-                f"parallelism.backup_workers={backups} leave them"
+                f"parallelism.replay={path}: found {str(line)[:80]}; expected a step and {workers} different workers "
+                f"of 0 to {workers + backups - 1} in rising order, for parallelism.workers={workers} and "
+                f"parallelism.backup_workers={backups}"
             )
         found[line["step"]] = tuple(line[CONTRIBUTORS])
     if not found:
-        raise ConfigError(f"parallelism.replay={path}: it is empty; expected a line for every update")
+        raise ConfigError(f"parallelism.replay={path}: the file is empty; expected a line for every update")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Who makes the updates where there are backup workers: the first m shares of a step that come count."""
+"""The step driver of backup workers: the first m shares to arrive in a step count."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ NORM = "norm"
 
 
 def share_client(worker: int) -> str:
-    """The client that computes a worker's share and sends it to the servers."""
+    """Return the name of the client that computes a worker's share and sends it to the servers."""
     return numbered("share", worker)
 
 
 def read_client(worker: int) -> str:
-    """The client that copies the variables to a worker."""
+    """Return the name of the client that copies the variables to a worker."""
     return numbered("read", worker)
 
 
 def counted(position: int) -> str:
-    """What a server is fed as: the worker whose share is summed at this position."""
+    """Return the name under which a server is fed the worker whose share is summed at this position."""
     return f"worker_{position}"
 
 
@@ -53,16 +53,16 @@ class CountedShares(DriverSettings):
 
     @property
     def even(self) -> bool:
-        """Whether any of the shares that may count together make up the batch."""
+        """Whether all shares have the same size, so that any ``counted`` shares have the size of the batch."""
         return set(self.examples) == {self.batch / self.counted}
 
 
 @drives(CountedShares)
 class FirstToCome(StepDriver):
-    """Makes an update of the first shares that come; those that come later are dropped by the step they are of.
+    """A step driver that updates by the first shares to arrive and drops the later shares of the step.
 
-    A worker that is late is let go on with what it is at; that is dropped, and it takes part in the step that is open
-    then. One that has only read the variables when its step is over does not compute its share. A step driver; see
+    A late worker finishes its share, which is dropped, and then takes part in the step that is running at that time. A
+    worker that has only read the variables when its step ends does not compute the share. See
     :class:`~runner.engine.run.step_driver.StepDriver`.
     """
 
@@ -98,18 +98,18 @@ class FirstToCome(StepDriver):
         return self._run(APPLY, step, {**feeds, **chosen, **short})
 
     def synchronize(self) -> None:
-        """Wait for what late workers are at, and drop it."""
+        """Wait for the shares of late workers, and drop them."""
         while self._under_way:
             self._take(self._finished())
 
     def metrics(self) -> Mapping[str, float]:
-        """Shares that were begun and dropped, their examples, and examples given out that are in no update."""
+        """Return the dropped shares and their examples, and the examples given out that are in no update."""
         since = dict(self._since)
         self._since = dict.fromkeys(since, 0)
         return since
 
     def decisions(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Of every update whose shares counted and whose were dropped: lines of ``contributors.jsonl``."""
+        """Return the workers whose shares counted and were dropped in each update: lines of ``contributors.jsonl``."""
         examples = self._shares.examples
         return {
             CONTRIBUTORS: [
@@ -132,7 +132,7 @@ class FirstToCome(StepDriver):
                 self._launch(read_client(worker), step)
 
     def _take(self, ended: Finished) -> None:
-        """Go on after a reading or a share: with what its worker can do next for the step that is open."""
+        """Handle the end of a read or share client: launch the worker's next client for the running step."""
         worker, is_share = self._worker(ended.client), ended.client in self._computes
         if ended.step == self._open:
             if is_share:
@@ -150,7 +150,7 @@ class FirstToCome(StepDriver):
         self._since["comm/dropped_examples"] += self._shares.examples[worker]
 
     def _run(self, client: str, step: int, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
-        """Launch a client of the servers and wait for its end; shares that come meanwhile are late."""
+        """Launch a client of the servers and wait for its end; shares that arrive meanwhile are late."""
         self._launch(client, step, feeds)
         while (ended := self._finished()).client != client:
             self._take(ended)
@@ -172,7 +172,7 @@ class FirstToCome(StepDriver):
 def _of_step(replayed: Mapping[int, Contributors], step: int) -> Contributors:
     if step not in replayed:
         raise ConfigError(
-            f"parallelism.replay: the file has steps {min(replayed)} to {max(replayed)}, but step {step} is to be "
-            "made: give the run as many steps as were recorded"
+            f"parallelism.replay: the file has steps {min(replayed)} to {max(replayed)}, and the run has reached step "
+            f"{step}; set train.steps to the number of recorded steps"
         )
     return replayed[step]

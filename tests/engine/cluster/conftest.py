@@ -1,4 +1,4 @@
-"""Fixtures of tests with workers on a virtual network."""
+"""Fixtures of tests with workers, on a virtual network and in real processes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.engine.cluster.transport.private_directory import PrivateDirectory
 from runner.kernels.registry import Registry
 from tests.engine.cluster.remote_programs import there_and_back
+from tests.engine.cluster.sessions import Sessions, expect_nothing_left
 from tests.engine.cluster.virtual_cluster import VirtualCluster, virtual_cluster
 
 Start = Callable[..., AbstractContextManager[VirtualCluster]]
@@ -57,3 +59,20 @@ def fed(cluster: VirtualCluster) -> VirtualCluster:
     cluster.run("init")
     cluster.feed("run", {"rate": 0.5})
     return cluster
+
+
+@pytest.fixture
+def sessions(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessions]:
+    """Sessions of one test, after which no process or directory may be left."""
+    directories: list[Path] = []
+    create = PrivateDirectory.create
+
+    def noted(parent: Path | None = None) -> PrivateDirectory:
+        directory = create(parent)
+        directories.append(directory.path)
+        return directory
+
+    monkeypatch.setattr(PrivateDirectory, "create", noted)
+    sessions = Sessions(registry, tmp_path)
+    yield sessions
+    expect_nothing_left(sessions, directories)

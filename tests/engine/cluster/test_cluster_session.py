@@ -1,131 +1,38 @@
-"""Sessions on real worker processes: results, failures and cleanup."""
+"""Sessions on real worker processes: results, traces and launched clients."""
 
 from __future__ import annotations
 
-import secrets
-import signal
 import stat
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
-from numpy.typing import NDArray
 
 from runner.data.source import source_from_config
-from runner.engine.cluster import worker_group
 from runner.engine.cluster.cluster_session import ClusterSession
-from runner.engine.cluster.processes import Supervisor
-from runner.engine.cluster.transport.address import inbox_path
-from runner.engine.cluster.transport.heartbeat_monitor import HeartbeatMonitor
-from runner.engine.cluster.transport.messages import IDLE, STEP
-from runner.engine.cluster.transport.private_directory import PrivateDirectory
-from runner.engine.compile.program import Program
 from runner.engine.graph.device import Cluster, Device, local_cluster, server_device, worker_device
 from runner.engine.run.interleaving import Ending, Recorded
 from runner.engine.run.local_session import LocalSession
-from runner.engine.run.session import Session
-from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError
+from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
-from runner.strategies.sync_data import SyncData
+from tests.engine.cluster.sessions import (
+    PROGRAM,
+    SERVED,
+    SOURCE,
+    WORKERS,
+    Sessions,
+    expect_nothing_left,
+    losses,
+    train,
+)
 from tests.engine.run.launched_programs import pushed, tally
 from tests.engine.run.matching_spans import expect_matching_transfers
-from tests.integration.command import Command, processes_of, wait_until
-from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, task_of
+from tests.strategies.networks import TEST_BATCH
 from tests.strategies.training import Weights, expect_same_bits
-
-Array = NDArray[Any]
-
-WORKERS = 2
-BATCH = 5
-PROGRAM = SyncData(workers=WORKERS).build(task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH))
-SOURCE: Mapping[str, Any] = {
-    "config": {"name": "synthetic", "shape": list(EXAMPLE_SHAPE), "classes": 3, "examples": 16, "test_examples": 16},
-    "seed": 1,
-    "batch_size": BATCH,
-    "eval_batch_size": TEST_BATCH,
-    "dtype": "float64",
-}
-
-
-class Sessions:
-    """Creates sessions, each of a separate run, and finds their processes and directories."""
-
-    def __init__(self, registry: Registry, logs: Path) -> None:
-        self.logs = logs
-        self.run_ids: list[str] = []
-        self._registry = registry
-
-    def new(
-        self, source: Mapping[str, Any] | None = SOURCE, *, program: Program = PROGRAM, **options: Any
-    ) -> ClusterSession:
-        """A session that has not been entered."""
-        self.run_ids.append(secrets.token_hex(8))
-        own: dict[str, Any] = {"run_id": self.run_ids[-1], "epoch": 1, "logs": self.logs, "threads": 1}
-        cluster = local_cluster(program.workers, program.servers)
-        return ClusterSession(program, cluster, self._registry, source, **(own | options))
-
-    def worker(self, index: int, role: str = "worker") -> psutil.Process:
-        """A worker or parameter-server process of the newest session."""
-        processes = map(psutil.Process, processes_of(self.run_ids[-1]))
-        wanted = (role, str(index))
-        (found,) = (each for each in processes if (_option(each, "--role"), _option(each, "--index")) == wanted)
-        return found
-
-    @property
-    def directory(self) -> Path:
-        """The private directory of the newest session."""
-        return inbox_path(_option(self.worker(0), "--address")).parent
-
-
-def _option(process: psutil.Process, name: str) -> str:
-    arguments = process.cmdline()
-    return arguments[arguments.index(name) + 1]
-
-
-@pytest.fixture
-def sessions(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessions]:
-    """Sessions of one test, after which no process or directory may be left."""
-    directories: list[Path] = []
-    create = PrivateDirectory.create
-
-    def noted(parent: Path | None = None) -> PrivateDirectory:
-        directory = create(parent)
-        directories.append(directory.path)
-        return directory
-
-    monkeypatch.setattr(PrivateDirectory, "create", noted)
-    sessions = Sessions(registry, tmp_path)
-    yield sessions
-    expect_nothing_left(sessions, directories)
-
-
-def expect_nothing_left(sessions: Sessions, directories: Sequence[Path]) -> None:
-    assert [processes_of(run_id) for run_id in sessions.run_ids] == [[]] * len(sessions.run_ids)
-    assert len(directories) == len(sessions.run_ids)
-    assert [path for path in directories if path.exists()] == []
-
-
-def train(session: Session, step: int) -> dict[str, Array]:
-    """Run one step with a falling rate."""
-    feeds = {"step": np.int64(step), "learning_rate": np.float64(0.1 / (1 + step))}
-    return session.run("train", step=step, feeds=feeds)
-
-
-def losses(session: Session, steps: int = 3) -> list[Weights]:
-    """All fetches of a short run."""
-    session.run("init")
-    fetched: list[Weights] = [train(session, step) for step in range(steps)]
-    fetched.append(session.run("eval", step=1, feeds={"step": np.int64(1)}))
-    fetched.append(session.run("save"))
-    return fetched
 
 
 @pytest.fixture(scope="module")
@@ -282,117 +189,6 @@ def test_two_sessions_at_once(
     expect_same_bits(session.run("save"), expected[0][-1])
 
 
-def test_closed_session_has_no_workers_and_no_shared_memory(sessions: Sessions) -> None:
-    with sessions.new() as session:
-        session.run("init")
-        directory, libraries = sessions.directory, session.libraries()
-        session.close()
-        assert not directory.exists()
-        assert processes_of(sessions.run_ids[-1]) == []
-        assert str(directory) not in Path("/proc/self/maps").read_text()
-        with pytest.raises(RunnerError, match="the session has no workers: use it inside its `with` block"):
-            session.run("init")
-        session.close()
-    assert session.libraries() == libraries
-    assert (sessions.logs / "worker-0.log").exists()
-
-
-def test_workers_exit_by_themselves_at_the_end(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    supervisors: list[Supervisor] = []
-
-    class Noted(Supervisor):
-        def __enter__(self) -> Supervisor:
-            supervisors.append(self)
-            return super().__enter__()
-
-    monkeypatch.setattr(worker_group, "Supervisor", Noted)
-    with sessions.new() as session:
-        session.run("init")
-    (supervisor,) = supervisors
-    assert [worker.exit and worker.exit.code for worker in supervisor.workers.values()] == [0, 0]
-
-
-def test_exception_inside_the_block_leaves_nothing(sessions: Sessions) -> None:
-    def fail(session: ClusterSession) -> None:
-        session.run("init")
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError), sessions.new() as session:
-        fail(session)
-
-
-def test_failed_start_leaves_nothing(sessions: Sessions, tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"cannot start worker-0 .*missing/worker-0\.log: No such file"):
-        sessions.new(logs=tmp_path / "missing").__enter__()
-
-
-def test_start_that_fails_half_way_leaves_nothing(sessions: Sessions, tmp_path: Path) -> None:
-    (tmp_path / "worker-1.log").mkdir()
-    with pytest.raises(ResourceError, match=r"cannot start worker-1 .*worker-1\.log: Is a directory"):
-        sessions.new().__enter__()
-
-
-def test_source_error_keeps_its_class_and_names_the_worker(sessions: Sessions) -> None:
-    source = {**SOURCE, "config": {"name": "no-such-data"}}
-    expected = r"^worker-\d: unknown dataset: data.name is 'no-such-data'"
-    with pytest.raises(ConfigError, match=expected), sessions.new(source) as session:
-        session.run("init")
-
-
-@contextmanager
-def suspended(process: psutil.Process) -> Iterator[None]:
-    """Stop a process inside the block."""
-    process.suspend()
-    try:
-        yield
-    finally:
-        process.resume()
-
-
-def test_stopped_worker_is_silent_and_ended(sessions: Sessions) -> None:
-    def stop_and_train(session: ClusterSession) -> None:
-        session.run("init")
-        sessions.worker(1).suspend()
-        train(session, 0)
-
-    monitor = HeartbeatMonitor(silence_s=2.0)
-    expected = r"^worker-1 is silent: no heartbeat for .* the stacks of its threads, unless the process is stopped, "
-    with pytest.raises(ClusterError, match=expected), sessions.new(monitor=monitor) as session:
-        stop_and_train(session)
-
-
-class Listening(HeartbeatMonitor):
-    """Stores the last heartbeat of each worker."""
-
-    def __init__(self, limits_s: Mapping[str, float], silence_s: float) -> None:
-        super().__init__(limits_s, silence_s)
-        self.last: dict[str, str] = {}
-
-    def heartbeat(self, worker: str, section: str, step: int, now: float) -> None:
-        self.last[worker] = section
-        super().heartbeat(worker, section, step, now)
-
-
-def test_stuck_worker_logs_its_stack(sessions: Sessions) -> None:
-    """Worker 0 waits for worker 1, which is stopped while it is idle."""
-    monitor = Listening({STEP: 2.0}, silence_s=1000.0)
-    with sessions.new(monitor=monitor) as session:
-        session.run("init")
-        train(session, 3)
-        while monitor.last.get("worker-1") != IDLE:
-            # Only worker 0 runs "save"; meanwhile the master reads heartbeats.
-            session.run("save")
-        expected = "worker-0 is stuck: section 'step' at step 4 has taken"
-        with suspended(sessions.worker(1)), pytest.raises(ClusterError, match=expected):
-            train(session, 4)
-        assert "mailbox.py" in (sessions.logs / "worker-0.log").read_text()
-
-
-SERVED = SyncData(workers=WORKERS, combine="parameter_server", servers=2).build(
-    task_of(NETWORKS["dense"], Momentum(clip_norm=0.5), batch_size=BATCH)
-)
-
-
 def test_parameter_servers_are_separate_processes(sessions: Sessions, registry: Registry) -> None:
     cluster = local_cluster(WORKERS, servers=2)
     with source_from_config(**SOURCE) as source, closing(LocalSession(SERVED, cluster, registry, source)) as local:
@@ -410,144 +206,64 @@ def test_recorded_turns_replay_launched_clients_bit_for_bit(sessions: Sessions, 
     program = tally()
     with sessions.new(None, program=program) as session:
         session.run("init")
-        told = pushed(session, rounds=9)
+        endings = pushed(session, rounds=9)
         total, sent = session.run("save"), session.sent_bytes()
-    record = Recorded([Ending(each.client, each.step, each.turns) for each in told])
+    record = Recorded([Ending(each.client, each.step, each.turns) for each in endings])
     with closing(LocalSession(program, local_cluster(2, 1), registry, interleaving=record)) as replayed:
         replayed.run("init")
-        for mine, other in zip(pushed(replayed, rounds=9), told, strict=True):
+        for mine, other in zip(pushed(replayed, rounds=9), endings, strict=True):
             assert (mine.client, mine.step, mine.turns) == (other.client, other.step, other.turns)
             expect_same_bits(mine.fetches, other.fetches)
         expect_same_bits(replayed.run("save"), total)
         assert replayed.sent_bytes() == sent
 
 
-def test_no_client_runs_or_loads_while_others_are_launched(sessions: Sessions) -> None:
-    with sessions.new(None, program=tally()) as session:
+@pytest.fixture(scope="module")
+def launching(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSession]:
+    """One session of the tally program for all tests that leave it usable."""
+    with Sessions(registry, tmp_path_factory.mktemp("logs")).new(None, program=tally()) as session:
         session.run("init")
-        with pytest.raises(RunnerError, match="no client is under way: launch one first"):
-            session.finished()
-        with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: run it"):
-            session.launch("save")
-        session.launch("work_0")
-        with pytest.raises(RunnerError, match="client 'work_0' was launched, but is under way"):
-            session.launch("work_0")
-        with pytest.raises(
-            RunnerError, match="client 'save' was run while work_0 are under way: wait until they have finished"
-        ):
-            session.run("save")
-        with pytest.raises(
-            RunnerError, match="client 'save' was loaded while work_0 are under way: wait until they have finished"
-        ):
-            session._load(session._program.clients["save"])
-        assert session.finished().client == "work_0"
-        session.run("save")
+        yield session
 
 
-def test_trace_begins_and_ends_while_clients_run(sessions: Sessions) -> None:
-    with sessions.new(None, program=tally()) as session:
-        session.run("init")
-        session.launch("work_0", step=7)
-        session.start_trace(["work_0", "push_0"])
-        assert session.finished().client == "work_0"
-        session.launch("work_0", step=8)
-        session.launch("push_0", step=9)
-        told = [session.finished(), session.finished()]
-        session.launch("work_0", step=10)
-        timeline = session.stop_trace()
-        # Clients that finished while spans were collected are reported afterwards.
-        told.append(session.finished())
-        assert sorted((each.client, each.step) for each in told) == [("push_0", 9), ("work_0", 8), ("work_0", 10)]
-        assert {(run.client, run.number, run.step) for run in timeline.runs} == {
-            ("work_0", 0, 7),
-            ("work_0", 1, 8),
-            ("push_0", 0, 9),
-        }
-        assert {("work_0", 1, 8), ("push_0", 0, 9)} <= {(s.client, s.number, s.step) for s in timeline.spans}
-        expect_matching_transfers([span for span in timeline.spans if span.client == "push_0"])
-        session.run("save")
-
-
-def test_dead_worker_is_named_while_clients_run(sessions: Sessions) -> None:
-    with sessions.new(None, program=tally()) as session:
-        session.run("init")
-        session.launch("work_0")
+def test_no_client_runs_or_loads_while_others_are_launched(launching: ClusterSession) -> None:
+    session = launching
+    with pytest.raises(RunnerError, match="no client is under way: launch one first"):
         session.finished()
-        session.launch("work_1")
-        session.finished()
-        sessions.worker(1).kill()
-        with pytest.raises(ClusterError, match=r"^worker-1 "):
-            pushed(session, rounds=1000)
-
-
-TRAINING = f"""
-import sys
-from pathlib import Path
-from runner.engine.cluster.cluster_session import ClusterSession
-from runner.engine.graph.device import local_cluster
-from runner.engine.run.kernel_table import load_kernels
-from runner.engine.cluster.transport.heartbeat_monitor import HeartbeatMonitor
-from tests.engine.cluster.test_cluster_session import PROGRAM, SOURCE, train
-
-run = dict(run_id=sys.argv[1], epoch=1, logs=Path(sys.argv[2]), threads=1, monitor=HeartbeatMonitor(silence_s=3.0))
-with ClusterSession(PROGRAM, local_cluster({WORKERS}), load_kernels(), SOURCE, **run) as session:
-    session.run("init")
-    while not Path(sys.argv[2], "enough").exists():
-        train(session, 0)
-        Path(sys.argv[2], "begun").touch()
-"""
-"""The program of a master, which trains until the file ``enough`` exists."""
-
-
-def test_run_stopped_as_a_whole_continues(tmp_path: Path) -> None:
-    """A debugger or a paused container stops the master and its workers; a worker may continue last."""
-    run_id = secrets.token_hex(8)
-    command = Command(Path(__file__).parents[2], run_id, str(tmp_path), executable=(sys.executable, "-c", TRAINING))
-    try:
-        wait_until((tmp_path / "begun").exists, "the session has begun")
-        workers = command.workers()
-        for worker in workers:
-            worker.suspend()
-        time.sleep(0.5)
-        command.send(signal.SIGSTOP)
-        time.sleep(3.5)
-        command.send(signal.SIGCONT)
-        time.sleep(0.5)
-        for worker in workers:
-            worker.resume()
-        (tmp_path / "enough").touch()
-        assert command.finish() == 0, command.errors
-        assert len(workers) == WORKERS
-    finally:
-        command.kill()
-    assert processes_of(run_id) == []
-
-
-def save(session: Session, times: int) -> None:
-    """Run steps in which only worker 0 participates."""
-    for _ in range(times):
+    with pytest.raises(RunnerError, match="client 'save' was launched, but is not deferred: run it"):
+        session.launch("save")
+    session.launch("work_0")
+    with pytest.raises(RunnerError, match="client 'work_0' was launched, but is under way"):
+        session.launch("work_0")
+    waiting = "while work_0 are under way: wait until they have finished"
+    with pytest.raises(RunnerError, match=f"client 'save' was run {waiting}"):
         session.run("save")
+    with pytest.raises(RunnerError, match=f"client 'save' was loaded {waiting}"):
+        session._load(session._program.clients["save"])
+    assert session.finished().client == "work_0"
+    session.run("save")
 
 
-def test_killed_worker_is_noticed_while_another_answers(sessions: Sessions) -> None:
-    with sessions.new() as session:
-        session.run("init")
-        session.run("save")
-        sessions.worker(1).kill()
-        with pytest.raises(ClusterError, match=r"^worker-1 \(pid \d+\) was killed by SIGKILL"):
-            save(session, times=10_000)
-
-
-def test_stopped_parameter_server_is_named(sessions: Sessions) -> None:
-    monitor = Listening({}, silence_s=2.0)
-    with sessions.new(program=SERVED, monitor=monitor) as session:
-        session.run("init")
-        assert set(monitor.last) <= {"worker-0", "worker-1", "ps-0", "ps-1"}
-        with (
-            suspended(sessions.worker(1, role="ps")),
-            pytest.raises(ClusterError, match=r"^ps-1 is silent: no heartbeat for "),
-        ):
-            train(session, 0)
+def test_trace_begins_and_ends_while_clients_run(launching: ClusterSession) -> None:
+    session = launching
+    session.launch("work_0", step=7)
+    session.start_trace(["work_0", "push_0"])
+    assert session.finished().client == "work_0"
+    session.launch("work_0", step=8)
+    session.launch("push_0", step=9)
+    ended = [session.finished(), session.finished()]
+    session.launch("work_0", step=10)
+    timeline = session.stop_trace()
+    # Clients that finished while spans were collected are reported afterwards.
+    ended.append(session.finished())
+    assert sorted((each.client, each.step) for each in ended) == [("push_0", 9), ("work_0", 8), ("work_0", 10)]
+    # Runs of other tests in the same session count too.
+    first = next(run.number for run in timeline.runs if run.step == 7)
+    runs = {("work_0", first + 1, 8), ("push_0", 0, 9)}
+    assert {(run.client, run.number, run.step) for run in timeline.runs} == {("work_0", first, 7), *runs}
+    assert runs <= {(s.client, s.number, s.step) for s in timeline.spans}
+    expect_matching_transfers([span for span in timeline.spans if span.client == "push_0"])
+    session.run("save")
 
 
 def test_two_devices_of_one_process_are_refused(registry: Registry, tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from runner.engine.cluster.processes import (
 from runner.engine.cluster.transport.address import inbox_address
 from runner.engine.cluster.transport.endpoint import Limits
 from runner.engine.cluster.transport.private_directory import PrivateDirectory
-from runner.engine.cluster.transport.zmq_context import open_context
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
+from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.errors import ClusterError, ResourceError
 from tests.engine.cluster.transport.conftest import identity
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.cluster.links import Link
+from runner.engine.cluster.emulation import Link
 from runner.engine.cluster.transport.documents import decode_document
 from runner.engine.cluster.transport.heartbeat_monitor import DEFAULT_LIMITS_S
 from runner.engine.cluster.transport.messages import (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.cluster.links import Link
+from runner.engine.cluster.emulation import Link
 from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S
 from runner.engine.cluster.transport.messages import IDLE, Done, Heartbeat, Launch
 from runner.engine.compile.program import Client, Program

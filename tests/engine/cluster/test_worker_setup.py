@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engine.cluster.communicator_setup import CommunicatorSetup
-from runner.engine.cluster.links import Link
+from runner.engine.cluster.emulation import Link
 from runner.engine.cluster.transport.documents import decode_document, encode_document
 from runner.engine.cluster.worker_setup import WorkerSetup
 from runner.engine.graph.device import GpuOptions

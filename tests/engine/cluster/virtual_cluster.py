@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.cluster.links import Link
+from runner.engine.cluster.emulation import Link
 from runner.engine.cluster.mailbox import Mailbox
 from runner.engine.cluster.remote_plan import RemotePlan
 from runner.engine.cluster.transport.documents import encode_document

@@ -1,13 +1,14 @@
-"""Physical layouts: kernels get what they want, with as few conversions as that takes, and users see C order."""
+"""Physical layouts: kernels get the layouts that they request, with few conversions, and users see C order."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from runner.engine.compile.layouts import Arranged
 from runner.engine.graph import ops
 from runner.engine.graph.op import ShapeError
-from runner.kernels.contract import KernelError
+from runner.kernels.contract import Kernel, KernelError
 from tests.engine.compile.arranging import (
     BACK,
     CONVERT,
@@ -16,11 +17,11 @@ from tests.engine.compile.arranging import (
     NEG,
     SPEC,
     TANH,
-    WANTED,
     arranged,
     started,
     steps,
 )
+from tests.engine.compile.passes.graph_text import Text
 from tests.engine.run.fake_kernels import (
     MASKED,
     PLAIN,
@@ -33,171 +34,152 @@ from tests.engine.run.fake_kernels import (
 )
 from tests.engine.running import CPU_1, GPU_0, Bench
 
-
-def test_what_comes_in_and_what_goes_out_is_plain() -> None:
-    graph, x = started()
-    y = ops.neg(graph, x)
-    found = arranged(graph, [x, y], NEG, CONVERT)
-    assert steps(found) == [INTO, ("neg", REVERSED, REVERSED), BACK]
-    assert [found.slots[slot].layout for slot in found.fetches.values()] == [WANTED[PLAIN]] * 2
-    assert found.slots[found.feeds[0].slot].layout == WANTED[PLAIN]
+TAGS = {"p": PLAIN, "r": REVERSED, "m": MASKED, "-": ""}
+WIRES = f"send(y, key='k', destination='{CPU_1}'); r = recv(key='l', source='{CPU_1}', shape=(2, 3), dtype='float64')"
+STRAIGHT = fake_kernel("convert", converting({*VIA_PLAIN, (REVERSED, MASKED)}))
 
 
-def test_nothing_is_converted_between_kernels_that_agree() -> None:
-    graph, x = started()
-    ops.neg(graph, ops.neg(graph, ops.neg(graph, x)))
-    assert steps(arranged(graph, [], NEG, CONVERT)) == [INTO, *[("neg", REVERSED, REVERSED)] * 3]
+def expected(text: str) -> list[tuple[str, str, str]]:
+    """Steps from a text: ``neg:rm`` takes the reversed layout and gives the masked one, ``p`` is plain, ``-`` none."""
+    pairs = [step.split(":") for step in text.split()]
+    return [(op, *(TAGS[tag] for tag in tags)) for op, tags in pairs]
 
 
-def test_a_kernel_may_give_another_layout_than_it_takes() -> None:
-    graph, x = started()
-    ops.exp(graph, ops.tanh(graph, x))
-    assert steps(arranged(graph, [], TANH, EXP, CONVERT)) == [
-        INTO,
-        ("tanh", REVERSED, MASKED),
-        ("exp", MASKED, MASKED),
-    ]
+def arranged_text(text: str, fetch: str, *kernels: Kernel) -> Arranged:
+    graph = Text.parse(f"x = input(2, 3); {text}", "float64")
+    return arranged(graph.graph, graph.names(fetch), *kernels)
 
 
-def test_a_value_is_converted_once_for_all_who_want_it_so() -> None:
-    graph, x = started()
-    y = ops.identity(graph, x)
-    for value in (x, y, ops.stop_gradient(graph, y)):
-        ops.neg(graph, value)
-        ops.exp(graph, value)
-    found = arranged(graph, [x], NEG, EXP, CONVERT)
-    assert [step for step in steps(found) if step[0] == "convert"] == [INTO, ("convert", PLAIN, MASKED)]
-    assert len({i.inputs for i in found.instructions if i.op == "neg"}) == 1
+CASES: dict[str, tuple[str, str, tuple[Kernel, ...], str]] = {
+    "fetches and feeds are plain": ("y = neg(x)", "x y", (NEG,), "convert:pr neg:rr convert:rp"),
+    "kernels that agree": ("a = neg(x); b = neg(a); c = neg(b)", "", (NEG,), "convert:pr neg:rr neg:rr neg:rr"),
+    "a kernel with two layouts": ("t = tanh(x); e = exp(t)", "", (TANH, EXP), "convert:pr tanh:rm exp:mm"),
+    "a value is converted once for all readers": (
+        "y = identity(x); a = neg(x); b = exp(x); c = neg(y); s = stop_gradient(y); d = neg(s); e = exp(s)",
+        "x",
+        (NEG, EXP),
+        "convert:pr neg:rr convert:pm exp:mm neg:rr neg:rr exp:mm",
+    ),
+    "a value that one node reads twice": (
+        "y = add(x, x)",
+        "",
+        (fake_kernel("add", always(MASKED, PLAIN)),),
+        "convert:pm add:mp",
+    ),
+    "a value that one node reads in two layouts": (
+        "y = add(x, x)",
+        "",
+        (fake_kernel("add", always([MASKED, REVERSED], PLAIN)),),
+        "convert:pm convert:pr add:mp",
+    ),
+    "a plain fetch serves all readers of the plain layout": (
+        "y = neg(x); e = exp(y)",
+        "y",
+        (NEG,),
+        "convert:pr neg:rr convert:rp exp:pp",
+    ),
+    "from one layout to another by the plain one": (
+        "y = neg(x); e = exp(y)",
+        "",
+        (NEG, EXP),
+        "convert:pr neg:rr convert:rp convert:pm exp:mm",
+    ),
+    "from one layout to another directly": (
+        "y = neg(x); e = exp(y)",
+        "",
+        (NEG, EXP, STRAIGHT),
+        "convert:pr neg:rr convert:rm exp:mm",
+    ),
+    "the plain half of the way is shared": (
+        "y = neg(x); e = exp(y); s = square(y)",
+        "y",
+        (NEG, EXP),
+        "convert:pr neg:rr convert:rp convert:pm exp:mm square:pp",
+    ),
+    "sent and received values are plain": (
+        f"y = neg(x); {WIRES}; z = neg(r)",
+        "",
+        (NEG,),
+        "convert:pr neg:rr convert:rp send:p- recv:-p convert:pr neg:rr",
+    ),
+    "aliases are no instructions": (
+        "y = neg(x); i = identity(y); s = stop_gradient(i); f = reshape(s, shape=(6,))",
+        "f",
+        (),
+        "neg:pp",
+    ),
+    "another shape is a plain copy": (
+        "y = neg(x); f = reshape(y, shape=(6,)); z = neg(f)",
+        "f",
+        (NEG,),
+        "convert:pr neg:rr convert:rp convert:pr neg:rr",
+    ),
+    "a copy in the graph keeps the layout": (
+        "a = convert(x); b = neg(a); c = convert(b); d = neg(c)",
+        "",
+        (NEG,),
+        "convert:pp convert:pr neg:rr convert:rr neg:rr",
+    ),
+    "a cast between two layouts": (
+        "y = neg(x); c = cast(y, dtype='float32'); e = exp(c)",
+        "",
+        (NEG, EXP, fake_kernel("cast", always(REVERSED, REVERSED)), STRAIGHT),
+        "convert:pr neg:rr cast:rr convert:rm exp:mm",
+    ),
+}
 
 
-def test_a_value_that_is_read_twice_by_one_node_is_converted_once() -> None:
-    graph, x = started()
-    ops.add(graph, x, x)
-    found = arranged(graph, [], fake_kernel("add", always(MASKED, PLAIN)), CONVERT)
-    assert steps(found) == [("convert", PLAIN, MASKED), ("add", MASKED, PLAIN)]
-    assert len(set(found.instructions[-1].inputs)) == 1
+@pytest.mark.parametrize("name", CASES)
+def test_layouts_are_converted_as_the_table_says(name: str) -> None:
+    text, fetch, kernels, expected_steps = CASES[name]
+    if not any(kernel.op == "convert" for kernel in kernels):
+        kernels = (*kernels, CONVERT)
+    found = arranged_text(text, fetch, *kernels)
+    assert steps(found) == expected(expected_steps)
+    for slot in (*found.fetches.values(), *(feed.slot for feed in found.feeds)):
+        assert found.slots[slot].layout.is_plain
+    for instruction in found.instructions:
+        for slot, layout in zip(instruction.inputs, instruction.arrangement.inputs, strict=True):
+            assert found.slots[slot].layout == layout
 
 
-def test_a_value_may_be_wanted_in_two_layouts_by_one_node() -> None:
-    graph, x = started()
-    ops.add(graph, x, x)
-    found = arranged(graph, [], fake_kernel("add", always([MASKED, REVERSED], PLAIN)), CONVERT)
-    assert [found.slots[slot].layout.tag for slot in found.instructions[-1].inputs] == [MASKED, REVERSED]
+def test_alias_shares_the_memory_of_its_input() -> None:
+    found = arranged_text(CASES["aliases are no instructions"][0], "f")
+    (slot,) = found.fetches.values()
+    assert (found.slots[slot].spec.shape, found.owner[slot]) == ((6,), found.instructions[0].outputs[0])
 
 
-def test_a_fetch_that_is_converted_back_serves_all_who_want_it_plain() -> None:
-    graph, x = started()
-    y = ops.neg(graph, x)
-    ops.exp(graph, y)
-    found = arranged(graph, [y], NEG, CONVERT)
-    assert steps(found) == [INTO, ("neg", REVERSED, REVERSED), BACK, ("exp", PLAIN, PLAIN)]
+@pytest.mark.parametrize(
+    ("pairs", "fetch", "reader"),
+    [({(PLAIN, MASKED)}, "", "s"), ({(MASKED, PLAIN)}, "", "e"), ({(PLAIN, MASKED)}, "e", "s")],
+)
+def test_layout_that_no_kernel_converts_is_refused_with_the_reader(
+    pairs: set[tuple[str, str]], fetch: str, reader: str
+) -> None:
+    refused = rf"node '{reader}': no kernel converts float64\[2,3\] from .*tag='.*to .*tag='"
+    with pytest.raises(ShapeError, match=refused):
+        arranged_text("e = exp(x); s = square(e)", fetch, EXP, fake_kernel("convert", converting(pairs)))
 
 
-def test_between_two_strange_layouts_the_way_is_over_the_plain_one() -> None:
-    graph, x = started()
-    ops.exp(graph, ops.neg(graph, x))
-    way = [BACK, ("convert", PLAIN, MASKED), ("exp", MASKED, MASKED)]
-    assert steps(arranged(graph, [], NEG, EXP, CONVERT))[2:] == way
-    straight = fake_kernel("convert", converting({*VIA_PLAIN, (REVERSED, MASKED)}))
-    assert steps(arranged(graph, [], NEG, EXP, straight))[2:] == [("convert", REVERSED, MASKED), way[-1]]
-
-
-def test_the_plain_half_of_the_way_is_shared() -> None:
-    graph, x = started()
-    y = ops.neg(graph, x)
-    ops.exp(graph, y)
-    ops.square(graph, y)
-    found = steps(arranged(graph, [y], NEG, EXP, CONVERT))
-    assert [step for step in found if step[0] == "convert"] == [INTO, BACK, ("convert", PLAIN, MASKED)]
-
-
-@pytest.mark.parametrize("pairs", [{(PLAIN, MASKED)}, {(MASKED, PLAIN)}])
-def test_a_layout_that_no_kernel_converts_is_refused_with_the_reader(pairs: set[tuple[str, str]]) -> None:
-    graph, x = started()
-    ops.square(graph, ops.exp(graph, x, name="e"), name="s")
-    reader = "s" if (PLAIN, MASKED) in pairs else "e"
-    expected = rf"node '{reader}': no kernel converts float64\[2,3\] from .*tag='.*to .*tag='"
-    with pytest.raises(ShapeError, match=expected):
-        arranged(graph, [], EXP, fake_kernel("convert", converting(pairs)))
-
-
-def test_a_layout_that_cannot_leave_is_refused_with_the_fetch() -> None:
-    graph, x = started()
-    y = ops.exp(graph, x, name="e")
+def test_layout_that_cannot_leave_is_refused_with_the_fetch() -> None:
     with pytest.raises(ShapeError, match="node 'fetch/e:0': no kernel converts"):
-        arranged(graph, [y], EXP, fake_kernel("convert", converting({(PLAIN, MASKED)})))
+        arranged_text("e = exp(x)", "e", EXP, fake_kernel("convert", converting({(PLAIN, MASKED)})))
 
 
-def test_a_node_without_a_kernel_is_refused() -> None:
+def test_node_without_a_kernel_is_refused() -> None:
     graph, x = started()
     ops.neg(graph, x)
     with pytest.raises(KernelError, match=r"no kernel for op 'neg' .* on device type 'gpu'"):
         arranged(graph, [], device=GPU_0)
 
 
-def test_the_kernel_of_lower_rank_is_taken_where_a_better_one_refuses() -> None:
-    graph, x = started()
-    ops.neg(graph, x)
-
-    def refuse(*asked: object) -> None:
-        return None
-
-    found = arranged(graph, [], fake_kernel("neg", refuse))
+def test_kernel_of_lower_priority_is_used_if_a_better_one_refuses() -> None:
+    found = arranged_text("y = neg(x)", "", fake_kernel("neg", lambda *asked: None))
     assert [i.library for i in found.instructions] == ["numpy"]
 
 
-def test_what_is_sent_and_received_is_plain() -> None:
-    graph, x = started()
-    y = ops.neg(graph, x)
-    ops.send(graph, y, key="there", destination=CPU_1)
-    ops.neg(graph, ops.recv(graph, key="back", source=CPU_1, shape=SPEC.shape, dtype=SPEC.dtype))
-    found = arranged(graph, [], NEG, CONVERT)
-    assert steps(found) == [
-        INTO,
-        ("neg", REVERSED, REVERSED),
-        BACK,
-        ("send", PLAIN, ""),
-        ("recv", "", PLAIN),
-        INTO,
-        ("neg", REVERSED, REVERSED),
-    ]
-
-
-def test_aliases_are_no_instructions_and_share_their_input_s_memory() -> None:
-    graph, x = started()
-    y = ops.neg(graph, x)
-    flat = ops.reshape(graph, ops.stop_gradient(graph, ops.identity(graph, y)), (6,))
-    found = arranged(graph, [flat])
-    assert steps(found) == [("neg", PLAIN, PLAIN)]
-    slot = found.fetches[flat]
-    assert (found.slots[slot].spec.shape, found.owner[slot]) == ((6,), found.instructions[0].outputs[0])
-
-
-def test_another_shape_is_seen_in_a_plain_copy() -> None:
-    graph, x = started()
-    flat = ops.reshape(graph, ops.neg(graph, x), (6,))
-    ops.neg(graph, flat)
-    found = arranged(graph, [flat], NEG, CONVERT)
-    assert steps(found) == [INTO, ("neg", REVERSED, REVERSED), BACK, INTO, ("neg", REVERSED, REVERSED)]
-    assert found.instructions[3].inputs == (found.fetches[flat],)
-
-
-def test_a_copy_in_the_graph_leaves_the_layout_as_it_is() -> None:
-    graph, x = started()
-    first = ops.convert(graph, x)
-    second = ops.convert(graph, ops.neg(graph, first))
-    ops.neg(graph, second)
-    assert steps(arranged(graph, [], NEG, CONVERT)) == [
-        ("convert", PLAIN, PLAIN),
-        INTO,
-        ("neg", REVERSED, REVERSED),
-        ("convert", REVERSED, REVERSED),
-        ("neg", REVERSED, REVERSED),
-    ]
-
-
 BETWEEN = ("cast", REVERSED, MASKED)
-"""A cast between the layouts that two neighbours want."""
+"""A cast between the layouts that two neighbours request."""
 
 
 @pytest.mark.parametrize(
@@ -214,7 +196,7 @@ BETWEEN = ("cast", REVERSED, MASKED)
         ),
     ],
 )
-def test_a_cast_between_two_strange_layouts_goes_by_way_of_plain_where_it_must(
+def test_cast_between_two_layouts_goes_by_the_plain_one_if_necessary(
     taken: str, given: str, around: list[tuple[str, str, str]]
 ) -> None:
     graph, x = started()
@@ -230,15 +212,7 @@ def test_a_cast_between_two_strange_layouts_goes_by_way_of_plain_where_it_must(
     assert {dtype for each in dtypes[where + 1 :] for dtype in each} == {"float32"}
 
 
-def test_a_cast_goes_straight_where_a_kernel_converts_between_its_layouts() -> None:
-    graph, x = started()
-    ops.exp(graph, ops.cast(graph, ops.neg(graph, x), "float32"))
-    straight = fake_kernel("convert", converting({*VIA_PLAIN, (REVERSED, MASKED)}))
-    found = arranged(graph, [], NEG, EXP, fake_kernel("cast", always(REVERSED, REVERSED)), straight)
-    assert steps(found)[2:4] == [("cast", REVERSED, REVERSED), ("convert", REVERSED, MASKED)]
-
-
-def test_a_cast_that_leads_by_way_of_plain_gives_the_rounded_values() -> None:
+def test_cast_by_the_plain_layout_gives_the_rounded_values() -> None:
     graph, x = started()
     y = ops.exp(graph, ops.cast(graph, ops.neg(graph, x), "float32"))
     bench = Bench(graph, fake_registry(NEG, EXP, fake_kernel("cast", always(MASKED, REVERSED)), CONVERT), [y])

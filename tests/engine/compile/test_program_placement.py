@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from runner import nn
 from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.cost import node_seconds
-from runner.engine.compile.measured_costs import measured_seconds
 from runner.engine.compile.passes.layer_groups import devices_of_layers
 from runner.engine.compile.program import Client, Program
-from runner.engine.compile.program_placement import GIVEN, place_program
+from runner.engine.compile.program_placement import GIVEN, measured_seconds, place_program
 from runner.engine.graph.device import Cluster, Device, DeviceName, local_cluster, worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs

@@ -1,4 +1,4 @@
-"""The order of each device: possible, repeatable, free of deadlock, and sending as early as it can."""
+"""The order of each device: possible, repeatable, free of deadlock, with early sends and late receives."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from runner.engine.graph import ops
 from runner.engine.graph.device import Cluster, Device, local_cluster, worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph.node import Node
 from runner.kernels.registry import Registry
 from runner.optimizers.momentum import Momentum
 from runner.strategies.base import Task
@@ -37,33 +38,41 @@ def cut_of(sample: Sample) -> Graph:
     return insert_transfers(place(sample.graph, local_cluster(sample.devices), lambda node: None))
 
 
-def order_of(sample: Sample) -> list[str]:
-    return list(start_times(cut_of(sample), local_cluster(sample.devices)))
-
-
 @given(samples())
-def test_every_node_is_ordered_once_and_after_what_it_needs(sample: Sample) -> None:
-    cut, order = cut_of(sample), order_of(sample)
+def test_order_of_any_graph(sample: Sample) -> None:
+    """Every node is ordered once, after all that it needs, by its simulated start, and equally in a second run."""
+    cut = cut_of(sample)
+    starts = start_times(cut, local_cluster(sample.devices))
+    assert list(starts.items()) == list(start_times(cut_of(sample), local_cluster(sample.devices)).items())
+    assert list(starts.values()) == sorted(starts.values())
+    order = list(starts)
     assert sorted(order) == sorted(cut.nodes)
     position = {name: i for i, name in enumerate(order)}
     for node in cut:
-        for before in (*(t.node for t in node.inputs), *node.control_inputs):
-            assert position[before] < position[node.name]
+        assert all(position[before] < position[node.name] for before in needed_by(node))
+    parts = split(cut, order)
+    for device, part in parts.items():
+        assert list(part.nodes) == [name for name in order if cut.nodes[name].device == device]
+        for node in part:
+            assert set(node.control_inputs) == set(cut.nodes[node.name].control_inputs) & set(part.nodes)
+        expect_transfers_next_to_their_tensors(list(part))
+    run_waiting({device: list(part.nodes) for device, part in parts.items()}, cut)
 
 
-@given(samples())
-def test_the_order_is_a_function_of_the_graph(sample: Sample) -> None:
-    assert order_of(sample) == order_of(sample)
+def expect_transfers_next_to_their_tensors(nodes: Sequence[Node]) -> None:
+    """Expect a receive directly before its first reader, and no work between a tensor and its send but other sends."""
+    position = {node.name: i for i, node in enumerate(nodes)}
+    for i, node in enumerate(nodes):
+        if node.op == "recv":
+            first = next(each for each in nodes[i + 1 :] if each.op != "recv" or node.name in needed_by(each))
+            assert node.name in needed_by(first)
+        elif node.op == "send":
+            between = {each.op for each in nodes[position[node.inputs[0].node] + 1 : i]}
+            assert between <= {"send", *cost.RESIDENT}
 
 
-@given(samples())
-def test_the_order_is_that_of_simulated_starts(sample: Sample) -> None:
-    starts = start_times(cut_of(sample), local_cluster(sample.devices))
-    assert list(starts.values()) == sorted(starts.values())
-
-
-def test_a_node_starts_when_its_inputs_are_there_and_its_device_is_free() -> None:
-    """Memory that takes no time, 1 operation a second, wires of 10 s and 2 bytes a second."""
+def test_node_starts_when_its_inputs_have_arrived_and_its_device_is_free() -> None:
+    """Memory takes no time, an operation one second; links have a latency of 10 s and carry 2 bytes per second."""
     graph = Graph()
     with graph.device(HERE):
         x = ops.placeholder(graph, (3,), "float32", name="x")
@@ -82,24 +91,8 @@ def test_a_node_starts_when_its_inputs_are_there_and_its_device_is_free() -> Non
     )
 
 
-@given(samples())
-def test_parts_hold_every_node_on_its_device_in_the_scheduled_order(sample: Sample) -> None:
-    cut, order = cut_of(sample), order_of(sample)
-    parts = split(cut, order)
-    for device, part in parts.items():
-        assert list(part.nodes) == [name for name in order if cut.nodes[name].device == device]
-        for node in part:
-            assert set(node.control_inputs) == set(cut.nodes[node.name].control_inputs) & set(part.nodes)
-
-
-@given(samples())
-def test_devices_that_wait_at_each_receive_never_deadlock(sample: Sample) -> None:
-    cut, order = cut_of(sample), order_of(sample)
-    run_waiting({device: list(part.nodes) for device, part in split(cut, order).items()}, cut)
-
-
 def run_waiting(queues: Mapping[str, list[str]], cut: Graph) -> None:
-    """Let every device run its queue, stopping at a receive until its send has run; fail when all wait."""
+    """Let every device run its queue and wait at each receive for its send; fail if all devices wait."""
     sent: set[str] = set()
     at = dict.fromkeys(queues, 0)
     while any(at[device] < len(queue) for device, queue in queues.items()):
@@ -115,32 +108,11 @@ def run_waiting(queues: Mapping[str, list[str]], cut: Graph) -> None:
         assert at != before, f"all devices wait, after {at} of {queues}"
 
 
-@given(samples())
-def test_a_receive_stands_directly_before_its_first_reader(sample: Sample) -> None:
-    cut = cut_of(sample)
-    for part in split(cut, order_of(sample)).values():
-        for name in (node.name for node in part if node.op == "recv"):
-            following = list(part.nodes.values())[list(part.nodes).index(name) + 1 :]
-            first = next(node for node in following if node.op != "recv" or name in needed_by(node))
-            assert name in needed_by(first)
-
-
-@given(samples())
-def test_a_send_follows_its_value_with_nothing_but_sends_between(sample: Sample) -> None:
-    cut = cut_of(sample)
-    for part in split(cut, order_of(sample)).values():
-        order = list(part.nodes.values())
-        for position, node in enumerate(order):
-            if node.op == "send":
-                value = list(part.nodes).index(node.inputs[0].node)
-                assert all(between.op == "send" for between in order[value + 1 : position])
-
-
 def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) -> tuple[Graph, Cluster]:
-    """A tensor goes over, is added to another and, perhaps, goes back, beside a chain of products of a second each.
+    """A tensor is sent, added to another and sent back if ``back``, next to a chain of products of one second each.
 
-    large: what comes of the products takes as long on the wire as the tensor; otherwise it takes no time.
-    Memory that takes no time, and a wire on which the tensor takes so many seconds.
+    wire_s: seconds that the tensor takes on the link. large: the result of the products takes as long; otherwise it
+    takes no time. Memory takes no time.
     """
     graph = Graph()
     with graph.device(HERE):
@@ -162,40 +134,38 @@ def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) 
     return insert_transfers(graph), Cluster(devices, latency_s=0.0, bytes_per_s=4000 / wire_s)
 
 
-def products_before(name: str, graph: Graph, cluster: Cluster) -> int:
-    """How many products are begun before a node."""
+@pytest.mark.parametrize(
+    ("wire_s", "products", "back", "large", "begun"),
+    [
+        # It arrives after 1.5 s. If it is sent on by 18.5 s, it is back when the last product is known: 17 s of slack.
+        (1.5, 20, True, False, math.ceil(1.5 + PATIENCE * 17)),
+        # The sum is on the critical path.
+        (9.5, 12, True, False, 10),
+        # It returns from 9.5 to 19 s; only then is the link free for the tensor that is known after 12 s.
+        (9.5, 12, True, True, 10),
+        (3.5, 12, True, True, math.ceil(3.5 + PATIENCE * 5)),
+        # The sum is not sent: it waits until there is no other work.
+        (1.5, 12, False, False, 12),
+    ],
+)
+def test_sum_of_a_received_tensor_is_delayed_by_a_part_of_its_slack(
+    wire_s: float, products: int, back: bool, large: bool, begun: int
+) -> None:
+    graph, cluster = sent_over(wire_s, products, back=back, large=large)
     starts = start_times(graph, cluster)
-    return sum(other.startswith("product") and start < starts[name] for other, start in starts.items())
-
-
-def test_a_sum_that_is_sent_on_is_put_off_for_a_part_of_its_slack() -> None:
-    # There after 1.5 s. Sent on by 18.5 s it comes back no later than the last product is known: a slack of 17 s.
-    assert products_before("total", *sent_over(1.5, 20, back=True)) == math.ceil(1.5 + PATIENCE * 17)
-
-
-def test_a_sum_on_the_critical_path_is_not_put_off() -> None:
-    assert products_before("total", *sent_over(9.5, 12, back=True)) == 10
-
-
-def test_a_sum_is_not_put_off_whose_link_is_needed_afterwards() -> None:
-    # Back from 9.5 to 19 s; only then the link is free for what is known after 12 s.
-    assert products_before("total", *sent_over(9.5, 12, back=True, large=True)) == 10
-    assert products_before("total", *sent_over(3.5, 12, back=True, large=True)) == math.ceil(3.5 + PATIENCE * 5)
-
-
-def test_a_sum_that_stays_waits_until_there_is_nothing_else_to_do() -> None:
-    assert products_before("total", *sent_over(1.5, 12, back=False)) == 12
+    before = [name for name, start in starts.items() if name.startswith("product") and start < starts["total"]]
+    assert len(before) == begun
 
 
 @pytest.mark.parametrize("wire_s", [1.5, 2.0, 4.0])
-def test_a_tensor_that_comes_later_than_estimated_keeps_nobody_waiting(wire_s: float) -> None:
+def test_no_device_waits_for_a_tensor_that_arrives_later_than_estimated(wire_s: float) -> None:
     graph, estimated = sent_over(1.5, 20, back=True)
     order = list(start_times(graph, estimated))
     assert idle_s(graph, order, replace(estimated, bytes_per_s=4000 / wire_s))[THERE] == pytest.approx(0.0)
 
 
 def idle_s(graph: Graph, order: Sequence[str], cluster: Cluster) -> dict[str, float]:
-    """Seconds for which each device waits at receives, where it runs its nodes in an order, whatever comes when."""
+    """The seconds for which each device waits at receives if it runs its nodes in the given order."""
     ends: dict[str, float] = {}
     now, idle = defaultdict[str, float](float), defaultdict[str, float](float)
     for node in map(graph.nodes.__getitem__, order):
@@ -208,8 +178,8 @@ def idle_s(graph: Graph, order: Sequence[str], cluster: Cluster) -> dict[str, fl
     return idle
 
 
-def test_a_link_carries_one_tensor_after_the_other() -> None:
-    """Two of them, of 4 s each, to one device; a third to another does not wait for them."""
+def test_link_carries_one_tensor_after_the_other() -> None:
+    """Two tensors of 4 s each are sent to one device; a third, to another device, does not wait for them."""
     graph = Graph()
     with graph.device(HERE):
         sent = [ops.placeholder(graph, (2,), "float32", name=f"x{k}") for k in range(3)]
@@ -228,7 +198,7 @@ def training_parts(task: Task, workers: int, registry: Registry) -> list[Graph]:
 
 
 def gradient_sends(part: Graph, worker: int, layer: str) -> list[int]:
-    """When a worker sends slices of its own gradients of a layer."""
+    """The positions at which a worker sends slices of its own gradients of a layer."""
     own = f"worker_{worker}/slice"
     return [
         position
@@ -238,7 +208,7 @@ def gradient_sends(part: Graph, worker: int, layer: str) -> list[int]:
 
 
 def backward(part: Graph, layer: str) -> list[int]:
-    """When the backward pass of a layer computes."""
+    """The positions of the backward pass of a layer."""
     return [
         position
         for position, node in enumerate(part)
@@ -250,7 +220,7 @@ def backward(part: Graph, layer: str) -> list[int]:
 @pytest.mark.parametrize(
     ("network", "layers"), [("dense", ["fc3", "fc2", "fc1"]), ("convolutional", ["fc", "conv2", "conv1"])]
 )
-def test_a_layer_s_gradient_leaves_before_the_layers_below_compute_theirs(
+def test_gradient_of_a_layer_is_sent_before_the_gradients_of_lower_layers_are_computed(
     network: str, layers: list[str], workers: int, registry: Registry
 ) -> None:
     task = task_of(NETWORKS[network], Momentum(), batch_size=4 * workers)
@@ -270,7 +240,7 @@ def wide(net: NetworkBuilder, batch: Batch) -> Outputs:
     return nn.classify(net, h, batch["y"])
 
 
-def test_sums_of_upper_layers_are_made_and_sent_while_lower_layers_still_compute(registry: Registry) -> None:
+def test_sums_of_upper_layers_are_sent_while_lower_layers_still_compute(registry: Registry) -> None:
     task = task_of(wide, Momentum(), batch_size=2000)
     for worker, part in enumerate(training_parts(task, 2, registry)):
         position = {name: i for i, name in enumerate(part.nodes)}

@@ -68,7 +68,7 @@ def expected(program: Program, arrays: list[Array]) -> tuple[Array, ...]:
         return evaluate(program, arrays)
 
 
-@settings(max_examples=250)
+@settings(max_examples=80)
 @given(case=cases(), size=st.integers(1, 40), dtype=st.sampled_from(WITH_SCALARS_ALONE), seed=st.integers(0, 1000))
 def test_any_program_gives_the_bits_of_its_definition(
     llvm: Registry, case: Case, size: int, dtype: str, seed: int

@@ -1,4 +1,4 @@
-"""Max pooling in machine code: values and positions over layouts, NaN, and what is left to others."""
+"""Max pooling in machine code: NaN, ties, layouts of positions, and refusals; the table compares the other values."""
 
 from __future__ import annotations
 
@@ -12,16 +12,9 @@ from runner.kernels.contract import Array, Kernel, Layout
 from runner.kernels.cpu.machine_code import pooling
 from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
 from runner.kernels.registry import Registry
-from tests.kernels.cpu.onednn.checking import (
-    IMAGE_TAGS,
-    assert_padding_is_zero,
-    expected,
-    kernels,
-    layout,
-    library,
-    normal,
-)
-from tests.kernels.cpu.onednn.test_pooling import GEOMETRIES, attributes_of, pooled_shape
+from tests.kernels.cpu.layout_cases import POOLS, slid
+from tests.kernels.cpu.onednn.checking import IMAGE_TAGS, expected, kernels, layout, normal
+from tests.kernels.cpu.onednn.test_pooling import attributes_of
 from tests.kernels.harness import Ran, Shaped, run
 
 EXAMPLE = ((2, 20, 9, 8), (3, 3), (2, 2), (1, 1, 1, 1))
@@ -35,7 +28,7 @@ def kernel() -> Kernel:
 
 def pooled(geometry: Any, x: Array, tag: str) -> Ran:
     shape, *window = geometry
-    result = pooled_shape(shape, *window)
+    result = (*shape[:2], *slid(shape, *window))
     inputs = [Shaped.of(x)]
     outputs = [Shaped(result, x.dtype.name), Shaped(result, "int32")]
     offered = [layout(inputs[0], tag)]
@@ -44,32 +37,18 @@ def pooled(geometry: Any, x: Array, tag: str) -> Ran:
 
 def reference(geometry: Any, x: Array) -> list[Array]:
     shape, *window = geometry
-    result = pooled_shape(shape, *window)
+    result = (*shape[:2], *slid(shape, *window))
     return expected("max_pool", attributes_of(*window), [x], [Shaped(result, "float32"), Shaped(result, "int32")])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tag", IMAGE_TAGS)
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_the_maximum_of_each_window_and_its_position(geometry: Any, tag: str, dtype: str) -> None:
-    if tag and dtype not in library().dtypes:
-        pytest.skip(f"oneDNN lays out no {dtype} images on this CPU")
-    x = (normal(1, *geometry[0]) - 3).astype(dtype)  # negative, so that padding would win as zero
-    ran = pooled(geometry, x, tag)
-    for came, wanted in zip(ran.outputs, reference(geometry, x), strict=True):
-        np.testing.assert_array_equal(came.astype(wanted.dtype), wanted)
-    assert ran.tags[0] == [tag], "images are taken as they come"
-    assert ran.arrangement.outputs[0].tag == tag
-    assert_padding_is_zero(ran.outputs_in_memory[0])
-
-
-@pytest.mark.parametrize("tag", IMAGE_TAGS)
-@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("geometry", POOLS)
 def test_a_maximum_over_nan_is_nan(geometry: Any, tag: str) -> None:
     x = normal(1, *geometry[0])
     x.flat[:: x.size // 7] = np.nan
-    y, _ = pooled(geometry, x, tag).outputs
-    wanted, _ = reference(geometry, x)
+    ran = pooled(geometry, x, tag)
+    assert ran.tags[0] == [tag] == [ran.arrangement.outputs[0].tag], "images keep their layout"
+    (y, _), (wanted, _) = ran.outputs, reference(geometry, x)
     assert 0 < np.isnan(wanted).sum() < wanted.size
     np.testing.assert_array_equal(y, wanted.astype(np.float32))
 
@@ -84,10 +63,10 @@ def test_of_equals_the_first_wins(value: float, tag: str) -> None:
 
 @pytest.mark.parametrize("tag", IMAGE_TAGS[1:])
 @pytest.mark.parametrize("window", [(3, 3), (15, 17), (16, 16), (16, 17)])
-def test_positions_lie_as_the_gradient_takes_them(window: tuple[int, int], tag: str) -> None:
+def test_positions_have_the_layout_that_the_gradient_takes(window: tuple[int, int], tag: str) -> None:
     geometry = ((2, 20, 18, 18), window, (2, 2), (1, 1, 1, 1))
     ours = pooled(geometry, normal(1, *geometry[0]), tag).arrangement
-    result = pooled_shape(*geometry)
+    result = (*geometry[0][:2], *slid(*geometry))
     onednn = kernels().find("max_pool", "cpu", "onednn")
     outputs = [Shaped(result, "float32"), Shaped(result, "int32")]
     theirs = onednn.arrange(attributes_of(*geometry[1:]), [Shaped(geometry[0], "float32")], outputs, ours.inputs)
@@ -95,7 +74,7 @@ def test_positions_lie_as_the_gradient_takes_them(window: tuple[int, int], tag: 
     assert ours.outputs == theirs.outputs
 
 
-def test_images_that_lie_otherwise_and_empty_ones_are_left_to_others() -> None:
+def test_other_layouts_and_empty_images_are_refused() -> None:
     def arranged(shape: tuple[int, ...], given: Layout | None) -> object:
         outputs = [Shaped((*shape[:2], 1, 1), "float32"), Shaped((*shape[:2], 1, 1), "int32")]
         window = attributes_of((2, 2), (2, 2), (0, 0, 0, 0))
@@ -106,12 +85,12 @@ def test_images_that_lie_otherwise_and_empty_ones_are_left_to_others() -> None:
     assert arranged((2, 16, 2, 2), None) is not None
 
 
-def test_it_comes_before_the_library_that_ignores_nan() -> None:
+def test_it_has_priority_over_the_library_that_ignores_nan() -> None:
     assert load_kernels().of("max_pool", "cpu")[0].library == "llvm"
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
-def test_it_is_written_for_every_width_of_vectors(lanes: int) -> None:
+def test_code_is_generated_for_every_width_of_vectors(lanes: int) -> None:
     for inner in (1, 16, 20):
         assert "define void" in write_module(
             Pooling("float32", (3, 3), (2, 2), (1, 1, 1, 1), inner, min(lanes, inner), in_bytes=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,6 @@ GRADIENT = 2
 
 SIZES = [(1, 1, 1), (1, 9, 100), (7, 33, 1), (5, 17, 48), (33, 24, 67), (3, 1, 40), (64, 8, 113), (2, 16, 16)]
 """(rows of dy, inner extent, columns): whole blocks, rests of rows, of vectors and of single numbers."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The tests run on every core at once."""
-    load_kernels()  # and with them the threads that are limited
-    with threadpool_limits(1, user_api="openmp"):
-        yield
 
 
 def kernel(library: str = "llvm") -> Kernel:

@@ -116,7 +116,7 @@ class EmulatedFunction:
     name: str
     entry: Any
     together: bool
-    reversed: bool
+    runtime: EmulatedRuntime
     gpu: int = 0
 
     def __call__(self, stream: EmulatedStream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:
@@ -134,7 +134,9 @@ class EmulatedFunction:
         pointers = (ctypes.c_void_p * (count + 1))(*[value.ctypes.data for value in values])
         sizes = (ctypes.c_int * (count + 1))(*[value.nbytes for value in values])
         three = ctypes.c_uint * 3
-        status = self.entry(three(*grid), three(*block), pointers, sizes, count, int(self.together), int(self.reversed))
+        status = self.entry(
+            three(*grid), three(*block), pointers, sizes, count, int(self.together), int(self.runtime.reversed)
+        )
         if status >= 101:
             raise AssertionError(f"{self.name}: argument {status - 101} has {values[status - 101].nbytes} bytes")
         if status:
@@ -166,7 +168,7 @@ class EmulatedRuntime:
         self._gpus = gpus
         self._used = threading.local()
         self.folder = folder
-        self._reversed = reversed
+        self.reversed = reversed
         self._free = self._total = nbytes
         self._allocated: list[tuple[NDArray[np.uint8], int]] = []
         self._functions: dict[tuple[int, str, str], EmulatedFunction] = {}
@@ -188,9 +190,7 @@ class EmulatedRuntime:
         if key not in self._functions:
             library = compiled(source, self.folder)
             together = any(word in source for word in WAITING)
-            self._functions[key] = EmulatedFunction(
-                name, getattr(library, f"emulate_{name}"), together, self._reversed, self.gpu
-            )
+            self._functions[key] = EmulatedFunction(name, getattr(library, f"emulate_{name}"), together, self, self.gpu)
         return self._functions[key]
 
     def allocate(self, nbytes: int) -> DeviceMemory:

@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import Node
-from runner.kernels.contract import Buffers, Choice, Layout, Operand, Spec, plain
+from runner.engine.run.kernel_table import load_kernels
+from runner.kernels.contract import Arrangement, Buffers, Choice, Kernel, Layout, Operand, Spec, plain
 from runner.kernels.gpu.calls import StreamCall
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream
-from runner.kernels.registry import REGISTRY, Registry
+from runner.kernels.registry import Registry
 from tests.kernels import harness
+from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.op_cases import CASES, PRECISION, Case
 
 Array = NDArray[Any]
-Offers = str | Sequence[Layout | None] | None
+LayoutsOfInputs = str | Sequence[Layout | None] | None
 """Layouts of the inputs as they are: None for plain, "nhwc" for channels last wherever there are four axes."""
 
 DTYPES = ("float32", "float64", "bfloat16")
@@ -47,7 +49,7 @@ def run_op(
     op: str,
     inputs: Sequence[Array],
     attributes: Mapping[str, Any] | None = None,
-    layouts: Offers = None,
+    layouts: LayoutsOfInputs = None,
     *,
     registry: Registry,
     library: str | None = None,
@@ -75,7 +77,7 @@ def node_of(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> 
     return graph.add(op, placeholders, attributes)
 
 
-def offers_for(specs: Sequence[Spec], layouts: Offers) -> Sequence[Layout | None]:
+def offers_for(specs: Sequence[Spec], layouts: LayoutsOfInputs) -> Sequence[Layout | None]:
     """The layouts that the inputs have before a kernel is asked."""
     if layouts is None:
         return [plain(spec) for spec in specs]
@@ -97,6 +99,23 @@ def chosen(
     return Choice(kernel, arrangement)
 
 
+def able(
+    registry: Registry, op: str, inputs: Sequence[Array], attributes: Mapping[str, Any], layouts: LayoutsOfInputs = None
+) -> list[tuple[Kernel, Arrangement]]:
+    """The kernels that take a node, each with its arrangement of the node; fails if there is none."""
+    node, specs = node_of(op, inputs, attributes), [harness.Shaped.of(array) for array in inputs]
+    floats = {spec.dtype for spec in (*specs, *node.outputs) if spec.dtype in DTYPES}
+    offered = offers_for(specs, layouts)
+    asked = [
+        (kernel, kernel.arrange(node.attributes, specs, node.outputs, offered))
+        for kernel in registry.of(op, "gpu")
+        if floats <= kernel.dtypes
+    ]
+    found = [(kernel, arrangement) for kernel, arrangement in asked if arrangement is not None]
+    assert found, f"no kernel takes {op} of {specs}"
+    return found
+
+
 def run_choice(
     runtime: Runtime, node: Node, choice: Choice, inputs: Sequence[Array], *, in_place: bool = False
 ) -> list[Array]:
@@ -105,8 +124,8 @@ def run_choice(
     specs = [harness.Shaped.of(array) for array in inputs]
     sources = [_allocated(runtime, *each) for each in zip(specs, arrangement.inputs, strict=True)]
     targets = [_allocated(runtime, *each) for each in zip(node.outputs, arrangement.outputs, strict=True)]
-    shared = arrangement.in_place if in_place else ()
-    for i, o in shared:
+    shared = harness.once_each(arrangement.in_place) if in_place else {}
+    for i, o in shared.items():
         assert sources[i].layout.nbytes == targets[o].layout.nbytes, "what shares memory has the same bytes"
         targets[o] = Operand(targets[o].spec, targets[o].layout, sources[i].data)
     for operand, array in zip(sources, inputs, strict=True):
@@ -114,19 +133,36 @@ def run_choice(
     scratch = runtime.allocate(arrangement.scratch_bytes)
     bound = choice.kernel.bind(node.attributes, arrangement, Buffers(tuple(sources), tuple(targets), scratch))
     assert isinstance(bound, StreamCall), f"a kernel of a GPU is bound to a StreamCall, not to {bound!r}"
-    enqueue_twice_captured(runtime, stream, bound) if not shared else bound.enqueue(stream)
+    if shared:
+        bound.enqueue(stream)
+    else:
+        _replay(runtime, stream, bound, targets)
     outputs = [got(runtime, stream, operand) for operand in targets]
-    kept = [got(runtime, stream, operand) for i, operand in enumerate(sources) if i not in {i for i, _ in shared}]
-    _require_unchanged([array for i, array in enumerate(inputs) if i not in {i for i, _ in shared}], kept)
+    for i, (operand, array) in enumerate(zip(sources, inputs, strict=True)):
+        assert i in shared or got(runtime, stream, operand).tobytes() == array.tobytes(), f"it wrote to input {i}"
     _require_success(bound)
     return outputs
 
 
-def enqueue_twice_captured(runtime: Runtime, stream: Stream, bound: StreamCall) -> None:
-    """Run a call as a step does, replayed: what the first time leaves must not change the second."""
+def _replay(runtime: Runtime, stream: Stream, bound: StreamCall, targets: Sequence[Operand]) -> None:
+    """Capture a call and launch it twice, as the steps of a run do; both times it must give the same bits.
+
+    On an emulated GPU the threads of a block run in the opposite order the second time.
+    """
     graph = runtime.capture(stream, lambda: bound.enqueue(stream))
     graph.launch(stream)
+    first, status = [got(runtime, stream, target) for target in targets], _status(bound)
+    if isinstance(runtime, EmulatedRuntime):
+        runtime.reversed = not runtime.reversed
+    if bound.failures is not None:
+        bound.failures.word[0] = 0
     graph.launch(stream)
+    second = [got(runtime, stream, target) for target in targets]
+    if isinstance(runtime, EmulatedRuntime):
+        runtime.reversed = not runtime.reversed
+    assert status == _status(bound), "two launches of one graph fail differently"
+    for number, (one, other) in enumerate(zip(first, second, strict=True)):
+        assert status or one.tobytes() == other.tobytes(), f"two launches of one graph differ in output {number}"
 
 
 def put(runtime: Runtime, stream: Stream, operand: Operand, array: Array) -> None:
@@ -155,7 +191,7 @@ def reference(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any] | 
     """What the reference kernel gives."""
     node = node_of(op, inputs, attributes or {})
     specs = [harness.Shaped.of(array) for array in inputs]
-    kernel = REGISTRY.find(op, "cpu", "numpy")
+    kernel = load_kernels().find(op, "cpu", "numpy")
     with np.errstate(all="ignore"):
         return harness.run(kernel, node.attributes, specs, node.outputs, inputs).outputs
 
@@ -205,11 +241,10 @@ def _allocated(runtime: Runtime, spec: Spec, layout: Layout) -> Operand:
     return Operand(spec, layout, memory)
 
 
-def _require_unchanged(before: Iterable[Array], after: Iterable[Array]) -> None:
-    for number, (one, other) in enumerate(zip(before, after, strict=True)):
-        assert one.tobytes() == other.tobytes(), f"the kernel wrote to input {number}"
+def _status(bound: StreamCall) -> int:
+    return 0 if bound.failures is None else int(bound.failures.word[0])
 
 
 def _require_success(bound: StreamCall) -> None:
-    if bound.failures is not None and bound.failures.word[0]:
-        raise RuntimeError(bound.failures.explain(int(bound.failures.word[0])))
+    if bound.failures is not None and _status(bound):
+        raise RuntimeError(bound.failures.explain(_status(bound)))

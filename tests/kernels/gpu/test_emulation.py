@@ -1,4 +1,4 @@
-"""The emulated GPU itself: what joins a capture, and what does not."""
+"""The emulated GPU itself: which streams join a capture."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from tests.kernels.gpu.emulation import EmulatedRuntime
 
 
-def test_a_capture_is_joined_by_who_waits_for_its_events_and_by_nobody_else(runtime: EmulatedRuntime) -> None:
-    """Another device may wait, at the same time, for what was there before the capture began."""
+def test_a_stream_joins_a_capture_by_waiting_for_an_event_recorded_in_it(runtime: EmulatedRuntime) -> None:
+    """Another device may wait for an event that was recorded before the capture began."""
     captured, branch, other = (runtime.stream() for _ in range(3))
     before, inside, done = (runtime.event() for _ in range(3))
     seen: list[str] = []
@@ -33,7 +33,7 @@ def test_a_capture_is_joined_by_who_waits_for_its_events_and_by_nobody_else(runt
     assert seen == ["before", "other", "first", "branch"]
 
 
-def test_an_event_of_a_capture_is_none_when_that_is_over(runtime: EmulatedRuntime) -> None:
+def test_an_event_of_a_capture_is_invalid_after_the_capture(runtime: EmulatedRuntime) -> None:
     stream, event = runtime.stream(), runtime.event()
     runtime.capture(stream, lambda: runtime.record(event, stream))
     with pytest.raises(AssertionError, match="an event of a capture is waited for when that is over"):

@@ -1,35 +1,202 @@
-"""Where elements lie on a GPU, in numbers."""
+"""Where the elements of tensors lie on a GPU, and which layout a kernel takes of those it is offered."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
-from runner.kernels.contract import Layout, plain
-from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout, strides
+from runner.kernels.contract import Arrangement, KernelError, Layout, plain
+from runner.kernels.gpu.broadcasting import Axis, broadcast
+from runner.kernels.gpu.copies import in_units
+from runner.kernels.gpu.layouts import CHANNELS_LAST, arguments, channels_last, merged, offered_layout, strides
+from runner.kernels.gpu.loading import MODULES
+from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.kernels.gpu.running import node_of, registry_of, require_close, run_op
 from tests.kernels.harness import Shaped
 
 IMAGES = Shaped((2, 3, 4, 5), "float32")
 MATRIX = Shaped((3, 4), "bfloat16")
+Shape = tuple[int, ...]
 
 
-def test_distances_between_neighbours() -> None:
+def test_strides_of_both_layouts() -> None:
     assert strides(IMAGES.shape, plain(IMAGES)) == (60, 20, 5, 1)
     assert strides(IMAGES.shape, channels_last(IMAGES)) == (60, 1, 15, 3)
     assert strides((), plain(Shaped((), "float32"))) == ()
 
 
-def test_channels_last_is_for_four_axes() -> None:
+def test_channels_last_needs_four_axes() -> None:
     with pytest.raises(ValueError, match=r"channels last of bfloat16\[3, 4\]: expected four axes"):
         channels_last(MATRIX)
 
 
-def test_a_layout_of_another_device_is_refused() -> None:
-    with pytest.raises(ValueError, match="layout 'aBcd16b' is none of a GPU's"):
-        strides(IMAGES.shape, Layout("aBcd16b", IMAGES.nbytes))
+def test_a_layout_of_another_device_is_refused(runtime: EmulatedRuntime) -> None:
+    blocks = Layout("aBcd8b", IMAGES.nbytes)
+    with pytest.raises(ValueError, match="layout 'aBcd8b'"):
+        strides(IMAGES.shape, blocks)
+    with pytest.raises(KernelError, match="no kernel for op 'convert'"):
+        run_op(runtime, "convert", [np.zeros((2, 8, 3, 3), "float32")], {}, [blocks], registry=registry(runtime))
 
 
-def test_one_offer_of_channels_last_is_followed_where_there_are_four_axes() -> None:
+def test_one_offer_of_channels_last_is_enough_if_there_are_four_axes() -> None:
     offered = [None, plain(IMAGES), channels_last(IMAGES)]
     assert offered_layout(IMAGES, offered).tag == CHANNELS_LAST
     assert offered_layout(IMAGES, offered[:2]).is_plain
     assert offered_layout(MATRIX, offered).is_plain
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ([(2, 12), (3, 4), (4, 1)], [(24, 1)]),
+        ([(4, 1, 3), (3, 4, 1)], [(4, 1, 3), (3, 4, 1)]),
+        ([(3, 4, 1), (4, 1, 3)], [(4, 1, 3), (3, 4, 1)]),
+        ([(1, 7), (5, 1), (1, 0)], [(5, 1)]),
+        ([(1, 1)], []),
+        ([(2, 60), (4, 15), (5, 3)], [(40, 3)]),  # (2, 3, 4, 5) with channels last, without the channels
+    ],
+)
+def test_axes_that_continue_each_other_are_merged(axes: list[Shape], expected: list[Shape]) -> None:
+    assert merged(axes) == expected
+
+
+def test_missing_axes_are_appended_and_superfluous_ones_are_an_error() -> None:
+    assert arguments([(4, 1, 3), (3, 4, 1)], 3, 2) == [3, 1, 1, 4, 0, 3, 1, 0]
+    assert all(isinstance(each, np.int64) for each in arguments([], 2, 1))
+    with pytest.raises(ValueError, match="3 axes for a kernel that takes 2"):
+        arguments([(2, 1)] * 3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("block", "itemsize", "addresses", "expected"),
+    [
+        ([(6, 1, 1)], 4, (64, 64), (8, [(3, 1, 1)])),
+        ([(6, 1, 1)], 4, (64, 68), (4, [(6, 1, 1)])),
+        ([(5, 1, 1)], 4, (64, 64), (4, [(5, 1, 1)])),
+        ([(3, 8, 16), (4, 1, 1)], 2, (64, 64), (8, [(3, 2, 4), (1, 1, 1)])),
+        ([(3, 8, 6), (4, 1, 1)], 2, (64, 64), (4, [(3, 4, 3), (2, 1, 1)])),
+        ([(3, 8, 16), (4, 2, 1)], 2, (64, 64), (2, [(3, 8, 16), (4, 2, 1)])),
+        ([], 4, (64, 64), (4, [])),
+    ],
+)
+def test_copies_use_the_largest_unit_that_divides_everything(
+    block: list[Shape], itemsize: int, addresses: Shape, expected: object
+) -> None:
+    assert in_units(block, itemsize, addresses) == expected
+
+
+def _plain(*shapes: Shape) -> list[tuple[Shaped, Layout]]:
+    return [(spec, plain(spec)) for spec in (Shaped(shape, "float32") for shape in shapes)]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "result", "wide"),
+    [
+        ([(3, 5), (3, 5)], (3, 5), (True, True)),
+        ([(), (2, 3)], (2, 3), (False, True)),
+        ([(1, 1), (3,)], (1, 3), (False, True)),
+        ([(1, 3), (3,)], (1, 3), (True, True)),
+        ([(), (1,)], (1,), (False, True)),
+        ([(0, 1), ()], (0, 5), (True, False)),
+        ([(3, 5), (5,)], (3, 5), None),
+    ],
+)
+def test_inputs_are_wide_scalar_or_strided(inputs: list[Shape], result: Shape, wide: tuple[bool, ...] | None) -> None:
+    assert broadcast(_plain(*inputs), *_plain(result)).wide == wide
+
+
+def test_broadcast_axes_are_merged_and_the_innermost_comes_first() -> None:
+    loops = broadcast(_plain((2, 3, 4, 5), (1, 3, 1, 1)), *_plain((2, 3, 4, 5)))
+    assert loops.axes == (Axis(20, (1, 0)), Axis(3, (20, 1)), Axis(2, (60, 0)))
+    x, bias = IMAGES, Shaped((1, 3, 1, 1), "float32")
+    loops = broadcast([(x, channels_last(x)), (bias, plain(bias))], (x, channels_last(x)))
+    assert loops.axes == (Axis(3, (1, 1)), Axis(40, (3, 0)))
+
+
+def registry(runtime: EmulatedRuntime) -> Any:
+    return registry_of(runtime, *MODULES)
+
+
+def arranged(
+    runtime: EmulatedRuntime, op: str, shapes: list[Shape], attributes: dict[str, Any], tags: list[str | None]
+) -> Arrangement | None:
+    """The arrangement of our own kernel for float32 inputs that lie as tagged; None: the layout is open."""
+    node = node_of(op, [np.zeros(shape, "float32") for shape in shapes], attributes)
+    specs = [Shaped(shape, "float32") for shape in shapes]
+    offered = [
+        None if tag is None else channels_last(spec) if tag else plain(spec)
+        for spec, tag in zip(specs, tags, strict=True)
+    ]
+    return registry(runtime).find(op, "gpu", "cuda").arrange(node.attributes, specs, node.outputs, offered)
+
+
+PAIR = [(2, 4, 3, 3)] * 2
+ONE_STEP = {"strides": (1, 1), "padding": (0, 0, 0, 0), "groups": 1}
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "attributes", "tags"),
+    [
+        ("relu", PAIR[:1], {}, [CHANNELS_LAST]),
+        ("sub", PAIR, {}, [None, CHANNELS_LAST]),
+        ("concat", PAIR, {"axis": 1}, ["", CHANNELS_LAST]),
+        ("split", PAIR[:1], {"axis": 1, "sizes": (2, 2)}, [CHANNELS_LAST]),
+        ("slice", PAIR[:1], {"begin": (0, 1, 0, 0), "size": (2, 2, 3, 3)}, [CHANNELS_LAST]),
+        ("pad", PAIR[:1], {"low": (0, 0, 0, 0), "high": (1, 1, 1, 1)}, [CHANNELS_LAST]),
+        ("conv2d", [(2, 4, 3, 3), (5, 4, 1, 1)], ONE_STEP, [CHANNELS_LAST, None]),
+        ("conv2d", [(2, 4, 3, 3), (5, 4, 1, 1)], ONE_STEP, ["", CHANNELS_LAST]),
+    ],
+)
+def test_all_tensors_of_a_node_follow_one_offer_of_channels_last(
+    runtime: EmulatedRuntime, op: str, shapes: list[Shape], attributes: dict[str, Any], tags: list[str | None]
+) -> None:
+    found = arranged(runtime, op, shapes, attributes, tags)
+    assert found is not None
+    assert {layout.tag for layout in (*found.inputs, *found.outputs)} == {CHANNELS_LAST}
+
+
+def test_images_are_reduced_in_their_layout(runtime: EmulatedRuntime) -> None:
+    found = arranged(runtime, "reduce_sum", PAIR[:1], {"axes": (0, 2, 3), "keepdims": False}, [CHANNELS_LAST])
+    assert found is not None
+    assert found.inputs == (channels_last(Shaped(PAIR[0], "float32")),)
+
+
+def test_a_reshape_shares_memory_unless_elements_move(runtime: EmulatedRuntime) -> None:
+    column, flat = Shaped((2, 8, 1, 1), "float32"), Shaped((16,), "float32")
+    found = arranged(runtime, "reshape", [column.shape], {"shape": (16,)}, [CHANNELS_LAST])
+    assert found == Arrangement((channels_last(column),), (plain(flat),), in_place=((0, 0),))
+    found = arranged(runtime, "reshape", [(2, 8, 2, 1)], {"shape": (32,)}, [CHANNELS_LAST])
+    assert found is not None
+    assert found.in_place == ()
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "attributes", "taken"),
+    [
+        ("sub", [(2, 1) * 4, (1, 2) * 4], {}, True),
+        ("sub", [(2, 1) * 5, (1, 2) * 5], {}, False),
+        ("pad", [(1,) * 6], {"low": (0,) * 6, "high": (0,) * 6}, True),
+        ("pad", [(1,) * 7], {"low": (0,) * 7, "high": (0,) * 7}, False),
+        ("reduce_sum", [(2,) * 9], {"axes": (0, 2, 4, 6), "keepdims": False}, True),
+        ("reduce_sum", [(2,) * 9], {"axes": (0, 1, 4, 6, 8), "keepdims": False}, True),
+        ("reduce_sum", [(2,) * 9], {"axes": (0, 2, 4, 6, 8), "keepdims": False}, False),
+    ],
+)
+def test_more_axes_than_a_kernel_takes_are_refused(
+    runtime: EmulatedRuntime, op: str, shapes: list[Shape], attributes: dict[str, Any], taken: bool
+) -> None:
+    tags: list[str | None] = [""] * len(shapes)
+    assert (arranged(runtime, op, shapes, attributes, tags) is not None) == taken
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 1, 1), (3, 70, 5, 13), (2, 0, 3, 3), (40, 33, 1, 1)])
+@pytest.mark.parametrize(
+    "dtype", ["float32", *(pytest.param(each, marks=pytest.mark.slow) for each in ("bool", "int64"))]
+)
+@pytest.mark.parametrize(("source", "target"), [("", CHANNELS_LAST), (CHANNELS_LAST, ""), (CHANNELS_LAST,) * 2])
+def test_layouts_are_converted(runtime: EmulatedRuntime, shape: Shape, dtype: str, source: str, target: str) -> None:
+    x = (np.random.default_rng(0).standard_normal(shape) * 9).astype(dtype)
+    offered = [channels_last(Shaped.of(x)) if tag else plain(Shaped.of(x)) for tag in (source, target)]
+    require_close(run_op(runtime, "convert", [x], {}, offered, registry=registry(runtime)), [x])

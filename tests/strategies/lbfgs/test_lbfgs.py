@@ -95,8 +95,8 @@ def test_a_run_goes_on_from_its_variables(registry: Registry) -> None:
 
 def test_moving_averages_are_refused() -> None:
     expected = (
-        "optimizer=lbfgs: the network keeps moving averages such as 'norm1/moving_mean', which would advance at points "
-        "that a line search only tries; use a network without batch normalisation, or another optimizer"
+        "optimizer=lbfgs: the network has moving averages such as 'norm1/moving_mean', which would advance at every "
+        "point of a line search; use a network without batch normalisation, or another optimizer"
     )
     with pytest.raises(ConfigError, match=f"^{expected}$"):
         Single().build(task_for("batch_normalised"))

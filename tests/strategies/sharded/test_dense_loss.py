@@ -72,6 +72,6 @@ def test_another_sum_is_refused() -> None:
         return Outputs(losses, outputs.predictions, outputs.correct, outputs.logits)
 
     with pytest.raises(
-        ConfigError, match=r"layer 'loss' \(loss\) stands beside or behind .* its op 'reduce_sum' cannot"
+        ConfigError, match=r"layer 'loss' \(loss\) follows a dense layer, and its op 'reduce_sum' cannot"
     ):
         Hybrid(workers=2).build(task_of(odd, Sgd(), batch_size=4))

@@ -54,7 +54,7 @@ def test_a_network_without_dense_layers_is_refused() -> None:
         h = nn.conv(net, batch["x"], CLASSES, 3, name="conv1")
         return nn.classify(net, nn.global_avg_pool(net, h, name="pool"), batch["y"])
 
-    refused(convolved, r"parallelism=hybrid: the network has no dense layers to cut; use parallelism=sync_data")
+    refused(convolved, r"parallelism=hybrid: the network has no dense layers to shard; use parallelism=sync_data")
 
 
 def test_two_dense_layers_beside_each_other_are_refused() -> None:
@@ -65,7 +65,7 @@ def test_two_dense_layers_beside_each_other_are_refused() -> None:
 
     refused(
         forked,
-        "expected one tensor that dense layers read first, came relu/relu:0, flat/reshape:0; use parallelism=sync",
+        "expected one tensor that dense layers read first, found relu/relu:0, flat/reshape:0; use parallelism=sync",
     )
 
 
@@ -75,9 +75,7 @@ def test_a_connection_around_dense_layers_is_refused() -> None:
         gate = nn.relu(net, h, name="gate")
         return nn.classify(net, ops.mul(net.graph, nn.dense(net, h, CLASSES, name="fc1"), gate), batch["y"])
 
-    refused(
-        around, r"layer 'gate' \(activation\) stands beside or behind a dense layer, and its op 'relu' cannot be cut"
-    )
+    refused(around, r"layer 'gate' \(activation\) follows a dense layer, and its op 'relu' cannot be sharded")
 
 
 def test_a_connection_from_further_below_is_refused() -> None:
@@ -109,7 +107,7 @@ def test_an_op_that_mixes_units_is_refused_with_its_layer() -> None:
             h = ops.softmax(net.graph, h)
         return nn.classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
 
-    refused(mixed, r"layer 'squash' \(activation\) stands beside or behind a dense layer, and its op 'softmax' cannot")
+    refused(mixed, r"layer 'squash' \(activation\) follows a dense layer, and its op 'softmax' cannot")
 
 
 def test_a_convolution_behind_a_dense_layer_is_refused() -> None:
@@ -120,7 +118,7 @@ def test_a_convolution_behind_a_dense_layer_is_refused() -> None:
         h = nn.conv(net, h, CLASSES, 4, name="conv1")
         return nn.classify(net, nn.flatten(net, h, name="flat2"), batch["y"])
 
-    refused(back, r"layer 'images' \(shape\) stands beside or behind a dense layer, and its op 'reshape' cannot")
+    refused(back, r"layer 'images' \(shape\) follows a dense layer, and its op 'reshape' cannot")
 
 
 def test_ops_that_are_cut_by_units_are_ops() -> None:

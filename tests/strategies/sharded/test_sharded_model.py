@@ -278,21 +278,21 @@ def wires(program: Program) -> Wires:
     [
         (
             {"shard": {"conv*": "row"}},
-            "parallelism.shard: 'conv*': row: no dense layer has such a name; the dense layers are fc1, fc2, fc3",
+            "parallelism.shard: 'conv*': row: no dense layer has this name; the dense layers are fc1, fc2, fc3",
         ),
         (
             {"shard": {"fc*": "row", "fc1": "column"}},
-            "parallelism.shard: 'fc1': column: dense layer 'fc1' has row by 'fc*' already; expected patterns that",
+            "parallelism.shard: 'fc1': column: dense layer 'fc1' already has row by 'fc*'; expected one",
         ),
         (
             {"shard": {"fc2": "row"}, "constraints": {"fc*": 1}},
-            "parallelism.constraints: 'fc*': 1: layer 'fc2' is cut over workers 0 to 1 by parallelism.shard, so it is "
-            "not on one; expected patterns that match none of fc2",
+            "parallelism.constraints: 'fc*': 1: parallelism.shard distributes layer 'fc2' over workers 0 to "
+            "1; expected patterns that match none of fc2",
         ),
         (
             {"shard": {"fc1": "column"}, "constraints": {"relu2": 1}},
-            "layer 'relu2' is cut over workers 0 to 1 by parallelism.shard, so it is not on one; expected patterns "
-            "that match none of fc1, relu2, drop",
+            "parallelism.shard distributes layer 'relu2' over workers 0 to 1; expected patterns that match none of "
+            "fc1, relu2, drop",
         ),
     ],
 )

@@ -166,7 +166,7 @@ def test_a_replay_waits_for_the_recorded_shares_and_comes_to_the_same_bits(regis
         assert [line["contributors"] for line in again.lines()] == [line["contributors"] for line in lines]
         assert not any(line["dropped"] for line in again.lines())
         with pytest.raises(
-            ConfigError, match=r"^parallelism.replay: the file has steps 0 to 7, but step 8 is to be made"
+            ConfigError, match=r"^parallelism.replay: the file has steps 0 to 7, and the run has reached step 8"
         ):
             again.train([STEPS])
 
@@ -253,19 +253,19 @@ def test_every_part_of_every_client_is_where_it_belongs() -> None:
     [
         (
             {"backup_workers": 1, "combine": "ring_all_reduce"},
-            r"parallelism\.backup_workers=1 with parallelism\.combine=ring_all_reduce: a collective waits for all "
-            r"workers, so none can be left out; choose combine=parameter_server, or backup_workers=0",
+            r"parallelism\.backup_workers=1 with parallelism\.combine=ring_all_reduce: a collective needs the "
+            r"gradients of all workers; choose combine=parameter_server, or backup_workers=0",
         ),
         (
             {"backup_workers": 1, "combine": "parameter_server", "statistics": "pooled"},
-            r"parallelism\.backup_workers=1 with parallelism\.statistics=pooled: they are waited for in every step, "
-            r"and any worker may be left out; choose statistics=shares, or backup_workers=0",
+            r"parallelism\.backup_workers=1 with parallelism\.statistics=pooled: these statistics need all or certain "
+            r"workers in every step, and any share may be dropped; choose statistics=shares, or backup_workers=0",
         ),
         (
             {"replay": "x"},
-            r"parallelism\.replay=x with parallelism\.backup_workers=0: without backup workers all shares count, and "
-            r"the same configuration comes to the same bits; set replay to null, or use as many "
-            r"backup workers as that run",
+            r"parallelism\.replay=x with parallelism\.backup_workers=0: without backup workers all shares count "
+            r"and the weights follow from the configuration; set replay to null, or backup_workers to "
+            r"the number of that run",
         ),
     ],
 )

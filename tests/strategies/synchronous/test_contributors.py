@@ -29,14 +29,14 @@ def test_steps_and_workers_are_those_of_the_lines(tmp_path: Path) -> None:
 def test_other_workers_than_there_are_are_refused(chosen: str, tmp_path: Path) -> None:
     path = file_of(tmp_path, f'{{"step": 0, "contributors": [0, 1]}}\n{{"step": 1, "contributors": {chosen}}}\n')
     expected = (
-        r"^parallelism\.replay=.*contributors\.jsonl: there is .*; expected a step and 2 different workers of 0 to 2"
+        r"^parallelism\.replay=.*contributors\.jsonl: found .*; expected a step and 2 different workers of 0 to 2"
     )
     with pytest.raises(ConfigError, match=expected):
         contributors_of(path, workers=2, backups=1)
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"it is empty; expected a line for every update$"):
+    with pytest.raises(ConfigError, match=r"the file is empty; expected a line for every update$"):
         contributors_of(file_of(tmp_path, ""), workers=2, backups=1)
 
 

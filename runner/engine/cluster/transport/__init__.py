@@ -4,8 +4,7 @@ Read in this order:
 
 * ``messages`` and ``header``, with ``references`` and ``documents``: the messages and their encoding.
 * ``endpoint``: the interface; ``admission``: the senders accepted, and each message once and in order.
-* ``zmq_endpoint`` (``zmq_inbox``, ``zmq_outbox``, ``zmq_options``, ``zmq_context``): between processes.
-* ``in_process``: the same guarantees on a virtual clock, with random faults from a seed.
+* ``zmq_endpoint`` (``zmq_inbox``, ``zmq_outbox``, ``zmq_sockets``): between processes.
 * ``shared_memory``: the bytes of tensors.
 * ``heartbeat`` and ``heartbeat_monitor``: detection of silent and stuck workers.
 * ``private_directory``, ``address``, ``tokens``: files and sockets, accessible to this user only.

@@ -13,9 +13,9 @@ from types import TracebackType
 from runner.engine.cluster.transport.admission import Drop
 from runner.engine.cluster.transport.endpoint import Frame, Identity, Limits, Received
 from runner.engine.cluster.transport.messages import Message
-from runner.engine.cluster.transport.zmq_context import Context
 from runner.engine.cluster.transport.zmq_inbox import Inbox
 from runner.engine.cluster.transport.zmq_outbox import Outbox
+from runner.engine.cluster.transport.zmq_sockets import Context
 
 
 class ZmqEndpoint:

@@ -10,8 +10,7 @@ import zmq
 from runner.engine.cluster.transport.address import check_bind_address, inbox_path
 from runner.engine.cluster.transport.admission import Admission
 from runner.engine.cluster.transport.endpoint import Identity, Limits, Received
-from runner.engine.cluster.transport.zmq_context import Context
-from runner.engine.cluster.transport.zmq_options import Socket, configure_inbox, milliseconds
+from runner.engine.cluster.transport.zmq_sockets import Context, Socket, configure_inbox, milliseconds
 from runner.errors import ClusterError
 
 _MAX_PARTS = 3

@@ -13,8 +13,7 @@ from runner.engine.cluster.transport.address import inbox_path
 from runner.engine.cluster.transport.endpoint import Frame, Identity, Limits
 from runner.engine.cluster.transport.header import check_frames, encode_header
 from runner.engine.cluster.transport.messages import Hello, Message
-from runner.engine.cluster.transport.zmq_context import Context
-from runner.engine.cluster.transport.zmq_options import HANDSHAKE_MS, Socket, configure_outbox, milliseconds
+from runner.engine.cluster.transport.zmq_sockets import HANDSHAKE_MS, Context, Socket, configure_outbox, milliseconds
 from runner.errors import ClusterError
 
 

@@ -4,7 +4,7 @@ Read in this order:
 
 * ``rewriting``: roots, readers and moved tensors, which all passes share.
 * ``optimize``: the list of the passes that make a graph cheaper.
-* ``constant_folding``, ``identities``, ``common_subexpressions``: simplifications.
+* ``constant_folding``, ``simplification``: constants, identities and equal nodes.
 * ``prune``: partial execution and dead code.
 * ``matching``: the notation of rewrite rules, and the matcher; ``fusion_rules``: the fusions as rules.
 * ``fusion_elementwise``: the fusion of element-wise nodes, which grows regions.

@@ -6,39 +6,14 @@ from collections.abc import Sequence
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
-from runner.engine.graph.ops.common import elementwise_gradient, expect_dtype, expect_floats, input_flops, like_input
+from runner.engine.graph.ops.common import elementwise_gradient, expect_dtype, expect_floats, input_flops, unary
 from runner.engine.graph.ops.reduction import reduce_sum
 from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
-
-
-def relu(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add max(x, 0), any shape; the derivative at 0 is 0 (Nair and Hinton 2010)."""
-    return graph.add("relu", [x], name=name)[0]
 
 
 def relu_gradient(graph: Builder, dy: Tensor, y: Tensor, *, name: str | None = None) -> Tensor:
     """Add dy where y > 0 and 0 elsewhere; y is the output of the relu, of dy's shape."""
     return graph.add("relu_gradient", [dy, y], name=name)[0]
-
-
-def sigmoid(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add 1 / (1 + e ** -x), any shape, without overflow."""
-    return graph.add("sigmoid", [x], name=name)[0]
-
-
-def tanh(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add the hyperbolic tangent of x, any shape."""
-    return graph.add("tanh", [x], name=name)[0]
-
-
-def softmax(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add e ** x / sum(e ** x) over the last axis of x, without overflow."""
-    return graph.add("softmax", [x], name=name)[0]
-
-
-def log_softmax(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
-    """Add x - log(sum(e ** x)) over the last axis of x, without overflow."""
-    return graph.add("log_softmax", [x], name=name)[0]
 
 
 def softmax_gradient(dy: Expr, y: Expr) -> Expr:
@@ -65,17 +40,38 @@ def _infer_last_axis(specs: Sequence[TensorSpec], attributes: Attributes) -> Seq
     return [x]
 
 
-_RELU = elementwise_gradient(lambda dy, y, x: apply(relu_gradient, dy, y))
 # Piecewise constant in y, so only dy has a gradient.
 _RELU_GRADIENT = elementwise_gradient(lambda ddx, dx, dy, y: (apply(relu_gradient, ddx, y), None))
-_SIGMOID = elementwise_gradient(lambda dy, y, x: dy * (y * (1.0 - y)))
-_TANH = elementwise_gradient(lambda dy, y, x: dy * (y.scalar(1.0) - y * y))
-_SOFTMAX = elementwise_gradient(lambda dy, y, x: softmax_gradient(dy, y))
-_LOG_SOFTMAX = elementwise_gradient(_log_softmax_gradient)
 
-register(OpDef("relu", like_input(), _RELU, arity=1))
+relu = unary(
+    "relu",
+    "Add max(x, 0), any shape; the derivative at 0 is 0 (Nair and Hinton 2010).",
+    lambda dy, y, x: apply(relu_gradient, dy, y),
+)
 register(OpDef("relu_gradient", _infer_relu_gradient, _RELU_GRADIENT, arity=2))
-register(OpDef("sigmoid", like_input(), _SIGMOID, arity=1, flops=input_flops(4)))
-register(OpDef("tanh", like_input(), _TANH, arity=1, flops=input_flops(4)))
-register(OpDef("softmax", _infer_last_axis, _SOFTMAX, arity=1, flops=input_flops(5)))
-register(OpDef("log_softmax", _infer_last_axis, _LOG_SOFTMAX, arity=1, flops=input_flops(5)))
+sigmoid = unary(
+    "sigmoid",
+    "Add 1 / (1 + e ** -x), any shape, without overflow.",
+    lambda dy, y, x: dy * (y * (1.0 - y)),
+    flops=input_flops(4),
+)
+tanh = unary(
+    "tanh",
+    "Add the hyperbolic tangent of x, any shape.",
+    lambda dy, y, x: dy * (y.scalar(1.0) - y * y),
+    flops=input_flops(4),
+)
+softmax = unary(
+    "softmax",
+    "Add e ** x / sum(e ** x) over the last axis of x, without overflow.",
+    lambda dy, y, x: softmax_gradient(dy, y),
+    infer=_infer_last_axis,
+    flops=input_flops(5),
+)
+log_softmax = unary(
+    "log_softmax",
+    "Add x - log(sum(e ** x)) over the last axis of x, without overflow.",
+    _log_softmax_gradient,
+    infer=_infer_last_axis,
+    flops=input_flops(5),
+)

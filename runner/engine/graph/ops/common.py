@@ -1,4 +1,4 @@
-"""What the rules of all op families share: shape conditions, adapters for gradient formulas, and unbroadcasting.
+"""The parts that all op families share: shape conditions, adapters for formulas, and unbroadcasting.
 
 Functions that need nodes name the ops (``graph.add("fill", ...)``) instead of importing their builders, so that the
 families import this module and never the other way round.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -21,13 +22,19 @@ from runner.engine.graph.op import (
     GradientRule,
     InferRule,
     NotDifferentiable,
+    OpDef,
     ShapeError,
     expect,
+    output_flops,
+    register,
 )
 from runner.engine.graph.tensor import DTYPES, FLOATS, Tensor, TensorSpec, state_dtype
 
 NUMERIC = (*FLOATS, "int32", "int64")
 INTEGERS = ("int32", "int64")
+
+Formula = Callable[..., Expr | Sequence[Expr | None] | None]
+"""A gradient formula: see :func:`elementwise_gradient`."""
 
 NO_INPUTS = NotDifferentiable("it has no inputs")
 MADE_BY_PASSES = NotDifferentiable("it is made by passes after gradients exist")
@@ -171,7 +178,7 @@ def single_output(rule: Callable[[Builder, Node, Tensor], Sequence[Tensor | None
     return adapted
 
 
-def elementwise_gradient(formula: Callable[..., Expr | Sequence[Expr | None] | None]) -> GradientRule:
+def elementwise_gradient(formula: Formula) -> GradientRule:
     """Adapt the gradient formula of an element-wise op: formula(dy, y, *inputs) returns a partial for each input.
 
     A single partial may be returned without a list. A partial is summed over the axes its input was broadcast along;
@@ -187,6 +194,62 @@ def elementwise_gradient(formula: Callable[..., Expr | Sequence[Expr | None] | N
         ]
 
     return single_output(rule)
+
+
+class Unary(Protocol):
+    """Adds a node of an op with one input; returns its output."""
+
+    def __call__(self, graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor: ...
+
+
+class Binary(Protocol):
+    """Adds a node of an op with two inputs; returns its output."""
+
+    def __call__(self, graph: Builder, a: Tensor, b: Tensor, *, name: str | None = None) -> Tensor: ...
+
+
+def unary(
+    op: str,
+    doc: str,
+    gradient: Formula,
+    dtypes: Sequence[str] = FLOATS,
+    *,
+    infer: InferRule | None = None,
+    flops: FlopsRule = output_flops,
+) -> Unary:
+    """Define an element-wise op of one input; returns the function that adds it. gradient: its formula.
+
+    infer: shape rule; by default the output is like the input, of one of ``dtypes``.
+    """
+    register(OpDef(op, infer or like_input(dtypes), elementwise_gradient(gradient), 1, flops=flops))
+
+    def build(graph: Builder, x: Tensor, *, name: str | None = None) -> Tensor:
+        return graph.add(op, [x], name=name)[0]
+
+    build.__name__, build.__doc__ = op, doc
+    return build
+
+
+def binary(
+    op: str,
+    doc: str,
+    gradient: Formula | NotDifferentiable,
+    dtypes: Sequence[str] = FLOATS,
+    *,
+    result: str | None = None,
+) -> Binary:
+    """Define an element-wise op of two inputs that broadcast; returns the function that adds it.
+
+    gradient: its formula. result: dtype of the output; by default that of the inputs, which is one of ``dtypes``.
+    """
+    rule = gradient if isinstance(gradient, NotDifferentiable) else elementwise_gradient(gradient)
+    register(OpDef(op, broadcast_inputs(dtypes, result), rule, 2))
+
+    def build(graph: Builder, a: Tensor, b: Tensor, *, name: str | None = None) -> Tensor:
+        return graph.add(op, [a, b], name=name)[0]
+
+    build.__name__, build.__doc__ = op, doc
+    return build
 
 
 def decomposition(formula: Callable[..., Sequence[Expr]]) -> Decomposition:

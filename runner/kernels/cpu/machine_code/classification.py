@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 
 from llvmlite import ir
 
-from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Operand, Spec, plain
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Operand, Specs, plain
 from runner.kernels.cpu.machine_code import mathematics
 from runner.kernels.cpu.machine_code.arithmetic import EMIT, Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode
@@ -44,9 +44,7 @@ def register(registry: Registry) -> None:
     registry.add(Kernel(f"{op}_gradient", "cpu", LIBRARY, PRIORITY, DTYPES, _arrange_gradient, _bind_gradient))
 
 
-def _arrange(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     logits, labels = inputs
     if labels.dtype not in _LABEL_BITS or math.prod(logits.shape) > LARGEST:
         return None
@@ -61,9 +59,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
     return bound(code, (*buffers.inputs, *buffers.outputs), (rows, classes), explain)
 
 
-def _arrange_gradient(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange_gradient(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     if inputs[1].dtype not in _LABEL_BITS:
         return None
     return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import product
 
-from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Spec, plain
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Offers, Spec, Specs, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elements import ITEMSIZE
@@ -59,9 +59,9 @@ def _filled(attributes: Attributes, inputs: int) -> Program:
 def _arrange(
     program_of: ProgramOf,
     attributes: Attributes,
-    inputs: Sequence[Spec],
-    outputs: Sequence[Spec],
-    offered: Sequence[Layout | None],
+    inputs: Specs,
+    outputs: Specs,
+    offered: Offers,
 ) -> Arrangement | None:
     """Everything in one layout: plain, or that of an input. None if shapes or dtypes differ, or for float64 arrays."""
     result = outputs[0]
@@ -85,7 +85,7 @@ def _wide(inputs: Sequence[Spec], result: Spec) -> tuple[bool, ...]:
     return tuple(spec.shape == result.shape for spec in inputs)
 
 
-def _layout(program: Program, wide: Sequence[bool], result: Spec, offered: Sequence[Layout | None]) -> Layout:
+def _layout(program: Program, wide: Sequence[bool], result: Spec, offered: Offers) -> Layout:
     """The first offered layout that the program can run in, else plain."""
     offers = [layout for layout, each in zip(offered, wide, strict=True) if each and layout is not None]
     for layout in offers:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 
-from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Spec, plain
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Offers, Spec, Specs, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elements import ITEMSIZE
@@ -36,9 +35,7 @@ def register(registry: Registry) -> None:
     registry.add(Kernel("max_pool", "cpu", LIBRARY, PRIORITY, DTYPES, _arrange, _bind))
 
 
-def _arrange(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     (x,), (y, argmax), (given,) = inputs, outputs, offered
     layout = given or plain(x)
     if not x.nbytes or not y.nbytes or not _is_known(layout):

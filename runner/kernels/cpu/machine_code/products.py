@@ -13,7 +13,7 @@ from itertools import product
 
 from llvmlite import ir
 
-from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Spec, plain
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Specs, plain
 from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
@@ -58,9 +58,7 @@ def register(registry: Registry) -> None:
     registry.add(Kernel(OP, "cpu", LIBRARY, PRIORITY, frozenset({DTYPE}), _arrange, _bind))
 
 
-def _arrange(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     """Everything plain; None for other products, for many terms and for none."""
     turned = (attributes["transpose_a"], attributes["transpose_b"]) == (True, False)
     if not turned or not 0 < inputs[0].shape[0] <= MOST_TERMS:

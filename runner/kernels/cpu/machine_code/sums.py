@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 
 from llvmlite import ir
 
-from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Spec
+from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Offers, Spec, Specs
 from runner.kernels.cpu.machine_code.arithmetic import Lanes, Value
 from runner.kernels.cpu.machine_code.column_sums import column_sums
 from runner.kernels.cpu.machine_code.compiler import MachineCode
@@ -34,9 +33,7 @@ def register(registry: Registry) -> None:
     registry.add(Kernel("reduce_sum", "cpu", LIBRARY, PRIORITY, frozenset({DTYPE}), _arrange, _bind))
 
 
-def _arrange(
-    attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-) -> Arrangement | None:
+def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     (x,) = inputs
     few_trailing = _are_trailing(attributes, x) and math.prod(x.shape) <= LARGEST
     if x.dtype == DTYPE and (few_trailing or _is_first(attributes, x)):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from runner.kernels.cpu.onednn import (
     batch_normalization,
-    broadcast,
-    concat,
     convert,
     convolution,
-    eltwise,
     linear,
     local_response_normalization,
     parts,
@@ -24,12 +21,9 @@ FAMILIES = (
     pooling,
     batch_normalization,
     local_response_normalization,
-    concat,
     parts,
-    broadcast,
     linear,
     softmax,
-    eltwise,
 )
 
 

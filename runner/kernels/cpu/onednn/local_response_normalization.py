@@ -27,6 +27,8 @@ from runner.kernels.cpu.onednn.recipe import (
 from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
 
+_WIDEST_IN_BFLOAT16 = 5
+
 
 def register(registry: Registry, library: Library) -> None:
     """Add the kernels of this family."""
@@ -42,10 +44,14 @@ def _forward(library: Library, node: Node, inputs: Layouts, outputs: Layouts) ->
 
 
 def _format(node: Node, layouts: Layouts) -> str:
-    """The format of the first tensor that has one of its own."""
-    name = format_of(*layouts)
-    # oneDNN 3.2 gives wrong gradients in channels-last order for what its vectors of 16 channels leave over.
-    return "" if name == "acdb" and node.inputs[0].shape[1] % 16 else name
+    """The format of the first tensor that has one, or C order where oneDNN computes wrong gradients.
+
+    These are channels-last images in oneDNN 3.2 whose channels are no multiple of 16, the length of its vectors, and
+    bfloat16 ones with windows of more than 5 channels.
+    """
+    name, x = format_of(*layouts), node.inputs[0]
+    wide = x.dtype == "bfloat16" and node.attributes["size"] > _WIDEST_IN_BFLOAT16
+    return "" if name == "acdb" and (wide or x.shape[1] % 16) else name
 
 
 def _window(node: Node) -> tuple[int, float, float, float]:

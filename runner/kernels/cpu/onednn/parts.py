@@ -1,6 +1,6 @@
-"""Parts of tensors: split and slice copy out of a tensor's memory, pad copies into it.
+"""Rearrangements: concat and broadcast_to; split and slice, which copy out of a tensor; pad, which copies into one.
 
-A tensor that lies in blocks can be cut between its blocks only; where an op cuts elsewhere, it wants C order.
+A tensor in blocks can be cut only between its blocks; an op that cuts elsewhere requests C order.
 """
 
 from __future__ import annotations
@@ -10,21 +10,94 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, Operand, PythonCall, Spec
+from runner.kernels.contract import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Bound,
+    Buffers,
+    Kernel,
+    Layout,
+    Operand,
+    PythonCall,
+    Spec,
+    plain,
+)
 from runner.kernels.cpu.onednn import constants as dnnl
-from runner.kernels.cpu.onednn.library import Library
-from runner.kernels.cpu.onednn.memory import Dims, block_along, formatted, layout_of
+from runner.kernels.cpu.onednn.convolution import preferred_layout
+from runner.kernels.cpu.onednn.library import Library, OneDnnError, Unimplemented
+from runner.kernels.cpu.onednn.memory import Dims, block_along, c_order, described, formatted, layout_of, strided
 from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
-from runner.kernels.cpu.onednn.recipe import FLOATS, PRIORITY, Layouts, Node, answering, format_of
+from runner.kernels.cpu.onednn.recipe import (
+    PRIORITY,
+    Layouts,
+    Node,
+    Port,
+    Recipe,
+    add_kernel,
+    answering,
+    as_offered,
+    format_of,
+)
 from runner.kernels.memory import numpy_dtype
 from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:
     """Add the kernels of this family."""
+    add_kernel(registry, library, "concat", _concat, as_offered)
+    add_kernel(registry, library, "broadcast_to", _broadcast, as_offered)
     _add(registry, library, "split", _split_blocks, into=False)
     _add(registry, library, "slice", _slice_block, into=False)
     _add(registry, library, "pad", _pad_block, into=True)
+
+
+def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Every input is read as it lies, on the way into the result."""
+    axis, (y,) = node.attributes["axis"], node.outputs
+    parts = [
+        formatted(library, spec.shape, spec.dtype, format_of(layout))
+        for spec, layout in zip(node.inputs, inputs, strict=True)
+    ]
+    joined = formatted(library, y.shape, y.dtype, _joined_format(node, inputs))
+    parts_in_c = library.ffi.new("object[]", parts)
+    what = (joined, len(parts), axis, parts_in_c, attributes(library))
+    made = Description(library, "concat", library.engine, *what)
+    ports = [Port(dnnl.MULTIPLE_SRC + number, part) for number, part in enumerate(parts)]
+    return Recipe(made, ports, [Port(dnnl.DST, joined)])
+
+
+def _joined_format(node: Node, inputs: Layouts) -> str:
+    """The format of the largest input, where all others but the last begin and end with its blocks; else C order."""
+    largest = max(range(len(inputs)), key=lambda each: node.inputs[each].nbytes)
+    name, axis = format_of(inputs[largest]), node.attributes["axis"]
+    whole = all(spec.shape[axis] % block_along(name, axis) == 0 for spec in node.inputs[:-1])
+    return name if whole else ""
+
+
+def _broadcast(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+    """Input x in C order, read with steps of 0 along the axes that are repeated."""
+    (x,), (y,) = node.inputs, node.outputs
+    repeated = _repeated(library, x, y.shape)
+    result = described(library, y, outputs[0] or _result_layout(library, x, y))
+    ends = (repeated, library.engine, result, library.engine)
+    made = Description(library, "reorder", *ends, attributes(library))
+    return Recipe(made, [Port(dnnl.SRC, repeated, layout=plain(x))], [Port(dnnl.DST, result)])
+
+
+def _repeated(library: Library, x: Spec, shape: Dims) -> Any:
+    new_axes = len(shape) - len(x.shape)
+    steps = [0 if extent == 1 else step for extent, step in zip(x.shape, c_order(x.shape), strict=True)]
+    try:
+        return strided(library, shape, x.dtype, [0] * new_axes + steps)
+    except OneDnnError as error:
+        raise Unimplemented(f"this oneDNN does not read a tensor with steps of 0: {error}") from error
+
+
+def _result_layout(library: Library, x: Spec, y: Spec) -> Layout:
+    """C order, but where pixels become images, as in the gradient of a mean over images, what convolutions like."""
+    is_pixels = len(x.shape) == 4 and x.shape[2:] == (1, 1) != y.shape[2:] and x.shape[1] == y.shape[1]
+    return preferred_layout(library, y) if is_pixels and y.dtype in FLOATS else plain(y)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.kernels.contract import Arrange, Arrangement, Attributes, Bound, Buffers, Kernel, Layout, PythonCall, Spec
+from runner.kernels.contract import (
+    Arrange,
+    Arrangement,
+    Attributes,
+    Bound,
+    Buffers,
+    Kernel,
+    Layout,
+    PythonCall,
+    Spec,
+    Specs,
+)
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import BITS, BYTES, layout_of, split_tag
 from runner.kernels.cpu.onednn.primitive import Description, bound, in_turn
@@ -114,9 +125,7 @@ def answering(library: Library, arrange: Callable[[Node, Layouts], Arrangement |
     """
     known: dict[object, Arrangement | None] = {}
 
-    def answer(
-        attributes: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Layouts
-    ) -> Arrangement | None:
+    def answer(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Layouts) -> Arrangement | None:
         key = (library.threads(), tuple(sorted(attributes.items())), tuple(inputs), tuple(outputs), tuple(offered))
         if key not in known:
             known[key] = _asked(library, arrange, Node(attributes, inputs, outputs), offered)

@@ -1,25 +1,62 @@
-"""Softmax over the last axis, and the cross-entropy that is computed with it."""
+"""Functions of one variable, softmax over the last axis, and the cross-entropy that uses it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from runner.kernels.contract import Arrangement, Array, Attributes, Buffers, Kernel, Layout, PythonCall, Spec, plain
+from runner.kernels.contract import (
+    Arrangement,
+    Array,
+    Attributes,
+    Buffers,
+    Kernel,
+    Offers,
+    PythonCall,
+    Spec,
+    Specs,
+    plain,
+)
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
-from runner.kernels.cpu.onednn.memory import in_c_order
+from runner.kernels.cpu.onednn.memory import formatted, in_c_order
 from runner.kernels.cpu.onednn.primitive import Description, attributes, bound, in_turn
-from runner.kernels.cpu.onednn.recipe import PRIORITY, Layouts, Node, Port, Recipe, add_kernel
+from runner.kernels.cpu.onednn.recipe import PRIORITY, Layouts, Node, Port, Recipe, add_kernel, as_offered, format_of
 from runner.kernels.reference.indexing import check_range
 from runner.kernels.registry import Registry
 
+ALGORITHMS = {"exp": dnnl.ELTWISE_EXP, "sigmoid": dnnl.ELTWISE_LOGISTIC, "tanh": dnnl.ELTWISE_TANH}
+"""op -> algorithm. Relative errors are below 5e-7, except that what is below e ** -86.6 may be given as 0; the
+exponential of NaN is infinity."""
+
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernels of this family."""
+    """Add the kernels of this family. Functions of one variable keep the layout of their input."""
+    for op, algorithm in ALGORITHMS.items():
+        _add_function(registry, library, op, algorithm)
     add_kernel(registry, library, "softmax", _softmax, _wish_plain)
     _add_cross_entropy(registry, library)
+
+
+def _add_function(registry: Registry, library: Library, op: str, algorithm: int) -> None:
+    keeps_zero = op == "tanh"
+
+    def wish(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
+        (x,), (given,) = node.inputs, offered
+        if given is None or keeps_zero or given.nbytes == x.nbytes:
+            return as_offered(node, offered)
+        # Blocks that are not full would no longer be filled up with zeros.
+        return [plain(x)], [None]
+
+    def describe(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
+        (spec,) = node.inputs
+        x = formatted(library, spec.shape, spec.dtype, format_of(*inputs))
+        goal, attr = dnnl.FORWARD_INFERENCE, attributes(library)
+        made = Description(library, "eltwise_forward", library.engine, goal, algorithm, x, x, 0.0, 0.0, attr)
+        return Recipe(made, [Port(dnnl.SRC, x)], [Port(dnnl.DST, x)], in_place=((0, 0),))
+
+    add_kernel(registry, library, op, describe, wish)
 
 
 def _wish_plain(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
@@ -41,9 +78,7 @@ def _softmax(library: Library, node: Node, inputs: Layouts, outputs: Layouts) ->
 
 
 def _add_cross_entropy(registry: Registry, library: Library) -> None:
-    def arrange(
-        given: Attributes, inputs: Sequence[Spec], outputs: Sequence[Spec], offered: Sequence[Layout | None]
-    ) -> Arrangement | None:
+    def arrange(given: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
         if 0 in inputs[0].shape:
             return None
         try:

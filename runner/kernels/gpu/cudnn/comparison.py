@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from runner.kernels.gpu.cudnn.description import Convolution, Role
+from runner.kernels.gpu.cudnn.graphs import Convolution, Role
 from runner.kernels.gpu.runtime import DeviceMemory, Stream
 from runner.kernels.memory import numpy_dtype
 

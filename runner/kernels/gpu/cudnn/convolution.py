@@ -11,9 +11,21 @@ from itertools import accumulate
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Operand, Spec, plain
+from runner.kernels.contract import (
+    FLOATS,
+    Arrangement,
+    Attributes,
+    Buffers,
+    Kernel,
+    Layout,
+    Offers,
+    Operand,
+    Spec,
+    Specs,
+    plain,
+)
 from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
-from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution, Role
+from runner.kernels.gpu.cudnn.graphs import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution, Role
 from runner.kernels.gpu.cudnn.library import Plan, Planner
 from runner.kernels.gpu.layouts import channels_last, strides
 from runner.kernels.gpu.reduction import Reduction, reduce, reduced_shape, scratch_bytes
@@ -24,7 +36,6 @@ from runner.kernels.memory import address_of, numpy_dtype
 ALIGNMENT = 256
 """Of what cuDNN is given of scratch memory, in bytes."""
 
-Specs = Sequence[Spec]
 Describe = Callable[[Attributes, Specs, Specs], Convolution]
 
 
@@ -93,9 +104,7 @@ def _layouts(specs: Specs) -> tuple[Layout, ...]:
 def _one_call(planner: Planner, op: str, describe: Describe, first: tuple[Role, Role]) -> Kernel:
     """The kernel of an op that cuDNN does whole. first: roles of the first two inputs; bias and residual follow."""
 
-    def arrange(
-        attributes: Attributes, inputs: Specs, outputs: Specs, offered: Sequence[Layout | None]
-    ) -> Arrangement | None:
+    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
         plan = _planned(planner, describe(attributes, inputs, outputs))
         if plan is None:
             return None
@@ -119,9 +128,7 @@ def _of_weights(runtime: Runtime, planner: Planner, op: str) -> Kernel:
     bfloat16 and widened. The bias is summed in float32 and rounded to what is wanted.
     """
 
-    def arrange(
-        attributes: Attributes, inputs: Specs, outputs: Specs, offered: Sequence[Layout | None]
-    ) -> Arrangement | None:
+    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
         plan = _planned(planner, _weight_gradient(attributes, inputs, outputs))
         if plan is None:
             return None

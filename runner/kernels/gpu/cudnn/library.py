@@ -10,8 +10,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from runner.kernels.gpu.cudnn.comparison import Bench, fastest
-from runner.kernels.gpu.cudnn.description import Convolution, Role
-from runner.kernels.gpu.cudnn.graphs import build
+from runner.kernels.gpu.cudnn.graphs import Convolution, Role, build
 from runner.kernels.gpu.runtime import Stream
 
 WORKSPACE_LIMIT = 1 << 30

@@ -8,7 +8,7 @@ import pytest
 
 from runner.engine.cluster.transport.endpoint import Identity, Limits
 from runner.engine.cluster.transport.private_directory import PrivateDirectory
-from runner.engine.cluster.transport.zmq_context import Context, open_context
+from runner.engine.cluster.transport.zmq_sockets import Context, open_context
 
 TOKEN = "a" * 64
 LIMITS = Limits(peers=4, queued_messages=64, connect_timeout_s=5.0, send_timeout_s=0.2)

@@ -9,9 +9,9 @@ from runner.engine.cluster.transport.heartbeat import HeartbeatThread, Progress
 from runner.engine.cluster.transport.messages import Heartbeat, Hello
 from runner.engine.cluster.transport.names import MASTER
 from runner.engine.cluster.transport.private_directory import PrivateDirectory
-from runner.engine.cluster.transport.zmq_context import Context
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_outbox import Outbox
+from runner.engine.cluster.transport.zmq_sockets import Context
 from runner.errors import ClusterError
 from tests.engine.cluster.transport.conftest import LIMITS, identity
 

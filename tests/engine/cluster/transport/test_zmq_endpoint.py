@@ -19,9 +19,9 @@ from runner.engine.cluster.transport.endpoint import Endpoint, Identity, Limits,
 from runner.engine.cluster.transport.header import encode_header
 from runner.engine.cluster.transport.messages import Done, Hello, Load, Loaded, Shutdown, Welcome
 from runner.engine.cluster.transport.private_directory import PrivateDirectory
-from runner.engine.cluster.transport.zmq_context import Context
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
 from runner.engine.cluster.transport.zmq_outbox import Outbox
+from runner.engine.cluster.transport.zmq_sockets import Context
 from runner.errors import ClusterError, SecurityError
 from tests.engine.cluster.transport.conftest import LIMITS, TOKEN, identity
 

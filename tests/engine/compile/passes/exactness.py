@@ -46,9 +46,14 @@ def assert_unchanged(
     """Both graphs assign the same variables and compute the same bits."""
     verify(after)
     assert assigned_values(before).keys() == assigned_values(after).keys()
-    found = [moved.get(tensor, tensor) for tensor in fetches]
-    expected, came = outcome(before, fetches, feeds), outcome(after, found, feeds)
-    for a, b in zip(expected, came, strict=True):
+    assert_outcome(after, [moved.get(t, t) for t in fetches], feeds, outcome(before, fetches, feeds))
+
+
+def assert_outcome(
+    graph: Graph, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Array], expected: Sequence[Array]
+) -> None:
+    """The fetched and assigned values are the expected ones bit for bit."""
+    for a, b in zip(expected, outcome(graph, fetches, feeds), strict=True):
         assert_same_bits(a, b)
 
 

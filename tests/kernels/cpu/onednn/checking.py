@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import runner.kernels.reference  # noqa: F401 - registers the kernels
-from runner.kernels.contract import Array, Kernel, Layout, Operand, Spec, plain
+from runner.kernels.contract import Array, Kernel, Layout, Operand, Spec, Specs, plain
 from runner.kernels.cpu.onednn.library import Library, load
 from runner.kernels.cpu.onednn.loading import FAMILIES
 from runner.kernels.cpu.onednn.memory import BITS, formatted, nbytes, split_tag, viewed
@@ -49,7 +49,7 @@ def layout(spec: Spec, tag: str) -> Layout:
     return Layout(tag, nbytes(library(), descriptor))
 
 
-def refused(op: str, attributes: Mapping[str, Any], inputs: Sequence[Spec], outputs: Sequence[Spec]) -> bool:
+def refused(op: str, attributes: Mapping[str, Any], inputs: Specs, outputs: Specs) -> bool:
     """Whether the kernel leaves a node with plain inputs to another."""
     return kernel(op).arrange(attributes, inputs, outputs, [plain(spec) for spec in inputs]) is None
 
@@ -89,7 +89,7 @@ def assert_close(came: Array, wanted: Array, tolerance: float = TOLERANCE) -> No
     assert came.shape == wanted.shape
     if _is_float(came.dtype.name):
         deviation = np.abs(came.astype(np.float64) - wanted).max()
-        assert deviation <= tolerance * np.abs(wanted).max(), f"deviates by {deviation}"
+        assert deviation <= tolerance * np.abs(wanted).max(), f"deviates by {deviation} of {np.abs(wanted).max()}"
     else:
         np.testing.assert_array_equal(came, wanted)
 

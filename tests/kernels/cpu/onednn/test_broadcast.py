@@ -7,23 +7,6 @@ import pytest
 from tests.kernels.cpu.onednn.checking import check, floats, normal, refused
 
 
-@pytest.mark.parametrize(
-    ("shape", "result"),
-    [
-        ((5,), (3, 5)),
-        ((3, 1), (3, 4)),
-        ((1,), (7,)),
-        ((1, 1, 1), (2, 3, 4)),
-        ((4, 1, 3), (2, 4, 5, 3)),
-        ((2, 3), (2, 3)),
-        ((2, 1, 3, 1), (2, 4, 3, 5)),
-    ],
-)
-def test_the_result_is_plain(shape: tuple[int, ...], result: tuple[int, ...]) -> None:
-    ran = check("broadcast_to", {"shape": result}, [normal(1, *shape)], [floats(*result)], tolerance=0)
-    assert ran.tags == ([""], [""])
-
-
 @pytest.mark.parametrize("channels", [16, 20, 64])
 def test_pixels_become_images_that_lie_as_convolutions_like_them(channels: int) -> None:
     result = (3, channels, 5, 6)

@@ -60,9 +60,3 @@ def test_full_blocks_are_taken_as_they_come(op: str, tag: str, in_place: bool) -
 def test_only_what_keeps_zero_takes_blocks_that_are_not_full(op: str, taken: str) -> None:
     ran = check(op, {}, [normal(1, 2, 20, 5, 3)], [floats(2, 20, 5, 3)], ["aBcd16b"])
     assert ran.tags == ([taken], [taken])
-
-
-@pytest.mark.parametrize("shape", [(1,), (7,), (33, 17), (1000,), (1, 1, 1, 1, 1)])
-@pytest.mark.parametrize("op", OPS)
-def test_odd_sizes(op: str, shape: tuple[int, ...]) -> None:
-    check(op, {}, [normal(1, *shape)], [floats(*shape)])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from threadpoolctl import threadpool_limits
 
-from runner.kernels.contract import Arrangement, Layout, NativeCall, plain
+from runner.kernels.contract import Arrangement, Layout, NativeCall, Offers, plain
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import OneDnnError, Unimplemented, supported_dtypes
 from runner.kernels.cpu.onednn.memory import in_c_order
@@ -28,7 +27,7 @@ class _Asked:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
 
-    def __call__(self, node: Node, offered: Sequence[Layout | None]) -> Arrangement | None:
+    def __call__(self, node: Node, offered: Offers) -> Arrangement | None:
         self.nodes.append(node)
         if node.attributes.get("unknown"):
             raise Unimplemented("no such thing")

@@ -13,7 +13,7 @@ SHAPES = [(1, 1), (1, 10), (7, 17), (33, 1000)]
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("shape", [*SHAPES, (5,), (2, 3, 7), (2, 3, 4, 5)])
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 7), (2, 3, 4, 5)])
 def test_softmax(shape: tuple[int, ...], in_place: bool) -> None:
     check("softmax", {}, [4 * normal(1, *shape)], [floats(*shape)], in_place=in_place, tolerance=1e-6)
 

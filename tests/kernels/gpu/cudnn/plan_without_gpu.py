@@ -55,7 +55,7 @@ def main() -> None:
 
 def planned(gpu: str, tf32: bool, fields: dict[str, Any]) -> tuple[str, int] | None:
     """The plan of one convolution."""
-    from runner.kernels.gpu.cudnn.description import Convolution
+    from runner.kernels.gpu.cudnn.graphs import Convolution
 
     lists_are_tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     plan = library(gpu, tf32).plan(Convolution(**lists_are_tuples))

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, Convolution, Role
+from runner.kernels.gpu.cudnn.graphs import FORWARD, INPUT_GRADIENT, Convolution, Role
 from runner.kernels.gpu.cudnn.library import WORKSPACE_LIMIT
 from runner.kernels.reference.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
-from tests.kernels.gpu.emulation import EmulatedRuntime, EmulatedStream
+from tests.kernels.gpu.blas import GpuWithCublas
+from tests.kernels.gpu.emulation import EmulatedStream
 
 Array = NDArray[Any]
 
@@ -60,13 +61,15 @@ class ReferencePlanner:
         )
 
 
-class RuntimeWithCudnn(EmulatedRuntime):
-    """An emulated GPU with a planner for its cuDNN."""
+class GpuWithLibraries(GpuWithCublas):
+    """An emulated GPU with cuBLAS and cuDNN."""
 
-    planner: ReferencePlanner | None = None
+    def __init__(self, *arguments: Any, planner: ReferencePlanner | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.planner = planner or ReferencePlanner()
 
     def library(self, name: str) -> Any:
-        return self.planner if name == "cudnn" else None
+        return self.planner if name == "cudnn" else super().library(name)
 
 
 def lying(address: int, convolution: Convolution, role: Role) -> Array:

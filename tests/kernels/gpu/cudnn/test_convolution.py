@@ -1,4 +1,4 @@
-"""The kernels around cuDNN's plans: what goes where, on an emulated GPU whose plans compute with reference kernels."""
+"""The kernels around cuDNN's plans, which compute with the reference kernels on an emulated GPU."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.kernels.contract import KernelError
+from runner.kernels.contract import Choice, KernelError
 from runner.kernels.gpu.cudnn import convolution
-from runner.kernels.gpu.cudnn.description import Convolution
-from runner.kernels.gpu.layouts import CHANNELS_LAST
+from runner.kernels.gpu.cudnn.graphs import Convolution
 from runner.kernels.registry import Registry
-from tests.kernels.gpu.cudnn.planning import ReferencePlanner, RuntimeWithCudnn
+from tests.kernels.gpu.cudnn.planning import GpuWithLibraries, ReferencePlanner
+from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import (
-    DTYPES,
     chosen,
     drawn,
     node_of,
@@ -30,7 +29,6 @@ from tests.kernels.harness import Shaped
 from tests.op_cases import CASES
 
 OPS = ("conv2d", "conv2d_fused", "conv2d_input_gradient", "conv2d_weight_gradient", "conv2d_weight_bias_gradient")
-TOLERANCES = {"float32": 2e-5, "float64": 1e-12, "bfloat16": 2e-2}
 ONE = {"strides": (1, 1), "padding": (1, 1, 1, 1), "groups": 1}
 
 
@@ -40,16 +38,14 @@ def planner() -> ReferencePlanner:
     return ReferencePlanner()
 
 
-@pytest.fixture(params=[False, True], ids=["first_thread_first", "last_thread_first"])
-def runtime(request: pytest.FixtureRequest, compiled_sources: Path, planner: ReferencePlanner) -> RuntimeWithCudnn:
+@pytest.fixture
+def runtime(compiled_sources: Path, planner: ReferencePlanner) -> GpuWithLibraries:
     """An emulated GPU that has a cuDNN."""
-    gpu = RuntimeWithCudnn(compiled_sources, reversed=request.param)
-    gpu.planner = planner
-    return gpu
+    return GpuWithLibraries(compiled_sources, planner=planner)
 
 
 @pytest.fixture
-def registry(runtime: RuntimeWithCudnn) -> Registry:
+def registry(runtime: GpuWithLibraries) -> Registry:
     """Kernels of cuDNN alone."""
     return registry_of(runtime, convolution)
 
@@ -59,21 +55,18 @@ def normal(*shape: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
     return np.random.default_rng(7).standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize("layouts", [None, CHANNELS_LAST])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", OPS)
-def test_the_cases_of_the_table(
-    runtime: RuntimeWithCudnn, registry: Registry, op: str, dtype: str, layouts: str | None
-) -> None:
-    for case in CASES[op]:
-        inputs, attributes = drawn(case, dtype)
-        found = run_op(runtime, op, inputs, attributes, layouts, registry=registry)
-        require_close(found, reference(op, inputs, attributes), TOLERANCES[dtype])
+INPUTS = [normal(2, 3, 5, 5), normal(4, 3, 3, 3)]
+
+
+def choice_of(registry: Registry) -> Choice:
+    """The kernel for a convolution of INPUTS."""
+    specs = [Shaped.of(each) for each in INPUTS]
+    return chosen(registry, node_of("conv2d", INPUTS, ONE), specs, offers_for(specs, None), None)
 
 
 @pytest.mark.parametrize("op", ["conv2d_weight_gradient", "conv2d_weight_bias_gradient"])
-def test_filters_of_bfloat16_are_widened_and_sums_of_the_bias_are_not_rounded(
-    runtime: RuntimeWithCudnn, registry: Registry, op: str
+def test_gradients_of_bfloat16_filters_may_be_float32_and_bias_sums_are_not_rounded(
+    runtime: GpuWithLibraries, registry: Registry, op: str
 ) -> None:
     inputs = [normal(3, 40, 20, 20, dtype="bfloat16"), normal(3, 2, 20, 20, dtype="bfloat16")]
     attributes = {**ONE, "weight_shape": (40, 2, 3, 3), "dtype": "float32"}
@@ -85,7 +78,7 @@ def test_filters_of_bfloat16_are_widened_and_sums_of_the_bias_are_not_rounded(
     require_close(found[1:], expected[1:], 2e-5)
 
 
-def test_every_image_and_filter_has_its_channels_last(runtime: RuntimeWithCudnn, registry: Registry) -> None:
+def test_images_and_filters_have_their_channels_last(runtime: GpuWithLibraries, registry: Registry) -> None:
     inputs = [normal(2, 3, 5, 5), normal(4, 3, 3, 3), normal(4)]
     node = node_of("conv2d_fused", inputs, {**ONE, "bias": True, "residual": False, "relu": True})
     specs = [Shaped.of(each) for each in inputs]
@@ -93,40 +86,30 @@ def test_every_image_and_filter_has_its_channels_last(runtime: RuntimeWithCudnn,
     assert [layout.tag for layout in (*arrangement.inputs, *arrangement.outputs)] == ["nhwc", "nhwc", "", "nhwc"]
 
 
-def test_scratch_memory_holds_an_aligned_workspace_wherever_it_begins(
-    runtime: RuntimeWithCudnn, registry: Registry
-) -> None:
-    inputs = [normal(2, 3, 5, 5), normal(4, 3, 3, 3)]
-    specs = [Shaped.of(each) for each in inputs]
-    node = node_of("conv2d", inputs, ONE)
-    assert chosen(registry, node, specs, offers_for(specs, None), None).arrangement.scratch_bytes == 256 + 256
+def test_scratch_memory_has_room_to_align_the_workspace(runtime: GpuWithLibraries, registry: Registry) -> None:
+    assert choice_of(registry).arrangement.scratch_bytes == 256 + 256
 
 
-def test_a_plan_without_workspace_asks_for_no_scratch_memory(
-    runtime: RuntimeWithCudnn, registry: Registry, planner: ReferencePlanner
+def test_a_plan_without_workspace_requests_no_scratch_memory(
+    runtime: GpuWithLibraries, registry: Registry, planner: ReferencePlanner
 ) -> None:
     planner.workspace_bytes = 0
-    inputs = [normal(2, 3, 5, 5), normal(4, 3, 3, 3)]
-    specs = [Shaped.of(each) for each in inputs]
-    node = node_of("conv2d", inputs, ONE)
-    assert chosen(registry, node, specs, offers_for(specs, None), None).arrangement.scratch_bytes == 0
-    require_close(run_op(runtime, "conv2d", inputs, ONE, registry=registry), reference("conv2d", inputs, ONE), 2e-5)
+    assert choice_of(registry).arrangement.scratch_bytes == 0
+    found = run_op(runtime, "conv2d", INPUTS, ONE, registry=registry)
+    require_close(found, reference("conv2d", INPUTS, ONE), 2e-5)
 
 
-def test_a_plan_that_wants_more_than_was_arranged_is_refused(
-    runtime: RuntimeWithCudnn, registry: Registry, planner: ReferencePlanner
+def test_a_plan_that_needs_more_workspace_than_arranged_is_refused(
+    runtime: GpuWithLibraries, registry: Registry, planner: ReferencePlanner
 ) -> None:
-    inputs = [normal(2, 3, 5, 5), normal(4, 3, 3, 3)]
-    specs = [Shaped.of(each) for each in inputs]
-    node = node_of("conv2d", inputs, ONE)
-    choice = chosen(registry, node, specs, offers_for(specs, None), None)
+    choice = choice_of(registry)
     planner.workspace_bytes = 1000
     with pytest.raises(ValueError, match=r"cuDNN has no plan for .* with 256 bytes of workspace, as they"):
-        run_choice(runtime, node, choice, inputs)
+        run_choice(runtime, node_of("conv2d", INPUTS, ONE), choice, INPUTS)
 
 
-def test_images_without_elements_are_left_to_others(
-    runtime: RuntimeWithCudnn, registry: Registry, planner: ReferencePlanner
+def test_images_without_elements_are_refused(
+    runtime: GpuWithLibraries, registry: Registry, planner: ReferencePlanner
 ) -> None:
     with pytest.raises(KernelError):
         run_op(runtime, "conv2d", [normal(0, 3, 5, 5), normal(4, 3, 3, 3)], ONE, registry=registry)
@@ -134,8 +117,8 @@ def test_images_without_elements_are_left_to_others(
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_what_cudnn_has_no_plan_for_is_left_to_others(
-    runtime: RuntimeWithCudnn, registry: Registry, planner: ReferencePlanner, op: str
+def test_a_convolution_without_a_plan_is_refused(
+    runtime: GpuWithLibraries, registry: Registry, planner: ReferencePlanner, op: str
 ) -> None:
     planner.refuses = lambda _: True
     inputs, attributes = drawn(CASES[op][0], "float64")
@@ -144,5 +127,5 @@ def test_what_cudnn_has_no_plan_for_is_left_to_others(
     assert {type(each) for each in planner.asked} == {Convolution}
 
 
-def test_without_cudnn_there_are_no_kernels_of_it(compiled_sources: Path) -> None:
-    assert convolution.kernels(RuntimeWithCudnn(compiled_sources)) == []
+def test_without_cudnn_it_has_no_kernels(compiled_sources: Path) -> None:
+    assert convolution.kernels(EmulatedRuntime(compiled_sources)) == []

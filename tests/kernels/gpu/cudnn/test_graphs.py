@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution, Role
-from runner.kernels.gpu.cudnn.graphs import build
+from runner.kernels.gpu.cudnn.graphs import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution, Role, build
 from tests.kernels.gpu.cudnn.fake_cudnn import FakeCudnn, FakeGraph, FakeTensor
 
 UNEVEN = Convolution(FORWARD, "float32", (2, 3, 7, 6), (4, 3, 3, 2), (2, 4, 3, 8), (2, 1), (1, 0, 2, 3))

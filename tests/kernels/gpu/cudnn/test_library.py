@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
 from runner.kernels.gpu.cudnn.comparison import Bench
-from runner.kernels.gpu.cudnn.description import FORWARD, Convolution, Role
-from runner.kernels.gpu.cudnn.library import COMPARED, COMPILED, WORKSPACE_LIMIT, CudnnLibrary
+from runner.kernels.gpu.cudnn.graphs import FORWARD, Convolution, Role
+from runner.kernels.gpu.cudnn.library import COMPARED, COMPILED, WORKSPACE_LIMIT, CudnnLibrary, open_library
 from runner.kernels.gpu.runtime import DeviceMemory, Stream
 from tests.kernels.gpu.cudnn.fake_cudnn import Engine, FakeCudnn
 from tests.kernels.gpu.emulation import EmulatedStream
@@ -145,3 +147,14 @@ def test_all_gpus_take_the_plan_that_was_the_fastest_on_the_first() -> None:
     plans = [planner.plan(CONVOLUTION) for _ in range(2)]
     assert [plan and plan.number for plan in plans] == [1, 1]
     assert len(cudnn.executed) == 2
+
+
+def test_cudnn_is_opened_with_its_own_handles_and_reports_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    front_end = SimpleNamespace(
+        backend_version=lambda: 92800, backend_version_string=lambda: "9.28.0", create_handle=lambda: "handle"
+    )
+    monkeypatch.setitem(sys.modules, "cudnn", front_end)
+    found = open_library(lambda: 0, tf32=False)
+    assert found is not None
+    assert found.version == "9.28.0"
+    assert found._open_target() == {"handle": "handle"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.kernels.gpu.cudnn.description import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution
+from runner.kernels.gpu.cudnn.graphs import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Convolution
 from runner.kernels.gpu.cudnn.library import WORKSPACE_LIMIT
 from tests.kernels.gpu.running import DTYPES
 

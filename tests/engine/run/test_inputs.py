@@ -12,8 +12,8 @@ import pytest
 from runner.engine.compile.input_slots import Fields, InputSlot, ShareKey
 from runner.engine.graph.device import local_cluster
 from runner.engine.graph.tensor import Tensor
+from runner.engine.run.inputs import SharedReading
 from runner.engine.run.kernel_table import load_kernels
-from runner.engine.run.shared_reading import SharedReading
 from runner.errors import RunnerError
 from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single

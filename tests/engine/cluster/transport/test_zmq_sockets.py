@@ -1,3 +1,5 @@
+"""ZeroMQ contexts that end in time, and the options of sockets."""
+
 from __future__ import annotations
 
 import resource
@@ -5,10 +7,9 @@ import resource
 import pytest
 import zmq
 
-from runner.engine.cluster.transport import zmq_context
+from runner.engine.cluster.transport import zmq_sockets
 from runner.engine.cluster.transport.endpoint import Limits
-from runner.engine.cluster.transport.zmq_context import open_context
-from runner.engine.cluster.transport.zmq_options import configure_inbox, configure_outbox, milliseconds
+from runner.engine.cluster.transport.zmq_sockets import configure_inbox, configure_outbox, milliseconds, open_context
 from runner.errors import ClusterError, ResourceError
 
 
@@ -19,7 +20,7 @@ def test_context_is_not_global_and_ends() -> None:
 
 
 def test_open_socket_is_reported_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmq_context, "TERMINATION_S", 0.05)
+    monkeypatch.setattr(zmq_sockets, "TERMINATION_S", 0.05)
     left_open: list[zmq.Socket[bytes]] = []
 
     def leave_a_socket_open() -> None:

@@ -1,0 +1,133 @@
+"""The ZeroMQ context of a process, and the options of its sockets. Times of options are in milliseconds, as in libzmq.
+
+There is no global context: it is created explicitly, passed as an argument, and ended within a time limit. Threads may
+share a context but not its sockets: each socket belongs to the thread that created it.
+
+No socket sends ZMTP heartbeats. All peers are processes of this host, where the kernel closes the connections of a
+dead process; and a process that was stopped by a debugger must find its connections open when it continues.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import zmq
+
+from runner.engine.cluster.transport.documents import MAX_DOCUMENT_BYTES
+from runner.engine.cluster.transport.endpoint import Limits
+from runner.engine.cluster.transport.header import MAX_HEADER_BYTES
+from runner.errors import ClusterError, ResourceError
+
+OLDEST_LIBZMQ = (4, 3, 5)
+"""Older versions have known vulnerabilities that a peer can exploit."""
+
+TERMINATION_S = 5.0
+"""Time limit for ending a context, in seconds; sockets linger for at most one second."""
+
+_OTHER_DESCRIPTORS = 256
+"""Descriptors reserved for files, logs, shared memory and Python itself."""
+
+if zmq.zmq_version_info() < OLDEST_LIBZMQ:
+    raise ResourceError(
+        f"libzmq {zmq.zmq_version()} is too old, expected {'.'.join(map(str, OLDEST_LIBZMQ))}: "
+        "install pyzmq 27 or newer, whose wheels contain it"
+    )
+
+Context = zmq.Context[zmq.Socket[bytes]]
+
+
+@contextmanager
+def open_context(connections: int) -> Iterator[Context]:
+    """Open a context for about ``connections`` connections; all its sockets must be closed before the exit.
+
+    Raises ResourceError if the limit of file descriptors is too low, because libzmq would abort; ClusterError if
+    ending the context takes longer than ``TERMINATION_S``.
+    """
+    _require_descriptors(_OTHER_DESCRIPTORS + 2 * connections)
+    context: Context = zmq.Context(io_threads=1)
+    try:
+        yield context
+    finally:
+        _terminate(context)
+
+
+def _require_descriptors(count: int) -> None:
+    """Raise the soft limit of open files to at least ``count``."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise ResourceError(
+            f"{count} open files needed, the limit is {hard}: raise it (ulimit -Hn) or use fewer workers"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def _terminate(context: Context) -> None:
+    """End the context in a thread, because libzmq waits for open sockets without a time-out."""
+    thread = threading.Thread(target=context.term, name="zmq-termination", daemon=True)
+    thread.start()
+    thread.join(TERMINATION_S)
+    if thread.is_alive():
+        raise ClusterError(f"the ZeroMQ context did not end within {TERMINATION_S:g} s: a socket was not closed")
+
+
+LINGER_MS = 1000
+HANDSHAKE_MS = 2000
+CONNECTIONS_PER_PEER = 3
+
+Socket = zmq.Socket[bytes]
+
+
+def configure_inbox(socket: Socket, limits: Limits) -> None:
+    """Set the options of a ROUTER that receives from all peers, before it is bound."""
+    _configure(
+        socket,
+        limits,
+        {
+            zmq.BACKLOG: 16 + CONNECTIONS_PER_PEER * (limits.peers + limits.servers),
+            zmq.RCVHWM: limits.queued_messages,
+            # An inbox never sends; if it ever did, sending to an unknown peer must be an error.
+            zmq.ROUTER_MANDATORY: 1,
+        },
+    )
+
+
+def configure_outbox(socket: Socket, limits: Limits) -> None:
+    """Set the options of a DEALER that sends to one peer, before it is connected."""
+    _configure(
+        socket,
+        limits,
+        {
+            zmq.SNDHWM: limits.queued_messages,
+            zmq.RCVHWM: 1,
+            # Queue only for a peer that has completed the handshake; otherwise a send without a peer would succeed.
+            zmq.IMMEDIATE: 1,
+            # After a reconnection, the sequence numbers would not start at 0 and queued messages would be lost, so the
+            # sender must get an error instead.
+            zmq.RECONNECT_IVL: -1,
+        },
+    )
+
+
+def milliseconds(seconds: float) -> int:
+    """Return ``seconds`` in whole milliseconds, rounded up: a short wait must not become a busy one."""
+    return math.ceil(seconds * 1000)
+
+
+def _configure(socket: Socket, limits: Limits, special: dict[Any, int]) -> None:
+    send_timeout_ms = milliseconds(limits.send_timeout_s)
+    common = {
+        zmq.LINGER: LINGER_MS,
+        zmq.SNDTIMEO: send_timeout_ms,
+        zmq.RCVTIMEO: send_timeout_ms,
+        zmq.MAXMSGSIZE: MAX_DOCUMENT_BYTES + MAX_HEADER_BYTES,
+        zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
+    }
+    for option, value in (common | special).items():
+        socket.setsockopt(option, value)

@@ -1,0 +1,40 @@
+"""Nodes as text: ``built("matmul(f4[2, 3], f4[3, 4], transpose_a=False)")`` adds placeholders and one node.
+
+Inputs are written as dtype and shape, ``f4[()]`` for a scalar. Attributes in DEFAULTS may be left out; an op's own
+``dtype`` is by default that of the first input.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from runner.engine.graph import op as op_table
+from runner.engine.graph import ops
+from runner.engine.graph.graph import Graph
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
+from tests.engine.compile.passes.graph_text import DEFAULTS
+
+DTYPES = {"f4": "float32", "f8": "float64", "b2": "bfloat16", "i4": "int32", "i8": "int64", "bool": "bool"}
+POOL = {"window": (2, 2), "count_padding": False}
+DRAWS = {"seed": 0, "key": "drop", "rate": 0.5, "first": 0, "mean": 0.0, "stddev": 1.0, "group": "g"}
+RESPONSE = {"alpha": 0.3, "beta": 0.75, "k": 1.0, "divide_by_size": False}
+
+
+def built(call: str) -> tuple[Graph, Node]:
+    """The graph of a call, and its last node."""
+    graph, tree = Graph(), ast.parse(call, mode="eval").body
+    assert isinstance(tree, ast.Call)
+    op = ast.unparse(tree.func)
+    inputs = [_placeholder(graph, argument) for argument in tree.args]
+    given = {str(each.arg): ast.literal_eval(each.value) for each in tree.keywords}
+    of_input = {"dtype": graph.spec(inputs[0]).dtype} if inputs else {}
+    taken = op_table.lookup(op).attributes
+    defaults = {k: v for k, v in (DEFAULTS | POOL | DRAWS | RESPONSE | of_input).items() if k in taken}
+    return graph, graph.add(op, inputs, {**defaults, **given}, name=op)
+
+
+def _placeholder(graph: Graph, argument: ast.expr) -> Tensor:
+    assert isinstance(argument, ast.Subscript)
+    shape = ast.literal_eval(argument.slice)
+    return ops.placeholder(graph, shape if isinstance(shape, tuple) else (shape,), DTYPES[ast.unparse(argument.value)])

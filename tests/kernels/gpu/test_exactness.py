@@ -1,0 +1,146 @@
+"""Results of GPU kernels that a tolerance would not tell from wrong ones, and how work is divided among blocks."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.kernels.contract import plain
+from runner.kernels.gpu import (
+    batch_normalization,
+    convolution,
+    elementwise,
+    fused_linear,
+    pooling,
+    random,
+    reduction,
+    softmax,
+)
+from runner.kernels.gpu.channels import THREADS, division
+from runner.kernels.gpu.convolution import Geometry
+from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, strides
+from runner.kernels.philox import bits, key
+from tests.kernels.gpu.blas import GpuWithCublas
+from tests.kernels.gpu.emulation import EmulatedRuntime
+from tests.kernels.gpu.running import Array, drawn, reference, registry_of, require_close, run_op
+from tests.kernels.harness import Shaped
+from tests.op_cases import CASES
+
+
+def compare(runtime: EmulatedRuntime, module: Any, op: str, inputs: list[Array], attributes: dict[str, Any]) -> None:
+    """The kernel of a module gives the bits of the reference."""
+    found = run_op(runtime, op, inputs, attributes, registry=registry_of(runtime, module))
+    require_close(found, reference(op, inputs, attributes))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
+def test_whole_powers_are_exact(runtime: EmulatedRuntime, exponent: float) -> None:
+    values = np.array([0.0, -1.7, 3.0, np.inf, 1.1], "float32")
+    compare(runtime, elementwise, "pow", [values], {"exponent": exponent})
+
+
+def test_elements_are_found_by_64_bit_offsets_too(runtime: EmulatedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.kernels.gpu.element_kernels._SMALL", 0)
+    inputs = [np.arange(120, dtype="float32").reshape(2, 3, 4, 5), np.arange(3, dtype="float32").reshape(1, 3, 1, 1)]
+    compare(runtime, elementwise, "sub", inputs, {})
+
+
+def test_the_loss_of_a_certain_prediction_is_small_but_not_zero(runtime: EmulatedRuntime) -> None:
+    inputs = [np.array([[40.0, 0.0, 0.0]], "float32"), np.array([0])]
+    found, _ = run_op(runtime, "softmax_cross_entropy", inputs, {}, registry=registry_of(runtime, softmax))
+    np.testing.assert_allclose(found, [2 * np.exp(-40.0)], rtol=0.05, atol=2e-16)
+
+
+@pytest.mark.parametrize("above", [0.0, 0.5])
+def test_a_draw_is_compared_with_the_rate_exactly(runtime: EmulatedRuntime, above: float) -> None:
+    word = int(bits(key(7, "conv1/w"), np.zeros(1, np.int64), 1, 4)[0, 0])
+    given = {"seed": 7, "key": "conv1/w", "shape": (1, 1), "dtype": "float64", "first": 0}
+    given["rate"] = (word + above) * 2.0**-32
+    inputs = [np.asarray(4, "int64"), np.zeros(1, "int64")]
+    (found,) = run_op(runtime, "dropout_mask", inputs, given, registry=registry_of(runtime, random))
+    assert (found[0, 0] == 0) == (above > 0)
+    require_close([found], reference("dropout_mask", inputs, given))
+
+
+@pytest.mark.parametrize("library", ["cuda", "cublas"])
+@pytest.mark.parametrize("fusion", list(itertools.product((False, True), repeat=2)))
+@pytest.mark.parametrize("result", ["bfloat16", "float32"])
+def test_a_product_of_bfloat16_is_rounded_once(
+    compiled_sources: Path, result: str, fusion: tuple[bool, bool], library: str
+) -> None:
+    # Whole numbers, and sixteenths for the bias: every sum is exact in float32.
+    gpu, rng = GpuWithCublas(compiled_sources), np.random.default_rng(0)
+    a, b = rng.integers(-9, 9, (9, 65)).astype("bfloat16"), rng.integers(-9, 9, (20, 65)).astype("bfloat16")
+    bias = (rng.integers(-99, 99, 20) / 16).astype("bfloat16")
+    attributes = {"transpose_a": False, "transpose_b": True, "bias": fusion[0], "relu": fusion[1], "dtype": result}
+    inputs = [a, b, bias] if fusion[0] else [a, b]
+    found = run_op(gpu, "matmul_fused", inputs, attributes, registry=registry_of(gpu, fused_linear), library=library)
+    require_close(found, reference("matmul_fused", inputs, attributes))
+
+
+def test_weight_gradients_of_bfloat16_images_may_be_float32(runtime: EmulatedRuntime) -> None:
+    op = "conv2d_weight_bias_gradient"
+    inputs, attributes = drawn(CASES[op][0], "bfloat16")
+    attributes["dtype"] = "float32"
+    registry = registry_of(runtime, convolution)
+    found = run_op(runtime, op, inputs, attributes, CHANNELS_LAST, registry=registry)
+    require_close(found, reference(op, inputs, attributes), 2**-7)
+
+
+def test_there_may_be_more_partial_sums_of_a_channel_than_rows_of_threads(compiled_sources: Path) -> None:
+    gpu, rng = EmulatedRuntime(compiled_sources), np.random.default_rng(2)
+    gpu.multiprocessors = 20
+    shape = (1200, 64)
+    cut = division(gpu.multiprocessors, Shaped(shape, "bfloat16"), channels_last=True)
+    assert cut.splits > THREADS // cut.width
+    vectors = [rng.uniform(0.5, 2, 64).astype("float32") for _ in range(3)]
+    inputs = [rng.normal(3, 1, shape).astype("bfloat16"), *vectors, rng.normal(0, 1, shape).astype("bfloat16")]
+    op, epsilon = "batch_norm_gradient", {"epsilon": 1e-3}
+    found = run_op(gpu, op, inputs, epsilon, registry=registry_of(gpu, batch_normalization))
+    require_close(found, reference(op, inputs, epsilon), 2**-7)
+
+
+def test_the_variance_of_large_numbers_is_accurate(runtime: EmulatedRuntime) -> None:
+    x = (1e4 + np.arange(3000).reshape(-1, 1) % 3).astype(np.float32)
+    inputs = [x, np.ones(1, np.float32), np.zeros(1, np.float32)]
+    registry = registry_of(runtime, batch_normalization)
+    _, _, variance = run_op(runtime, "batch_norm", inputs, {"epsilon": 1e-3}, registry=registry)
+    assert variance[0] == pytest.approx(2 / 3, rel=1e-5)
+
+
+def test_the_special_cases_are_cut_into_several_parts() -> None:
+    """Without this the table would not compare what adds the parts."""
+    multiprocessors = EmulatedRuntime.multiprocessors
+    for shape, last in [((65, 3, 8, 9), False), ((17, 5, 13, 11), True)]:
+        assert division(multiprocessors, Shaped(shape, "float32"), last).splits > 1
+    many = {"strides": (2, 1), "padding": (1, 2, 2, 1), "groups": 1}
+    geometry = Geometry(many, (15, 10, 9, 8), (70, 10, 3, 3), (15, 70, 5, 9), channels_last=False)
+    assert geometry.splits(multiprocessors)[0] > 1
+    assert all(pooling.pack_of(dtype, 16) > 1 for dtype in ("float32", "bfloat16"))
+    for shape, axes in [((9000,), (0,)), ((3000, 3), (0,)), ((3, 4100), (1,)), ((2, 40, 2000), (0, 2))]:
+        near = strides(shape, plain(Shaped(shape, "float32")))
+        assert reduction.reduced_shape(shape, near, axes).slices > 1
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_the_bias_gradient_of_a_convolution_fills_the_gpu(last: bool) -> None:
+    images = Shaped((128, 64, 55, 55), "float32")
+    lying = channels_last(images) if last else plain(images)
+    found = reduction.reduced_shape(images.shape, strides(images.shape, lying), (0, 2, 3))
+    assert found.blocks * found.slices >= reduction.ENOUGH_BLOCKS
+    assert found.across == (32 if last else 1)
+
+
+def test_no_thread_adds_more_terms_than_a_float32_sum_allows() -> None:
+    rows = 10_000_000
+    found = reduction.reduced_shape((rows, 1024), (1024, 1), (0,))
+    assert found.length * found.across / 256 <= reduction.MOST_PER_THREAD
+    assert found.slices * found.length >= rows
+
+
+def test_every_thread_of_a_softmax_row_has_elements() -> None:
+    assert [softmax.depth_of(columns) for columns in (1, 4, 5, 10, 1000, 100_000)] == [1, 1, 2, 4, 256, 256]

@@ -1,0 +1,98 @@
+"""Every GPU kernel on the emulated GPU against the reference kernel of its op: dtypes, layouts, libraries, in place.
+
+cuBLAS computes with NumPy here and cuDNN with the reference kernels; see ``blas.py`` and ``cudnn/planning.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.kernels.gpu import cublas
+from runner.kernels.gpu.layouts import CHANNELS_LAST
+from runner.kernels.gpu.loading import MODULES
+from runner.kernels.registry import Registry
+from tests.kernels.gpu.cudnn.planning import GpuWithLibraries
+from tests.kernels.gpu.running import DTYPES, able, drawn_for, reference, registry_of, require_close, run_op
+from tests.kernels.special_cases import SPECIAL
+from tests.op_cases import CASES, PRECISION, Case
+
+TOLERANCES: dict[tuple[str, ...], tuple[float, float, float]] = {
+    ("conv2d",): (2e-5, 1e-12, 2e-2),
+    ("matmul",): (2e-5, 1e-12, 2e-2),
+    ("batch_norm",): (2e-5, 1e-12, 2**-7),
+    ("channel_window_sum", "local_response"): (1e-5, 1e-12, 2**-7),
+    ("softmax", "log_softmax", "sigmoid_cross_entropy"): (4e-6, 1e-14, 1e-2),
+    ("reduce_sum", "reduce_mean"): (2e-5, 1e-13, 1e-2),
+    ("exp", "log", "log1p", "sigmoid", "tanh", "pow", "random_normal"): (1e-6, 1e-13, 2**-7),
+    ("max_pool", "avg_pool"): (1e-6, 1e-14, 1e-30),
+}
+"""Beginnings of the names of ops -> tolerance, relative and absolute, in each of DTYPES. The others give equal bits.
+
+Sums of pooling are added in the order of the reference and rounded to bfloat16 once.
+"""
+
+
+def tolerance_of(op: str, dtype: str) -> float:
+    """The tolerance for the longest of these names that ``op`` begins with."""
+    names = [(name, found) for group, found in TOLERANCES.items() for name in group if op.startswith(name)]
+    _, tolerances = max(names, key=lambda each: len(each[0]), default=("", (0.0, 0.0, 0.0)))
+    return tolerances[DTYPES.index(dtype)] if dtype in DTYPES else 0.0
+
+
+def dtypes_of(case: Case) -> tuple[str, ...]:
+    """The dtypes in which a case is computed: every one of floats, unless its inputs have a dtype of their own."""
+    drawn = [each.dtype.name for each in case.draw(0)]
+    if "float64" in drawn or PRECISION in case.attributes.values():
+        return DTYPES
+    return ("float32",) if "float32" in drawn or not drawn else (drawn[0],)
+
+
+def _parameters() -> Iterator[Any]:
+    """Each op in each dtype of its cases, with channels last too if a case has an input of four axes."""
+    for op in CASES:
+        every = [*CASES[op], *SPECIAL.get(op, ())]
+        for dtype in sorted({dtype for case in every for dtype in dtypes_of(case)}):
+            cases = [case for case in every if dtype in dtypes_of(case)]
+            images = [case for case in cases if any(each.ndim == 4 for each in case.draw(0))]
+            marks = [] if dtype == "float32" else [pytest.mark.slow]
+            yield pytest.param(op, cases, dtype, None, id=f"{op}-{dtype}", marks=marks)
+            if images:
+                yield pytest.param(op, images, dtype, CHANNELS_LAST, id=f"{op}-{dtype}-nhwc", marks=marks)
+
+
+@pytest.fixture
+def gpu(compiled_sources: Path, monkeypatch: pytest.MonkeyPatch) -> GpuWithLibraries:
+    """An emulated GPU with all libraries; cuBLAS requests little memory."""
+    monkeypatch.setattr(cublas, "WORKSPACE_BYTES", 1000)
+    return GpuWithLibraries(compiled_sources)
+
+
+@pytest.mark.parametrize(("op", "cases", "dtype", "layout"), list(_parameters()))
+def test_a_kernel_computes_what_the_reference_computes(
+    gpu: GpuWithLibraries, op: str, cases: list[Case], dtype: str, layout: str | None
+) -> None:
+    registry = registry_of(gpu, *MODULES)
+    for number, case in enumerate(cases):
+        try:
+            check(gpu, registry, op, case, dtype, layout)
+        except Exception as error:
+            error.add_note(f"case {number} of {op} in {dtype}: {case.attributes}")
+            raise
+
+
+def check(gpu: GpuWithLibraries, registry: Registry, op: str, case: Case, dtype: str, layout: str | None) -> None:
+    """Compare every kernel that takes a case with the reference, also with outputs in the memory of inputs."""
+    with np.errstate(all="ignore"):
+        arrays, attributes = drawn_for(op, case, dtype)
+    expected = reference(op, arrays, attributes)
+    for kernel, arrangement in able(registry, op, arrays, attributes, layout):
+        for in_place in (False, True) if arrangement.in_place else (False,):
+            found = run_op(
+                gpu, op, arrays, attributes, layout, registry=registry, library=kernel.library, in_place=in_place
+            )
+            require_close(found, expected, tolerance_of(op, dtype))
