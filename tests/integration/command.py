@@ -23,6 +23,9 @@ from runner.records.summary import Summary
 from tests.plugin_tables import restored_tables
 
 LIMIT_S = 90.0
+QUIET = ("tracking=none", "tracking.pictures=false", "cluster.threads_per_worker=1")
+"""Overrides of a run that records little and has one thread for each worker."""
+
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 

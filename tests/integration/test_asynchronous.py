@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command import succeed, summary_of
+from tests.integration.command import QUIET, succeed, summary_of
 
 TEN_STEPS = (
-    "tracking=none",
-    "tracking.pictures=false",
+    *QUIET,
     "train.steps=10",
-    "cluster.threads_per_worker=1",
     *("parallelism=async_data", "parallelism.workers=3", "parallelism.servers=2"),
 )
 

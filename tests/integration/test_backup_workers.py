@@ -6,21 +6,20 @@ from pathlib import Path
 
 from runner.records.decisions import read_decisions
 from runner.records.summary import Summary
-from tests.integration.command import Command, run_command, succeed, summary_of, wait_until
+from tests.integration.command import QUIET, Command, run_command, succeed, summary_of, wait_until
 
 STEPS = 12
 BACKED = (
+    *QUIET,
     *(
         "model=mlp",
         "model.hidden=[8]",
         "data=digits",
-        "tracking=none",
-        "tracking.pictures=false",
         "train.batch_size=8",
         "schedule=constant",
     ),
     *("parallelism.workers=2", "parallelism.combine=parameter_server", "parallelism.backup_workers=1"),
-    *("parallelism.servers=2", "cluster.threads_per_worker=1", "train.eval_every=6", "hydra.run.dir=run"),
+    *("parallelism.servers=2", "train.eval_every=6", "hydra.run.dir=run"),
 )
 STRAGGLERS = (
     *("cluster.emulate=true", "cluster.stragglers.distribution=lognormal"),

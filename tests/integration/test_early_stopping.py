@@ -6,12 +6,11 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.integration.command import Command, run_command, summary_of, wait_until
+from tests.integration.command import QUIET, Command, run_command, summary_of, wait_until
 
 # No accuracy is better by more than 1: after the first evaluation six are waited for.
 WAITING = (
-    "tracking=none",
-    "tracking.pictures=false",
+    *QUIET,
     "hydra.run.dir=run",
     "data.val_fraction=0.2",
     "train.steps=10000",
@@ -19,7 +18,6 @@ WAITING = (
     "train.patience=6",
     "train.min_delta=1",
     "checkpoint.every_steps=5",
-    "cluster.threads_per_worker=1",
 )
 
 

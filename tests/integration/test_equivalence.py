@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from runner.checkpoint import load
-from tests.integration.command import succeed, summary_of
+from tests.integration.command import QUIET, succeed, summary_of
 
 STEPS = 4
 COMMON = (
+    *QUIET,
     "experiment=digits_equivalence",
     "schedule=constant",
-    "tracking=none",
-    "tracking.pictures=false",
     "train.batch_size=12",
-    "cluster.threads_per_worker=1",
 )
 Train = Callable[..., Path]
 

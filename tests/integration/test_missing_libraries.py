@@ -11,18 +11,16 @@ import pytest
 
 from runner.kernels.cpu.onednn.library import SETTING
 from runner.records.summary import Summary
-from tests.integration.command import Command, summary_of
+from tests.integration.command import QUIET, Command, summary_of
 
 SMALL = (
+    *QUIET,
     "model=lenet",
     "data=digits",
-    "tracking=none",
-    "tracking.pictures=false",
     "parallelism=single",
     "hydra.run.dir=run",
     "train.steps=2",
     "train.eval_every=1000",
-    "cluster.threads_per_worker=1",
 )
 
 

@@ -10,11 +10,10 @@ import pytest
 from runner.checkpoint import load
 from runner.config.configuration import load_stored
 from runner.tracking import read_metrics
-from tests.integration.command import succeed, summary_of
+from tests.integration.command import QUIET, succeed, summary_of
 
 COMMON = (
-    "tracking=none",
-    "tracking.pictures=false",
+    *QUIET,
     "hydra.run.dir=run",
     "model=lenet",
     "precision=float64",
@@ -24,7 +23,6 @@ COMMON = (
     "train.batch_size=8",
     "train.eval_every=3",
     "train.log_every=1",
-    "cluster.threads_per_worker=1",
 )
 
 

@@ -9,15 +9,13 @@ import pytest
 
 from runner.plugin.loading import locate
 from runner.records.stored_run import read_plugins
-from tests.integration.command import Command, Ended, run_command, succeed, summary_of
+from tests.integration.command import QUIET, Command, Ended, run_command, succeed, summary_of
 from tests.plugin_tables import EXAMPLES
 
 SHORT = (
-    "tracking=none",
-    "tracking.pictures=false",
+    *QUIET,
     "hydra.run.dir=run",
     "train.steps=2",
-    "cluster.threads_per_worker=1",
 )
 
 

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command import run_command, succeed, summary_of
+from tests.integration.command import QUIET, run_command, succeed, summary_of
 
 SHORT = (
-    "tracking=none",
-    "tracking.pictures=false",
+    *QUIET,
     "train.steps=8",
     "train.eval_every=1000",
-    "cluster.threads_per_worker=1",
     "hydra.run.dir=first",
 )
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from runner.tracking import read_metrics
-from tests.integration.command import Command, run_command, succeed, summary_of, wait_until
+from tests.integration.command import QUIET, Command, run_command, succeed, summary_of, wait_until
 
 # Dozens of processes and a full machine.
 pytestmark = pytest.mark.timeout(300)
@@ -22,10 +22,8 @@ pytestmark = pytest.mark.timeout(300)
 Start = Callable[..., Command]
 
 TINY = (
-    "tracking=none",
-    "tracking.pictures=false",
+    *QUIET,
     "parallelism=single",
-    "cluster.threads_per_worker=1",
     "optimizer.clip_norm=null",
 )
 IN_SWEEP = "hydra.sweep.dir=sweep"

@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command import Command, processes_of, run_command, succeed, summary_of, wait_until
+from tests.integration.command import QUIET, Command, processes_of, run_command, succeed, summary_of, wait_until
 
 Start = Callable[..., Command]
 
 SHORT = (
-    "tracking=none",
-    "tracking.pictures=false",
+    *QUIET,
     "hydra.run.dir=run",
     "train.steps=24",
     "train.eval_every=1000",
     "checkpoint.every_steps=4",
-    "cluster.threads_per_worker=1",
 )
 
 

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.integration.command import succeed, summary_of
+from tests.integration.command import QUIET, succeed, summary_of
 
 SMALL = (
+    *QUIET,
     "model=mlp",
     "model.hidden=[8]",
     "data=digits",
@@ -16,13 +17,10 @@ SMALL = (
     "optimizer.history=2",
     "schedule=constant",
     "precision=float64",
-    "tracking=none",
-    "tracking.pictures=false",
     "train.batch_size=128",
     "train.epochs=null",
     "train.eval_every=100",
     "train.log_every=1",
-    "cluster.threads_per_worker=1",
 )
 SANDBLASTER = ("parallelism=sandblaster", "parallelism.servers=2", "parallelism.portions_per_worker=4")
 SLOW = (

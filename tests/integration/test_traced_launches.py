@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.command import succeed
+from tests.integration.command import QUIET, succeed
 from tests.integration.trace_events import (
     Event,
     complete,
@@ -26,16 +26,15 @@ from tests.integration.trace_events import (
 
 STEPS = [3, 4, 5]
 SMALL = (
+    *QUIET,
     *(
         "model=mlp",
         "model.hidden=[8]",
         "data=digits",
-        "tracking=none",
-        "tracking.pictures=false",
         "schedule=constant",
         "train.batch_size=24",
     ),
-    *("train.epochs=null", "train.steps=9", "train.eval_every=4", "cluster.threads_per_worker=1"),
+    *("train.epochs=null", "train.steps=9", "train.eval_every=4"),
     *("hydra.run.dir=run", "trace=true", "trace_skip=3", "trace_steps=3"),
 )
 SLOW = (
