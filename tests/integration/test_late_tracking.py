@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.integration.command import run_command, succeed
+from tests.integration.command import Command, succeed
 from tests.integration.test_sweep_and_tracking import ONE_PROCESS, steps, stored
 
 SMALL = ("model=mlp", "model.hidden=[8]", "train.steps=3", "train.log_every=1", "optimizer.clip_norm=null")
@@ -26,8 +26,8 @@ def spools(folder: Path) -> list[str]:
 
 
 def test_the_end_of_a_sweep_brings_over_what_its_jobs_had_no_time_to_record(tmp_path: Path) -> None:
-    sweep = run_command(tmp_path, *SWEEP, TOO_SHORT, "optimizer.lr=0.1,1e30")
-    assert sweep.code == 1, sweep.errors
+    sweep = Command(tmp_path, *SWEEP, TOO_SHORT, "optimizer.lr=0.1,1e30")  # its writers end with its process
+    assert sweep.finish() == 1, sweep.errors
     assert "runner: brought over to the tracking store:" in sweep.errors
     assert spools(tmp_path) == []
     ((parent, status),) = stored(tmp_path, "SELECT run_uuid, status FROM runs WHERE name = 'sweep lr'")

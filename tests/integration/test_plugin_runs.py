@@ -76,7 +76,7 @@ def test_a_run_does_not_go_on_with_a_plugin_that_was_changed(folder: Path) -> No
     assert resumed.code == 2
     now = locate(str(folder / "swish.py")).sha256
     (was,) = before.plugins.values()
-    assert f"plugin {folder / 'swish.py'} was changed: its SHA-256 was {was}, and is {now}. Start it" in resumed.errors
+    assert f"plugin {folder / 'swish.py'} was changed: its SHA-256 was {was}, and is {now}. Start a" in resumed.errors
     assert summary_of(folder / "run") == before
     again = run_command(folder, "--plugin", "swish.py", "rerun", "run", "--output", "second")
     assert f"plugin {folder / 'swish.py'} was changed: its SHA-256 was {was}" in again.errors
