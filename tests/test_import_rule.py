@@ -201,12 +201,27 @@ def breaches(found: list[Import]) -> list[str]:
     ]
 
 
-def cycle(found: list[Import]) -> list[str]:
-    """Modules that import each other in a circle when they are loaded, or nothing."""
+def inside(found: list[Import]) -> list[tuple[str, str]]:
+    """Importer and target of every import inside the package, lazy and type-only ones included."""
+    return [
+        (each.importer, each.target.removeprefix("runner").lstrip("."))
+        for each in found
+        if below(each.target, "runner")
+    ]
+
+
+def between_folders(found: list[Import], source: Path) -> list[tuple[str, str]]:
+    """The same as folders. A folder may import the folders that it is in and those that are in it."""
+    folders = {name: ".".join(path.parent.relative_to(source).parts) for name, path in modules(source).items()}
+    pairs = [(folders[importer], folders.get(target, target)) for importer, target in inside(found)]
+    return [(a, b) for a, b in pairs if a and b and not below(a, b) and not below(b, a)]
+
+
+def cycle(imports: list[tuple[str, str]]) -> list[str]:
+    """Names that import each other in a circle; empty if there are none."""
     edges: dict[str, list[str]] = {}
-    for each in found:
-        if each.at_start and below(each.target, "runner"):
-            edges.setdefault(each.importer, []).append(each.target.removeprefix("runner").lstrip("."))
+    for importer, target in imports:
+        edges.setdefault(importer, []).append(target)
     finished: set[str] = set()
 
     def visit(name: str, path: list[str]) -> list[str]:
@@ -246,8 +261,9 @@ def test_imports_point_one_way(found: list[Import]) -> None:
     assert breaches(found) == []
 
 
-def test_no_module_imports_itself_through_others(found: list[Import]) -> None:
-    assert cycle(found) == []
+def test_no_module_and_no_folder_imports_itself_through_others(found: list[Import]) -> None:
+    assert cycle(inside(found)) == []
+    assert cycle(between_folders(found, SOURCE)) == []
 
 
 def test_heavy_libraries_are_imported_when_they_are_needed(found: list[Import]) -> None:
@@ -300,14 +316,22 @@ def test_allowed_imports_are_no_breach(tmp_path: Path) -> None:
     assert breaches(package(tmp_path, errors="", engine__graph__op="", engine__graph__graph=text)) == []
 
 
-def test_a_cycle_is_found_unless_it_closes_later_or_for_type_checkers(tmp_path: Path) -> None:
-    back = "from runner.engine import a"
-    found = package(tmp_path, engine__a="import runner.engine.b", engine__b=back)
-    assert cycle(found) == ["engine.a", "engine.b", "engine.a"]
-    found = package(tmp_path, engine__b=f"def f():\n    {back}")
-    assert cycle(found) == []
-    found = package(tmp_path, engine__b=f"if TYPE_CHECKING:\n    {back}")
-    assert cycle(found) == []
+@pytest.mark.parametrize("indent", ["", "def f():\n    ", "if TYPE_CHECKING:\n    "])
+def test_a_cycle_is_found(tmp_path: Path, indent: str) -> None:
+    found = package(tmp_path, engine__a="import runner.engine.b", engine__b=f"{indent}from runner.engine import a")
+    assert cycle(inside(found)) == ["engine.a", "engine.b", "engine.a"]
+
+
+def test_a_cycle_of_folders_is_found_unless_one_is_in_the_other(tmp_path: Path) -> None:
+    found = package(
+        tmp_path, config__a="import runner.sweep.b", config__d="", sweep__b="", sweep__c="import runner.config.d"
+    )
+    assert cycle(inside(found)) == []
+    assert cycle(between_folders(found, tmp_path)) == ["config", "sweep", "config"]
+    found = package(
+        tmp_path / "nested", engine__a="import runner.engine.run.b", engine__run__b="import runner.engine.c"
+    )
+    assert cycle(between_folders(found, tmp_path / "nested")) == []
 
 
 def test_a_heavy_import_is_found_at_module_level_only(tmp_path: Path) -> None:

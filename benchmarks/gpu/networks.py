@@ -13,7 +13,7 @@ from benchmarks.environments import ROOT
 from runner.engine.graph.tensor import state_dtype
 from runner.models import MODELS
 from runner.models.base import Model
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 
 PRECISIONS = ("float32", "tf32", "bfloat16")

@@ -16,7 +16,7 @@ from benchmarks.problem import Problem
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.single import Single
 

@@ -1,6 +1,6 @@
 """Checkpoints: ``step-N/`` with the variables of the unsharded network as safetensors, and a manifest.
 
-A reader never sees half of one, a damaged one is never loaded, and nothing in one is ever executed.
+A reader never sees an incomplete checkpoint, a damaged one is never loaded, and nothing in one is executed.
 """
 
 from runner.checkpoint.finding import BEST, NEWEST, find

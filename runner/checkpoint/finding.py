@@ -1,4 +1,4 @@
-"""Which checkpoint a path means: itself, or the best or the newest of a run."""
+"""Find the checkpoint of a path: the path itself, or the best or the newest checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ _log = logging.getLogger(__name__)
 
 
 def find(path: Path, which: str | None = None) -> Path:
-    """Return the checkpoint that ``path`` means: a checkpoint, a folder of them, or the directory of a run.
+    """Return the checkpoint of ``path``, which is a checkpoint, a folder of them, or the directory of a run.
 
-    which: :data:`BEST` or :data:`NEWEST` of several; None is the best where one is kept that can be used, and the
-    newest otherwise.
-    Raises CheckpointError where there is no such path or checkpoint.
+    which: :data:`BEST` or :data:`NEWEST`; None is the best if one is kept and can be used, and the newest otherwise.
+    Raises CheckpointError if there is no such path or checkpoint.
     """
     if layout.step_of(path) is not None or path.is_file() or (path / MANIFEST_FILE).exists():
         if which is not None:
-            raise CheckpointError(f"{path} is one checkpoint: {which!r} chooses among those of a run, in {path.parent}")
+            raise CheckpointError(f"{path} is one checkpoint: {which!r} selects among those of a run, in {path.parent}")
         return path
     if not path.exists():
-        raise CheckpointError(f"{path}: no such directory; expected that of a run, or a checkpoint in one")
+        raise CheckpointError(f"{path}: no such directory; expected the directory of a run, or a checkpoint")
     folder = path / _FOLDER if (path / _FOLDER).is_dir() else path
     latest = newest(folder)
     if latest is None:
         raise CheckpointError(
-            f"{path}: there is no checkpoint that can be used; expected a directory step-N, or that of a run with some"
+            f"{path}: no checkpoint that can be used; expected a directory step-N, or one of a run with checkpoints"
         )
     return latest if which == NEWEST else _best(folder, latest, required=which == BEST)
 
 
 def _best(folder: Path, latest: Path, *, required: bool) -> Path:
-    """Return what the newest checkpoint names as the best; without a good one the newest, unless that is not enough."""
+    """Return the checkpoint that the newest one names as the best; if it cannot be used, the newest unless required."""
     step = load(latest).manifest.meta.best_step
     best = None if step is None else layout.committed_path(folder, step)
     if best == latest:
@@ -49,18 +48,18 @@ def _best(folder: Path, latest: Path, *, required: bool) -> Path:
     if best is not None and not fault:
         return best
     if required:
-        raise CheckpointError(f"{folder}: {fault}; a run keeps it with checkpoint.keep_best=true. Ask for {NEWEST!r}")
+        raise CheckpointError(f"{folder}: {fault}; a run keeps it with checkpoint.keep_best=true. Use {NEWEST!r}")
     if best is not None:
-        _log.warning("%s: %s, %s is taken", folder, fault, latest.name)
+        _log.warning("%s: %s; %s is used", folder, fault, latest.name)
     return latest
 
 
 def _fault(best: Path | None) -> str:
-    """Why there is no best checkpoint to be used; "" where there is one."""
+    """Return why the best checkpoint cannot be used; "" if it can."""
     if best is None:
         return "none is kept as the best"
     if not best.exists():
-        return f"the best, {best.name}, is not there any more"
+        return f"the best, {best.name}, does not exist any more"
     try:
         load(best)
     except UNUSABLE as error:

@@ -1,7 +1,7 @@
 """The folder of checkpoints: ``step-N`` for a committed one, and names for those that are not.
 
-``step-N.tmp-E`` is being written by epoch E of the run, ``step-N.discarded-E`` is being deleted by it. Both
-are renamed from or to ``step-N`` in one step, so a name without a suffix is always a whole checkpoint.
+``step-N.tmp-E`` is being written by epoch E of the run, ``step-N.discarded-E`` is being deleted by it. Both are renamed
+from or to ``step-N`` in one step, so a name without a suffix is always a complete checkpoint.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _UNCOMMITTED = re.compile(r"step-[0-9]+\.(?:tmp|discarded)-([0-9]{1,19})")
 
 
 def committed_path(directory: Path, step: int) -> Path:
-    """Return where the checkpoint of ``step`` lies."""
+    """Return the path of the checkpoint of ``step``."""
     return directory / f"step-{step}"
 
 
 def temporary_path(final: Path, epoch: int) -> Path:
-    """Return where ``epoch`` writes the checkpoint ``final`` before it is committed."""
+    """Return the path to which ``epoch`` writes the checkpoint ``final`` before it is committed."""
     return final.with_name(f"{final.name}.tmp-{epoch}")
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step that the name of a committed checkpoint says, None for any other name."""
+    """Return the step in the name of a committed checkpoint, None for any other name."""
     match = _COMMITTED.fullmatch(path.name)
     return int(match.group(1)) if match else None
 
 
 def committed(directory: Path) -> list[tuple[int, Path]]:
-    """List the committed checkpoints as (step, path), newest first; none when there is no such directory."""
+    """List the committed checkpoints as (step, path), newest first; empty if there is no such directory."""
     if not directory.exists():
         return []
     found = [(step, path) for path in directory.iterdir() if (step := step_of(path)) is not None]
@@ -43,13 +43,13 @@ def committed(directory: Path) -> list[tuple[int, Path]]:
 
 
 def discard(path: Path, epoch: int) -> None:
-    """Delete a checkpoint so that no crash leaves half of one under a committed name."""
+    """Delete a checkpoint so that no crash leaves an incomplete one under a committed name."""
     doomed = set_aside(path, epoch)
     _delete(doomed)
 
 
 def set_aside(path: Path, epoch: int) -> Path:
-    """Take its committed name from ``path``, durably, and return the new one, which the next save deletes."""
+    """Rename ``path`` durably to a name that is not committed, and return it; the next save deletes it."""
     aside = path.with_name(f"{path.name}.discarded-{epoch}")
     if os.path.lexists(aside):
         _delete(aside)
@@ -59,9 +59,9 @@ def set_aside(path: Path, epoch: int) -> Path:
 
 
 def remove_leftovers(directory: Path, epoch: int) -> None:
-    """Delete what this and earlier epochs did not finish. The caller holds the lock of the run directory.
+    """Delete the unfinished checkpoints of this and earlier epochs. The caller holds the lock of the run directory.
 
-    Raises DirectoryInUseError when a later epoch has written here: then this process is no longer the owner.
+    Raises DirectoryInUseError if a later epoch has written here: then this process is no longer the owner.
     """
     for path in sorted(directory.iterdir()):
         match = _UNCOMMITTED.fullmatch(path.name)

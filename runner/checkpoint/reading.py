@@ -18,7 +18,7 @@ from runner.system.files import read_regular
 
 PREFIX_BYTES = 4096
 
-# Protocols 0 and 1 of pickle have no magic number; these are the ways their containers and classes begin.
+# Protocols 0 and 1 of pickle have no magic number; these are the first bytes of their containers and classes.
 _OLD_PICKLE = re.compile(rb"(\(dp\d+\n|\(lp\d+\n|\(d[qp]|\(l[qp]|\}q\x00|\]q\x00|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n)")
 
 _SIGNATURES = (
@@ -39,9 +39,9 @@ _SIGNATURES = (
 
 
 def refuse_foreign(name: str, content: bytes) -> None:
-    """Raise CheckpointError when ``content``, the beginning of file ``name``, is of a foreign format."""
+    """Raise CheckpointError if ``content``, the beginning of file ``name``, has a foreign format."""
     if _begins_like_safetensors(content):
-        return  # the length of its header can have the same first bytes as another format's signature
+        return  # the length of its header can look like the signature of another format
     for signature, description in _SIGNATURES:
         if signature.match(content):
             raise CheckpointError(
@@ -73,11 +73,11 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: str | os.PathLike[str], expected: Expected | None = None) -> Checkpoint:
-    """Load the checkpoint directory ``path``; ``expected``, name -> (shape, dtype), says what must be in it.
+    """Load the checkpoint directory ``path``. expected: name -> (shape, dtype) of its variables.
 
-    Raises CheckpointError when it is missing, damaged, foreign, newer than this runner or does not fit;
-    NumericError when a value is not finite; SecurityError for symbolic links and special files;
-    ResourceError when it is larger than the memory of this machine.
+    Raises CheckpointError if it is missing, damaged, foreign, newer than this runner or does not fit; NumericError if a
+    value is not finite; SecurityError for symbolic links and special files; ResourceError if it is larger than the
+    memory of this machine.
     """
     path = Path(path)
     with _naming(path), _opened(path) as directory:
@@ -92,10 +92,9 @@ def load(path: str | os.PathLike[str], expected: Expected | None = None) -> Chec
 
 
 def newest(directory: str | os.PathLike[str]) -> Path | None:
-    """Return the newest checkpoint in ``directory`` that loads, None when there is none.
+    """Return the newest checkpoint in ``directory`` that loads, None if there is none.
 
-    The directory is listed and each candidate read in full; a damaged one is skipped with a warning in the
-    log that names the reason.
+    Each candidate is read in full; a damaged one is skipped with a warning that names the reason.
     """
     directory = Path(directory)
     with _naming(directory):
@@ -112,7 +111,7 @@ def newest(directory: str | os.PathLike[str]) -> Path | None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Put the path of the checkpoint in front of what is wrong with it."""
+    """Prefix the texts of errors with the path of the checkpoint."""
     try:
         yield
     except (*UNUSABLE, ResourceError) as error:
@@ -132,7 +131,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _require_directory(path: Path) -> None:
-    """Say what is wrong when something else than a directory lies where a checkpoint was asked for."""
+    """Raise CheckpointError or SecurityError unless ``path`` is a directory."""
     if not os.path.lexists(path):
         raise CheckpointError("there is no such checkpoint; expected a directory step-N")
     if path.is_symlink():
@@ -147,7 +146,7 @@ def _read_manifest(path: Path, directory: int) -> Manifest:
     refuse_foreign(MANIFEST_FILE, raw)
     found = decode(raw)
     if layout.step_of(path) not in (None, found.step):
-        raise CheckpointError(f"the manifest says step {found.step}, the name of the directory another")
+        raise CheckpointError(f"the manifest has step {found.step}, the name of the directory another")
     return found
 
 
@@ -163,7 +162,7 @@ def _read_shard(record: ShardRecord, directory: int) -> bytes:
 
 
 def _require_memory(found: Manifest) -> None:
-    """Refuse a checkpoint that no allocation can hold, before anything is allocated for it."""
+    """Raise ResourceError for a checkpoint larger than the memory, before anything is allocated for it."""
     needed = sum(record.size for record in found.shards)
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > installed:

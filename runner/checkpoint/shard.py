@@ -30,7 +30,7 @@ Array = NDArray[np.generic]
 def plain(name: str, value: Array) -> Array:
     """Return ``value``, of any byte order and memory layout, C-contiguous and little endian.
 
-    Raises CheckpointError when the name or the element type is not one a checkpoint can hold.
+    Raises CheckpointError for a name or element type that a checkpoint cannot hold.
     """
     require(VARIABLE_NAME, name, "variable name")
     array = np.asarray(value)
@@ -54,12 +54,11 @@ def require_finite(name: str, array: Array) -> None:
 def weights_sha256(variables: Mapping[str, Array]) -> str:
     """Return one SHA-256 (64 hex digits) of the values of all variables, to compare two runs bit for bit.
 
-    ``variables`` maps unsharded names to arrays of any layout. The hash is over, for each variable in the
-    order of its name (by code point): the ASCII text ``name newline dtype newline shape newline``, where
-    dtype is NumPy's name such as ``float32`` and shape the sizes in decimal joined by commas (nothing for a
-    scalar); then the elements in C order, little endian, a bool as one byte. Nothing separates one variable
-    from the next: the text says how many bytes follow. Raises CheckpointError for a name or element type
-    that a checkpoint cannot hold.
+    ``variables`` maps unsharded names to arrays of any layout. The hash is over the variables in the order of their
+    names (by code point): for each, the ASCII text ``name newline dtype newline shape newline``, where dtype is NumPy's
+    name such as ``float32`` and shape the sizes in decimal joined by commas (nothing for a scalar); then the
+    elements in C order, little endian, a bool as one byte. There is no separator between variables: the text determines
+    how many bytes follow. Raises CheckpointError for a name or element type that a checkpoint cannot hold.
     """
     digest = hashlib.sha256()
     for name in sorted(variables):
@@ -76,7 +75,7 @@ _LENGTH_BYTES = 8  # a safetensors file starts with the length of its header, li
 def pack(variables: Mapping[str, Array], file: str = SHARD_FILE) -> tuple[ShardRecord, bytes]:
     """Return the record, for the manifest, and the content of a shard ``file`` that holds ``variables``.
 
-    Raises NumericError for a value that is not finite, CheckpointError for what the format cannot hold.
+    Raises NumericError for a value that is not finite, CheckpointError for names and types that the format cannot hold.
     """
     arrays = {name: plain(name, variables[name]) for name in sorted(variables)}
     for name, array in arrays.items():
@@ -93,12 +92,12 @@ def pack(variables: Mapping[str, Array], file: str = SHARD_FILE) -> tuple[ShardR
 def unpack(record: ShardRecord, payload: bytes) -> dict[str, Array]:
     """Return the variables of a shard as writable C-contiguous arrays, in the order of the record.
 
-    Raises CheckpointError when ``payload`` is not byte for byte what ``record`` describes, NumericError
-    when it is but a value in it is not finite.
+    Raises CheckpointError unless ``payload`` is byte for byte as ``record`` describes, NumericError for a value that is
+    not finite.
     """
     digest = hashlib.sha256(payload).hexdigest()
     if digest != record.sha256:
-        raise CheckpointError(f"{record.file} is damaged: its SHA-256 is {digest}, the manifest says {record.sha256}")
+        raise CheckpointError(f"{record.file} is damaged: its SHA-256 is {digest}, the manifest has {record.sha256}")
     _check_header(payload, record.file)
     try:
         arrays = load_safetensors(payload)
@@ -107,7 +106,7 @@ def unpack(record: ShardRecord, payload: bytes) -> dict[str, Array]:
     names = {variable.name for variable in record.variables}
     if arrays.keys() != names:
         strangers = printable(str(sorted(arrays.keys() ^ names)[:5]))
-        raise CheckpointError(f"{record.file} and the manifest disagree about the variables {strangers}")
+        raise CheckpointError(f"{record.file} and the manifest differ in the variables {strangers}")
     return {variable.name: _checked(variable, arrays[variable.name]) for variable in record.variables}
 
 
@@ -118,16 +117,16 @@ def _check_header(payload: bytes, file: str) -> None:
 
 
 def _checked(record: VariableRecord, array: Array) -> Array:
-    """Return ``array`` if its record describes it; the CRC proves that packing and unpacking kept it."""
+    """Return ``array`` if it fits its record; the CRC proves that packing and unpacking did not change it."""
     if (array.dtype.name, array.shape) != (record.dtype, record.shape):
         raise CheckpointError(
             f"variable {record.name}: the file holds {array.dtype.name} {array.shape}, "
-            f"the manifest says {record.dtype} {record.shape}"
+            f"the manifest has {record.dtype} {record.shape}"
         )
     crc32c = google_crc32c.value(array)
     if crc32c != record.crc32c:
         raise CheckpointError(
-            f"variable {record.name} is damaged: its CRC32C is {crc32c:08x}, the manifest says {record.crc32c:08x}"
+            f"variable {record.name} is damaged: its CRC32C is {crc32c:08x}, the manifest has {record.crc32c:08x}"
         )
     require_finite(record.name, array)
     return np.require(array, requirements=["C", "W"])

@@ -1,8 +1,8 @@
-"""Commit a checkpoint: at every moment, whatever fails, the newest ``step-N`` on the disk is a whole one.
+"""Commit a checkpoint: at every moment, after any failure, the newest ``step-N`` on the disk is complete.
 
-The order is the promise. Space is reserved, the shard and then the manifest are written and flushed in a
-temporary directory, the directory is flushed, renamed, its parent flushed, the result read back from the
-disk; only then may older checkpoints go.
+The order of the calls guarantees this: space is reserved, the shard and then the manifest are written and flushed in a
+temporary directory, the directory is flushed and renamed, its parent is flushed, and the result is read back from the
+disk. Only then are older checkpoints deleted.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ def save(
 ) -> Path:
     """Write ``variables``, unsharded name -> array of any layout, as ``directory/step-N``; return its path.
 
-    When it returns, the checkpoint is on the disk and has been read back, and older ones are pruned so that
-    ``keep`` remain with it, and the one that ``meta`` names as the best. One of the same step with the same
-    variables is left as it is. The caller holds the lock of the run directory, and ``meta.epoch`` is the epoch that
-    goes with it.
+    When it returns, the checkpoint is on the disk and has been read back, and older ones are deleted except the newest
+    ``keep``, this one included, and the best according to ``meta``. A committed checkpoint with the same variables is
+    not changed. The caller holds the lock of the run directory, and ``meta.epoch`` is its epoch.
 
-    Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError when
-    the disk is full or refuses; CheckpointError for what the format cannot hold, for other variables under
-    the same step, and when the read-back fails; DirectoryInUseError when a later epoch of the run has been
-    here. Older checkpoints survive all of them.
+    Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError if the disk is
+    full or fails; CheckpointError for values that the format cannot hold, for other variables of the same step, and if
+    the read-back fails; DirectoryInUseError if a later epoch of the run has written here. Older checkpoints survive all
+    of these errors.
     """
     if keep < MINIMUM_KEEP:
         raise ConfigError(f"checkpoint.keep: came {keep}, expected at least {MINIMUM_KEEP}")
@@ -75,7 +74,7 @@ def _writing(final: Path) -> Iterator[None]:
 
 
 def _is_committed(final: Path, manifest: Manifest) -> bool:
-    """Tell whether the same variables are committed already; a damaged checkpoint does not count."""
+    """Return whether the same variables are committed already; a damaged checkpoint does not count."""
     if not os.path.lexists(final):
         return False
     try:
@@ -85,10 +84,10 @@ def _is_committed(final: Path, manifest: Manifest) -> bool:
         return False
     if set(held.variables) != set(manifest.variables):
         raise CheckpointError(
-            f"{final} exists and holds other values than the ones to save: the run has been here before with "
-            "another outcome. Nothing was changed; move that checkpoint away to go on"
+            f"{final} exists and has other values than those to save, from an earlier start of the run with another "
+            "result. Nothing was changed; move that checkpoint away to continue"
         )
-    fsync_directory(final.parent)  # a save that failed just after its rename may be the one found here
+    fsync_directory(final.parent)  # it can be from a save that failed just after its rename
     return True
 
 
@@ -106,7 +105,7 @@ def _commit(final: Path, files: Mapping[str, bytes], epoch: int) -> None:
     temporary = layout.temporary_path(final, epoch)
     with ExitStack() as on_failure:
         temporary.mkdir()
-        # Gives the space back. If that fails too, the first error is the one to tell; the next save retries.
+        # Frees the space. If that fails too, the first error is raised; the next save retries.
         on_failure.callback(shutil.rmtree, temporary, ignore_errors=True)
         for name, content in files.items():
             write_durably(temporary / name, content)
@@ -119,7 +118,7 @@ def _commit(final: Path, files: Mapping[str, bytes], epoch: int) -> None:
 
 
 def _read_back(final: Path, manifest: Manifest) -> None:
-    """Prove that the disk, not only the page cache, holds what was meant."""
+    """Raise CheckpointError unless the disk, not only the page cache, has the checkpoint."""
     for path in final.iterdir():
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -130,17 +129,17 @@ def _read_back(final: Path, manifest: Manifest) -> None:
         held = load(final).manifest
     except UNUSABLE as error:
         raise CheckpointError(
-            f"a checkpoint was written and does not read back; older ones were kept, check the disk: {error}"
+            f"a checkpoint was written and cannot be read back; older ones were kept, check the disk: {error}"
         ) from error
     if held != manifest:
-        raise CheckpointError(f"{final} reads back as another checkpoint; two processes write in one directory")
+        raise CheckpointError(f"{final} is another checkpoint when read back: two processes write in one directory")
 
 
 def _prune(directory: Path, newest: Manifest, keep: int) -> None:
-    """Discard checkpoints older than the newest so that ``keep`` remain with it, and the best.
+    """Discard checkpoints older than the newest, except ``keep`` - 1 of them and the best.
 
-    Later steps can only be damaged ones that the resumed run has not reached again; they are not counted,
-    so that they cannot push out a good one.
+    Checkpoints of later steps are damaged ones that the resumed run has not reached again; they do not count, so that
+    they cannot displace an intact one.
     """
     older = [(step, path) for step, path in layout.committed(directory) if step < newest.step]
     for step, path in older[keep - 1 :]:

@@ -16,7 +16,7 @@ from runner.config.outcome import changes_on_the_way
 from runner.config.schema import Config, StragglersConfig
 from runner.kernels.gpu.discovery import discover
 from runner.plugin import changed_plugins, plugin_notes
-from runner.records.stored_run import StoredRun, read_plugins, read_run
+from runner.records.stored_run import StoredRun, earlier_configurations, read_plugins, read_run
 from runner.system.console import verb_parser
 from runner.system.text import text_table
 
@@ -55,7 +55,7 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
 
     Raises ConfigError or SecurityError if the configuration of an earlier start cannot be read.
     """
-    changes = list(changes_on_the_way(run.earlier_configurations, config))
+    changes = list(changes_on_the_way(earlier_configurations(run.path), config))
     if changes:
         changed = f"it was started {run.starts} times and its configuration changed: {'; '.join(changes)}"
         return Repetition(config, doubt=f"{changed}. All steps are repeated with the last configuration")

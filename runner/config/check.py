@@ -22,7 +22,7 @@ def check(config: Config) -> None:
 
 
 def check_devices(config: Config) -> None:
-    """The same for what is asked of the devices alone, however many of them there are to be."""
+    """Raise one ConfigError for the keys of the devices alone, whatever their number."""
     _require_none(_devices(config))
 
 
@@ -35,7 +35,7 @@ def _single_values(config: Config) -> Iterator[str]:
     if config.precision not in PRECISIONS:
         yield f"precision={config.precision!r}: expected one of {', '.join(PRECISIONS)}"
     if config.resume is not None:
-        yield f"resume={config.resume!r}: a run is continued by `runner resume=DIR`, not by a configuration"
+        yield f"resume={config.resume!r}: expected null; to continue a run, use `runner resume=DIR`"
 
 
 def _monitor(config: Config) -> Iterator[str]:
@@ -49,7 +49,7 @@ def _monitor(config: Config) -> Iterator[str]:
     min_delta = config.train.min_delta
     if min_delta and config.train.patience is None:
         yield (
-            f"train.min_delta={min_delta} with train.patience=null: nothing waits for better; set train.patience, or "
+            f"train.min_delta={min_delta} with train.patience=null: it has no effect; set train.patience, or "
             "train.min_delta=0"
         )
 
@@ -64,14 +64,13 @@ def _length(config: Config) -> Iterator[str]:
     epochs, steps = config.train.epochs, config.train.steps
     if (epochs is None) == (steps is None):
         yield (
-            f"train.epochs={_yaml(epochs)} and train.steps={_yaml(steps)}: "
-            "exactly one says how long to train; set the other to null"
+            f"train.epochs={_yaml(epochs)} and train.steps={_yaml(steps)}: expected exactly one; set the other to null"
         )
 
 
 def _parallelism(config: Config) -> Iterator[str]:
     train, strategy, present = config.train, config.parallelism, config.cluster.workers
-    if strategy.workers < 1:  # of a plugin whose field declares no bounds
+    if strategy.workers < 1:  # the field of a plugin can have no bounds
         yield f"parallelism.workers={strategy.workers}: expected 1 or more"
     yield from strategy.faults(training_facts(config))
     if train.microbatches > train.batch_size:
@@ -88,7 +87,7 @@ def _parallelism(config: Config) -> Iterator[str]:
 
 
 def training_facts(config: Config) -> TrainingFacts:
-    """Return what a strategy checks itself against, without the lengths of data and run."""
+    """Return the facts that a strategy checks itself against, without the lengths of data and run."""
     return TrainingFacts(
         optimizer=config.optimizer,
         batch_size=config.train.batch_size,
@@ -106,8 +105,8 @@ def _line_search(config: Config) -> Iterator[str]:
     if schedule.name != "constant" or schedule.warmup_steps:
         yield (
             f"schedule={schedule.name} with schedule.warmup_steps={schedule.warmup_steps} and "
-            f"optimizer={optimizer.name}: the line search finds the length of every step; use schedule=constant "
-            "without a warm-up"
+            f"optimizer={optimizer.name}: the line search determines the length of every step; use "
+            "schedule=constant without a warm-up"
         )
     if config.cluster.compression != "none":
         yield (
@@ -120,7 +119,7 @@ def _compression(config: Config) -> Iterator[str]:
     if config.cluster.compression != "none" and config.precision == "float64":
         yield (
             f"cluster.compression={config.cluster.compression} with precision=float64: only float32 tensors are "
-            "compressed, so none would be; use precision=float32 or bfloat16, or cluster.compression=none"
+            "compressed; use precision=float32 or bfloat16, or cluster.compression=none"
         )
 
 
@@ -156,10 +155,10 @@ def _devices(config: Config) -> Iterator[str]:
         ("server_device", cluster.server_device == GPU and GPU, CPU),
     ):
         if value and cluster.device == CPU:
-            yield f"cluster.{key}={_text(value)} with cluster.device=cpu: there is no GPU; use {key}={nothing}"
+            yield f"cluster.{key}={_text(value)} with cluster.device=cpu: the run uses no GPU; use {key}={nothing}"
     if cluster.tf32 and config.precision == "float64":
         yield (
-            "cluster.tf32=true with precision=float64: only float32 products are rounded, so none would be; "
+            "cluster.tf32=true with precision=float64: only float32 products are rounded; "
             "use precision=float32, or cluster.tf32=false"
         )
 
@@ -172,7 +171,7 @@ def _gpus(config: Config) -> Iterator[str]:
         served = f" and {servers} parameter server(s) on GPUs" if servers else ""
         yield (
             f"cluster.gpus={cluster.gpus} with {config.parallelism.worker_keys}{served}: expected one number of a GPU "
-            f"for each, {expected} in all; several may be the same, or null takes all GPUs in turn"
+            f"for each, {expected} in all; numbers may repeat, and null takes all GPUs in turn"
         )
 
 

@@ -1,4 +1,4 @@
-"""What sums gradients of ``combine=all_reduce`` where workers have GPUs: NCCL between these, or the workers."""
+"""The choice of what sums gradients for ``combine=all_reduce`` on GPUs: NCCL, or the workers themselves."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LIBRARY = "NCCL"
 
 
 def take_collectives(config: Config, found: Found) -> LocalCluster:
-    """The cluster of a configuration, whose GPUs are dealt out, with what it left open about sums.
+    """Return the cluster of a configuration whose GPUs are assigned, with ``cluster.collectives`` filled in.
 
-    Where nothing is asked for, the distributions that are installed say whether NCCL is there; who asks for it is
-    believed until CuPy looks. Raises ConfigError for NCCL that is asked for where it cannot be.
+    If the key is null, NCCL is used if its distribution is installed; if the key is nccl, CuPy finds the library later.
+    Raises ConfigError for nccl in a configuration that cannot use it.
     """
     cluster: LocalCluster = config.cluster
     if cluster.device_taken != GPU:
@@ -34,7 +34,7 @@ def take_collectives(config: Config, found: Found) -> LocalCluster:
 
 
 def hindrance(config: Config) -> str:
-    """Why NCCL cannot sum in a configuration, whatever is installed; "" where it can."""
+    """Return why a configuration cannot use NCCL, whatever is installed; "" if it can."""
     cluster: LocalCluster = config.cluster
     gpus: list[Any] = cluster.gpus or []
     workers = worker_processes(config)
@@ -45,24 +45,24 @@ def hindrance(config: Config) -> str:
     if cluster.one_process:
         return "cluster.one_process=true keeps all workers in one"
     if cluster.compression != "none":
-        return f"cluster.compression={cluster.compression} shortens what travels, and NCCL takes all of it"
+        return f"cluster.compression={cluster.compression} shortens tensors, and NCCL sends whole ones"
     if cluster.emulate:
-        return "cluster.emulate=true waits for links, and NCCL has its own"
+        return "cluster.emulate=true emulates links, and NCCL uses its own"
     return ""
 
 
 def sums_text(config: Config, found: Found, in_one_process: bool) -> str:
-    """What sums, and why not NCCL where it does not."""
+    """Describe what sums gradients, and why NCCL is not used."""
     if config.cluster.collectives == NCCL:
         return "NCCL sums, from GPU to GPU"
     way = "from GPU to GPU" if in_one_process else "through the host's memory"
-    why = hindrance(config) or _absence(found) or "cluster.collectives=none asks for it"
-    return f"parts travel {way} and every worker sums them: {why}"
+    why = hindrance(config) or _absence(found) or "cluster.collectives=none"
+    return f"parts are sent {way} and every worker sums them: {why}"
 
 
 def _absence(found: Found) -> str:
-    """What there is to say where NCCL is not installed as a distribution."""
+    """Return a message if NCCL is not installed as a distribution, else ""."""
     library = next((each for each in found.libraries if each.name == _LIBRARY), None)
     if library is not None and library.version:
         return ""
-    return "NCCL is not installed beside CuPy; cluster.collectives=nccl takes one of the system"
+    return "NCCL is not installed with CuPy; cluster.collectives=nccl uses one of the system"

@@ -1,6 +1,6 @@
 """The shape of a command line of Hydra: which arguments are overrides, and which are options with their values.
 
-Free of Hydra, so that a mistake can be told before Hydra is loaded.
+Does not import Hydra, so that a mistake is reported before Hydra is loaded.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ _WITH_A_VALUE = ("--cfg", "--package", "--config-path", "--config-name", "--conf
 _SHORT_WITH_A_VALUE = ("-c", "-p", "-cp", "-cn", "-cd", "-i")
 
 _NEEDS_QUOTES = re.compile(r"""[^!-~]|[=,(){}\[\]'"]""")
-"""Characters that an unquoted value cannot have everywhere: letters beyond ASCII, blanks, signs of the grammar."""
+"""Characters that need quotes in a value: letters beyond ASCII, blanks, and signs of Hydra's grammar."""
 
 _COMPOUND = ("[", "{", "'", '"')
-"""What lists, dictionaries and quoted values begin with."""
+"""First characters of lists, dictionaries and quoted values."""
 
 
 def overrides_first(arguments: Sequence[str], last: Sequence[str] = ()) -> list[str]:
     """Return the arguments with all overrides before all options, each in its order.
 
-    Hydra's parser takes overrides in one row only: of ``model=mlp -m seed=1,2`` it would refuse what follows -m. last:
-    overrides of ours, which come behind the others so that these cannot undo them.
+    Hydra's parser needs all overrides in one row: in ``model=mlp -m seed=1,2`` it would refuse those after -m. last:
+    overrides that follow the others, so that they cannot be changed.
     """
     overrides, options = split_arguments(arguments)
     return [*overrides, *last, *options]
@@ -44,25 +44,25 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> str | None:
-    """Return the first verb that stands behind an option or an override, where it would be an override; else None."""
+    """Return the first verb after an option or an override, where it would be taken as an override; else None."""
     overrides, _ = split_arguments(arguments)
     return next((override for override in overrides if override in verbs), None)
 
 
 def quoted(text: str, sign: str = "'") -> str:
-    """Return a value of an override that Hydra takes as it is, whatever characters it has, between such signs."""
-    # A backslash stands for itself, but for those before a quotation mark and at the end.
+    """Return a value of an override in quotes, so that Hydra does not interpret its characters. sign: the quote."""
+    # A backslash is doubled only before a quote and at the end.
     doubled = re.sub(rf"(\\+)(?={sign}|\Z)", r"\1\1", text)
     return sign + doubled.replace(sign, f"\\{sign}") + sign
 
 
 def quoting_hint(override: str) -> str:
-    """Return how to write an override that Hydra cannot read, if it is one that quotes make readable; else ""."""
+    """Return how to write an override that Hydra cannot read, if quotes are enough; else ""."""
     key, _, value = override.partition("=")
     if not _NEEDS_QUOTES.search(value) or value.startswith(_COMPOUND):
         return ""
     typed = shlex.quote(f"{key}=" + quoted(value, '"'))
-    return f"A value with such characters stands in quotes that the shell leaves to Hydra: {typed}"
+    return f"A value with such characters needs quotes that the shell passes to Hydra: {typed}"
 
 
 def _takes_the_next(argument: str) -> bool:

@@ -13,9 +13,9 @@ from runner.errors import ResourceError
 
 
 def conf_dir() -> Path:
-    """Return ``conf`` inside the installed package, or else beside it in a checkout.
+    """Return ``conf`` inside the installed package, or else next to it in a checkout.
 
-    Raises ResourceError when there is neither, which means that the installation is broken.
+    Raises ResourceError if neither exists, which means that the installation is broken.
     """
     package = Path(__file__).resolve().parents[1]
     candidates = (package / "conf", package.parent / "conf")
@@ -28,9 +28,10 @@ def conf_dir() -> Path:
 
 @dataclass(frozen=True)
 class NestedGroup:
-    """A folder within a group's folder. name: "GROUP/FOLDER". options: names of its YAML files.
+    """A choice that only some options of a group have, such as ``parallelism/staleness``: a folder in its folder.
 
-    owners: the group's options that choose one of them in their defaults list -> which.
+    name: "GROUP/FOLDER". options: names of its YAML files. owners: option of the group -> the choice in its defaults
+    list.
     """
 
     name: str
@@ -39,7 +40,7 @@ class NestedGroup:
 
 
 def nested_groups(conf: Path) -> Iterator[NestedGroup]:
-    """The nested groups of a folder of YAML files, by name. Raises OSError and yaml.YAMLError."""
+    """Yield the nested groups of a folder of YAML files, by name. Raises OSError and yaml.YAMLError."""
     for folder in sorted(conf.glob("*/*/")):
         options = tuple(sorted(file.stem for file in folder.glob("*.yaml")))
         owners = {
@@ -52,6 +53,6 @@ def nested_groups(conf: Path) -> Iterator[NestedGroup]:
 
 
 def _choice(content: Any, name: str) -> str | None:
-    """What the defaults list of a YAML file chooses for a group beside it."""
+    """Return the choice of the defaults list of a YAML file for a group next to it."""
     entries = content.get("defaults", ()) if isinstance(content, dict) else ()
     return next((entry[name] for entry in entries if isinstance(entry, dict) and name in entry), None)

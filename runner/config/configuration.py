@@ -1,8 +1,8 @@
 """From names and numbers in YAML to one typed, checked configuration.
 
-Every value reaches a run through :func:`from_plain`, whether Hydra composed it or it was read from a stored
-``config.yaml``: the ``name`` of a group picks a dataclass from that group's table, and whatever the dataclass
-does not declare is refused. Nothing in a configuration names code.
+Every value goes through :func:`from_plain`, both those that Hydra composed and those of a stored ``config.yaml``: the
+``name`` of a group selects a dataclass from that group's table, and keys that the dataclass does not declare are
+refused. Nothing in a configuration names code.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ GROUPS: dict[str, Mapping[str, type]] = {
 _MISSING = "???"
 
 LIMITS = ("train.epochs", "train.steps")
-"""The two ways to say how long a run lasts; a configuration holds exactly one."""
+"""The two keys for the length of a run; a configuration sets exactly one."""
 
 
 def from_composed(composed: DictConfig, overrides: Sequence[str] = ()) -> Config:
-    """Return the checked configuration Hydra composed; ``overrides`` are those of the command line.
+    """Return the checked configuration that Hydra composed; ``overrides`` are those of the command line.
 
     An override that sets one of :data:`LIMITS` releases the other, which the defaults or an experiment set.
     """
@@ -107,7 +107,7 @@ def dump(config: Config) -> str:
 
 
 def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Where exactly one of :data:`LIMITS` is among ``overrides``, set the other to None."""
+    """If exactly one of :data:`LIMITS` is among ``overrides``, set the other to None."""
     named = {item.split("=", 1)[0].lstrip("+") for item in overrides}
     given = [limit for limit in LIMITS if limit in named]
     train = plain.get("train")
@@ -118,12 +118,12 @@ def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None
 
 
 def fix_machine_values(config: Config, cores: int, look: Look = discover, share: GpuShare = ALL_GPUS) -> Config:
-    """Return ``config`` with what it left to the machine filled in for one with ``cores`` cores, and whole paths.
+    """Return ``config`` with the values that depend on a machine with ``cores`` cores, and with absolute paths.
 
-    The result is what a run stores: continued with the same thread budget on the same devices, it comes to the same
-    bits. ``cluster.filled_in`` names the keys that were null before. look: finds the GPUs. share: of them, where other
-    jobs run at the same time; ``cores`` is that of the cores.
-    Raises ResourceError for a GPU that is asked for and not there.
+    A run stores the result: continued with the same thread budget on the same devices, it has the same bits.
+    ``cluster.filled_in`` names the keys that were null before. look: finds the GPUs. share: the job's part of them, if
+    other jobs run at the same time; ``cores`` is its part of the cores.
+    Raises ResourceError for a requested GPU that does not exist.
     """
     workers = worker_processes(config)
     threads = config.cluster.threads_per_worker or max(1, cores // workers)
@@ -161,14 +161,14 @@ def _require_bounds(schemas: Mapping[str, type], typed: Mapping[str, DictConfig]
 
 
 def _schema_of(group: str, values: object) -> type:
-    """Return the type that the ``name`` among a group's plain values chooses."""
+    """Return the type that the ``name`` among a group's plain values selects."""
     options = ", ".join(GROUPS[group])
     if not isinstance(values, Mapping):
         raise ConfigError(f"{group}: expected one of {options} with its keys, found {values!r}")
     name = values.get("name")
     if not isinstance(name, str) or name not in GROUPS[group]:
         came = "is missing" if name is None else f"is {name!r}"
-        raise ConfigError(f"{group}.name {came}: expected one of {options}, or what a --plugin brings")
+        raise ConfigError(f"{group}.name {came}: expected one of {options}, or a name from a --plugin")
     return GROUPS[group][name]
 
 
@@ -191,12 +191,12 @@ def _built(values: DictConfig, where: str) -> Any:
         return OmegaConf.to_object(values)
     except OmegaConfBaseException as error:
         raise ConfigError(describe(error, where)) from error
-    except ValueError as error:  # of a dataclass that checks its own values
+    except ValueError as error:  # from a dataclass that checks its values
         raise ConfigError(f"{where}: {error}") from error
 
 
 def _require_values(value: object, place: str) -> None:
-    """Raise ConfigError for a string or a whole number that OmegaConf would not take for a value."""
+    """Raise ConfigError for a string or a whole number that OmegaConf does not accept as a value."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             _require_values(item, f"{place}.{name}" if place else str(name))

@@ -16,17 +16,17 @@ from runner.system.machine import BFLOAT16_FLAGS, bfloat16_flags
 
 @dataclass(frozen=True)
 class GpuShare:
-    """The share of one job.
+    """The share of one job in the GPUs of a machine, which are divided like the cores.
 
-    jobs: how many run at the same time. place: of this one among them, from 0; one of ``jobs`` or more begins anew.
+    jobs: number of jobs at the same time. place: of this job among them, from 0, modulo ``jobs``.
     """
 
     place: int = 0
     jobs: int = 1
 
     def of(self, gpus: Sequence[GpuFacts]) -> Sequence[GpuFacts]:
-        """Its GPUs: neighbours that no other job has, as evenly as possible; one in turn where there are fewer GPUs
-        than jobs."""
+        """Return its GPUs: adjacent ones that no other job has, as evenly as possible; one in turn if jobs outnumber
+        GPUs."""
         place = self.place % self.jobs
         each, more = divmod(len(gpus), self.jobs)
         if not each:
@@ -35,29 +35,28 @@ class GpuShare:
         return gpus[first : first + each + (place < more)]
 
     def text(self, gpus: Sequence[GpuFacts]) -> str:
-        """What the job has of ``gpus``, for its log."""
+        """Describe the GPUs of the job, for its log."""
         own = ", ".join(str(gpu.number) for gpu in self.of(gpus))
         shared = ", shared with other jobs" if len(gpus) < self.jobs else ""
         return f"{self.jobs} jobs of the sweep run at a time: this one has GPU {own} of {len(gpus)}{shared}"
 
 
 ALL_GPUS = GpuShare()
-"""Of a run that has the machine to itself."""
+"""The share of a run that is alone on the machine."""
 
 
 ON_CPU = "CPU"
-"""What a device is that has no GPU."""
+"""Description of a device without a GPU."""
 
 Look = Callable[[], Found]
 
 
 def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GPUS) -> LocalCluster:
-    """The cluster of a configuration with what it left to the machine: the type of devices, and the GPU of each.
+    """Return the cluster of a configuration with the type of its devices and the GPU of each filled in.
 
-    look: finds GPUs, and is called only where one may be wanted. share: those of them that are dealt out where none
-    is named. Who names GPUs asks for them, whatever the device. Raises ResourceError where a GPU is asked for and
-    none can be used, ConfigError where one is named for a run that began on the CPU, or for a precision that the
-    CPU has no instructions for.
+    look: finds GPUs; called only if one can be used. share: the GPUs to assign if the configuration names none. Naming
+    GPUs requests them, whatever ``cluster.device`` is. Raises ResourceError if a GPU is requested and none can be used,
+    ConfigError if one is named for a run that began on the CPU, or for a precision without instructions on the CPU.
     """
     cluster: LocalCluster = config.cluster
     taken = cluster.device_taken or (CPU if cluster.device == CPU else None)
@@ -83,7 +82,7 @@ def take_devices(config: Config, look: Look = discover, share: GpuShare = ALL_GP
 def _require_no_gpus(cluster: LocalCluster) -> None:
     if cluster.gpus is not None:
         raise ConfigError(
-            f"cluster.gpus={cluster.gpus}: there is no GPU in a run on the CPU, where this one began; use "
+            f"cluster.gpus={cluster.gpus}: the run began on the CPU, without a GPU; use "
             "cluster.device=gpu, or cluster.gpus=null"
         )
 
@@ -92,23 +91,23 @@ def _require_usable(found: Found, cluster: LocalCluster) -> None:
     if found.obstacle and cluster.device == AUTO:
         raise ResourceError(
             f"cluster.gpus={cluster.gpus}: expected a GPU that can be used, but {found.obstacle}. `runner doctor` "
-            "says what is there; cluster.gpus=null leaves it to cluster.device=auto"
+            "lists what is available; cluster.gpus=null leaves the choice to cluster.device=auto"
         )
 
 
 def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
-    """A stored configuration as this machine can compute it, and what is other than it was, "" where nothing is.
+    """Return a stored configuration as this machine can compute it, and a text about the difference, "" for none.
 
-    Where ``auto`` had taken a GPU and there is none, the CPU is taken, and the text says so; where there are
-    fewer GPUs than it had taken, they are dealt anew. Raises ResourceError for a GPU that was asked for.
+    If ``auto`` had taken a GPU and there is none, the CPU is taken; if there are fewer GPUs, they are assigned again.
+    Raises ResourceError for a requested GPU that does not exist.
     """
     found = look_at(config.cluster, look)
     by_auto = config.cluster.device_taken == GPU and config.cluster.device == AUTO
     if by_auto and found.obstacle:
         elsewhere = _with_devices(config, found, device_taken=None, gpus=None, collectives=None)
-        return elsewhere, f"it computed on a GPU, and here the CPU does: {found.obstacle}"
+        return elsewhere, f"it ran on a GPU, and runs on the CPU here: {found.obstacle}"
     if by_auto and _absent_gpus(config.cluster, found):
-        # Sums of the workers themselves need nothing of the machine, and have the bits that they had.
+        # Sums by the workers do not depend on the machine, and keep their bits.
         released = ("gpus", "collectives") if config.cluster.collectives == NCCL else ("gpus",)
         here = _with_devices(config, found, **dict.fromkeys(released))
         return here, _other_sums(config, here)
@@ -117,24 +116,24 @@ def retake_devices(config: Config, look: Look = discover) -> tuple[Config, str]:
 
 
 def _other_sums(config: Config, here: Config) -> str:
-    """That sums are made in another order than they were, "" where they are not."""
+    """Describe a change in the order of sums, "" for none."""
     before, now = config.cluster.collectives, here.cluster.collectives
-    return "" if before == now else f"cluster.collectives was {before}, and is {now} with the GPUs that are here"
+    return "" if before == now else f"cluster.collectives was {before}, and is {now} with the GPUs of this machine"
 
 
 def _with_devices(config: Config, found: Found, **released: None) -> Config:
-    """The configuration with keys of its cluster released and filled in anew."""
+    """Return the configuration with keys of its cluster released and filled in again."""
     config = replace(config, cluster=replace(config.cluster, **released))
     return replace(config, cluster=take_devices(config, lambda: found))
 
 
 def look_at(cluster: LocalCluster, look: Look = discover) -> Found:
-    """The GPUs of this machine, unless the configuration wants none."""
+    """Return the GPUs of this machine, or none if the configuration uses none."""
     return NO_GPUS if cluster.device == CPU else look()
 
 
 def devices_on_gpus(config: Config) -> int:
-    """How many logical devices have a GPU where workers do."""
+    """Return the number of logical devices with a GPU, if the workers have GPUs."""
     servers = server_processes(config) if config.cluster.server_device == GPU else 0
     return worker_processes(config) + servers
 
@@ -149,31 +148,31 @@ def require_devices(config: Config, found: Found) -> None:
         begun = "" if cluster.device == GPU else " with cluster.device_taken=gpu, as when the run began"
         raise ResourceError(
             f"cluster.device={cluster.device}{begun}: expected a GPU that can be used, but {found.obstacle}. "
-            "`runner doctor` says what is there; cluster.device=cpu computes without a GPU, to other bits"
+            "`runner doctor` lists what is available; cluster.device=cpu computes without a GPU, with other bits"
         )
     if absent := _absent_gpus(cluster, found):
         raise ResourceError(
             f"cluster.gpus={cluster.gpus}: there is no GPU {', '.join(map(str, absent))}; expected numbers of "
-            f"{', '.join(f'{gpu.number} ({gpu.name})' for gpu in found.gpus)}. Several workers may have one GPU; "
-            "cluster.gpus=null takes those that are there in turn"
+            f"{', '.join(f'{gpu.number} ({gpu.name})' for gpu in found.gpus)}. Several workers may share a GPU; "
+            "cluster.gpus=null takes all GPUs in turn"
         )
     slow = [gpu for gpu in found.gpus if gpu.number in (cluster.gpus or ()) and not _has_bfloat16(gpu.capability)]
     if config.precision == "bfloat16" and slow:
         raise ResourceError(
-            f"precision=bfloat16: {slow[0]} does not multiply bfloat16, which begins with compute capability "
+            f"precision=bfloat16: {slow[0]} does not multiply bfloat16, which needs compute capability "
             f"{BFLOAT16_CAPABILITY / 10:.1f}; use precision=float32, other cluster.gpus, or cluster.device=cpu"
         )
 
 
 def require_precision(config: Config, look: Look = discover) -> None:
-    """Raise ConfigError if the CPU is to compute and has no instructions for the precision.
+    """Raise ConfigError if the run computes on a CPU without instructions for the precision.
 
-    look: finds the GPUs, and is called only if the choice of the device depends on them.
+    look: finds the GPUs; called only if the choice of the device depends on them.
     """
     if config.precision == "bfloat16" and not bfloat16_flags() and _takes_cpu(config.cluster, look):
         raise ConfigError(
-            f"precision=bfloat16: expected a CPU with one of {', '.join(BFLOAT16_FLAGS)}, and this one has none, so "
-            "bfloat16 would be slower than float32; use precision=float32, or a machine with one of them"
+            f"precision=bfloat16: expected a CPU with one of {', '.join(BFLOAT16_FLAGS)}; this CPU has none, so "
+            "bfloat16 would be slower than float32; use precision=float32, or another machine"
         )
 
 
@@ -191,18 +190,18 @@ def _has_bfloat16(capability: int) -> bool:
 
 
 def reason(cluster: LocalCluster, found: Found) -> str:
-    """Why a run computes on what it does. found: what is there now."""
+    """Return the reason for the devices of a run. found: the GPUs of this machine."""
     if cluster.device != AUTO:
-        return f"cluster.device={cluster.device} asks for it"
+        return f"cluster.device={cluster.device}"
     if cluster.device_taken == GPU:
-        return f"cluster.device=auto takes a GPU where there is one, and there is {_names(found)}"
+        return f"cluster.device=auto takes a GPU if there is one, and there is {_names(found)}"
     if found.obstacle:
         return f"cluster.device=auto finds no GPU: {found.obstacle}"
     return f"cluster.device=auto found no GPU when the run began; there is {_names(found)} now"
 
 
 def device_texts(devices: Mapping[str, int | None], found: Found) -> dict[str, str]:
-    """Name of each device -> what it is on this machine. devices: name -> its GPU, None for the CPU."""
+    """Return name of each device -> description on this machine. devices: name -> its GPU, None for the CPU."""
     gpus = {gpu.number: str(gpu) for gpu in found.gpus}
     return {
         name: ON_CPU if gpu is None else f"GPU {gpu}: {gpus[gpu]}, driver {found.driver}"

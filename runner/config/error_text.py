@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf say about a configuration, said in the words of this project."""
+"""Error messages of Hydra and OmegaConf about a configuration, rewritten in the terms of this project."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from runner.config.conf_dir import conf_dir, nested_groups
 from runner.config.schema import Config
 
 _NO_SCHEMA = "Could not load 'schema/"
-_MISSING_PLUGIN = "There is no such option: correct the name, or give the --plugin that brings it."
+_MISSING_PLUGIN = "There is no such option: correct the name, or give the --plugin that defines it."
 
 _MISLEADING = ("To append to your config use +", "To append to your default list use +")
-"""Hydra's advice for an unknown key or group. Those outside the schema are refused here however they are written."""
+"""Hydra's advice for an unknown key or group. Here keys outside the schema are refused in any notation."""
 
 _NO_MATCH = re.compile(r"Could not override '([^']+)'\. No match in the defaults list\.")
-"""What Hydra says of a group that there is, but that nothing which was chosen has."""
+"""Hydra's message for a group that exists, but that no chosen option has."""
 
 
 def describe(error: Exception, where: str = "") -> str:
-    """Return what is wrong: where, what came, what was expected, which keys there are.
+    """Return a message with the place, the value, the expectation, and the existing keys.
 
-    error: from Hydra's composition or from OmegaConf. where: path to the section OmegaConf looked at.
+    error: from Hydra's composition or from OmegaConf. where: path to the section that OmegaConf read.
     """
     if isinstance(error, OmegaConfBaseException):
         return _value_error(error, where)
@@ -33,7 +33,7 @@ def describe(error: Exception, where: str = "") -> str:
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         reason = _value_error(cause, where)
-        # A message that already quotes OmegaConf is complete but for the keys there are.
+        # A message that quotes OmegaConf lacks only the existing keys.
         text += f"\n{_known_keys(cause)}" if _first_line(cause) in text else f"\n{reason}"
     if _NO_SCHEMA in text:
         text += f"\n{_MISSING_PLUGIN}"
@@ -41,12 +41,12 @@ def describe(error: Exception, where: str = "") -> str:
 
 
 def _without_group(said: re.Match[str]) -> str:
-    """Say of a group within a group which options have it; anything else as Hydra says it."""
+    """Return a message that names the options with a nested group; for any other group, Hydra's message."""
     for nested in nested_groups(conf_dir()):
         if nested.name == said[1]:
             group = nested.name.partition("/")[0]
             owners = ", ".join(f"{group}={name}" for name in nested.owners)
-            return f"{said[1]}: the {group} that is chosen has no such group; expected {owners}, or no {said[1]}"
+            return f"{said[1]}: the chosen {group} has no such group; expected {owners}, or no {said[1]}"
     return said[0]
 
 
@@ -63,7 +63,7 @@ def _first_line(error: OmegaConfBaseException) -> str:
 
 
 def _known_keys(error: OmegaConfBaseException) -> str:
-    """The keys of the dataclass in which a key was not found; empty for any other error."""
+    """Return the keys of the dataclass that lacks a key; "" for any other error."""
     schema = error.object_type
     if not isinstance(error, AttributeError | KeyError) or not dataclasses.is_dataclass(schema):
         return ""

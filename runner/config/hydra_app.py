@@ -1,7 +1,7 @@
-"""The Hydra side of the command line: composition, sweeps, completion, and what goes wrong in them.
+"""The Hydra side of the command line: composition, sweeps, completion, and their errors.
 
-Hydra composes and makes directories; it does not decide how a run ends. A fault before a job has started is a
-ConfigError or a ResourceError; a fault in a job keeps its own class.
+Hydra composes and creates directories; it does not decide how a run ends. An error before the start of a job is a
+ConfigError or a ResourceError; an error in a job keeps its class.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from runner.errors import ConfigError, ResourceError, RunnerError
 CONFIG_NAME = "config"
 
 PLAN_IN_PROCESS = "+hydra.callbacks.runner={_target_: runner.config.hydra_sweep.PlanInProcess}"
-"""Has the jobs of a sweep composed here, whatever launcher will run them."""
+"""Makes Hydra compose the jobs of a sweep in this process, whatever launcher will run them."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job as Hydra composed it: not yet checked. run_dir: where it may write, absolute.
+    """One job as Hydra composed it, not yet checked. run_dir: its directory, absolute.
 
-    launcher: the launcher that runs the jobs of the sweep once all are composed; None for a single job, and for a job
-    of a sweeper that chooses the next job by the results of the last.
+    launcher: runs the jobs of the sweep after all are composed; None for a single job, and for a job of a sweeper that
+    chooses the next job by the results of the last.
     """
 
     composed: DictConfig
@@ -66,10 +66,10 @@ class Job:
 def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[Job]:
     """Run the Hydra application with command-line ``arguments`` and return the composed jobs: one, or all of a sweep.
 
-    No job is normal: ``--cfg``, ``--info`` and completion only print. run: runs a job of a sweeper that chooses the
+    There can be no job: ``--cfg``, ``--info`` and completion only print. run: runs a job of a sweeper that chooses the
     next job by the results of the last; such jobs are not returned. An exception of ``run`` ends that job, not the
-    sweep, and is not raised again here: ``run`` keeps the record. An interruption (a BaseException that is no
-    Exception) ends the sweep.
+    sweep, and is not raised here: ``run`` records it. An interruption (a BaseException that is no Exception) ends the
+    sweep.
 
     Raises ConfigError if the configuration cannot be composed and ResourceError if Hydra cannot write.
     """
@@ -97,11 +97,11 @@ def compose_jobs(arguments: Sequence[str], run: Callable[[Job], None]) -> list[J
         with application_arguments(overrides_first(arguments, last=ours)), errors_raised(), safe_path():
             application()
     except Exception as error:
-        # Whatever else Hydra meets is about what it was given.
+        # Any other error is about the arguments.
         if error not in of_jobs:
             raise _translated(error, arguments) from error
     except SystemExit as stop:
-        # Hydra has printed what is wrong with an option of its own and asks to leave with 1.
+        # Hydra has printed the error of one of its options and exits with 1.
         raise SystemExit(ConfigError.exit_code if stop.code == 1 else stop.code) from stop
     return jobs
 
@@ -115,9 +115,9 @@ def compose(
 ) -> Job:
     """Return the job that ``overrides`` describe, without running the Hydra application.
 
-    config_path: the directory of the YAML files; None is the project's own. config_name: the primary one
-    among them. config_dir: a directory of the user's own YAML files, searched after the other.
-    Raises ConfigError when the configuration cannot be composed.
+    config_path: the directory of the YAML files; None is that of the project. config_name: the primary file.
+    config_dir: a directory of the user's YAML files, searched after the other.
+    Raises ConfigError if the configuration cannot be composed.
     """
     register_schemas()
     search = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.absolute()}]"]
@@ -129,13 +129,13 @@ def compose(
             task_overrides = _texts(composed.hydra.overrides.task)
             with open_dict(composed):
                 del composed["hydra"]
-    except Exception as error:  # whatever Hydra meets is about what it was given
+    except Exception as error:  # any error is about the overrides
         raise _translated(error, overrides) from error
     return Job(composed, task_overrides, run_dir)
 
 
 def register_schemas() -> None:
-    """Put the schemas of the tables where the YAML files name them: ``/schema/GROUP/NAME``."""
+    """Store the schemas of the tables under the names that the YAML files use: ``/schema/GROUP/NAME``."""
     _register("schema", "config", Config)
     for group, options in GROUPS.items():
         for name, schema in options.items():
@@ -143,7 +143,7 @@ def register_schemas() -> None:
 
 
 def _register(group: str, name: str, schema: type) -> None:
-    """Store a schema unless it is there: Hydra reads it field by field, and one process may compose many times."""
+    """Store a schema unless it is stored: that is slow, and one process can compose many times."""
     store = ConfigStore.instance()
     place: Any = store.repo
     for part in (*group.split("/"), f"{name}.yaml"):
@@ -166,13 +166,13 @@ def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:
 
 
 def _texts(overrides: Any) -> list[str]:
-    """Overrides as they were given: an interpolation in one is the configuration's to resolve."""
+    """Return overrides as given: the configuration resolves their interpolations."""
     texts: Any = OmegaConf.to_container(overrides, resolve=False)
     return list(texts)
 
 
 def _refuse_fixed(arguments: Sequence[str]) -> None:
-    """Raise ConfigError for an argument that would silently have no effect."""
+    """Raise ConfigError for an argument that would have no effect."""
     fixed = {setting.partition("=")[0]: setting for setting in HYDRA_SETTINGS}
     for argument in arguments:
         name = argument.partition("=")[0].lstrip("+")
@@ -181,12 +181,12 @@ def _refuse_fixed(arguments: Sequence[str]) -> None:
 
 
 def _varied(arguments: Sequence[str]) -> set[str]:
-    """Keys of the overrides among ``arguments`` that give more than one value."""
+    """Return the keys of the overrides among ``arguments`` with more than one value."""
     parser = OverridesParser.create()
     found = set()
     for argument in arguments:
         if "=" in argument and not argument.startswith("-"):
-            with suppress(HydraException):  # Hydra will say it better
+            with suppress(HydraException):  # Hydra reports it later
                 override = parser.parse_override(argument)
                 if override.is_sweep_override():
                     found.add(override.get_key_element())

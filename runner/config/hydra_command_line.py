@@ -1,4 +1,4 @@
-"""What every use of Hydra's application needs: arguments in place of ``sys.argv``, errors raised, no trace left."""
+"""Running Hydra's application with arguments in place of ``sys.argv``, raised errors and no side effects."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ VERSION_BASE = "1.3"
 PROGRAM = "runner"
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-"""Variable of the environment by which Hydra shows tracebacks."""
+"""Environment variable that makes Hydra show tracebacks."""
 
 HYDRA_SETTINGS = (
     f"hydra.job.name={PROGRAM}",
-    # Runs keep their own log; Hydra's handlers would repeat every library's messages on the terminal.
+    # Runs have their own log; Hydra's handlers would repeat the messages of libraries on the terminal.
     "hydra/job_logging=none",
     "hydra/hydra_logging=none",
-    # A run stores its configuration once it holds its directory; Hydra would write before that is known.
+    # A run stores its configuration after it has locked its directory; Hydra would write before.
     "hydra.output_subdir=null",
 )
-"""What holds whatever the primary configuration and the command line say."""
+"""Settings that neither the primary configuration nor the command line can change."""
 
 
 @contextmanager
 def application_arguments(arguments: Sequence[str]) -> Iterator[None]:
-    """Let Hydra, which reads ``sys.argv``, read ``arguments``; leave no trace of an application that ran."""
+    """Let Hydra, which reads ``sys.argv``, read ``arguments``; restore its global state and the logging afterwards."""
     root = logging.getLogger()
     argv, handlers, level = sys.argv, root.handlers[:], root.level
     sys.argv = [PROGRAM, *arguments]
@@ -47,16 +47,16 @@ def application_arguments(arguments: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def errors_raised() -> Iterator[None]:
-    """Have Hydra raise its errors: without this variable it prints them in its own way and exits with 1."""
+    """Make Hydra raise its errors: without this variable it prints them and exits with 1."""
     with _variable(FULL_ERROR, "1"):
         yield
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Keep the working directory off the ``sys.path`` of Python processes that launchers such as joblib start.
+    """Remove the working directory from the ``sys.path`` of Python processes of launchers such as joblib.
 
-    Otherwise a file there, such as random.py, is imported in place of a library.
+    Otherwise a file in it, such as random.py, is imported in place of a library.
     """
     with _variable("PYTHONSAFEPATH", "1"):
         yield

@@ -29,17 +29,17 @@ _TARGET = "_target_"
 
 
 class PlanInProcess(Callback):
-    """Has Hydra's basic sweeper hand its jobs to this process; other sweepers keep the launcher they have.
+    """Makes Hydra's basic sweeper give its jobs to this process; other sweepers keep their launcher.
 
-    The launcher of the jobs' own configurations stays what the user chose: see :func:`launcher_of`.
+    The launcher in the configurations of the jobs remains the choice of the user: see :func:`launcher_of`.
     """
 
     def on_multirun_start(self, config: DictConfig, **settings: Any) -> None:
-        """Replace the launcher in the configuration of the sweep; hide a directory that will hold its secrets."""
+        """Replace the launcher of the sweep; make its directory private if it will contain secrets."""
         plain: Any = OmegaConf.to_container(config, resolve=False)
         given = [*plain["hydra"]["overrides"]["hydra"], *plain["hydra"]["overrides"]["task"]]
         if redact(plain) != plain or redact_overrides(given) != given:
-            # Hydra writes both configurations there as soon as it is.
+            # Hydra writes both configurations into it at once.
             Path(config.hydra.sweep.dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         if _jobs_are_known(config.hydra):
             with read_write(config.hydra):
@@ -47,7 +47,7 @@ class PlanInProcess(Callback):
 
 
 def launcher_of(hydra: Any) -> Launcher | None:
-    """The launcher that the ``hydra`` section of a job names, None where its sweeper needs results to go on.
+    """Return the launcher in the ``hydra`` section of a job, None if its sweeper needs the results of earlier jobs.
 
     Raises ConfigError for a launcher that is no installed plugin.
     """
@@ -69,7 +69,7 @@ def _jobs_are_known(hydra: Any) -> bool:
 
 
 def _installed(target: str) -> str:
-    """The name under which the plugin of a launcher is installed."""
+    """Return the name of the installed plugin of a launcher."""
     store = ConfigStore.instance()
     names = store.list(_LAUNCHERS)
     for name in names:
@@ -81,7 +81,7 @@ def _installed(target: str) -> str:
 
 _PRIMARY = "planned_sweep"
 JOB = "job"
-"""Key of the job's number, as text."""
+"""Key of the number of the job, as text."""
 
 
 def launch_planned(
@@ -91,12 +91,13 @@ def launch_planned(
     launcher: Launcher,
     sweep_dir: Path,
 ) -> None:
-    """Have ``launcher`` call ``task`` once for every job, in whatever process it likes.
+    """Make ``launcher`` call ``task`` once for every job, in any process.
 
-    task: a function of a module, found by its name in another process; gets ``settings`` and, as ``job``, a number.
-    jobs: number -> its directory, absolute. What the launcher or a task raises is raised.
+    No YAML file is read: the primary configuration is made here and sent with the launcher, so that later changes of
+    the files have no effect. task: a function of a module, found by its name in another process; its argument is
+    ``settings`` and, as ``job``, a number. jobs: number -> directory, absolute. Raises the errors of launcher and task.
     """
-    # Hydra keeps its record of this application, and what launchers are told, apart from that of the sweep.
+    # Hydra writes its record of this application, and that of launchers, apart from the record of the sweep.
     record = sweep_dir / ".launch"
     record.mkdir(mode=0o700, exist_ok=True)
     primary = {
@@ -112,7 +113,7 @@ def launch_planned(
         },
     }
     store = ConfigStore.instance()
-    # Launchers pickle the store for their processes, which cannot import the module of a plugin's dataclass.
+    # Launchers pickle the store for their processes, which cannot import the module of a dataclass of a plugin.
     store.repo.pop("schema", None)
     store.store(name=_PRIMARY, node=primary)
     application = hydra.main(version_base=VERSION_BASE, config_path=None, config_name=_PRIMARY)(task)

@@ -52,7 +52,7 @@ class Launcher:
     in_job_directory: bool = False
 
     def __post_init__(self) -> None:
-        """Raise SecurityError for a setting that Hydra would take for something to execute."""
+        """Raise SecurityError for a setting that Hydra would execute."""
         _refuse_code(self.settings)
 
     @property
@@ -77,9 +77,9 @@ class Launcher:
 
 
 def jobs_at_once(launcher: Launcher, jobs: int, cores: int) -> int:
-    """How many of ``jobs`` this launcher has running at a time on a machine with ``cores`` cores.
+    """Return how many of ``jobs`` this launcher runs at a time on a machine with ``cores`` cores.
 
-    A launcher that asks a cluster for machines counts as one: each of its jobs sees the cores it was given.
+    A launcher that requests machines from a cluster counts as one: each of its jobs sees the cores of its machine.
     """
     batch = min(jobs, launcher.batch or jobs)
     if launcher.name == "submitit_local":
@@ -96,7 +96,9 @@ def _refuse_code(value: object) -> None:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if str(key).startswith("_"):
-                raise SecurityError(f"setting {key} of a launcher: a stored sweep names no code; expected plain values")
+                raise SecurityError(
+                    f"setting {key} of a launcher: a stored sweep must not name code; expected plain values"
+                )
             _refuse_code(inner)
     elif isinstance(value, list):
         for inner in value:

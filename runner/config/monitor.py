@@ -1,4 +1,4 @@
-"""The metric that says which run of a sweep and which checkpoint of a run is best."""
+"""The metric that determines the best run of a sweep and the best checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class Monitor:
 
     @property
     def highest(self) -> bool:
-        """Whether high values are good; losses are good when low."""
+        """Whether high values are better; low losses are better."""
         return self.metric.endswith("/accuracy")
 
     def better(self, value: float, than: float) -> bool:
-        """Whether ``value`` is strictly better; a value that is not a number never is."""
+        """Return whether ``value`` is strictly better; NaN never is."""
         return value > than if self.highest else value < than
 
 
 def monitor_of(config: Config) -> Monitor:
-    """The metric by which runs of this configuration and their checkpoints are compared."""
+    """Return the metric by which runs of this configuration and their checkpoints are compared."""
     return _monitor(config.train.monitor, config.data.val_fraction)
 
 
 def monitor_of_stored(path: Path) -> Monitor:
-    """The same of a stored configuration, of which nothing else is read: it may need plugins that are not loaded.
+    """Return the same for a stored configuration. Other keys are not read: they can need plugins that are not loaded.
 
-    Raises ConfigError for what is no configuration.
+    Raises ConfigError for a file that is no configuration.
     """
     plain = safe_yaml.load(path)
     train, data = (plain.get(section) for section in ("train", "data"))
@@ -54,7 +54,7 @@ def _monitor(named: str | None, val_fraction: object) -> Monitor:
 
 
 def keeps_best(config: Config) -> bool:
-    """Whether the best checkpoint is kept: as said, or where something else asks for a comparison."""
+    """Return whether the best checkpoint is kept: as set, or else if another key needs a comparison."""
     if config.checkpoint.keep_best is not None:
         return config.checkpoint.keep_best
     return config.train.patience is not None or config.train.monitor is not None or config.data.val_fraction > 0

@@ -1,4 +1,4 @@
-"""What of a configuration decides the values a run comes to, given the order of what overlaps in it."""
+"""The part of a configuration that decides the values of a run, and its comparison with earlier configurations."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from runner.engine.graph.device import GPU
 _SECTIONS = ("seed", "precision", "model", "data", "optimizer", "schedule", "parallelism", "train", "checkpoint")
 _START = ("init_from", "init_include", "init_exclude")
 _OF_GPUS = ("device_taken", "server_device", "tf32", "compare_plans", "collectives")
-"""Keys of the cluster that decide values where there are GPUs."""
+"""Keys of the cluster that decide values of runs on GPUs."""
 _NOT_DECISIVE = {
     "train": ("log_every",),
     "data": ("cache_dir", "max_bytes"),
     "checkpoint": ("keep",),
     "cluster": ("device", "filled_in"),
 }
-"""Keys that decide neither a value nor an order: device_taken says on which device a run computes."""
+"""Keys that decide neither a value nor an order. device_taken, not device, is the device of a run."""
 
 
 def outcome_hash(config: Config) -> str:
-    """SHA-256, in hex: equal for configurations that differ only in how a run is ordered, watched or recorded.
+    """Return a SHA-256, in hex: equal for configurations that differ only in the order of a run or in its recording.
 
-    Of the cluster the compression and the thread budget count, and that GPUs compute, where they do. When a run
-    evaluates and saves counts too: launched clients end then, and after a checkpoint their order begins again.
+    Of the cluster, only the compression, the thread budget and the keys of GPUs count. The steps of evaluations and
+    checkpoints count: launched clients end there, and their order starts again after a checkpoint.
     """
     plain = dataclasses.asdict(config)
     decisive = {section: _decisive(section, plain[section]) for section in (*_SECTIONS, *_START)}
@@ -46,10 +46,10 @@ def outcome_hash(config: Config) -> str:
 
 
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Keys by which runs of two plain configurations may come to other values or go in another order, with dots.
+    """Return the keys, with dots, by which runs of two plain configurations can differ in values or in order.
 
-    Of a section with another ``name`` it is the section alone. All of the cluster counts, as its speeds order what
-    races, but for what GPUs would do where neither run has one.
+    For a section with another ``name``, this is the section alone. All keys of the cluster count, because speeds decide
+    the order of races, except those of GPUs if neither run has one.
     """
     keys: list[str] = []
     on_gpus = any((plain.get("cluster") or {}).get("device_taken") == GPU for plain in (first, second))
@@ -66,7 +66,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
 
 
 def _decisive(section: str, value: Any, more: Iterable[str] = ()) -> Any:
-    """What counts of a section. more: keys that do not, beside those that never do."""
+    """Return the part of a section that counts. more: keys that do not, besides those that never do."""
     left_out = {*_NOT_DECISIVE.get(section, ()), *more}
     if not isinstance(value, Mapping):
         return value
@@ -77,9 +77,9 @@ _MISSING = "???"
 
 
 def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """Stored plain values with the default of each key that they lack, which is how runs went before it was there.
+    """Return stored plain values with the default of each missing key, which is the behaviour before the key existed.
 
-    A section of another option than that of ``config`` stays as it is, as its schema may be that of a plugin.
+    A section of another option than that of ``config`` is not changed, because its schema can be that of a plugin.
     """
     filled = _filled(plain, _defaults(Config))
     for name, own in plain.items():
@@ -90,10 +90,10 @@ def with_defaults(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 
 def changes_on_the_way(earlier: Iterable[Path], config: Config, but: Collection[str] = ()) -> Iterator[str]:
-    """What earlier starts of a run had otherwise than its last one, and whose values count: a text for each of them.
+    """Yield a text for each earlier start of a run whose configuration differs from the last one in keys that count.
 
-    earlier: the configurations that they left. but: keys, with dots, that do not count. Raises ConfigError and
-    SecurityError where one cannot be read.
+    earlier: the configurations of earlier starts. but: keys, with dots, that do not count. Raises ConfigError and
+    SecurityError if one cannot be read.
     """
     last = to_plain(config)
     for path in earlier:
@@ -109,6 +109,6 @@ def _filled(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, An
 
 
 def _defaults(schema: type) -> dict[str, Any]:
-    """The plain values of a dataclass of the configuration that were not given; nothing for what has to be."""
+    """Return the plain default values of a dataclass of the configuration, without keys that have none."""
     found: Any = OmegaConf.to_container(OmegaConf.structured(schema))
     return {key: default for key, default in found.items() if default != _MISSING}

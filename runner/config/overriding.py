@@ -25,11 +25,11 @@ def overridden(
 ) -> dict[str, Any]:
     """Return the plain values of ``config`` with ``overrides`` ("KEY=VALUE") in place of its own.
 
-    allowed: keys, and sections or groups with all that is in them. GROUP=OPTION takes the whole section of that option
-    from the project's YAML files and those of a user's own ``config_dir``, whatever was stored; keys of the group are
-    set after it. otherwise: what to say of everything that is not allowed. Whether values fit is for the schema to say.
+    allowed: keys, and sections or groups with all of their keys. GROUP=OPTION replaces the stored section by that of
+    the option in the project's YAML files or in the user's ``config_dir``; keys of the group are set after it.
+    otherwise: message for keys that are not allowed. The values are not checked here.
 
-    Raises ConfigError for what is not allowed, has no value or no place.
+    Raises ConfigError for an override that is not allowed, or whose value or section does not exist.
     """
     plain = to_plain(config)
     pairs = [_pair(override, set(allowed), otherwise) for override in overrides]
@@ -52,7 +52,7 @@ def _pair(override: str, allowed: set[str], otherwise: str) -> tuple[str, str]:
 
 
 def _option(group: str, option: str, config_dir: Path | None) -> Any:
-    """The section of one option as Hydra composes it."""
+    """Return the section of one option as Hydra composes it."""
     composed = compose([f"{group}={option}"], config_dir=config_dir).composed[group]
     return OmegaConf.to_container(composed, resolve=True)
 

@@ -1,7 +1,7 @@
-"""Reading YAML that someone else may have written: plain data only, within bounds of size and nesting.
+"""Reading YAML from unknown sources: plain data only, within limits of size and nesting.
 
-A stored configuration is data. It names no code, refers to no other part of itself and says every key once;
-whatever it says beyond that is refused before anything is built from it.
+A stored configuration is data. It must not name code, use aliases or repeat a key; anything else is refused before an
+object is built from it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def _refusal(problem: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
 def load(path: Path) -> dict[str, object]:
     """Return the mapping a YAML file holds.
 
-    Raises ConfigError when the file is missing, too large, not UTF-8 or not a mapping, or when it uses tags,
-    aliases or repeated keys; SecurityError when it is a symbolic link or no regular file.
+    Raises ConfigError if the file is missing, too large, not UTF-8 or not a mapping, or if it uses tags, aliases or
+    repeated keys; SecurityError if it is a symbolic link or no regular file.
     """
     try:
         raw = read_regular(path, MAX_BYTES)

@@ -1,4 +1,4 @@
-"""What may stand in a configuration: plain dataclasses, one per section, the schema of the YAML files.
+"""The schema of the YAML files: plain dataclasses, one per section of a configuration.
 
 The fields of :class:`Config` that belong to a group hold a dataclass of that group's table
 (:data:`runner.config.configuration.GROUPS`). The classes are not frozen and their types are those OmegaConf can check.
@@ -16,13 +16,13 @@ from runner.errors import ConfigError
 
 
 def key(default: Any, text: str) -> Any:
-    """A field with a default and the line that ``runner --help`` prints for it."""
+    """Return a field with a default and the line that ``runner --help`` prints for it."""
     return field(default=default, metadata={"help": text})
 
 
 @dataclass
 class TrainConfig:
-    """How long and in which portions to train. Exactly one of ``epochs`` and ``steps`` is set."""
+    """Length of the training, batch sizes and evaluations. Exactly one of ``epochs`` and ``steps`` is set."""
 
     batch_size: Count = key(32, "examples per update, over all workers")
     epochs: Annotated[float, Bounds(0, 1e9, above=True)] | None = key(
@@ -37,7 +37,7 @@ class TrainConfig:
     patience: Count | None = key(
         None, "evaluations without a better train.monitor before the run ends; null: any number"
     )
-    min_delta: NonNegative = key(0.0, "for train.patience: better is better by more than this")
+    min_delta: NonNegative = key(0.0, "for train.patience: smallest improvement that counts, exclusive")
 
 
 @dataclass
@@ -45,7 +45,7 @@ class CheckpointConfig:
     """When to save, and how many checkpoints to keep. The last step of a run is always saved."""
 
     every_steps: Count | None = key(None, "steps between checkpoints; null: only at the end")
-    # With fewer, none may be intact if the newest is damaged while it is written.
+    # With fewer, none could be intact if the newest is damaged while it is written.
     keep: Annotated[int, Bounds(3, 10**9)] = key(3, "newest checkpoints kept, 3 or more")
     keep_best: bool | None = key(
         None, "keep the best by train.monitor too; null: if monitor, patience or data.val_fraction is set"
@@ -54,7 +54,7 @@ class CheckpointConfig:
 
 @dataclass
 class DebugConfig:
-    """Slower modes for looking into a run."""
+    """Slower modes for debugging."""
 
     check_finite: bool = key(False, "check every kernel's outputs and name the first non-finite one")
 
@@ -96,34 +96,36 @@ FILLED_IN = ("workers", "threads_per_worker", "cores_per_worker", "gpus", "colle
 
 @dataclass
 class LocalCluster:
-    """Every worker is a process on this machine, or a part of one."""
+    """Workers as processes on this machine, or as parts of one process."""
 
     name: str = "local"
-    device: str = key(AUTO, "of a worker: cpu, gpu, or auto, a GPU where there is one that can be used")
-    server_device: str = key(CPU, "of a parameter server: cpu, or gpu, where the workers have GPUs")
+    device: str = key(AUTO, "of a worker: cpu, gpu, or auto, a GPU if one can be used")
+    server_device: str = key(CPU, "of a parameter server: cpu, or gpu if the workers have GPUs")
     gpus: list[Index] | None = field(
         default=None,
         metadata={"help": "GPU of each worker, then of each server on one: [0, 0, 1]; null: all GPUs in turn"},
     )
     one_process: bool | None = key(
-        None, "all devices in this process; null: where workers have GPUs and no two clients overlap"
+        None, "all devices in this process; null: if workers have GPUs and no two clients overlap"
     )
     tf32: bool = key(False, "let GPUs round factors of float32 products and convolutions to TF32: 10 bits, faster")
     compare_plans: bool = key(
-        False, "time cuDNN's plans of each convolution, take the fastest; another run may take others, to other bits"
+        False, "time cuDNN's plans of each convolution, take the fastest; another run can take others, with other bits"
     )
     collectives: str | None = key(
-        None, "what sums for combine=all_reduce: nccl, between GPUs, or none; null: nccl where it can"
+        None, "library of sums for combine=all_reduce: nccl, between GPUs, or none; null: nccl if possible"
     )
-    device_taken: str | None = key(None, "what device=auto came to, filled in when a run starts; null: not known yet")
+    device_taken: str | None = key(
+        None, "the device that device=auto took, filled in when a run starts; null: not known yet"
+    )
     threads_per_worker: SmallCount | None = key(
         None, "kernel threads of a worker or parameter server; null: cores // workers"
     )
     cores_per_worker: Annotated[float, Bounds(0, 4096, above=True)] | None = key(
-        None, "cores that a worker has, for estimates; null: cores / workers"
+        None, "cores of a worker, for estimates; null: cores / workers"
     )
     workers: SmallCount | None = key(
-        None, "worker processes it has, backup workers too; null: as many as parallelism asks for"
+        None, "worker processes, including backup workers; null: as many as parallelism needs"
     )
     filled_in: list[str] | None = field(
         default=None,
@@ -131,11 +133,11 @@ class LocalCluster:
     )
     compression: str = key("none", "of tensors between devices: none, or high16, the upper 16 bits of float32")
     bandwidth_mbit: Annotated[float, Bounds(1e-3, 1e9)] | None = key(
-        None, "of every link, megabit per second; null: as it is"
+        None, "of every link, megabit per second; null: unchanged"
     )
-    latency_ms: Annotated[float, Bounds(0, 10_000)] | None = key(None, "of every link, milliseconds; null: as it is")
+    latency_ms: Annotated[float, Bounds(0, 10_000)] | None = key(None, "of every link, milliseconds; null: unchanged")
     stragglers: StragglersConfig = field(default_factory=StragglersConfig)
-    emulate: bool = key(False, "wait as long as these links and stragglers would take")
+    emulate: bool = key(False, "emulate these links and stragglers by waiting")
 
     def __post_init__(self) -> None:
         self._check_devices()
@@ -185,27 +187,27 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
     trace: bool = key(
-        False, "record a timeline of some updates: trace.json for ui.perfetto.dev; lost where a worker fails meanwhile"
+        False, "record a timeline of some updates: trace.json for ui.perfetto.dev; lost if a worker fails meanwhile"
     )
     trace_skip: CountOrZero = key(10, "updates of this process before the recorded ones; fewer if the run is short")
     trace_steps: Annotated[int, Bounds(1, 100)] = key(5, "recorded updates, at most 100")
-    init_from: str | None = key(None, "a checkpoint, or a run with one, whose weights training begins with")
+    init_from: str | None = key(None, "a checkpoint, or a run with one, for the initial weights")
     init_include: list[str] | None = field(
         default=None, metadata={"help": "names of weights to take, with * and ?; null: all that fit"}
     )
     init_exclude: list[str] | None = field(
-        default=None, metadata={"help": "names of weights to leave at their initial value, with * and ?; null: none"}
+        default=None, metadata={"help": "names of weights to keep at their initial value, with * and ?; null: none"}
     )
     resume: str | None = key(None, "a run directory to continue: `runner resume=DIR`")
 
 
 def server_processes(config: Config) -> int:
-    """Parameter servers of a run."""
+    """Return the number of parameter servers of a run."""
     return int(config.parallelism.processes.servers)
 
 
 def worker_processes(config: Config) -> int:
-    """Worker processes of a run, backup workers included."""
+    """Return the number of worker processes of a run, including backup workers."""
     return int(config.parallelism.processes.workers)
 
 

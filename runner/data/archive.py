@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 from runner.errors import DataError, SecurityError
 
-# To answer at all, and between two pieces: short, because there is another place to go to.
+# Longest wait for an answer, and between two pieces: short, because there are other origins.
 _ANSWER_SECONDS = 5.0
 _TOTAL_SECONDS = 1800.0
 _PIECE_BYTES = 1 << 20
@@ -26,7 +26,7 @@ _MESSAGE_LIMIT = 300
 
 
 def download(url: str, target: Path, limit: int) -> None:
-    """Store what ``url`` gives in ``target``. Raises DataError if it fails or sends over ``limit`` bytes."""
+    """Download ``url`` to ``target``. Raises DataError if it fails or sends over ``limit`` bytes."""
     deadline = time.monotonic() + _TOTAL_SECONDS
     received = 0
     try:
@@ -34,7 +34,7 @@ def download(url: str, target: Path, limit: int) -> None:
             while piece := response.read(_PIECE_BYTES):
                 received += len(piece)
                 if received > limit:
-                    raise DataError(f"{url} sends more than {limit} bytes, the size expected")
+                    raise DataError(f"{url} sends more than {limit} bytes, the expected size")
                 if time.monotonic() > deadline:
                     raise DataError(f"{url} sent only {received} bytes in {_TOTAL_SECONDS:.0f} s")
                 stream.write(piece)
@@ -84,10 +84,10 @@ _AR_HEADER_SIZE = 60
 def read_tar(archive: Path | io.BytesIO, wanted: Mapping[str, int]) -> dict[str, bytes]:
     """Return the wanted members of a tar file, compressed or not.
 
-    wanted: member path -> largest size in bytes that is accepted. Other members are looked at, not read.
+    wanted: member path -> largest accepted size in bytes. Other members are checked, not read.
 
-    Raises SecurityError if any member has an absolute path, a ``..`` in it, or is a link or device; DataError
-    if a wanted member is missing or too large, or the archive is damaged or unpacks to more than
+    Raises SecurityError if the path of any member is absolute or contains ``..``, or if a member is a link or a device;
+    DataError if a wanted member is missing or too large, or the archive is damaged or unpacks to more than
     UNPACKED_LIMIT bytes.
     """
     label = archive.name if isinstance(archive, Path) else "inner archive"
@@ -117,10 +117,10 @@ def _open_tar(archive: Path | io.BytesIO) -> tarfile.TarFile:
 
 
 def _checked_name(member: tarfile.TarInfo, label: str) -> str:
-    """Return the member's path without a leading ``./``; refuse what could lead outside of a folder."""
+    """Return the member's path without a leading ``./``; raise SecurityError if it could lead outside of a folder."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
-        raise SecurityError(f"{label}: member {member.name!r} points outside of the archive; the archive is refused")
+        raise SecurityError(f"{label}: member {member.name!r} leads outside of the archive; the archive is refused")
     if not (member.isfile() or member.isdir()):
         raise SecurityError(
             f"{label}: member {member.name!r} is a link or a device, not a file; the archive is refused"
@@ -139,14 +139,14 @@ def _read_member(tar: tarfile.TarFile, member: tarfile.TarInfo, limit: int, labe
 
 
 def gunzip(data: bytes, limit: int, label: str) -> bytes:
-    """Return the contents of a gzip file. Raises DataError if damaged, cut off or over ``limit`` bytes."""
+    """Return the contents of a gzip file. Raises DataError if it is damaged, cut off or over ``limit`` bytes."""
     decompressor = zlib.decompressobj(_GZIP_CONTAINER)
     try:
         plain = decompressor.decompress(data, limit + 1)
     except zlib.error as error:
         raise DataError(f"{label} is damaged: {error}") from error
     if len(plain) > limit:
-        raise DataError(f"{label} decompresses to more than {limit} bytes, the size expected")
+        raise DataError(f"{label} decompresses to more than {limit} bytes, the expected size")
     if not decompressor.eof:
         raise DataError(f"{label} is cut off after {len(plain)} decompressed bytes")
     return plain

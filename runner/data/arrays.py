@@ -1,4 +1,4 @@
-"""Data of the user's own, as arrays in an .npz file."""
+"""The user's data as arrays in an .npz file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +13,16 @@ from runner.data.own_files import OwnFiles
 from runner.errors import ConfigError, DataError
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
-"""Arrays that a file must hold."""
+"""Required arrays of a file."""
 
 CLASS_NAMES = "class_names"
-"""An array that it may hold: text, (classes,)."""
+"""Optional array: text, (classes,)."""
 
 LAYOUTS = ("nchw", "nhwc")
 MOST_CLASSES = 1_000_000
 _MOST_NAME_BYTES = 1 << 26
 _PIXELS = ("uint8", "float32", "float64")
-# An axis as short as this is one of colours: grey, grey and opacity, RGB, RGBA.
+# An axis of at most this length is one of colours: grey, grey and opacity, RGB, RGBA.
 _MOST_COLOURS = 4
 
 
@@ -31,11 +31,11 @@ class Arrays(OwnFiles):
     """Arrays of your own: a file written by ``numpy.savez`` or ``numpy.savez_compressed``.
 
     x_train, x_test: images, uint8 (0 to 255) or float32 or float64 (any finite numbers), (N, H, W), (N, C, H, W) or
-    (N, H, W, C). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it a class is
-    called by its number, and the largest label of both splits is that of the last class. Nothing else is read.
+    (N, H, W, C). y_train, y_test: (N,) integers, labels from 0. class_names: text, (classes,); without it the name of a
+    class is its number, and the last class is the largest label of both splits. Other arrays are not read.
 
-    layout: "nchw" or "nhwc" of images of four axes. null: the one whose axis of channels is at most 4 long, where the
-    other's is longer. Rows of F features are images (N, F, 1, 1) with layout=nchw.
+    layout: "nchw" or "nhwc" for images of four axes. null: the layout whose axis of channels is at most 4 long, if that
+    of the other is longer. Rows of F features are images (N, F, 1, 1) with layout=nchw.
     """
 
     name: str = "arrays"
@@ -48,11 +48,11 @@ class Arrays(OwnFiles):
 
     @property
     def ask(self) -> str:
-        """What to do where there is no path."""
+        """Advice for a missing path."""
         return "name an .npz file, as in data=arrays data.path=my.npz"
 
     def facts_of_files(self) -> Facts:
-        """Return shape, classes and counts, from the headers and the labels: no image is read."""
+        """Return shape, classes and counts from the headers and the labels, without reading images."""
         headers = self._headers()
         layout = self._layout(headers["x_train"].shape)
         train, test = (_image_shape(headers[key].shape, layout) for key in ("x_train", "x_test"))
@@ -63,7 +63,7 @@ class Arrays(OwnFiles):
         return Facts(train, names, headers["x_train"].shape[0], headers["x_test"].shape[0])
 
     def scale(self) -> float:
-        """Return that of bytes or of floats, from the header of the train images."""
+        """Return the scale of bytes or of floats, from the header of the train images."""
         return _scale(self._headers())
 
     def load(self) -> Dataset:
@@ -78,13 +78,13 @@ class Arrays(OwnFiles):
         return Dataset(self.name, train, test, facts.class_names, normalisation)
 
     def _headers(self) -> dict[str, ArrayHeader]:
-        """The headers of all arrays, of which those of the images are as they must be."""
+        """Return the headers of all arrays. Raises DataError for impossible headers of images."""
         headers = read_headers(Path(self.path))
         missing = [key for key in KEYS if key not in headers]
         if missing:
             raise DataError(
-                f"{self.path} has no {' and no '.join(missing)}: expected arrays {', '.join(KEYS)}, and {CLASS_NAMES} "
-                f"if you like; it has: {', '.join(headers) or 'none'}"
+                f"{self.path} has no {' and no '.join(missing)}: expected arrays {', '.join(KEYS)}, and "
+                f"optionally {CLASS_NAMES}; it has: {', '.join(headers) or 'none'}"
             )
         for key in ("x_train", "x_test"):
             shape, dtype = headers[key].shape, headers[key].dtype
@@ -111,27 +111,27 @@ class Arrays(OwnFiles):
         if first == last:
             raise self._wrong(
                 "x_train",
-                f"is {shape}, of which either axis 1 or axis 3 may be the channels",
-                "to be told: set data.layout=nchw or data.layout=nhwc",
+                f"is {shape}, in which axis 1 or axis 3 can be the channels",
+                "data.layout=nchw or data.layout=nhwc",
             )
         return LAYOUTS[0] if first else LAYOUTS[1]
 
     def _images(self, key: str, layout: str) -> NDArray[Any]:
-        """The images as (N, C, H, W), finite."""
+        """Return the images as (N, C, H, W). Raises DataError for a value that is not finite."""
         images = read_array(Path(self.path), key)
         if images.ndim == 3:
             images = images[:, None]
         elif layout == "nhwc":
             images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
         if images.dtype != np.uint8:
-            # One example at a time: a mask of all would take another quarter of their memory.
+            # One example at a time: a mask of all examples would need another quarter of their memory.
             for number, image in enumerate(images):
                 if not np.isfinite(image).all():
-                    raise self._wrong(key, f"is not finite in example {number}", "finite numbers; mend or leave it out")
+                    raise self._wrong(key, f"is not finite in example {number}", "finite numbers; correct or remove it")
         return images
 
     def _labels(self, key: str, headers: dict[str, ArrayHeader]) -> NDArray[np.int64]:
-        """The labels, from 0, as many as there are images."""
+        """Return the labels. Raises DataError unless they are integers from 0, one for each image."""
         header, count = headers[key], headers[key.replace("y", "x", 1)].shape[0]
         if header.dtype.kind not in "iu" or header.shape != (count,):
             raise self._wrong(key, f"is {header.dtype}{list(header.shape)}", f"integers [{count}], one for each image")

@@ -13,10 +13,10 @@ DRAWS_PER_IMAGE = 3
 
 @dataclass
 class Augment:
-    """How each train image is varied.
+    """Random changes of each train image.
 
-    crop_padding: pixels of black, 0 as stored, put around the image before it is cropped back to its size at a random
-    place; 0 leaves it alone. flip: mirror each image left to right with probability 1/2.
+    crop_padding: width of a black border, stored value 0, added to the image before it is cropped to its size at a
+    random place; 0: no crop. flip: mirror each image left to right with probability 1/2.
     """
 
     crop_padding: Annotated[int, Bounds(0, 65_536)] = 0
@@ -24,11 +24,11 @@ class Augment:
 
     @property
     def active(self) -> bool:
-        """Whether images change at all."""
+        """Whether images are changed."""
         return self.crop_padding > 0 or self.flip
 
     def apply(self, images: NDArray[Any], draws: NDArray[np.float64]) -> NDArray[Any]:
-        """Return ``images`` (S, C, H, W) varied by ``draws`` (S, 3) in [0, 1): row, column, mirror."""
+        """Return ``images`` (S, C, H, W) changed by ``draws`` (S, 3) in [0, 1): row, column, mirror."""
         if self.crop_padding:
             images = _crop(images, self.crop_padding, draws[:, :2])
         if self.flip:

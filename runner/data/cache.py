@@ -33,7 +33,7 @@ def encode_idx(array: NDArray[np.uint8]) -> bytes:
 def decode_idx(data: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return the array of an IDX file that must be of ``shape``: a read-only view of ``data``.
 
-    Raises ValueError if the file says another type or shape, or is not as long as it says.
+    Raises ValueError if its header has another type or shape, or if its length does not fit.
     """
     expected = idx_header(shape)
     if data[: len(expected)] != expected:
@@ -57,7 +57,7 @@ class CachedArray:
 
 @dataclass(frozen=True)
 class PublishedDataset:
-    """A dataset whose every byte is known. ``shape`` is the (C, H, W) of one image."""
+    """A dataset whose files have known checksums. ``shape`` is the (C, H, W) of one image."""
 
     name: str
     shape: tuple[int, int, int]
@@ -93,7 +93,7 @@ def read_verified(path: Path, array: CachedArray) -> bytes:
     """Return the bytes of ``path``. Raises DataError if it is missing or not exactly the known file."""
     try:
         with open_regular(path) as stream:
-            # One byte more than expected is enough to see that a file is too long.
+            # One byte more than expected shows that a file is too long.
             data = stream.read(array.size + 1)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
@@ -133,7 +133,7 @@ def _remedy(published: PublishedDataset, cache_dir: str | None) -> str:
 
 
 def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:
-    """Read a dataset from the cache. Raises DataError, with the command that mends it, if it cannot."""
+    """Read a dataset from the cache. Raises DataError, with the command to fetch it again, if it cannot."""
     folder = require_cached(published, cache_dir)
     try:
         train = _read_split(published, folder, published.train_images, published.train_labels)

@@ -1,22 +1,68 @@
-"""What a dataset is, before and after it is in memory."""
+"""A dataset, before and after it is in memory, and splits of it that keep the share of every class."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.data.stratify import held_out
+from runner.kernels import philox
+
+
+def held_out(examples: int, fraction: float) -> int:
+    """Return how many of the ``examples`` (at least 2) of a class are held out: at least 1, and not all."""
+    return min(max(round(examples * fraction), 1), examples - 1)
+
+
+def stratified_split(
+    labels: NDArray[np.int64], fraction: float, seed: int, name: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the sorted indices (kept, held out) of a split that holds out ``fraction`` of every class.
+
+    Which examples are held out depends on (seed, name, class) only.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    taken = [held_out(int(count), fraction) for count in counts]
+    return _drawn(labels, dict(zip(classes.tolist(), taken, strict=True)), seed, f"{name}/split")
+
+
+def validation_split(
+    labels: NDArray[np.int64], examples: int, seed: int, name: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the sorted indices (kept, held out) of a split that holds out exactly ``examples``, less than all.
+
+    The share of every class is rounded by the method of largest remainders, with random choice among equal remainders;
+    a class is emptied only if necessary. Which examples are held out depends on (seed, name, labels) only.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    taken, remainders = np.divmod(counts * examples, len(labels))
+    ties = philox.permutation(philox.key(seed, f"{name}/val"), len(classes))
+    order = np.lexsort((ties, -remainders, taken + 1 >= counts))
+    taken[order[: examples - taken.sum()]] += 1
+    return _drawn(labels, dict(zip(classes.tolist(), taken.tolist(), strict=True)), seed, f"{name}/val")
+
+
+def _drawn(
+    labels: NDArray[np.int64], taken: Mapping[int, int], seed: int, stream: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Hold out ``taken`` examples of each class, drawn from a separate random stream."""
+    out = np.zeros(len(labels), bool)
+    for label, count in taken.items():
+        members = np.flatnonzero(labels == label)
+        order = philox.permutation(philox.key(seed, f"{stream}/{label}"), len(members))
+        out[members[order[:count]]] = True
+    return np.flatnonzero(~out), np.flatnonzero(out)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the rest of the program must know of a dataset, without reading it.
+    """The facts of a dataset that are known without reading it.
 
-    shape: (C, H, W) of one image; class_names[i] is the name of label i; the examples are counted per split. Those of
-    the validation split are no train examples.
+    shape: (C, H, W) of one image; class_names[i] is the name of label i; the examples are counted per split. Examples
+    of the validation split are no train examples.
     """
 
     shape: tuple[int, int, int]
@@ -31,7 +77,7 @@ class Facts:
         return len(self.class_names)
 
     def carved(self, val_fraction: float) -> Facts:
-        """The facts after this share of the train split, in (0, 1), became the validation split; 0: as they are."""
+        """Return the facts with this fraction of the train split, in (0, 1), as validation split; 0: unchanged."""
         if not val_fraction:
             return self
         val = held_out(self.train_examples, val_fraction)
@@ -40,9 +86,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """From stored pixels to network inputs: ``(pixel / scale - mean) / std``, mean and std per channel.
+    """The conversion of stored pixels to network inputs: ``(pixel / scale - mean) / std``, mean and std per channel.
 
-    scale: the largest that a stored pixel can be, the smallest being 0; 1 for numbers of any range.
+    scale: the largest possible value of a stored pixel, the smallest being 0; 1 for numbers of any range.
     """
 
     scale: float
@@ -96,5 +142,5 @@ class Dataset:
 
     @property
     def facts(self) -> Facts:
-        """The same facts its configuration stated before it was loaded."""
+        """The facts that its configuration stated before it was loaded."""
         return Facts(self.shape, self.class_names, len(self.train), len(self.test))

@@ -12,16 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.bounds import Bounds, Seed
-from runner.data.dataset import Dataset, Facts, Normalisation, Split
+from runner.data.dataset import Dataset, Facts, Normalisation, Split, held_out, stratified_split
 from runner.data.settings import DatasetSettings
-from runner.data.stratify import held_out, stratified_split
 from runner.errors import DataError
 
 _SHAPE = (1, 8, 8)
 _PER_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 _CLASS_NAMES = tuple("0123456789")
 _TEXT_LIMIT = 1 << 20
-# Over the decoded table, not the file: another compression of the same numbers is as good.
+# Of the decoded table, not of the file: the compression does not matter.
 _TABLE_SHA256 = "68aea062d35a127749050fa0e52dca09d6569ac08092c925610e0954e172dde2"
 # Pixels count the ink, 0 to 16, in 4x4 blocks of the original bitmaps.
 _NORMALISATION = Normalisation(scale=16.0, mean=(0.0,), std=(1.0,))
@@ -31,8 +30,8 @@ _NORMALISATION = Normalisation(scale=16.0, mean=(0.0,), std=(1.0,))
 class Digits(DatasetSettings):
     """1,797 handwritten digits of 8x8 pixels, shipped with scikit-learn.
 
-    test_fraction: share of every class that becomes the test split, for the source has none. split_seed: seed
-    of the draw of that split, independent of the run's.
+    test_fraction: fraction of every class in the test split, which the source does not define. split_seed: seed of that
+    split, independent of the run's.
     """
 
     name: str = "digits"
@@ -45,11 +44,11 @@ class Digits(DatasetSettings):
         return Facts(_SHAPE, _CLASS_NAMES, sum(_PER_CLASS) - test, test)
 
     def normalisation(self) -> Normalisation:
-        """Return the known one; nothing is read."""
+        """Return the known normalisation; nothing is read."""
         return _NORMALISATION
 
     def load(self) -> Dataset:
-        """Read scikit-learn's file and split it. Raises DataError if it is missing or not the known one."""
+        """Read scikit-learn's file and split it. Raises DataError if it is missing or has other content."""
         table = _read_table(_digits_file())
         images, labels = table[:, :-1].reshape(-1, *_SHAPE), table[:, -1].astype(np.int64)
         train, test = (
@@ -60,12 +59,11 @@ class Digits(DatasetSettings):
 
 
 def _digits_file() -> Path:
-    # Importing scikit-learn takes seconds and its loader is not needed: only the file is.
+    # Only the file is needed; importing scikit-learn takes seconds.
     spec = find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise DataError(
-            "dataset 'digits' is read from scikit-learn, which is not installed; "
-            "expected it beside runner: pip install scikit-learn"
+            "dataset 'digits' is read from scikit-learn, which is not installed; install it: pip install scikit-learn"
         )
     return Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
 

@@ -21,13 +21,13 @@ Report = Callable[[str], None]
 def fetch(name: str, cache_dir: str | Path | None = None, report: Report = print) -> Path:
     """Fetch dataset ``name`` into ``cache_dir`` (None: the user's cache) and return its folder.
 
-    A complete, intact cache is left alone; anything else is replaced. ``report`` gets a line per thing tried.
+    A complete, intact cache is kept; any other is replaced. ``report`` gets a line for each attempt.
 
-    Raises ConfigError for a name that is not fetched, ResourceError if the cache cannot be written, DataError
-    if no origin has the data, and SecurityError if an archive tries to reach outside of itself.
+    Raises ConfigError for a name that is not fetched, ResourceError if the cache cannot be written, DataError if no
+    origin has the data, and SecurityError if a path in an archive leads outside of it.
     """
     if name not in ORIGINS:
-        raise ConfigError(f"dataset {name!r} is not one that is fetched; those are: {', '.join(ORIGINS)}")
+        raise ConfigError(f"dataset {name!r} cannot be fetched; expected one of {', '.join(ORIGINS)}")
     published, origins = ORIGINS[name]
     return fetch_published(published, origins, cache_root(cache_dir), report)
 
@@ -52,12 +52,12 @@ def fetch_published(published: PublishedDataset, origins: tuple[Origin, ...], ro
         else:
             report(f"{published.name}: stored in {folder}")
             return folder
-    raise DataError(f"dataset {published.name!r} could not be fetched from any place: " + "; ".join(failures))
+    raise DataError(f"dataset {published.name!r} could not be fetched from any origin: " + "; ".join(failures))
 
 
 def _fetch_from(origin: Origin, published: PublishedDataset, root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
-    # Beside its destination, so that the last step is a rename within one file system.
+    # Next to its destination, so that the last step is a rename within one file system.
     with TemporaryDirectory(prefix=f".{published.name}-", dir=root) as scratch_name:
         scratch = Path(scratch_name)
         for archive in origin.archives:
@@ -75,7 +75,7 @@ def _fetch_from(origin: Origin, published: PublishedDataset, root: Path) -> None
 
 def _verify_archive(path: Path, archive: Archive) -> None:
     if not path.is_file():
-        raise DataError(f"{archive.filename} did not arrive")
+        raise DataError(f"{archive.filename} was not downloaded")
     size = path.stat().st_size
     if size != archive.size:
         raise DataError(f"{archive.filename} has {size} bytes, expected {archive.size}")
@@ -109,12 +109,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def describe_datasets(root: Path) -> str:
-    """Return a table of all datasets at their default settings, with where each is."""
+    """Return a table of all datasets with default settings, and where each one is."""
     lines = [f"{'name':14} {'shape':12} {'classes':>7} {'train':>7} {'test':>7}  where"]
     for name, settings in DATASETS.items():
         example = settings()
         if isinstance(example, OwnFiles) and not example.path:
-            lines.append(f"{name:49}  your own files: {example.ask}")
+            lines.append(f"{name:49}  your files: {example.ask}")
             continue
         facts = example.facts()
         shape = "x".join(map(str, facts.shape))

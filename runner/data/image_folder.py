@@ -1,4 +1,4 @@
-"""Images of the user's own, one file each, in a folder for each class."""
+"""The user's images, one file each, in a folder for each class."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,11 @@ _LAYOUT = "train/CLASS/IMAGE and test/CLASS/IMAGE"
 class ImageFolder(OwnFiles):
     """Image files of your own: PATH/train/CLASS/*.png and PATH/test/CLASS/*.png, or .jpg, .jpeg.
 
-    Classes are the folders of ``train`` sorted by name, labels their numbers; images are sorted by name within each.
-    What begins with a dot is not looked at; any other file is refused, so that none is left out unnoticed.
+    Classes are the folders of ``train`` sorted by name, and labels are their numbers; images are sorted by name within
+    each class. Names that begin with a dot are ignored; any other file is refused, so that none is ignored unnoticed.
 
-    size: side of the square that every image becomes, in pixels; how, says
-    :func:`~runner.data.pictures.read_image`. channels: 3 for RGB, 1 for grey.
-    Images are decoded once, when the data are loaded, and kept as uint8.
+    size: side of the square to which :func:`~runner.data.pictures.read_image` converts every image, in pixels.
+    channels: 3 for RGB, 1 for grey. Images are decoded once, when the data are loaded, and kept as uint8.
     """
 
     name: str = "image_folder"
@@ -39,11 +38,11 @@ class ImageFolder(OwnFiles):
 
     @property
     def ask(self) -> str:
-        """What to do where there is no path."""
+        """Advice for a missing path."""
         return f"name a folder of {_LAYOUT}, as in data=image_folder data.path=my_images"
 
     def facts_of_files(self) -> Facts:
-        """Return shape, classes and counts, from the names of the files: none is opened."""
+        """Return shape, classes and counts from the names of the files, without opening one."""
         train, test = self._listed()
         counts = [sum(map(len, split.values())) for split in (train, test)]
         shape = (self.channels, self.size, self.size)
@@ -51,7 +50,7 @@ class ImageFolder(OwnFiles):
         return Facts(shape, tuple(train), counts[0], counts[1])
 
     def scale(self) -> float:
-        """Return that of bytes, which is what images are decoded to."""
+        """Return the scale of bytes."""
         return 255.0
 
     def load(self) -> Dataset:
@@ -61,7 +60,7 @@ class ImageFolder(OwnFiles):
         return Dataset(self.name, train, test, facts.class_names, self.normalisation_of(train.images, self.scale()))
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
-        """The files of each class of the train and of the test split."""
+        """Return the files of each class of the train and of the test split."""
         train, test = (_classes(Path(self.path) / split) for split in ("train", "test"))
         strangers = sorted(set(test) - set(train))
         if strangers:
@@ -72,7 +71,7 @@ class ImageFolder(OwnFiles):
         return train, test
 
     def _split(self, files: dict[str, list[Path]], class_names: tuple[str, ...]) -> Split:
-        # Late: most runs decode nothing.
+        # Imported late: most runs decode no images.
         from runner.data.pictures import read_image
 
         paths = [(path, label) for label, name in enumerate(class_names) for path in files.get(name, ())]
@@ -84,24 +83,24 @@ class ImageFolder(OwnFiles):
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
-    """The files of each class of a split, both in the order of their names; each class has one or more."""
+    """Return the files of each class of a split, ordered by name. Raises DataError for a class without files."""
     found = {}
     for entry in _entries(folder):
         if not entry.is_dir():
-            raise DataError(f"{entry} is no folder: expected {_LAYOUT}; take it out")
+            raise DataError(f"{entry} is no folder: expected {_LAYOUT}; remove it")
         found[entry.name] = files = _entries(entry)
         strange = [file for file in files if file.suffix.lower() not in SUFFIXES or not file.is_file()]
         if strange:
-            raise DataError(f"{strange[0]}: expected files {', '.join(SUFFIXES)}; take it out, or convert it")
+            raise DataError(f"{strange[0]}: expected files {', '.join(SUFFIXES)}; remove or convert it")
         if not files:
-            raise DataError(f"{entry} holds no image: expected {', '.join(SUFFIXES)}; fill it, or take it out")
+            raise DataError(f"{entry} holds no image: expected {', '.join(SUFFIXES)}; add images or remove it")
     if not found:
         raise DataError(f"{folder} holds no class: expected {_LAYOUT}")
     return found
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What is in a folder, by name, without what is hidden."""
+    """Return the entries of a folder, ordered by name, without hidden ones."""
     try:
         return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:

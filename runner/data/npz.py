@@ -1,8 +1,7 @@
-"""Reading .npz files, which others may have written: their headers alone, or one array at a time; never pickles.
+"""Reading .npz files from unknown sources: only their headers, or one array at a time; never pickles.
 
-An .npz file is a zip file of .npy files (the NumPy enhancement proposal 1 format). Shapes and dtypes are read from
-the first bytes of each; nothing is allocated before the size that the zip file states for an array is found to be
-that of its shape and dtype.
+An .npz file is a zip file of .npy files (NumPy enhancement proposal 1). Shapes and dtypes are read from the first bytes
+of each. Nothing is allocated before the size of an array in the zip file is known to fit its shape and dtype.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from runner.errors import DataError
 from runner.system.files import open_regular
 
 MOST_ARRAYS = 64
-"""Arrays that a file may hold: enough for any data set, few enough that nobody waits for their headers."""
+"""Largest number of arrays in a file, so that reading their headers is quick."""
 
 _MOST_AXES = 32
 _MOST_BYTES = 1 << 63
@@ -36,7 +35,7 @@ _KINDS = "biufU"
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 DAMAGE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error, TokenError)
-"""What NumPy and zipfile raise for a damaged file: MemoryError for a size that only a header claims, TokenError and
+"""Errors of NumPy and zipfile for a damaged file: MemoryError for a wrong size in a header, TokenError and
 RecursionError for a header that is no literal."""
 
 _REMEDY = "write it again with numpy.savez(FILE, x_train=..., ...)"
@@ -44,7 +43,7 @@ _REMEDY = "write it again with numpy.savez(FILE, x_train=..., ...)"
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """What is known of an array before it is read. begin: length of its header in bytes."""
+    """The header of an array. begin: its length in bytes."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -67,7 +66,7 @@ def read_headers(path: Path) -> dict[str, ArrayHeader]:
 
 
 def read_array(path: Path, name: str) -> NDArray[Any]:
-    """Return one array of the file, in C order; raises DataError as :func:`read_headers`, and where there is none."""
+    """Return one array of the file, in C order; raises DataError as :func:`read_headers`, and for an unknown name."""
     with _opened(path) as archive:
         found = {_array_name(member): member for member in _members(path, archive)}
         if name not in found:
@@ -87,7 +86,7 @@ def read_array(path: Path, name: str) -> NDArray[Any]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """The file as an archive; whatever it meets in reading becomes a DataError that names it."""
+    """Open the file as an archive; errors of reading become a DataError that names the file."""
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
@@ -102,8 +101,8 @@ def _members(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     names = {member.filename for member in members}
     if len(members) > MOST_ARRAYS or len(names) < len(members):
         raise DataError(
-            f"{path} has {len(members)} members of {len(names)} names; expected at most {MOST_ARRAYS}, each of a name "
-            f"of its own; {_REMEDY}"
+            f"{path} has {len(members)} members of {len(names)} names; expected at most {MOST_ARRAYS}, with "
+            f"different names; {_REMEDY}"
         )
     for member in members:
         plain = member.filename.endswith(".npy") and member.compress_type in _METHODS
@@ -128,8 +127,8 @@ def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
         header = ArrayHeader(shape, dtype, fortran_order, stream.tell())
     if dtype.kind not in _KINDS or dtype.subdtype is not None or not dtype.itemsize:
         raise DataError(
-            f"{path}: array {_array_name(member)!r} is of dtype {dtype}; expected numbers or text, for anything else "
-            "is a pickle or a record: give it a plain dtype with array.astype(...)"
+            f"{path}: array {_array_name(member)!r} is of dtype {dtype}; expected numbers or text; convert it "
+            "with array.astype(...)"
         )
     if not _is_possible(shape, dtype.itemsize):
         raise DataError(
@@ -138,25 +137,25 @@ def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Ar
         )
     if header.begin + header.nbytes != member.file_size:
         raise DataError(
-            f"{path}: array {_array_name(member)!r} of {dtype}{list(shape)} takes {header.nbytes} bytes behind its "
+            f"{path}: array {_array_name(member)!r} of {dtype}{list(shape)} takes {header.nbytes} bytes after its "
             f"header of {header.begin}, but the file holds {member.file_size} for both; {_REMEDY}"
         )
     return header
 
 
 def _is_possible(shape: tuple[int, ...], itemsize: int) -> bool:
-    """Whether there are arrays of this shape: a header may say anything. To isinstance a bool would be an int."""
+    """Return whether an array can have this shape: a header can contain anything, such as booleans."""
     sizes = len(shape) <= _MOST_AXES and all(type(size) is int and size >= 0 for size in shape)
-    # Sizes beside a 0 count too: NumPy multiplies them all the same.
+    # Sizes next to a 0 count too: NumPy multiplies them.
     return sizes and math.prod(size for size in shape if size) * itemsize < _MOST_BYTES
 
 
 def _require_text(path: Path, name: str, values: NDArray[np.str_]) -> None:
-    """Raise DataError for text that no terminal or file should be given: control characters, halves of characters."""
+    """Raise DataError for control characters and lone surrogates, which terminals and files cannot show."""
     code_point = np.dtype(np.uint32).newbyteorder(values.dtype.byteorder)
     points = values.view(code_point).reshape(len(values), values.itemsize // code_point.itemsize)
     control = (points > 0) & (points < 0x20) | (points >= 0x7F) & (points < 0xA0)
-    # Zeros fill an entry up; before anything else they are characters.
+    # Zeros at the end of an entry are padding; other zeros are characters.
     control[:, :-1] |= (points[:, :-1] == 0) & (points[:, 1:] != 0)
     no_character = (points >= 0xD800) & (points < 0xE000) | (points > sys.maxunicode)
     wrong = np.argwhere(control | no_character)
@@ -169,7 +168,7 @@ def _require_text(path: Path, name: str, values: NDArray[np.str_]) -> None:
 
 
 def _fill(buffer: memoryview, stream: BinaryIO) -> None:
-    """Read until the buffer is full, which is the end of the member: there its checksum is compared."""
+    """Read until the buffer is full. This is the end of the member, where its checksum is compared."""
     done = 0
     while done < len(buffer):
         count = stream.readinto(buffer[done:])  # type: ignore[attr-defined]

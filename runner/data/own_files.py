@@ -1,4 +1,4 @@
-"""What the datasets that are read from a user's own files have in common."""
+"""The common base of datasets that are read from the user's files."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from runner.data.dataset import Facts, Normalisation
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError, DataError
 
-# Few enough that a chunk in float64 takes a few megabytes.
+# A chunk in float64 takes a few megabytes.
 _VALUES_PER_CHUNK = 1 << 20
 
 
@@ -38,13 +38,13 @@ def _chunks(images: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
 
 @dataclass
 class OwnFiles(DatasetSettings):
-    """Settings of a dataset in files of the user's own.
+    """Settings of a dataset in the user's files.
 
-    path: where they are; it becomes absolute, so that workers and a resumed run find them from any folder. Without it
-    the settings are those of no dataset yet, and only :meth:`facts` and :meth:`load` refuse.
+    path: of the files; it becomes absolute, so that workers and a resumed run find them from any folder. Without it,
+    only :meth:`facts` and :meth:`load` raise ConfigError.
     mean, std: of each channel, as in ``(pixel / scale - mean) / std``, where scale is 255 for uint8 and 1 for floats;
     null for those of the train split.
-    max_bytes: most bytes that all images together may take in memory, of every process.
+    max_bytes: most bytes of all images together in the memory of each process.
     """
 
     path: str = ""
@@ -66,40 +66,40 @@ class OwnFiles(DatasetSettings):
     def facts(self) -> Facts:
         """Return shape, classes and counts. Raises ConfigError without a path, DataError for impossible files."""
         if not self.path:
-            raise ConfigError(f"data.path is not set: dataset {self.name!r} is read from files of your own; {self.ask}")
+            raise ConfigError(f"data.path is not set: dataset {self.name!r} is read from your files; {self.ask}")
         return self.facts_of_files()
 
     @property
     @abstractmethod
     def ask(self) -> str:
-        """What to do where there is no path."""
+        """Advice for a missing path."""
 
     @abstractmethod
     def facts_of_files(self) -> Facts:
         """Return shape, classes and counts without reading any image. Raises DataError for impossible files."""
 
     def normalisation(self) -> Normalisation:
-        """Return the one that is set, for which no image is read, or else that of the train images."""
+        """Return the configured normalisation without reading images, or else that of the train images."""
         if self.path and self.mean is not None and self.std is not None:
             return Normalisation(self.scale(), tuple(self.mean), tuple(self.std))
         return super().normalisation()
 
     @abstractmethod
     def scale(self) -> float:
-        """The largest that a stored pixel can be, 1 for floats; no image is read. Raises DataError as the facts do."""
+        """Return the largest possible pixel, 1 for floats, without reading images. Raises DataError as the facts do."""
 
     def require_room(self, nbytes: int, what: str) -> None:
-        """Raise DataError if ``what`` takes more bytes than one process may."""
+        """Raise DataError if ``what`` takes more than ``max_bytes``."""
         if nbytes > self.max_bytes:
             raise DataError(
                 f"{self.path}: {what} take {nbytes:,} bytes in memory, more than data.max_bytes={self.max_bytes:,}; "
-                "every process holds them all: use fewer or smaller images, or raise data.max_bytes"
+                "every process loads all images: use fewer or smaller images, or raise data.max_bytes"
             )
 
     def normalisation_of(self, images: NDArray[Any], scale: float) -> Normalisation:
-        """Return the one that is set, or else the one that takes train ``images`` to mean 0 and deviation 1.
+        """Return the configured normalisation, or else one with mean 0 and standard deviation 1 of train ``images``.
 
-        Raises DataError where a channel is the same everywhere.
+        Raises DataError if a channel is constant.
         """
         if self.mean is not None and self.std is not None:
             return Normalisation(scale, tuple(self.mean), tuple(self.std))
@@ -107,8 +107,8 @@ class OwnFiles(DatasetSettings):
         for channel, deviation in enumerate(std):
             if deviation == 0.0:
                 raise DataError(
-                    f"{self.path}: channel {channel} of the train images is {mean[channel]:g} everywhere, so there is "
-                    "nothing to divide by; leave it out, or set data.mean and data.std"
+                    f"{self.path}: channel {channel} of the train images is {mean[channel]:g} everywhere, so its "
+                    "standard deviation is 0; remove it, or set data.mean and data.std"
                 )
         return Normalisation(scale, tuple(m / scale for m in mean), tuple(s / scale for s in std))
 

@@ -19,31 +19,31 @@ from runner.errors import DataError
 from runner.system.files import open_regular
 
 MOST_PIXELS = 1 << 26
-"""Pixels of the largest file that is decoded: 64 megapixels, 256 MiB as RGBA."""
+"""Largest number of pixels that is decoded: 64 megapixels, 256 MiB as RGBA."""
 
 _FORMATS = ("PNG", "JPEG")
 _MODES = {1: "L", 3: "RGB"}
-"""Channels -> Pillow's mode of such images."""
-# Others hold more than 8 bits of a colour, or inks.
+"""Channels -> Pillow's mode."""
+# Other modes have more than 8 bits a colour, or inks.
 _READABLE = ("1", "L", "LA", "P", "RGB", "RGBA")
 _LOSSLESS = {"L": ("1", "L"), "RGB": ("1", "L", "P", "RGB")}
-"""Mode -> those that become it without loss."""
+"""Mode -> modes that are converted to it without loss."""
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
 
 
 def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> NDArray[np.uint8]:
     """Return a PNG or JPEG file as ``shape`` (C, H, W), of 3 channels for RGB or 1 for grey (ITU-R 601-2 luma).
 
-    It is turned upright as its EXIF data say, cut to its largest centred part of that shape and resized (bilinear, with
-    antialiasing where it shrinks; not at all where it has that size). Opacity is dropped.
-    fit: False to refuse an image that is cut, resized or loses colours or opacity on the way.
+    It is rotated as its EXIF data state, cropped to the largest centred part with that aspect ratio, and resized
+    (bilinear, with antialiasing if it shrinks; unchanged if it has that size). Opacity is dropped.
+    fit: False to refuse an image that would be cropped, resized, or lose colours or opacity.
     Raises DataError, naming the file, for one that is damaged, too large or of more than 8 bits a colour.
     """
     channels, height, width = shape
     mode = _MODES[channels]
     try:
         with open_regular(path) as file, Image.open(file, formats=_FORMATS) as image:
-            # Only the header is read yet.
+            # Only the header has been read.
             _require_readable(path, image)
             upright = ImageOps.exif_transpose(image)
             if not fit:
@@ -52,7 +52,7 @@ def read_image(path: Path, shape: tuple[int, int, int], *, fit: bool = True) -> 
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except _DAMAGE as error:
-        raise DataError(f"{path} cannot be decoded: {error}; replace it, or take it out") from error
+        raise DataError(f"{path} cannot be decoded: {error}; replace or remove it") from error
     return np.asarray(fitted, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
 
 
@@ -60,19 +60,19 @@ def _require_readable(path: Path, image: Image.Image) -> None:
     if image.mode not in _READABLE or image.width * image.height > MOST_PIXELS:
         raise DataError(
             f"{path} is {image.mode} of {image.width}x{image.height} pixels; expected {', '.join(_READABLE)} of at "
-            f"most {MOST_PIXELS:,} pixels; convert it, or take it out"
+            f"most {MOST_PIXELS:,} pixels; convert or remove it"
         )
 
 
 def _require_fitting(path: Path, image: Image.Image, mode: str, size: tuple[int, int]) -> None:
-    """Raise DataError for an image that is not of the size (width, height), or loses something in the mode."""
+    """Raise DataError for an image of another size (width, height), or one that the mode changes."""
     faults = []
     if image.size != size:
         faults.append(f"it is {image.width} x {image.height} pixels, the network takes {size[0]} x {size[1]}")
     if image.mode not in _LOSSLESS[mode]:
         faults.append(f"its pixels are {image.mode}, the network takes {mode}")
     if faults:
-        raise DataError(f"{path}: {'; '.join(faults)}. Bring it to that with --resize, or beforehand")
+        raise DataError(f"{path}: {'; '.join(faults)}. Convert it with --resize, or beforehand")
 
 
 IMAGES = (".png", ".jpg", ".jpeg")
@@ -86,8 +86,8 @@ _LARGEST_BYTE = 255.0
 class Picture:
     """One image.
 
-    label: the file it is from, with its number where that holds several. pixels: (C, H, W), of any type of numbers, in
-    the range of the dataset's pixels.
+    label: its file, with its number if the file has several images. pixels: (C, H, W), of any type of numbers, in the
+    range of the dataset's pixels.
     """
 
     label: str
@@ -99,10 +99,10 @@ def read_pictures(
 ) -> list[Picture]:
     """Read images of ``shape`` (C, H, W); ``normalisation`` is that of the network's dataset.
 
-    Images from PNG and JPEG have 0 to 255 as their range; a network of numbers of any range takes arrays only. Arrays
-    have the range of the dataset: (C, H, W) or (N, C, H, W), and for one channel (H, W) or (N, H, W).
-    fit: bring images, not arrays, to the size and the channels that are wanted, as
-    :func:`~runner.data.pictures.read_image` says; without it those that have others are refused.
+    Pixels of PNG and JPEG files are 0 to 255; a network for numbers of any range takes arrays only. Arrays have the
+    range of the dataset: (C, H, W) or (N, C, H, W), and for one channel (H, W) or (N, H, W).
+    fit: convert images, not arrays, to the size and the channels as :func:`read_image`; without it, other sizes and
+    channels are refused.
 
     Raises DataError, with the reason, for a file that cannot be read or does not fit.
     """
@@ -124,18 +124,18 @@ def _read(path: Path, shape: tuple[int, int, int], normalisation: Normalisation,
 
 
 def _require_images(path: Path, channels: int, normalisation: Normalisation) -> None:
-    """Raise DataError where a network can make nothing of image files."""
+    """Raise DataError if a network cannot take image files."""
     if channels not in _CHANNELS:
-        raise DataError(f"{path}: the network takes {channels} channels, an image has 1 or 3; give it arrays (.npy)")
+        raise DataError(f"{path}: the network takes {channels} channels, an image has 1 or 3; use arrays (.npy)")
     if not normalisation.bounded:
         raise DataError(
-            f"{path}: an image has pixels of 0 to 255, the network was trained on numbers that may have any range; "
-            "give it arrays (.npy) that were made as its training data were"
+            f"{path}: an image has pixels of 0 to 255, the network was trained on numbers of any range; use "
+            "arrays (.npy) like its training data"
         )
 
 
 def _array(path: Path, shape: tuple[int, int, int]) -> NDArray[Any]:
-    """Return the images (N, C, H, W) of an array file. No pickles: an object array is refused."""
+    """Return the images (N, C, H, W) of an array file. Object arrays, which are pickles, are refused."""
     try:
         with open_regular(path) as file:
             array = np.load(file, allow_pickle=False)
@@ -154,13 +154,12 @@ def _array(path: Path, shape: tuple[int, int, int]) -> NDArray[Any]:
 
 
 def _require_range(path: Path, images: NDArray[Any], normalisation: Normalisation) -> None:
-    """Raise DataError for pixels that no example of the dataset can have."""
+    """Raise DataError for pixels outside the range of the dataset."""
     low, high = float(images.min()), float(images.max())
     least, most = (0.0, normalisation.scale) if normalisation.bounded else (-sys.float_info.max, sys.float_info.max)
-    # Also false where a value is not a number.
+    # Also false for NaN.
     if not least <= low <= high <= most:
         expected = f"0 to {most:g}" if normalisation.bounded else "finite"
         raise DataError(
-            f"{path}: its values are {low:g} to {high:g}; expected pixels as the dataset has them, {expected}, "
-            "not normalised yet"
+            f"{path}: its values are {low:g} to {high:g}; expected pixels as in the dataset, {expected}, not normalised"
         )

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.data.augment import DRAWS_PER_IMAGE, Augment
-from runner.data.dataset import Dataset, Split
-from runner.data.stratify import validation_split
+from runner.data.dataset import Dataset, Split, validation_split
 from runner.kernels import philox
 
 Batch = Mapping[str, NDArray[Any]]
@@ -21,11 +20,11 @@ Batch = Mapping[str, NDArray[Any]]
 class Pipeline:
     """Input source over a dataset in memory; safe to read from several threads.
 
-    Train batches come from an endless stream of examples: position p belongs to epoch p // n and holds
-    example permutation(epoch)[p % n]; step s takes positions s * batch_size onwards, so nothing is ever
-    dropped. Batches of "test" and "val" run through their split in order; the last is filled up with zeros. The
-    validation split is carved from the train split by (seed, dataset): its examples are not in the stream. Shares are
-    cut from the whole batch and every draw belongs to a position: no result depends on the number of shares.
+    Train batches are taken from an endless stream of examples: position p belongs to epoch p // n and is example
+    permutation(epoch)[p % n]; step s takes positions s * batch_size onwards, so no example is dropped. Batches of
+    "test" and "val" go through their split in order; the last one is padded with zeros. The validation split is taken
+    from the train split by (seed, dataset): its examples are not in the stream. Shares are parts of the whole batch and
+    every draw belongs to a position: no result depends on the number of shares.
     """
 
     def __init__(
@@ -41,8 +40,8 @@ class Pipeline:
     ) -> None:
         """Serve ``dataset`` in batches of ``batch_size``, images in ``dtype`` ("float32" or "float64").
 
-        eval_batch_size: of splits "test" and "val"; as for "train" when None. val_fraction: share of the train split
-        that is split "val"; 0: there is none.
+        eval_batch_size: of splits "test" and "val"; None: as for "train". val_fraction: fraction of the train split
+        for split "val"; 0: no such split.
         """
         self._dataset = dataset
         self._seed = seed
@@ -52,7 +51,7 @@ class Pipeline:
         self._dtype = np.dtype(dtype)
         self._augment = augment or Augment()
         self._augment_key = philox.key(seed, f"{dataset.name}/augment")
-        # At the border of two epochs the shares of a batch need the one and the other in turn.
+        # At the border of two epochs, the shares of a batch need both orders.
         self._epoch_order = lru_cache(maxsize=2)(self._draw_epoch_order)
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
@@ -95,7 +94,7 @@ class Pipeline:
         return {"x": x, "y": y, "index": positions, "mask": real.astype(self._dtype)}
 
     def _examples_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which train example stands at each position of the stream."""
+        """Return the train example at each position of the stream."""
         epochs, offsets = np.divmod(positions, len(self._parts["train"]))
         examples = np.empty_like(positions)
         for epoch in np.unique(epochs):
@@ -110,7 +109,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some examples of a split, by their indices; None: all of them. Nothing is copied until it is taken."""
+    """Examples of a split, by their indices; None: all. Nothing is copied before ``take``."""
 
     whole: Split
     indices: NDArray[np.int64] | None = None
@@ -125,7 +124,7 @@ class _Part:
 
 
 def _parts(dataset: Dataset, val_fraction: float, seed: int) -> dict[str, _Part]:
-    """What each split reads."""
+    """Return the examples of each split."""
     test = _Part(dataset.test)
     if not val_fraction:
         return {"train": _Part(dataset.train), "test": test}

@@ -87,7 +87,7 @@ class PublishedSettings(DatasetSettings):
         return self.published.facts
 
     def normalisation(self) -> Normalisation:
-        """Return the known one; nothing is read."""
+        """Return the known normalisation; nothing is read."""
         return self.published.normalisation
 
     def require_present(self) -> None:

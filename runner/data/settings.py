@@ -1,4 +1,4 @@
-"""What the settings of every dataset have in common."""
+"""The common base of the settings of datasets, and datasets limited to fewer examples."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
@@ -14,16 +14,16 @@ from runner.errors import ConfigError
 
 @dataclass
 class DatasetSettings(ABC):
-    """Settings of one dataset. Impossible values raise ConfigError when the object is made.
+    """Settings of one dataset. Creating it with impossible values raises ConfigError.
 
-    cache_dir: folder of fetched datasets, None for the user's own (see ``runner.data.cache``); the datasets
-    that need no fetching leave it unread. train_limit, test_limit: most examples of a split that are used, spread
-    evenly over it (see ``runner.data.settings``); None for all. val_fraction: share of the train split that becomes the
-    validation split, drawn by the run's seed, of every class its part; 0: there is none.
+    cache_dir: folder of fetched datasets, None for the user's cache (see ``runner.data.cache``); ignored by datasets
+    that are not fetched. train_limit, test_limit: most examples of a split that are used, spread evenly over it; None
+    for all. val_fraction: fraction of every class of the train split that becomes the validation split, drawn by the
+    run's seed; 0: no validation split.
     """
 
     fits_images: ClassVar[bool] = False
-    """Whether examples are image files, which :func:`~runner.data.pictures.read_image` brought to one shape."""
+    """Whether examples are image files that :func:`~runner.data.pictures.read_image` converts to one shape."""
 
     name: str = ""
     augment: Augment = field(default_factory=Augment)
@@ -34,13 +34,13 @@ class DatasetSettings(ABC):
 
     def __post_init__(self) -> None:
         facts: object = self.facts()
-        if not isinstance(facts, Facts):  # a plugin's dataset may return anything
+        if not isinstance(facts, Facts):  # the dataset of a plugin can return anything
             raise ConfigError(f"data.name={self.name}: facts returned {facts}; expected Facts")
         examples = min(facts.train_examples, self.train_limit or facts.train_examples)
         if self.val_fraction and examples < 2:
             raise ConfigError(
                 f"data.val_fraction={self.val_fraction} of {examples} train example: expected 0, or 2 train examples "
-                "or more, so that both sides have one"
+                "or more, so that both splits have one"
             )
         smallest = min(facts.shape[1:])
         if self.augment.crop_padding >= smallest:
@@ -54,14 +54,13 @@ class DatasetSettings(ABC):
         """Return shape, classes and counts of all examples, without reading any data."""
 
     def normalisation(self) -> Normalisation:
-        """Return how stored pixels become the network's inputs. Raises DataError where the data must be read for it."""
+        """Return the normalisation of stored pixels. Raises DataError if the data must be read and cannot."""
         return self.load().normalisation
 
-    def require_present(self) -> None:  # noqa: B027 - nothing to do is the rule, not an omission
-        """Raise DataError, with the command that mends it, if the dataset must be fetched and was not.
+    def require_present(self) -> None:  # noqa: B027 - does nothing by default
+        """Raise DataError, with the command to fetch it, if the dataset must be fetched and was not.
 
-        Looks, but reads nothing: for a quick refusal before a run starts anything. A dataset that comes with the
-        package or is made in memory is always present.
+        A quick check before a run starts; reads nothing. A dataset in a package or in memory is always present.
         """
 
     @abstractmethod
@@ -70,7 +69,7 @@ class DatasetSettings(ABC):
 
 
 def limited_facts(settings: DatasetSettings) -> Facts:
-    """The facts of a dataset within its limits and with the validation split that is asked for; nothing is read."""
+    """Return the facts of a dataset within its limits and with its validation split; nothing is read."""
     facts = settings.facts()
     limited = replace(
         facts,
@@ -98,6 +97,6 @@ def _limited(split: Split, limit: int | None) -> Split:
     count = _count(len(split), limit)
     if count == len(split):
         return split
-    # Spread over the split: one that is sorted by class keeps all of its classes.
+    # Spread over the split: a split that is sorted by class keeps all classes.
     chosen = np.arange(count) * len(split) // count
     return Split(split.images[chosen], split.labels[chosen])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from runner.data import DATASETS
@@ -17,9 +16,8 @@ from runner.system.schema import LenientRecord, Violation
 class Prefetcher:
     """An input source that returns the batches of a pipeline, usually made before they are requested.
 
-    After each read of (split, step, lo, hi) one background thread makes (split, step + 1, lo, hi). So the thread is
-    at most one step ahead, however many shares (microbatches) a step reads. A read that was not foreseen,
-    such as the first one or one after a jump, is made at once.
+    After each read of (split, step, lo, hi) one background thread makes (split, step + 1, lo, hi). So it is at most one
+    step ahead, for any number of shares (microbatches) of a step. Other reads, such as the first one, are made at once.
     """
 
     def __init__(self, source: Pipeline) -> None:
@@ -31,7 +29,7 @@ class Prefetcher:
     def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
         """Return examples lo..hi-1 of the whole batch of ``step``; see ``Pipeline.read``.
 
-        Raises whatever the source raised for this very read, and RuntimeError after ``close``.
+        Raises the error of the source for this read, and RuntimeError after ``close``.
         """
         share = (split, lo, hi)
         foreseen_step, future = self._ahead.pop(share, (None, None))
@@ -45,16 +43,14 @@ class Prefetcher:
         return batch
 
     def close(self) -> None:
-        """Wait for the thread to end; batches it made ahead are dropped."""
+        """Wait for the thread to end; batches made ahead are dropped."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._ahead.clear()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -65,7 +61,7 @@ def settings_from_config(config: Mapping[str, object]) -> DatasetSettings:
     """
     name = config.get("name")
     if not isinstance(name, str) or name not in DATASETS:
-        raise ConfigError(f"unknown dataset: data.name is {name!r}; the datasets are: {', '.join(DATASETS)}")
+        raise ConfigError(f"unknown dataset: data.name is {name!r}; expected one of {', '.join(DATASETS)}")
     try:
         return LenientRecord(DATASETS[name], complete=False).read(dict(config), "data")
     except Violation as violation:

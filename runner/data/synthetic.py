@@ -1,4 +1,4 @@
-"""Images of any shape and number, made in memory: for benchmarks, and where real data is not needed."""
+"""Images of any shape and number, made in memory, for benchmarks and tests."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -13,7 +13,7 @@ from runner.errors import ConfigError
 from runner.kernels import philox
 
 _PATTERN_SIDE = 8
-# Few enough random words at a time that the generator stays in the CPU's cache.
+# Random words at a time, so that the generator stays in the CPU's cache.
 _WORDS_PER_CHUNK = 1 << 17
 # Half of a uniform byte plus half of another: mean 1/2, variance 2 * (1/2)^2 / 12 of the full range.
 _MEAN, _STD = 0.5, 0.204
@@ -21,7 +21,7 @@ _MEAN, _STD = 0.5, 0.204
 
 @dataclass
 class Synthetic(DatasetSettings):
-    """Images of any shape and number, made in memory: the pattern of the class and noise; labels go round the classes.
+    """Images of any shape and number, made in memory: the pattern of a class and noise; labels cycle through classes.
 
     shape: (C, H, W). examples, test_examples: sizes of the splits. All draws depend on ``data_seed`` alone.
     """
@@ -45,7 +45,7 @@ class Synthetic(DatasetSettings):
         return Facts((channels, height, width), names, self.examples, self.test_examples)
 
     def normalisation(self) -> Normalisation:
-        """Return what the draws come to; nothing is drawn."""
+        """Return the expected normalisation; nothing is drawn."""
         channels = self.shape[0]
         return Normalisation(scale=255.0, mean=(_MEAN,) * channels, std=(_STD,) * channels)
 

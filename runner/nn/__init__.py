@@ -4,8 +4,10 @@ h = nn.relu(net, nn.conv(net, x, 32, 3, name="conv1", padding="same"), name="rel
 """
 
 from runner.nn.layers import (
+    add,
     avg_pool,
     batch_norm,
+    concat,
     conv,
     dense,
     dropout,
@@ -14,9 +16,9 @@ from runner.nn.layers import (
     local_response_normalization,
     max_pool,
     relu,
+    zero_padded_shortcut,
 )
 from runner.nn.loss import LOSSES, classify
-from runner.nn.merges import add, concat, zero_padded_shortcut
 
 __all__ = [
     "LOSSES",

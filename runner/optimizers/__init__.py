@@ -3,18 +3,16 @@
 Read in this order:
 
 * ``base``: settings, the rule of an update, and slots; ``clipping``: the factor that shortens gradients.
-* ``sgd``, ``momentum``, ``adagrad``, ``adam``: rules that determine an update from one gradient.
+* ``sgd`` (with momentum), ``adam`` (with Adagrad): rules that determine an update from one gradient.
 * ``lbfgs``: settings of L-BFGS; ``quasi_newton`` computes its directions and ``line_search`` the length of its steps,
   by the commands of ``vector_machine``.
 * ``schedules``: factors of the learning rate.
 """
 
-from runner.optimizers.adagrad import Adagrad
-from runner.optimizers.adam import Adam, AdamW
+from runner.optimizers.adam import Adagrad, Adam, AdamW
 from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs
-from runner.optimizers.momentum import HeavyBall, Momentum
-from runner.optimizers.sgd import Sgd
+from runner.optimizers.sgd import HeavyBall, Momentum, Sgd
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "sgd": Sgd,

@@ -1,4 +1,4 @@
-"""What a plugin offers, and what is required of it."""
+"""The content of a plugin, and its requirements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.optimizers.base import Optimizer
 from runner.strategies.base import Strategy
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""What is chosen in a configuration is called like this."""
+"""Pattern of names in a configuration."""
 
 DEVICE_TYPE = "cpu"
 """The device type on which every op must have a kernel."""
@@ -25,15 +25,15 @@ DEVICE_TYPE = "cpu"
 
 @dataclass(frozen=True)
 class Plugin:
-    """What one file adds to the tables, by the names that configurations use.
+    """The additions of one file to the tables, by the names that configurations use.
 
     models, datasets, optimizers, strategies: name -> dataclass derived from :class:`~runner.models.base.Model`,
     :class:`~runner.data.settings.DatasetSettings`, :class:`~runner.optimizers.base.Optimizer`,
-    :class:`~runner.strategies.base.Strategy`; its fields are its configuration, the field ``name`` has the name as its
-    default.
+    :class:`~runner.strategies.base.Strategy`; its fields are its configuration, and the default of the field ``name``
+    is the name.
     ops: definitions, each with a kernel for "cpu" among ``kernels``. kernels: of these ops, or of the package's.
 
-    Raises ConfigError for anything else.
+    Raises ConfigError for any other value.
     """
 
     models: Mapping[str, type[Model]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Plugin:
 
 
 def _check_option(place: str, name: object, schema: object, base: type) -> None:
-    """Require a dataclass that a configuration can choose by ``name`` and fill."""
+    """Raise ConfigError unless ``schema`` is a dataclass that a configuration can choose by ``name``."""
     named = isinstance(name, str) and NAME.fullmatch(name) is not None
     _require(named, place, name, "a name of small letters, digits and underscores")
     derived = isinstance(schema, type) and issubclass(schema, base)

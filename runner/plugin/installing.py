@@ -19,7 +19,7 @@ from runner.plugin.loading import PIN, execute, locate
 from runner.strategies import STRATEGIES
 
 PLUGINS: dict[str, str] = {}
-"""Reference of every plugin whose contents are in the tables -> SHA-256 of its source."""
+"""Reference of every installed plugin -> SHA-256 of its source."""
 
 _TABLES: dict[str, MutableMapping[str, Any]] = {
     "models": MODELS,
@@ -30,11 +30,10 @@ _TABLES: dict[str, MutableMapping[str, Any]] = {
 
 
 def install(references: Sequence[str]) -> None:
-    """Add what plugins offer to the tables; one that is there already, from the same source, is left as it is.
+    """Add the content of plugins to the tables; a plugin that is installed from the same source is skipped.
 
     references: files (``FILE.py``) or modules, as of :func:`~runner.plugin.loading.locate`; files are executed.
-    Raises ConfigError, naming the plugin, for what cannot be loaded and for names that are taken; of a plugin that is
-    refused nothing is added.
+    Raises ConfigError, naming the plugin, if it cannot be loaded or a name exists already; then nothing of it is added.
     """
     for reference in references:
         located = locate(reference)
@@ -49,12 +48,12 @@ def install(references: Sequence[str]) -> None:
 
 
 def provenance() -> dict[str, str]:
-    """Return the reference of every plugin of this process, with the SHA-256 of its source; plain data for a record."""
+    """Return reference -> SHA-256 of the source, as plain data, of every plugin of this process."""
     return dict(PLUGINS)
 
 
 def pinned_references() -> list[str]:
-    """Return what :func:`install` must be given in another process for the same tables, from the same sources."""
+    """Return the arguments of :func:`install` for the same tables from the same sources in another process."""
     return [f"{reference}{PIN}{sha256}" for reference, sha256 in PLUGINS.items()]
 
 
@@ -62,7 +61,7 @@ def _extend(plugin: Plugin) -> None:
     for name, table in _TABLES.items():
         table.update(getattr(plugin, name))
     if plugin.kernels:
-        # Before the ops: it requires that those in the table have kernels.
+        # Before the ops are added: loading requires kernels of all ops in the table.
         registry = load_kernels()
         for kernel in plugin.kernels:
             registry.add(kernel)
@@ -71,13 +70,13 @@ def _extend(plugin: Plugin) -> None:
 
 
 def _taken(plugin: Plugin) -> list[str]:
-    """A line for every name that is in a table already."""
+    """Return a line for every name that is in a table already."""
     offered: list[tuple[str, Sequence[str], Mapping[str, Any]]] = [
         (name, list(getattr(plugin, name)), table) for name, table in _TABLES.items()
     ]
     offered.append(("ops", [op.name for op in plugin.ops], OPS))
     return [
-        f"{name}: {taken!r} is there already, from runner or another plugin; give yours another name"
+        f"{name}: {taken!r} exists already, in runner or another plugin; use another name"
         for name, own, table in offered
         for position, taken in enumerate(own)
         if taken in table or taken in own[:position]
@@ -85,19 +84,19 @@ def _taken(plugin: Plugin) -> list[str]:
 
 
 def _kernel_faults(plugin: Plugin) -> list[str]:
-    """A line for every kernel of no op, or of a rank that another kernel of its op has."""
+    """Return a line for every kernel of an unknown op, or with the priority of another kernel of its op."""
     if not plugin.kernels:
         return []
     registry = load_kernels()
     known = {*OPS, *(op.name for op in plugin.ops)}
     unknown = [kernel.op for kernel in plugin.kernels if kernel.op not in known]
-    faults = [f"kernels: there is no op {op!r}; list it in ops" for op in unknown]
+    faults = [f"kernels: there is no op {op!r}; add it to ops" for op in unknown]
     for position, kernel in enumerate(plugin.kernels):
         rivals = [*registry.of(kernel.op, kernel.device_type), *plugin.kernels[:position]]
         if any(_rank(rival) == _rank(kernel) for rival in rivals):
             faults.append(
                 f"kernels: op {kernel.op!r} has a kernel of priority {kernel.priority} on {kernel.device_type!r} "
-                "already; give yours another priority"
+                "already; use another priority"
             )
     return faults
 
@@ -108,10 +107,7 @@ def _rank(kernel: Kernel) -> tuple[str, str, int]:
 
 @dataclass(frozen=True)
 class ChangedPlugin:
-    """A plugin whose source is another than it was. before, now: SHA-256 of the sources, in hex.
-
-    given_as: where it is found now.
-    """
+    """A plugin whose source changed. before, now: SHA-256 of the sources, in hex. given_as: its reference now."""
 
     reference: str
     before: str
@@ -124,10 +120,10 @@ class ChangedPlugin:
 
 
 def changed_plugins(recorded: Mapping[str, str]) -> Iterator[ChangedPlugin]:
-    """Plugins that are in this process with another source than ``recorded``, reference -> SHA-256, says.
+    """Yield the plugins of this process with another source than in ``recorded``, reference -> SHA-256.
 
-    A file of the same name in another folder is taken for the same plugin. Those that are on one side only are left to
-    whoever names what they bring, as another strategy may need them no more; :func:`plugin_notes` tells them.
+    A file of the same name in another folder is the same plugin. Plugins on one side only are no error here: another
+    strategy may not need them; :func:`plugin_notes` reports them.
     """
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)
@@ -136,28 +132,28 @@ def changed_plugins(recorded: Mapping[str, str]) -> Iterator[ChangedPlugin]:
 
 
 def plugin_notes(recorded: Mapping[str, str] | None) -> Iterator[str]:
-    """What a user should know of the plugins of this process, which are not changed but others than ``recorded``.
+    """Yield notes on plugins that were moved, added or left out since ``recorded``.
 
-    recorded: None where it is not known which there were.
+    recorded: None if the run has no record of its plugins.
     """
     if recorded is None:
         if PLUGINS:
-            yield f"the run did not keep which plugins it had: not compared with {', '.join(PLUGINS)}"
+            yield f"the run has no record of its plugins; not compared with {', '.join(PLUGINS)}"
         return
     known = {_given_as(reference, before, recorded): reference for reference, before in recorded.items()}
     for reference, before in recorded.items():
         given_as = _given_as(reference, before, recorded)
         if given_as is None:
-            yield f"plugin {reference}, which the run had, is not given: what it brings is not there now"
+            yield f"plugin {reference} of the run is not given: its content is not available"
         elif given_as != reference:
             yield f"plugin {reference} is now {given_as}"
     for reference in PLUGINS:
         if reference not in known:
-            yield f"plugin {reference} is given, which the run did not have"
+            yield f"plugin {reference} is given, but the run did not have it"
 
 
 def _given_as(reference: str, sha256: str, recorded: Mapping[str, str]) -> str | None:
-    """Under which reference this process has a plugin: its own, or a new one of that source, or of that file name."""
+    """Return the reference of a plugin in this process: its own, or a new one with that source or that file name."""
     if reference in PLUGINS:
         return reference
     new = [other for other in PLUGINS if other not in recorded]

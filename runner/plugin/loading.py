@@ -20,11 +20,11 @@ from runner.system.files import open_regular
 
 
 @contextmanager
-def faults_told(plugins: Mapping[str, str]) -> Iterator[None]:
-    """Raise ConfigError, with file and line, for an error that came from one of ``plugins``; others pass as they are.
+def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
+    """Raise ConfigError, with file and line, for an error from one of ``plugins``; other errors pass.
 
-    plugins: by reference, as :func:`~runner.plugin.installing.provenance` gives them. A RunnerError says enough, and a
-    MemoryError, whatever code raised it, becomes a ResourceError.
+    plugins: by reference, as of :func:`~runner.plugin.installing.provenance`. A RunnerError passes, and a MemoryError
+    from any code becomes a ResourceError.
     """
     try:
         yield
@@ -32,7 +32,7 @@ def faults_told(plugins: Mapping[str, str]) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise as_runner_error(error) from error
-    except Exception as error:  # what code of the user's raises is about that code
+    except Exception as error:  # any error is about the user's code
         for path in map(_source, plugins):
             if lines := _lines(path, error):
                 raise ConfigError(f"{path}:{lines[-1]}: {reason(error)}") from error
@@ -40,7 +40,7 @@ def faults_told(plugins: Mapping[str, str]) -> Iterator[None]:
 
 
 def place(path: Path, error: Exception) -> str:
-    """``FILE:LINE`` where the error passed through the plugin last."""
+    """Return ``FILE:LINE`` of the last frame of the error in the plugin."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}:{error.lineno}"
     lines = _lines(path, error)
@@ -48,7 +48,7 @@ def place(path: Path, error: Exception) -> str:
 
 
 def reason(error: Exception) -> str:
-    """What is wrong, and where there is more."""
+    """Return the text of an error, and how to see its traceback."""
     if isinstance(error, RunnerError):
         return str(error)
     text = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -64,17 +64,17 @@ def _lines(path: Path, error: Exception) -> list[int | None]:
 
 
 OBJECT = "plugin"
-"""What the object is called in every plugin."""
+"""Name of the object in every plugin."""
 
 PIN = "#sha256="
-"""Between a reference and the checksum that its source must have."""
+"""Separator between a reference and the required checksum of its source."""
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 @dataclass(frozen=True)
 class Located:
-    """A plugin that was found and not executed yet.
+    """A plugin that was found and not executed.
 
     reference: the absolute path of a file, or the name of a module. path: of the source. sha256: of ``source``.
     """
@@ -86,9 +86,9 @@ class Located:
 
 
 def locate(reference: str) -> Located:
-    """Find ``FILE.py`` or ``package.module``, with ``#sha256=HEX`` behind it if it must be that very source.
+    """Find ``FILE.py`` or ``package.module``, with ``#sha256=HEX`` appended to require this source.
 
-    Raises ConfigError for what is not there, no Python source, or another source than the pinned one.
+    Raises ConfigError if it does not exist, is no Python source, or has another checksum.
     """
     name, _, pin = reference.partition(PIN)
     path = Path(name).expanduser().absolute() if name.endswith(".py") else _path_of_module(name)
@@ -103,20 +103,17 @@ def locate(reference: str) -> Located:
     if pin and pin != located.sha256:
         raise ConfigError(
             f"{path} was changed: its SHA-256 is {located.sha256}, expected {pin} of --plugin {reference}; use the "
-            "source that was pinned, or leave out what stands behind #"
+            "pinned source, or remove the part from # on"
         )
     return located
 
 
 def execute(located: Located) -> Plugin:
-    """Execute the module and return its plugin.
-
-    Raises ConfigError, with file and line, for whatever goes wrong in it.
-    """
+    """Execute the module and return its plugin. Raises ConfigError, with file and line, for any error in it."""
     try:
         by_file = located.reference.endswith(".py")
         module = _execute_file(located) if by_file else importlib.import_module(located.reference)
-    except Exception as error:  # whatever a module of the user's raises is about that module
+    except Exception as error:  # any error is about the user's module
         raise ConfigError(f"{place(located.path, error)}: {reason(error)}") from error
     found = getattr(module, OBJECT, None)
     if not isinstance(found, Plugin):
@@ -132,18 +129,18 @@ def _path_of_module(name: str) -> Path:
         raise ConfigError(f"--plugin {name}: expected a file, FILE.py, or the name of a module that Python can import")
     try:
         spec = importlib.util.find_spec(name)
-    except Exception as error:  # the packages around it are imported, and are the user's
+    except Exception as error:  # importing its packages executes code of the user
         raise ConfigError(f"--plugin {name}: {reason(error)}") from error
     if spec is None or not spec.has_location or spec.origin is None:
         raise ConfigError(
-            f"--plugin {name}: Python finds no module of that name; install it, put its folder on PYTHONPATH, or give "
+            f"--plugin {name}: Python finds no module of that name; install it, add its folder to PYTHONPATH, or give "
             "its file, FILE.py"
         )
     return Path(spec.origin)
 
 
 def _execute_file(located: Located) -> ModuleType:
-    """Execute the very bytes that the checksum is of, as a module with a name of its own."""
+    """Execute the bytes of the checksum, as a module with a unique name."""
     # Dataclasses find the types of their fields through sys.modules.
     stem = re.sub(r"\W", "_", located.path.stem)
     module = ModuleType(f"runner_plugin_{stem}_{located.sha256[:8]}")

@@ -1,1 +1,1 @@
-"""What a run leaves in its directory, and how it is read back."""
+"""The files of a run in its directory, written and read."""

@@ -1,4 +1,4 @@
-"""``data.json``: what the data of a run were when it began, for whoever uses its network after they changed."""
+"""``data.json``: the facts of the data at the beginning of a run, to notice when the data change later."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from runner.system.json_file import JsonFile
 from runner.system.schema import LenientRecord
 
 FACTS_FILE = "data.json"
-# Of a deviation: sums over a split come out this much apart on other machines, and far more with another image.
+# In standard deviations: sums over a split differ by less between machines, and by more with another image.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class DataRecord:
-    """What data were. normalisation: of the inputs a network was trained on; None where it was not kept."""
+    """The facts of data. normalisation: of the inputs of a trained network; None if it was not stored."""
 
     facts: Facts
     normalisation: Normalisation | None
@@ -47,10 +47,10 @@ _FILE: JsonFile[_Stored] = JsonFile(
 
 
 def record_of(data: DatasetSettings) -> DataRecord:
-    """What data are now, in plain numbers: a plugin's may be those of an array.
+    """Return the current facts of data, as plain numbers: those of a plugin can be arrays.
 
-    Reads a user's own files whole, for their mean and deviation, unless these are set; raises DataError as they do, and
-    for what no data can be.
+    Reads the user's own files for their mean and standard deviation, unless these are set. Raises DataError as they do,
+    and for impossible values.
     """
     facts, found = facts_of(data), data.normalisation()
     try:
@@ -61,7 +61,7 @@ def record_of(data: DatasetSettings) -> DataRecord:
 
 
 def facts_of(data: DatasetSettings) -> Facts:
-    """The facts of data now, in plain numbers and text; raises DataError as they do."""
+    """Return the current facts of data, as plain numbers and text; raises DataError as they do."""
     facts = data.facts()
     channels, height, width = map(int, facts.shape)
     counts = {f"{split}_examples": int(getattr(facts, f"{split}_examples")) for split in ("train", "test", "val")}
@@ -69,12 +69,12 @@ def facts_of(data: DatasetSettings) -> Facts:
 
 
 def write_record(run_dir: Path, record: DataRecord) -> None:
-    """Keep what the data are that a run begins with. Raises OSError where that cannot be written."""
+    """Store the facts of the data at the beginning of a run. Raises OSError."""
     _FILE.write(run_dir / FACTS_FILE, _Stored(**vars(record.facts), normalisation=record.normalisation))
 
 
 def read_record(run_dir: Path) -> DataRecord | None:
-    """Return what :func:`write_record` kept, None where a run kept nothing. Raises DataError for a damaged file."""
+    """Return the stored facts, None if a run has none. Raises DataError for a damaged file."""
     path = run_dir / FACTS_FILE
     if not path.exists():
         return None
@@ -84,7 +84,7 @@ def read_record(run_dir: Path) -> DataRecord | None:
 
 
 def _possible(found: Normalisation, channels: int) -> Normalisation:
-    """Raises ValueError for what pixels of so many channels cannot be normalised by."""
+    """Return the normalisation; raises ValueError if it does not fit pixels of so many channels."""
     mean, std = found.mean, found.std
     # One number serves all channels.
     fits = all(len(values) in (1, channels) for values in (mean, std))
@@ -94,9 +94,9 @@ def _possible(found: Normalisation, channels: int) -> Normalisation:
 
 
 def difference(now: Facts, then: Facts) -> str:
-    """In what data are of another kind than those a network was trained on; "" where they are not.
+    """Describe how data differ in kind from the data of the training; "" if they do not.
 
-    Numbers of examples may differ: more may be scored than there were.
+    The numbers of examples can differ: another number of examples can be scored.
     """
     if now.shape != then.shape:
         return f"images are {now.shape}, in training they were {then.shape}"
@@ -109,7 +109,7 @@ def difference(now: Facts, then: Facts) -> str:
 
 
 def changes(now: DataRecord, then: DataRecord) -> str:
-    """In what data are others than those a run began with, numbers of examples included; "" where they are not."""
+    """Describe how data differ from those at the beginning of a run, in numbers of examples too; "" if they do not."""
     return difference(now.facts, then.facts) or "; ".join([*_counts(now.facts, then.facts), *_rescaled(now, then)])
 
 
@@ -121,7 +121,7 @@ def _counts(now: Facts, then: Facts) -> Iterator[str]:
 
 
 def _rescaled(now: DataRecord, then: DataRecord) -> Iterator[str]:
-    """What differs of the normalisation, if both know one."""
+    """Yield the differences of the normalisation, if both have one."""
     if now.normalisation is None or then.normalisation is None:
         return
     found, known = asdict(now.normalisation), asdict(then.normalisation)

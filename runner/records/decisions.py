@@ -1,6 +1,6 @@
-"""What a run decided as it went and no configuration says, on the disk: JSON lines, one for each decision.
+"""Files of the decisions of a run that its configuration leaves open: JSON lines, one for each decision.
 
-The first line says what run it is, every other is an object with its "step".
+The first line identifies the run; every other line is an object with its "step".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Decision:
 def read_decisions(path: Path) -> list[dict[str, Any]]:
     """Read all decisions of a file, with or without a first line.
 
-    Raises OSError, SecurityError where it is not a regular one, and ValueError where it holds anything else.
+    Raises OSError, SecurityError if the file is not a regular one, and ValueError for any other content.
     """
     lines = _lines(path)
     first = 0 if _outcome(lines) is None else 1
@@ -41,9 +41,9 @@ def read_decisions(path: Path) -> list[dict[str, Any]]:
 
 
 def outcome_of(path: Path) -> str | None:
-    """What tells the run of a file from those that come to other values; None where no first line says it.
+    """Return the outcome in the first line, which differs between runs with different values; None without that line.
 
-    Raises what :func:`read_decisions` raises.
+    Raises as :func:`read_decisions`.
     """
     return _outcome(_lines(path))
 
@@ -63,12 +63,13 @@ def _outcome(lines: Sequence[Any]) -> str | None:
 
 
 class Decisions:
-    """The files of one run's decisions, each kept up to where this process begins and written anew from there."""
+    """The files of the decisions of one run. Decisions from the first step of this process on are written again."""
 
     def __init__(self, directory: Path, first_step: int, outcome: str) -> None:
-        """first_step: what an earlier process decided from there on is forgotten, as its steps are.
+        """Continue the files in ``directory``.
 
-        outcome: tells runs apart that come to other values.
+        first_step: of this process; decisions of an earlier process from there on are dropped, as its steps are.
+        outcome: differs between runs with different values.
         """
         self._directory = directory
         self._first_step = first_step
@@ -93,7 +94,7 @@ class Decisions:
 
 
 def dropped_by_worker(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Shares that were dropped in a run, and their examples, by worker; empty where ``path`` is not there."""
+    """Return the dropped shares of a run, and their examples, by worker; empty if ``path`` does not exist."""
     shares: Counter[str] = Counter()
     examples: Counter[str] = Counter()
     for line in read_decisions(path) if path.exists() else ():

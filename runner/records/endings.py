@@ -1,7 +1,7 @@
-"""The file of endings: which launched client ended when, and in which turn its parts ran; a run is repeated from it.
+"""The file of endings: the order in which launched clients ended and their parts ran; a run is repeated from it.
 
-One JSON document a line: first what run it is, then ``[client, step, {device: turn}]`` for every ending, devices by
-their number in the first line.
+Each line is one JSON document. The first is an :class:`Origin`; every other is an ending ``[client, step, {device:
+turn}]``, in which a device is its number in the first line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from numpy.typing import NDArray
@@ -32,14 +31,14 @@ _ENDING = ListOf(Plain(), limit=3, least=3)
 _STEP = Plain((int,))
 
 MOST_ENDINGS = 1_000_000
-"""Of which a record holds the first ones: some 50 MB."""
+"""Number of endings in a record, about 50 MB. Later endings are not recorded."""
 
 LONGEST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What run a record is of. outcome: tells runs apart that come to other values. first_step: its first update."""
+    """The run of a record. outcome: differs between runs with different values. first_step: its first update."""
 
     outcome: str
     first_step: int
@@ -47,13 +46,10 @@ class Origin:
 
 
 class NotingClients:
-    """Clients that are run as they were, with every ending noted in a file, which the first one creates.
-
-    A context manager; leaving closes the file.
-    """
+    """Clients whose endings are written to a file, which the first ending creates; a context manager that closes it."""
 
     def __init__(self, clients: Clients, path: Path, origin: Origin, *, most: int = MOST_ENDINGS) -> None:
-        """most: endings noted; what follows is not."""
+        """Wrap ``clients``. most: number of endings that are written."""
         self._clients = clients
         self._path = path
         self._origin = origin
@@ -63,15 +59,15 @@ class NotingClients:
         self._file: TextIO | None = None
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """As the clients do; see :class:`~runner.engine.run.step_driver.Clients`."""
+        """See :class:`~runner.engine.run.step_driver.Clients`."""
         return self._clients.run(client, step=step, feeds=feeds)
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
-        """As the clients do; see :class:`~runner.engine.run.step_driver.Clients`."""
+        """See :class:`~runner.engine.run.step_driver.Clients`."""
         self._clients.launch(client, step=step, feeds=feeds)
 
     def finished(self) -> Finished:
-        """As the clients do, and note it; see :class:`~runner.engine.run.step_driver.Clients`."""
+        """Return the next ending and write it; see :class:`~runner.engine.run.step_driver.Clients`."""
         ended = self._clients.finished()
         if self._noted < self._most:
             self._write([ended.client, ended.step, {self._numbers[d]: turn for d, turn in ended.turns.items()}])
@@ -83,25 +79,23 @@ class NotingClients:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._file is not None:
             self._file.close()
 
     def _write(self, ending: list[Any]) -> None:
         if self._file is None:
-            # By the line: what a run is killed with is no use to anybody, what it has noted is.
+            # Buffered by line, so that the endings before a kill are in the file.
             self._file = self._path.open("w", buffering=1, encoding="utf-8")
             self._file.write(json.dumps({"version": _VERSION, **asdict(self._origin)}) + "\n")
         self._file.write(json.dumps(ending, separators=(",", ":")) + "\n")
 
 
 def read_endings(path: Path, outcome: str) -> list[Ending]:
-    """Read what :class:`NotingClients` noted; a last line that was cut off is left out, with a warning.
+    """Read the file of a :class:`NotingClients`; a last line that was cut off is ignored with a warning.
 
-    Raises ConfigError where the file cannot be read, is no such record, or is of a run with another ``outcome``, and
-    SecurityError where it is not a regular file.
+    Raises ConfigError if the file cannot be read, is no such record, or is of a run with another ``outcome``, and
+    SecurityError if it is not a regular file.
     """
     try:
         content = read_regular(path, LONGEST_BYTES)
@@ -111,7 +105,7 @@ def read_endings(path: Path, outcome: str) -> list[Ending]:
         raise ConfigError(f"{path} is longer than {LONGEST_BYTES} bytes: it is no record of endings")
     *lines, rest = content.split(b"\n")
     if rest:
-        log.warning("%s: line %d was cut off as its run was killed, and is left out", path, len(lines) + 1)
+        log.warning("%s: line %d was cut off when its run was killed; it is ignored", path, len(lines) + 1)
     devices = _devices(path, lines[0] if lines else b"", outcome)
     turns = MapOf(OneOf(tuple(devices)), _STEP)
     endings = [_ending(path, number, line, devices, turns) for number, line in enumerate(lines[1:], 2)]
@@ -155,7 +149,7 @@ def _ending(path: Path, number: int, line: bytes, devices: Mapping[str, str], tu
 
 
 def _require_own_turns(path: Path, endings: Sequence[Ending]) -> None:
-    """Raise ConfigError where two endings have one turn of a device."""
+    """Raise ConfigError if two endings have the same turn of a device."""
     lines: dict[tuple[str, int], int] = {}
     for number, ending in enumerate(endings, 2):
         for taken in ending.turns.items():

@@ -1,4 +1,4 @@
-"""Tracking records that did not reach the store before their run ended, brought over from its directory."""
+"""Tracking records that did not reach the store before their run ended, written to it from the run's directory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from runner.tracking.writer import StoreUnavailableError
 
 @dataclass(frozen=True)
 class BroughtOver:
-    """What became of the records of some runs.
+    """The result of writing the pending records of some runs.
 
-    records: run directory -> how many of its records are in the store now. running: directories of runs that still
-    write their own. left: why records wait on -> in which directories.
+    records: run directory -> number of records that were written to the store. running: directories of runs that are
+    still running. left: reason why records are still pending -> directories.
     """
 
     records: dict[Path, int] = field(default_factory=dict)
@@ -30,26 +30,26 @@ class BroughtOver:
     left: dict[str, list[Path]] = field(default_factory=dict)
 
     def lines(self, places: Iterable[Path]) -> Iterator[str]:
-        """For the terminal. places: arguments of ``runner sync`` that bring over the rest."""
+        """Yield lines for the terminal. places: arguments of ``runner sync`` for the pending records."""
         if self.records:
             records, runs = sum(self.records.values()), len(self.records)
-            yield f"brought over to the tracking store: {_counted(records, 'record')} of {_counted(runs, 'run')}"
+            yield f"written to the tracking store: {_counted(records, 'record')} of {_counted(runs, 'run')}"
         if self.running:
-            yield f"left alone, still running: {_listed(self.running)}"
+            yield f"skipped, still running: {_listed(self.running)}"
         for why, directories in self.left.items():
             runs_left = _counted(len(directories), "run")
-            yield f"warning: tracking records of {runs_left} wait on ({why}): {_listed(directories)}"
+            yield f"warning: tracking records of {runs_left} are still pending ({why}): {_listed(directories)}"
         if self.left:
-            yield f"warning: bring them over with `runner sync {shlex.join(map(str, places))}`"
+            yield f"warning: write them with `runner sync {shlex.join(map(str, places))}`"
 
 
 def late_runs(directory: Path) -> list[Path]:
-    """Directories of the runs in and below ``directory`` that have records waiting."""
+    """Return the directories of the runs in and below ``directory`` that have pending records."""
     return sorted(spool.parent for spool in directory.rglob(SPOOL_FILE))
 
 
 def bring_over(runs: Iterable[Path], replay: Replay) -> BroughtOver:
-    """Write what waits in the directories of these runs to their stores; what fails for one run fails for it alone."""
+    """Write the pending records of these runs to their stores; an error of one run does not stop the others."""
     outcome = BroughtOver()
     for run_dir in runs:
         try:
@@ -63,14 +63,14 @@ def bring_over(runs: Iterable[Path], replay: Replay) -> BroughtOver:
 
 
 def store_setting(run_dir: Path) -> str | None:
-    """``tracking.uri`` of a run; nothing else of its configuration is needed, so no plugin of its is either."""
+    """Return ``tracking.uri`` of a run. Nothing else of its configuration is read, so no plugin is needed."""
     tracking = safe_yaml.load(run_dir / CONFIG_FILE).get("tracking")
     uri = tracking.get("uri") if isinstance(tracking, dict) else None
     return uri if isinstance(uri, str) else None
 
 
 def _end(run_dir: Path) -> End | None:
-    """The end of a run as its summary tells it; None where it was killed. Raises DataError for a damaged summary."""
+    """Return the end of a run from its summary; None if it was killed. Raises DataError for a damaged summary."""
     summary = run_dir / SUMMARY_FILE
     if not summary.exists():
         return None

@@ -15,7 +15,7 @@ from runner.system.machine import usable_cores, usable_memory
 from runner.system.redaction import redact_code, redact_overrides
 
 MAX_DIFF_BYTES = 1 << 20
-"""Of the changes in one repository so much is kept."""
+"""Limit of the changes of one repository that are kept."""
 MAX_UNTRACKED = 100
 _GIT_TIMEOUT_S = 10.0
 _READ_ONLY = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
@@ -23,11 +23,11 @@ _READ_ONLY = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", 
 
 @dataclass(frozen=True)
 class CodeState:
-    """One repository.
+    """The state of one repository.
 
     folder: its top. commit: 40 digits, "" before the first one. diff_sha256, diff_bytes: of all changes of tracked
-    files against the commit; "" and 0 where there are none. untracked: files and folders git neither tracks nor
-    ignores, relative to ``folder``, the first 100.
+    files against the commit; "" and 0 if there are none. untracked: the first 100 files and folders that git neither
+    tracks nor ignores, relative to ``folder``.
     """
 
     folder: str
@@ -39,44 +39,43 @@ class CodeState:
 
 @dataclass(frozen=True)
 class Code:
-    """A repository's state, and its changes as text, cut at :data:`MAX_DIFF_BYTES`, without what looks secret."""
+    """The state of a repository, and its changes as text: at most :data:`MAX_DIFF_BYTES`, without secrets."""
 
     state: CodeState
     diff: str
 
     @property
     def cut(self) -> bool:
-        """Whether there are more changes than are kept."""
+        """Whether some changes were cut off."""
         return self.state.diff_bytes > MAX_DIFF_BYTES
 
 
 def code_of(folders: Iterable[Path], owned: Iterable[Path] = ()) -> list[Code]:
-    """The repositories that ``folders`` lie in, and those that track a file of ``owned``; each once, in this order.
+    """Return the repositories of ``folders``, and those that track a file of ``owned``; each once, in this order.
 
-    A folder outside of any repository adds nothing, nor does a file that its repository does not track, such as one
-    of an environment that lies in somebody's repository. Nothing is found without git.
+    A folder outside of any repository adds nothing, nor does a file that its repository does not track, such as a file
+    of a virtual environment inside a repository. Without git the list is empty.
     """
     holders = [*folders, *(file.parent for file in owned if _is_tracked(file))]
-    tops = [top for folder in holders if (top := _git(folder, "rev-parse", "--show-toplevel"))]
+    tops = [top for folder in holders if (top := git(folder, "rev-parse", "--show-toplevel"))]
     return [code for top in dict.fromkeys(tops) if (code := _code(Path(top))) is not None]
 
 
 def _is_tracked(file: Path) -> bool:
-    return _git(file.parent, "ls-files", "--error-unmatch", file.name) is not None
+    return git(file.parent, "ls-files", "--error-unmatch", file.name) is not None
 
 
 def by_name(*runs: Sequence[CodeState]) -> list[dict[str, CodeState]]:
-    """The repositories of each run by name: the end of their path, as much of it as tells those of one run apart.
+    """Return the repositories of each run by name: the last parts of their paths, as many as make the names unique.
 
-    As much in all runs, so that one that lay elsewhere in another run has the same name there: most often that of its
-    folder alone.
+    The number of parts is the same for all runs, so that a repository that was moved between runs keeps its name.
     """
-    length = max((_telling_length([code.folder for code in codes]) for codes in runs), default=1)
+    length = max((_unique_length([code.folder for code in codes]) for codes in runs), default=1)
     return [{_end(code.folder, length): code for code in codes} for codes in runs]
 
 
-def _telling_length(folders: Sequence[str]) -> int:
-    """How many parts of their paths, counted from the end, tell folders apart."""
+def _unique_length(folders: Sequence[str]) -> int:
+    """Return how many parts at the end of the paths distinguish the folders."""
     whole = max((len(Path(folder).parts) for folder in folders), default=1)
     lengths = range(1, whole + 1)
     return next((n for n in lengths if len({_end(folder, n) for folder in folders}) == len(set(folders))), whole)
@@ -87,7 +86,7 @@ def _end(folder: str, length: int) -> str:
 
 
 def text_of(codes: Iterable[Code]) -> str:
-    """The changes of all repositories as one text, which says whose they are and where they were cut."""
+    """Return the changes of all repositories as one text that names each repository and states where it was cut."""
     return "".join(_section(code) for code in codes if code.diff)
 
 
@@ -98,9 +97,9 @@ def _section(code: Code) -> str:
 
 
 def _code(top: Path) -> Code | None:
-    """State and changes of a repository; None where git cannot tell in time."""
-    commit = _git(top, "rev-parse", "--verify", "--quiet", "HEAD") or ""
-    untracked = _git(top, "ls-files", "--others", "--exclude-standard", "--directory", "--no-empty-directory")
+    """Return the state and the changes of a repository; None if git does not answer in time."""
+    commit = git(top, "rev-parse", "--verify", "--quiet", "HEAD") or ""
+    untracked = git(top, "ls-files", "--others", "--exclude-standard", "--directory", "--no-empty-directory")
     changes = _changes(top) if commit else (b"", hashlib.sha256().hexdigest(), 0)
     if untracked is None or changes is None:
         return None
@@ -110,7 +109,7 @@ def _code(top: Path) -> Code | None:
 
 
 def _changes(top: Path) -> tuple[bytes, str, int] | None:
-    """The first bytes of the changes of tracked files, the SHA-256 and the size of all of them."""
+    """Return the first bytes of the changes of tracked files, and the SHA-256 and the size of all changes."""
     command = [*_READ_ONLY, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD"]
     with tempfile.TemporaryFile() as file:
         try:
@@ -124,17 +123,12 @@ def _changes(top: Path) -> tuple[bytes, str, int] | None:
         return file.read(MAX_DIFF_BYTES), digest, size
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None where it fails, is not there or takes too long."""
+def git(folder: Path, *arguments: str) -> str | None:
+    """Return the output of a git command that changes nothing; None if it fails, is not installed or takes too long."""
+    command = [*_READ_ONLY, *arguments]
     try:
         answer = subprocess.run(
-            [*_READ_ONLY, *arguments],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_GIT_TIMEOUT_S,
-            check=False,
+            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=_GIT_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -148,9 +142,9 @@ _PACKAGE_FILE = Path(__file__).resolve().parents[1] / "__init__.py"
 class Provenance:
     """Part of summary.json.
 
-    command_line: the process's own, quoted for a shell, secrets hidden. working_directory: where it was started.
-    cores, memory_bytes: what it could use of the machine. code: the repository it was started in and that of the
-    package, where there are such; their changes are in ``code.diff``.
+    command_line: of the process, quoted for a shell, secrets hidden. working_directory: of its start. cores,
+    memory_bytes: usable ones. code: the repositories of the working directory and of the package, if there are any;
+    their changes are in ``code.diff``.
     """
 
     command_line: str
@@ -161,7 +155,7 @@ class Provenance:
 
 
 def provenance_here() -> tuple[Provenance, str]:
-    """Where a run comes from that is started by this process now, and the changes of its code as text."""
+    """Return the origin of a run that this process starts now, and the changes of its code as text."""
     folder = Path.cwd()
     codes = code_of([folder], [_PACKAGE_FILE])
     found = Provenance(
@@ -171,12 +165,12 @@ def provenance_here() -> tuple[Provenance, str]:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """A command as it can be typed into a shell, with values that look like secrets hidden."""
+    """Return a command as it can be typed into a shell, with values that look like secrets hidden."""
     return shlex.join(redact_overrides(arguments))
 
 
 def provenance_tags(found: Provenance) -> dict[str, str]:
-    """The same as facts for a tracker, by name."""
+    """Return the same as tags for a tracker, by name."""
     tags = {
         "runner.command_line": found.command_line,
         "runner.working_directory": found.working_directory,

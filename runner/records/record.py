@@ -20,11 +20,11 @@ from runner.tracking import MetricsLog, RunInfo, Tracker, read_metrics
 from runner.tracking.plots import confusion_matrix, learning_curves, staleness_histogram, staleness_table
 
 COMMIT_TAG = "mlflow.source.git.commit"
-"""The name under which MLflow's pages show the version of a run's code."""
+"""Tag that MLflow's pages show as the version of a run's code."""
 
 
 def summary_tags(summary: Summary) -> dict[str, str]:
-    """Name -> text; what is not known has none."""
+    """Return facts about a run that are not configuration, as name -> text, without unknown ones."""
     known = {
         "runner.run_dir": summary.output_dir,
         COMMIT_TAG: summary.git_commit,
@@ -41,20 +41,16 @@ def summary_tags(summary: Summary) -> dict[str, str]:
 
 
 _SMALLER_IS_BETTER = ("loss",)
-# How a run is recorded or continued is no part of what it computes.
+# Keys of recording and resuming, which do not change the result.
 _NO_PARAMETERS = ("tracking", "resume", "trace", "trace_skip", "trace_steps")
 
 
 STALENESS = "staleness"
-"""Of what was decided: for each parameter server how many pushes came with which staleness."""
+"""Key of the decisions: for each parameter server, staleness -> pushes."""
 
 
 class Record:
-    """Everything a run leaves behind beside its checkpoints and its summary.
-
-    first_step: lowest step of the metrics still to come; what an earlier process logged from there on is dropped.
-    pictures: whether to draw them; tables are written in any case.
-    """
+    """The metrics, tags, plots and artifacts of a run in progress. pictures: whether to draw plots."""
 
     def __init__(self, directory: RunDirectory, tracker: Tracker, info: RunInfo, pictures: bool = True) -> None:
         self._directory = directory
@@ -64,7 +60,7 @@ class Record:
         tracker.start(info)
 
     def configuration(self, plain: Mapping[str, Any]) -> None:
-        """Record the resolved configuration: as a file, and as parameters what decides the outcome; without secrets."""
+        """Record the configuration without secrets: as a file, and the keys that decide the result as parameters."""
         self._tracker.log_params({key: value for key, value in plain.items() if key not in _NO_PARAMETERS})
         shown, path = redact(plain), self._directory.config_yaml
         if shown != plain:
@@ -79,7 +75,7 @@ class Record:
         self._tracker.log_metrics(step, values)
 
     def sync(self) -> None:
-        """Put the metrics on the disk, so that no checkpoint outlives the metrics that led to it."""
+        """Flush the metrics to the disk, so that a checkpoint never lasts longer than the metrics before it."""
         self._log.sync()
 
     def plots(self, confusion: NDArray[np.int64] | None, class_names: tuple[str, ...]) -> None:
@@ -97,7 +93,7 @@ class Record:
         self._tracker.log_artifact(path)
 
     def decided(self, decisions: Mapping[str, Any]) -> None:
-        """Record what was decided on the way, if anything: as a file, the staleness of pushes as picture and table."""
+        """Record the decisions of the run, if any, as a file, and the staleness of pushes as a picture and a table."""
         if not decisions:
             return
         path = self._directory.asynchronous_json
@@ -111,7 +107,7 @@ class Record:
             self._tracker.log_artifact(staleness_table(counts, plots / "staleness.csv"), "plots")
 
     def final_and_best(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Last and best value of every metric of the whole run; the best loss is the smallest."""
+        """Return the last and the best value of every metric of the whole run; the best loss is the smallest."""
         final: dict[str, float] = {}
         best: dict[str, float] = {}
         for record in read_metrics(self._directory.metrics_jsonl):

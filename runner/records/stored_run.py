@@ -1,4 +1,7 @@
-"""Runs that were made earlier: found by directory or run id, read from their directories."""
+"""Earlier runs: found by directory or run id, read from their directories.
+
+``plugins.json`` has the plugins of the newest start of a run, written at its beginning: a killed run has no summary.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from runner.system.json_file import JsonFile
 from runner.system.schema import field_type
 
 _PLACES = ("outputs/*/*", "outputs/*", "multirun/*/*/*", "multirun/*/*")
-"""Where runs lie below a working directory, unless they were told otherwise."""
+"""Default places of runs below a working directory."""
 _EARLIER = re.compile(r"config-([1-9][0-9]{0,9})\.yaml", re.ASCII)
 _RUN_ID = re.compile(r"[0-9a-f]{4,32}")
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run directory. starts: how often it was started, resumes included. summary: None where it was killed."""
+    """A run directory. starts: number of starts, including resumes. summary: None if the run was killed."""
 
     path: Path
     run_id: str
@@ -35,17 +38,15 @@ class StoredRun:
 
     @property
     def code_diff(self) -> Path:
-        """What was changed in the code since its commit, at the last start; there only if anything was."""
+        """Changes of the code since its commit, at the last start; the file exists only if there are any."""
         return self.path / code_diff_file(self.starts)
-
-    @property
-    def earlier_configurations(self) -> list[Path]:
-        """Those by which earlier starts went, ``config-N.yaml`` being that of start N and maybe some before; by N."""
-        return earlier_configurations(self.path)
 
 
 def earlier_configurations(path: Path) -> list[Path]:
-    """Those of the run in a directory, as of :attr:`StoredRun.earlier_configurations`."""
+    """Return the configurations of earlier starts of the run in a directory, by N.
+
+    ``config-N.yaml`` is the configuration of start N, and possibly of starts before it.
+    """
     found = {int(match[1]): file for file in path.iterdir() if (match := _EARLIER.fullmatch(file.name))}
     return [found[start] for start in sorted(found)]
 
@@ -53,7 +54,7 @@ def earlier_configurations(path: Path) -> list[Path]:
 def read_run(path: Path) -> StoredRun:
     """Read a run directory.
 
-    Raises ConfigError where it is none, CheckpointError and DataError where its run.json or summary.json is damaged.
+    Raises ConfigError if it is none, CheckpointError or DataError if its run.json or summary.json is damaged.
     """
     path = path.absolute()
     for name in (CONFIG_FILE, RUN_FILE):
@@ -65,16 +66,16 @@ def read_run(path: Path) -> StoredRun:
 
 
 def find_run(text: str, folder: Path, in_store: Callable[[str], list[Path]]) -> StoredRun:
-    """The run that a directory or a run id names.
+    """Return the run that a directory or a run id names.
 
-    An id, or how one begins, is looked for among the outputs below ``folder``, then by ``in_store``, which returns the
-    directories of recorded runs. Raises ConfigError for what is no run or several, and as :func:`read_run`.
+    An id, or the beginning of one, is searched among the outputs below ``folder``, then by ``in_store``, which returns
+    the directories of recorded runs. Raises ConfigError for no run or several, and as :func:`read_run`.
     """
     if (folder / text).is_dir():
         return read_run(folder / text)
     if not _RUN_ID.fullmatch(text):
         raise ConfigError(
-            f"{text}: no such directory; expected the directory of a run, or a run id, of which 4 hex digits will do"
+            f"{text}: no such directory; expected the directory of a run, or a run id, of which 4 hex digits are enough"
         )
     found = [path for path in _run_directories(folder) if _is_run(path, text)] or in_store(text)
     if len(found) > 1:
@@ -98,7 +99,7 @@ def _is_run(path: Path, text: str) -> bool:
     try:
         run_id, _ = run_and_starts(path)
     except (CheckpointError, OSError):
-        # A damaged neighbour is not asked for.
+        # The damaged run was not requested.
         return False
     return run_id.startswith(text)
 
@@ -114,16 +115,14 @@ _PLUGINS: JsonFile[dict[str, str]] = JsonFile(
 
 
 def write_plugins(run_dir: Path, plugins: Mapping[str, str]) -> None:
-    """Keep reference -> SHA-256 of its source, also that there are none. Raises OSError where it cannot."""
+    """Store reference -> SHA-256 of its source, also if there are no plugins. Raises OSError."""
     _PLUGINS.write(run_dir / PLUGINS_FILE, dict(plugins))
 
 
 def read_plugins(run_dir: Path) -> dict[str, str] | None:
-    """Return what :func:`write_plugins` kept, or else what the summary says; None where neither is there.
+    """Return the stored plugins of a run, or else those of its summary. Raises DataError for a damaged file.
 
-    So an earlier version left a run that was killed, whatever plugins it had.
-
-    Raises DataError for a damaged file.
+    None if neither exists: earlier versions stored nothing for a run that was killed.
     """
     path, summary_json = run_dir / PLUGINS_FILE, run_dir / SUMMARY_FILE
     if not path.exists():

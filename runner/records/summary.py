@@ -1,8 +1,8 @@
-"""summary.json: what a run was and how it went, as one versioned document.
+"""summary.json: one versioned document about a run and its result.
 
-``Summary`` is the schema; its docstring documents every field. The file is strict JSON: an object with
-exactly these fields, in which numbers that are not finite are the strings "nan", "inf" and "-inf". A file of an older
-schema may lack fields, which then have their defaults.
+:class:`Summary` is the schema and documents every field. The file is strict JSON: an object with exactly these fields,
+in which numbers that are not finite are the strings "nan", "inf" and "-inf". A file of an older schema may lack fields,
+which then have their defaults.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from runner.errors import DataError
-from runner.records.provenance import Provenance
+from runner.records.provenance import Provenance, git
 from runner.system.json_file import parse_json
 from runner.system.redaction import redact_overrides, redact_text
 from runner.system.schema import LenientRecord, Record, Violation
@@ -38,16 +37,15 @@ _DISTRIBUTIONS = {
     "pyzmq": "pyzmq",
     "safetensors": "safetensors",
 }
-_GIT_TIMEOUT_S = 10.0
 _MAX_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run did not finish.
+    """The error of a run that did not finish.
 
     class_name: the error's class, such as "NumericError". message: its text, without secrets. exit_code: of the
-    process, null where the error has none of its own.
+    process, null if the error has no exit code.
     """
 
     class_name: str
@@ -68,45 +66,45 @@ class Summary:
       status             "finished", "failed" or "interrupted"
       error              the ``Failure`` of a run that did not finish, else null
       config_hash        ``config_hash`` of the resolved configuration
-      overrides          what was given on the command line, as "key=value", without secrets
+      overrides          overrides of the command line, as "key=value", without secrets
       output_dir         the run's directory
-      git_commit         commit of the code, "-dirty" behind it if files were changed, null without one
+      git_commit         commit of the code, ending in "-dirty" if files were changed, null without one
       versions           name -> version of Python, runner and the libraries that matter
       platform           operating system and its version
       cpu_model          model of the CPU
       strategy           name of the parallelism, such as "sync_data"
       workers            number of worker processes, backup workers too
       emulated           the slow network that was emulated, "" for a real one
-      devices            logical device -> what it is: "CPU", or the GPU with its memory and driver
-      device_reason      why these: as ``cluster.device`` asks, or what ``auto`` found
+      devices            logical device -> "CPU", or the GPU with its memory and driver
+      device_reason      the reason for these devices
       plugins            file or module of each plugin -> SHA-256 of its source
       provenance         command line, machine and code (:class:`~runner.records.provenance.Provenance`), else null
-      repeats            run_id of the run that this one repeats, "" for none
+      repeats            run_id of the run that was repeated, "" for none
 
-    Course of the run; empty, 0 or null for one that ended before it:
+    Results; empty, 0 or null for a run that ended before them:
       kernels            device type -> libraries of the kernels in use
-      kernels_missing    library of fast kernels that this machine lacks -> why
-      steps              updates made since the run began, earlier processes of a resumed run included
+      kernels_missing    missing library of fast kernels -> reason
+      steps              updates since the run began, including those of earlier processes of a resumed run
       examples           training examples those updates used
       wall_seconds       time of this process from its start to the end of training
-      compared_step_s    "model", "single", "sync_data" -> median seconds of a step, measured side by side before
-                         training; empty unless parallelism.compare_steps asked for it
+      compared_step_s    "model", "single", "sync_data" -> median seconds of a step, measured before training; empty
+                         unless parallelism.compare_steps is set
       step_time_s        "median", "p10" and "p90" of the seconds a step took in this process
       examples_per_s     training examples per second of step time in this process
       final              metric -> last value, such as "test/accuracy"
       best               metric -> best value (largest accuracy, smallest loss)
       bytes_sent_per_worker  bytes each worker sent, by worker number, then each parameter server by its own
       peak_memory_bytes  process ("master", "worker-0", "ps-0", ...) -> largest resident set
-      dropped_shares     "worker-0", ... -> shares it began and that came too late, where there were backup workers
+      dropped_shares     "worker-0", ... -> shares that arrived too late, in runs with backup workers
       dropped_examples   the same, counted in training examples
-      init_from          the checkpoint whose weights this process began with, as init_from asked, "" without one
-      init_taken         names of the weights that were taken of it
-      init_left          name of each weight that kept its initial value -> why
-      stopped            why the run ended before its last step, as train.patience asked; "" where it did not
+      init_from          the checkpoint of the initial weights, as init_from names it, "" without one
+      init_taken         names of the weights that were taken from it
+      init_left          weight that kept its initial value -> reason
+      stopped            the reason why train.patience ended the run early; "" if it did not
       monitor            the metric by which evaluations were compared
-      best_value         its best value at an evaluation, earlier processes included, null without one
-      best_step          updates after which that was first, null without one
-      best_checkpoint    the checkpoint of that step, below output_dir, null where none is kept as the best
+      best_value         its best value at an evaluation, including those of earlier processes, null without one
+      best_step          number of updates at the first evaluation with this value, null without one
+      best_checkpoint    the checkpoint of that step, below output_dir, null if none is kept as the best
       weights_sha256     SHA-256 over all variables sorted by unsharded name, in plain layout
     """
 
@@ -156,7 +154,7 @@ class Summary:
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise ValueError(f"status {self.status!r}: expected one of {', '.join(STATUSES)}")
-        # Here and not where it is written: tables and pages are made from a summary in memory.
+        # Redacted here and not on writing: tables and pages are made from a summary in memory.
         object.__setattr__(self, "overrides", redact_overrides(self.overrides))
 
     def write(self, path: Path) -> None:
@@ -171,10 +169,7 @@ class Summary:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a summary.json of this schema or an older one; raises DataError for anything else.
-
-        What comes back is of this schema.
-        """
+        """Read a summary.json of this schema or an older one, as one of this schema. Raises DataError."""
         try:
             document = parse_json(path.read_bytes(), _MAX_BYTES)
         except (OSError, Violation) as error:
@@ -192,27 +187,20 @@ class Summary:
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """SHA-256, in hex, of a plain configuration: the same whatever the order of its keys."""
+    """Return the SHA-256, in hex, of a plain configuration, which does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def git_commit(folder: Path) -> str | None:
-    """Commit of the repository ``folder`` lies in, with "-dirty" behind it if tracked files are changed.
+    """Return the commit of the repository of ``folder``, ending in "-dirty" if tracked files are changed.
 
-    None where there is no repository, no commit or no git.
+    None if there is no repository, no commit or no git.
     """
-    command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        answer = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() if answer.returncode == 0 else None
+    return git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the installed distributions a result may depend on; imports none of them."""
+    """Return the versions of Python and of the distributions that can change a result; imports none of them."""
     found = {"python": platform.python_version()}
     for name, distribution in _DISTRIBUTIONS.items():
         try:
@@ -223,7 +211,7 @@ def versions() -> dict[str, str]:
 
 
 def cpu_model() -> str:
-    """Model of the CPU, as the operating system names it."""
+    """Return the model of the CPU, as the operating system names it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -234,7 +222,7 @@ def cpu_model() -> str:
 
 
 def step_time(seconds: Sequence[float]) -> dict[str, float]:
-    """Median and 10th and 90th percentile of step times in seconds; empty without steps."""
+    """Return median, 10th and 90th percentile of step times in seconds; empty without steps."""
     if not len(seconds):
         return {}
     p10, median, p90 = np.percentile(np.asarray(seconds, dtype=np.float64), (10, 50, 90))

@@ -1,4 +1,13 @@
-"""Parallelism strategies: each is a graph rewrite with its clients, selected by ``parallelism=NAME``."""
+"""Parallelism strategies: each returns a graph with devices and clients, selected by ``parallelism=NAME``.
+
+Read in this order:
+
+* ``base``: the contract. ``replica``: a copy of the network. ``clients``: the clients of a program.
+* ``single``, with ``microbatches``; ``sync_data``, with ``collectives``, ``exchange`` and ``synchronous``.
+* ``model``, with ``stale_updates`` and ``layer_names``; ``hybrid``; both use ``sharded``.
+* ``servers``: variables on parameter servers; ``async_data``, with ``downpour``; ``sandblaster``, with ``lbfgs``.
+* ``latest``: several updates of one variable within a step.
+"""
 
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Strategy

@@ -17,7 +17,7 @@ from runner.strategies.downpour.order import Rules
 from runner.strategies.downpour.pushed_server import PushedServer
 from runner.strategies.downpour.staleness import Staleness
 from runner.strategies.replica import shares
-from runner.strategies.servers.served_variables import ReadVariables, ServedVariables
+from runner.strategies.servers import ReadVariables, ServedVariables
 
 LOOPS = ("overlapped", "sequential", "direct")
 

@@ -26,7 +26,7 @@ from runner.strategies.lbfgs.dispatcher import (
 )
 from runner.strategies.lbfgs.vectors import Vectors, require_no_averages
 from runner.strategies.replica import Replica, Share, ordered_sum, shares
-from runner.strategies.servers.served_variables import CopiedVariables, ReadVariables, ServedVariables
+from runner.strategies.servers import CopiedVariables, ReadVariables, ServedVariables
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Sandblaster(Strategy):
 
     The coordinator runs in the master and holds no parameters. It commands the servers to compute dot products,
     multiples and sums of vectors; each server keeps the pieces of its variables
-    (:func:`~runner.strategies.servers.served_variables.shard_by_size`). It commands the replicas to compute portions
+    (:func:`~runner.strategies.servers.shard_by_size`). It commands the replicas to compute portions
     of the batch, N * portions_per_worker in all and as even as possible. A free replica gets the next portion; near the
     end, unfinished portions are given out again, and the first replica to finish a portion counts. See
     :class:`~runner.strategies.lbfgs.dispatcher.Dispatcher`.

@@ -12,8 +12,7 @@ from runner.strategies.exchange import COMBINES
 from runner.strategies.replica import Gradients, Replica, Share
 from runner.strategies.synchronous.backup_workers import BackupWorkers
 from runner.strategies.synchronous.batch_statistics import STATISTICS, compute_gradients
-from runner.strategies.synchronous.blocking import held_back
-from runner.strategies.synchronous.collective import Collective
+from runner.strategies.synchronous.collective import Collective, held_back
 from runner.strategies.synchronous.parameter_server import ParameterServer
 
 _PARAMETER_SERVER = "parameter_server"

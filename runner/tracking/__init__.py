@@ -1,4 +1,4 @@
-"""Experiment tracking: MLflow, or nothing; metrics.jsonl and plots whatever the tracker."""
+"""Experiment tracking by MLflow or not at all; metrics.jsonl and plots are written with any tracker."""
 
 from runner.tracking.base import NoTracking, NullTracker, RunInfo, Tracker, Tracking, job_name, sweep_name
 from runner.tracking.metrics_log import MetricsLog, read_metrics

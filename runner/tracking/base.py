@@ -1,7 +1,7 @@
-"""What the training loop knows of experiment tracking: a protocol, and the tracker that records nothing.
+"""The interface of experiment tracking, and the tracker that records nothing.
 
-A tracker never slows a step and never ends a run. Its methods return in microseconds; whatever a store
-refuses or cannot take is spooled and said in the log.
+A tracker never slows a step and never ends a run. Its methods return in microseconds; records that a store refuses or
+cannot take are spooled, and the log reports it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,14 +19,14 @@ _NAMELESS = ("none", "null", "true", "false")
 class RunInfo:
     """The run a tracker records.
 
-    run_id: the run's own identifier, the same before and after a resume; the store's run is found by it.
+    run_id: the identifier of the run, the same before and after a resume; the run is found in the store by it.
     name: shown in the user interface; a job of a sweep is named by its swept values (``job_name``).
-    run_dir: the run's directory; the spool lives there.
+    run_dir: the run's directory, which holds the spool.
     tags: facts about the run that are not configuration, such as the git commit.
-    first_step: lowest step this process will log, 0 for a fresh run. On a resume, points below it that the
-        store lacks are restored from ``history``; points the store has already are not written again.
+    first_step: lowest step that this process will log, 0 for a new run. On a resume, points below it that the
+        store lacks are restored from ``history``; points that the store has are not written again.
     history: the run's metrics.jsonl, or None to restore nothing.
-    sweep_dir, sweep_name: directory and name of the sweep this run is a job of; None and "" for a single run.
+    sweep_dir, sweep_name: directory and name of the sweep of which this run is a job; None and "" for a single run.
     """
 
     run_id: str
@@ -63,12 +63,12 @@ class Tracker(Protocol):
         ...
 
     def finish(self, status: str) -> None:
-        """Write what is pending and end the record with one of ``STATUSES``; waits for a bounded time."""
+        """Write the pending records and end the run with one of ``STATUSES``; waits for a bounded time."""
         ...
 
 
 class Tracking(Protocol):
-    """The settings of a kind of tracking, as the configuration group ``tracking`` gives them."""
+    """The settings of a kind of tracking: an option of the configuration group ``tracking``."""
 
     name: str
     pictures: bool
@@ -78,54 +78,48 @@ class Tracking(Protocol):
         ...
 
     def create(self, run_dir: Path) -> Tracker:
-        """A tracker for the run in this directory."""
+        """Return a tracker for the run in this directory."""
         ...
 
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
         """End the record of the sweep in this directory.
 
-        artifacts: files to add to it. description: Markdown its page shows, such as the table of jobs.
+        artifacts: files to add to it. description: Markdown for its page, such as the table of jobs.
         """
         ...
 
 
 class NullTracker:
-    """Records nothing."""
+    """Records nothing: every method returns at once."""
 
-    def start(self, run: RunInfo) -> None:
-        """Do nothing."""
+    def start(self, run: RunInfo) -> None: ...
 
-    def log_params(self, params: Mapping[str, Any]) -> None:
-        """Do nothing."""
+    def log_params(self, params: Mapping[str, Any]) -> None: ...
 
-    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing."""
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
-    def log_artifact(self, path: Path, folder: str = "") -> None:
-        """Do nothing."""
+    def log_artifact(self, path: Path, folder: str = "") -> None: ...
 
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Do nothing."""
+    def set_tags(self, tags: Mapping[str, str]) -> None: ...
 
-    def finish(self, status: str) -> None:
-        """Do nothing."""
+    def finish(self, status: str) -> None: ...
 
 
 @dataclass
 class NoTracking:
     """Schema of ``tracking: none``.
 
-    pictures: draw the graph, the curves and the confusion matrix; graph.dot and tables are written in any case.
+    pictures: draw the graph, the curves and the confusion matrix; graph.dot and tables are always written.
     """
 
     name: str = "none"
     pictures: bool = True
 
     def check(self) -> None:
-        """Nothing can be wrong."""
+        """Accept all values."""
 
     def create(self, run_dir: Path) -> Tracker:
-        """A tracker that records nothing."""
+        """Return a tracker that records nothing."""
         return NullTracker()
 
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
@@ -133,10 +127,10 @@ class NoTracking:
 
 
 def job_name(swept: Mapping[str, str]) -> str:
-    """Name a job of a sweep by its swept values; short, for lists that show twenty characters.
+    """Return a short name of a job of a sweep, made of its swept values without secrets.
 
-    The option of a group stands for itself, other keys are cut to their last part where that stays unambiguous:
-    ``{"optimizer.lr": "0.1", "parallelism": "single"}`` gives "lr=0.1 single". No secret is in it.
+    The option of a group is shown without its key, and other keys are cut to their last part if that is unambiguous:
+    ``{"optimizer.lr": "0.1", "parallelism": "single"}`` gives "lr=0.1 single".
     """
     shown = {key: str(redact(value, key)) for key, value in swept.items()}
     return " ".join(
@@ -146,12 +140,12 @@ def job_name(swept: Mapping[str, str]) -> str:
 
 
 def sweep_name(swept: Collection[str]) -> str:
-    """Name a sweep by the keys it varies, in the same short form: "sweep lr, parallelism"."""
+    """Return the name of a sweep, made of the keys that it varies in the same short form: "sweep lr, parallelism"."""
     return f"sweep {', '.join(_short_keys(swept))}".rstrip()
 
 
 def _is_option(key: str, value: str) -> bool:
-    """Whether the value says by itself what it is: the name of an option, of a key that is not a nested one."""
+    """Return whether the value needs no key: it is the name of an option of a group."""
     return "." not in key and value.isidentifier() and value not in _NAMELESS
 
 

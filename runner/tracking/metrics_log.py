@@ -1,8 +1,8 @@
-"""metrics.jsonl: every metric of a run, one JSON object a line, whatever tracker is used.
+"""metrics.jsonl: every metric of a run, one JSON object a line, with any tracker.
 
-A line is ``{"step": 3, "time": 1767225600.5, "values": {"train/loss": 0.25}}``; ``time`` is seconds since
-1970, values that are not finite are the strings "nan", "inf" and "-inf". Steps are contiguous across resumes:
-what a killed process logged beyond the checkpoint it is resumed from is cut off.
+A line is ``{"step": 3, "time": 1767225600.5, "values": {"train/loss": 0.25}}``; ``time`` is seconds since 1970, values
+that are not finite are the strings "nan", "inf" and "-inf". Steps are contiguous across resumes: lines of a killed
+process beyond the checkpoint of the resume are cut off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from runner.tracking.records import VALUES, Metrics
@@ -29,7 +28,7 @@ class MetricsLog:
     """Appends to metrics.jsonl; every line is handed to the operating system before ``append`` returns."""
 
     def __init__(self, path: Path, first_step: int = 0) -> None:
-        """Open ``path``, keeping what it holds of the steps below ``first_step`` and dropping the rest."""
+        """Open ``path``, keep its steps below ``first_step`` and drop the rest."""
         self._checked: set[str] = set()
         _truncate(path, first_step)
         self._file = path.open("a", buffering=1, encoding="utf-8")
@@ -43,7 +42,7 @@ class MetricsLog:
         self._file.write(_line(int(step), time.time() if time_s is None else time_s, numbers))
 
     def sync(self) -> None:
-        """Put the lines on the disk, so that a checkpoint never outlives the metrics that led to it."""
+        """Flush the lines to the disk, so that a checkpoint never lasts longer than the metrics before it."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -52,16 +51,14 @@ class MetricsLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def read_metrics(path: Path) -> Iterator[Metrics]:
-    """Yield the records of a metrics.jsonl in the order written; one still being written ends the reading.
+    """Yield the records of a metrics.jsonl in order, up to a last line that is incomplete.
 
-    Raises ValueError naming file and line for anything else that is not a record.
+    Raises ValueError naming file and line for any other line that is not a record.
     """
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
@@ -101,7 +98,7 @@ def _truncate(path: Path, first_step: int) -> None:
                 if record.step < first_step:
                     file.write(_line(record.step, record.time_ms / 1000, record.values))
         except ValueError as error:
-            # A power cut may leave anything behind the last sync(); that must not stop a run from resuming.
+            # A power cut can leave any bytes after the last sync(); they must not prevent a resume.
             _log.warning("%s; dropped with all lines after it", error)
         file.flush()
         os.fsync(file.fileno())

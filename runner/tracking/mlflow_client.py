@@ -20,9 +20,9 @@ from runner.tracking.writer import StoreUnavailableError
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the file ``path``, creating it if absent; waits for other holders.
+    """Hold an exclusive lock on the file ``path``, which is created if absent; waits for other holders.
 
-    The operating system drops the lock of a process that dies, so none is ever stale.
+    The operating system releases the lock of a process that dies, so no lock is ever stale.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -36,24 +36,22 @@ URI_VARIABLE = "MLFLOW_TRACKING_URI"
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 _SQLITE = "sqlite:///"
 _ENVIRONMENT = {
-    # Training tells nobody; read when mlflow is imported.
+    # No telemetry; read when mlflow is imported.
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # The writer tries again by itself. MLflow would do so for minutes and answer neither a store that is back
-    # nor a run that ends meanwhile.
+    # The writer retries. MLflow would retry for minutes, and not notice that the store is back or that the run ended.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
-"""What holds for MLflow's client unless the user decided otherwise."""
+"""Default settings of MLflow's client."""
 _IMPORTING = threading.Lock()
-"""Jobs of one process have a writer each: of two that import MLflow at once one would get half of it."""
+"""Each job of a process has a writer thread. If two threads import MLflow at once, one gets an incomplete module."""
 
 
 def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
-    """The store to use: ``uri``, else the variable MLFLOW_TRACKING_URI, else mlflow.db in ``folder``.
+    """Return the address of the store: ``uri``, else the variable MLFLOW_TRACKING_URI, else mlflow.db in ``folder``.
 
-    The path of a SQLite store comes out absolute; a relative one starts from ``folder``. ``mlruns`` and
-    ``mlflow.db`` are the names a bare ``mlflow ui`` in ``folder`` looks for. Raises ValueError for a scheme
-    MLflow has no store for.
+    The path of a SQLite store becomes absolute; a relative path starts from ``folder``. ``mlflow ui`` in ``folder``
+    looks for the names ``mlruns`` and ``mlflow.db``. Raises ValueError for a scheme without a store in MLflow.
     """
     chosen = uri or environment.get(URI_VARIABLE) or _SQLITE + DATABASE
     scheme = chosen.split(":", 1)[0].split("+", 1)[0]
@@ -67,7 +65,7 @@ def resolve_uri(uri: str | None, folder: Path, environment: Mapping[str, str] = 
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """The database file of a SQLite store, None for any other store."""
+    """Return the database file of a SQLite store, None for any other store."""
     return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
 
 
@@ -83,10 +81,7 @@ def connect(uri: str, experiment: str) -> tuple[Any, str]:
 
 
 def experiment_of_newest_run(uri: str) -> str | None:
-    """Id of the experiment a run was last started in, None where there is no run.
-
-    Raises StoreUnavailableError.
-    """
+    """Return the id of the experiment of the newest run, None without runs. Raises StoreUnavailableError."""
     with store_errors(f"tracking store {redact_text(uri)}"), _creation_lock(uri):
         client = _client(uri)
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
@@ -95,9 +90,9 @@ def experiment_of_newest_run(uri: str) -> str | None:
 
 
 def directories_of_runs(uri: str, run_id: str) -> list[Path]:
-    """Directories of runs whose id, ours or MLflow's own, begins with these hex digits; of several the first two.
+    """Return the directories of at most two runs whose run_id, or id in MLflow, begins with these hex digits.
 
-    A SQLite store that is not there knows none and is not made. Raises StoreUnavailableError.
+    A SQLite store that does not exist is not created. Raises StoreUnavailableError.
     """
     path = sqlite_path(uri)
     if path is not None and not path.is_file():
@@ -113,7 +108,7 @@ def directories_of_runs(uri: str, run_id: str) -> list[Path]:
 
 @contextmanager
 def store_errors(what: str) -> Iterator[None]:
-    """Turn every way MLflow, its database layer and the network fail into StoreUnavailableError."""
+    """Turn every error of MLflow, its database layer and the network into StoreUnavailableError."""
     try:
         with _IMPORTING:
             _client_class()
@@ -130,7 +125,7 @@ def store_errors(what: str) -> Iterator[None]:
 
 
 def source_tags() -> dict[str, str]:
-    """Who started a run and with what, under the names MLflow's pages look for."""
+    """Return the user and the program that started a run, under the names that MLflow's pages use."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container whose user id has no name
@@ -141,14 +136,14 @@ def source_tags() -> dict[str, str]:
 def _client_class() -> Any:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Slow (seconds): on the thread of a run's writer it delays nobody.
+    # Takes seconds; on the writer's thread it does not delay training.
     from mlflow.tracking import MlflowClient
 
     return MlflowClient
 
 
 def _client(uri: str) -> Any:
-    """Within :func:`store_errors`, which has imported MLflow."""
+    """Return a client; call it within :func:`store_errors`, which has imported MLflow."""
     client_class = _client_class()
     _quieten()
     _probe(uri)
@@ -161,7 +156,7 @@ def _creation_lock(uri: str) -> AbstractContextManager[None]:
 
 
 def _probe(uri: str) -> None:
-    """Fail at once where SQLite cannot work at all; MLflow would try for minutes first."""
+    """Fail at once if SQLite cannot work at all; MLflow would retry for minutes."""
     path = sqlite_path(uri)
     if path is not None:
         with closing(sqlite3.connect(path)) as database:
@@ -174,7 +169,7 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is None:
         path = sqlite_path(uri)
-        # The name may hold anything, also "..": no folder outside mlruns may come of it.
+        # The name can be anything, such as ".."; the folder must be inside mlruns.
         folder = re.sub(r"[^\w-]", "_", name)
         artifacts = None if path is None else str(path.parent / ARTIFACTS / folder)
         try:
@@ -182,7 +177,7 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            # Another process was faster on a store that has no lock of ours.
+            # Another process created it first, on a store without our lock.
             found = client.get_experiment_by_name(name)
     if found.lifecycle_stage != "active":
         raise StoreUnavailableError(
@@ -193,9 +188,9 @@ def _experiment_id(client: Any, name: str, uri: str) -> str:
 
 
 def _quieten() -> None:
-    """Keep MLflow's own account of what it does, with tracebacks of failed writes, out of the progress bar.
+    """Keep MLflow's messages, such as tracebacks of failed writes, out of the progress bar.
 
-    Failures reach the log through StoreUnavailableError, once, with their cause.
+    The log gets each failure once, with its cause, through StoreUnavailableError.
     """
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)

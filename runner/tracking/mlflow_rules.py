@@ -1,4 +1,4 @@
-"""What MLflow accepts as names and values, and how ours are made to fit."""
+"""Limits of MLflow for names and values, and the conversions to fit them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,12 @@ _REFUSED = re.compile(r"[^\w.\- :/]", re.ASCII)
 
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
-    """A configuration as MLflow parameters: dotted keys, values as text, secrets hidden.
-
-    Lists become JSON.
-    """
+    """Return a configuration as MLflow parameters: dotted keys, values as text, lists as JSON, secrets hidden."""
     return {safe_key(key): _text(redact(value, key))[:PARAM_LENGTH] for key, value in _leaves(config, "")}
 
 
 def safe_key(key: str) -> str:
-    """Escape what MLflow refuses, such as ``@ + [ ] ,``: each character becomes ``_xHH_`` with its hex code.
+    """Escape the characters that MLflow refuses, such as ``@ + [ ] ,``, to ``_xHH_`` with their hex code.
 
     A key longer than 250 characters is cut and ends in a digest of the whole.
     """
@@ -42,14 +39,14 @@ def safe_key(key: str) -> str:
 
 
 def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags with keys MLflow accepts and values within its length, secrets hidden."""
+    """Return tags with keys that MLflow accepts, values within its limit, and secrets hidden."""
     return {safe_key(key): str(redact(value, key))[:TAG_LENGTH] for key, value in tags.items()}
 
 
 def safe_metric(value: float) -> float:
-    """Infinity as NaN: MLflow would store 1.8e308, which flattens every other point of the chart.
+    """Return NaN for infinity: MLflow would store 1.8e308, which flattens the rest of the chart.
 
-    NaN is stored as NaN. metrics.jsonl keeps the exact value.
+    metrics.jsonl keeps the exact value.
     """
     return math.nan if math.isinf(value) else value
 

@@ -1,10 +1,9 @@
-"""Records into one MLflow run."""
+"""Write tracking records to one MLflow run."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,7 +21,7 @@ from runner.tracking.mlflow_rules import (
     safe_tags,
 )
 from runner.tracking.mlflow_sweep import SweepRecord, parent_run_id
-from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags
+from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, now_ms
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +29,11 @@ RUN_ID_TAG = "runner.run_id"
 
 
 class MlflowStore:
-    """The MLflow run of one experiment run, created on the first ``open`` and found again by every later one.
+    """The MLflow run of one experiment run, created by the first ``open`` and found again by later ones.
 
-    Points are recognised by (key, step): what the store holds when it is opened is never written again, so
-    that a resumed run continues its curves without a repetition. ``started_ms`` is the start MLflow is told, by
-    default that the store is made, however long it takes to reach it.
+    Points are recognised by (key, step): a point that the store has when it is opened is never written again, so that
+    the curves of a resumed run have no repetitions. started_ms: start of the run for MLflow, by default the time of
+    this call.
     """
 
     def __init__(self, uri: str, experiment: str, run: RunInfo, started_ms: int | None = None) -> None:
@@ -42,13 +41,13 @@ class MlflowStore:
         self._uri = uri
         self._experiment = experiment
         self._run = run
-        self._started_ms = round(time.time() * 1000) if started_ms is None else started_ms
+        self._started_ms = now_ms() if started_ms is None else started_ms
         self._client: Any = None
         self._params: dict[str, str] = {}
         self._known: dict[str, set[int]] = {}
 
     def open(self) -> None:
-        """Create or find the run; on a resume, restore the points below ``first_step`` the store lacks."""
+        """Create or find the run; on a resume, restore the points below ``first_step`` that the store lacks."""
         self._client, experiment_id = connect(self._uri, self._experiment)
         with self._errors():
             self.run_id = self._find_run(experiment_id) or self._create_run(experiment_id)
@@ -60,7 +59,7 @@ class MlflowStore:
             self._restore_history()
 
     def write(self, records: Sequence[Record]) -> None:
-        """Write records in order; one that MLflow refuses for good is dropped with a warning."""
+        """Write records in order; a record that MLflow calls invalid is dropped with a warning."""
         with self._errors():
             for kind, group in itertools.groupby(records, key=type):
                 self._writer_of(kind)(list(group))
@@ -87,7 +86,7 @@ class MlflowStore:
         self._log("metrics", points, METRICS_PER_BATCH)
 
     def _write_params(self, records: Iterable[Params]) -> None:
-        """Write parameters; MLflow lets none change: the new value of a resumed run becomes a tag."""
+        """Write parameters. MLflow does not change a parameter: a new value of a resumed run becomes a tag."""
         from mlflow.entities import Param
 
         values = {key: value for record in records for key, value in record.values.items()}
@@ -108,14 +107,14 @@ class MlflowStore:
             if Path(record.path).exists():
                 self._client.log_artifact(self.run_id, record.path, record.folder or None)
             else:
-                _log.warning("artifact %s no longer exists and is left out of the tracking record", record.path)
+                _log.warning("artifact %s no longer exists and is missing in the tracking record", record.path)
 
     def _write_end(self, records: Sequence[End]) -> None:
         last = records[-1]
         self._client.set_terminated(self.run_id, status=RUN_STATUS[last.status], end_time=last.time_ms)
 
     def _log(self, field: str, entities: list[Any], limit: int) -> None:
-        """Send entities in batches of ``limit``; those MLflow calls invalid are logged and left out."""
+        """Send entities in batches of ``limit``; invalid ones are reported in the log and dropped."""
         from mlflow.exceptions import MlflowException
 
         for start in range(0, len(entities), limit):
@@ -149,7 +148,7 @@ class MlflowStore:
         history = self._run.history
         if self._run.first_step == 0 or history is None or not history.exists():
             return
-        # A run that is resumed at its end evaluates once more: of a point that was logged twice the first one counts.
+        # A run that is resumed at its end evaluates again: of a point that was logged twice, the first is kept.
         first: dict[tuple[str, int], Metrics] = {}
         for record in read_metrics(history):
             if record.step < self._run.first_step:

@@ -1,9 +1,8 @@
-"""A sweep in MLflow: one parent run that the processes of its jobs share through ``sweep.json``."""
+"""A sweep in MLflow: one parent run, which the processes of its jobs share through ``sweep.json``."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from runner.system.redaction import redact_text
 from runner.system.schema import Record
 from runner.tracking.mlflow_client import connect, file_lock, source_tags, store_errors
 from runner.tracking.mlflow_rules import RUN_STATUS, TAG_LENGTH
-from runner.tracking.records import End
+from runner.tracking.records import End, now_ms
 from runner.tracking.writer import StoreUnavailableError
 
 _log = logging.getLogger(__name__)
@@ -39,14 +38,14 @@ _FILE: JsonFile[_Stored] = JsonFile(
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """Where a sweep is recorded: an experiment in a store, and the sweep's own directory."""
+    """The place of the record of a sweep: an experiment in a store, and the directory of the sweep."""
 
     uri: str
     experiment_id: str
     sweep_dir: Path
 
     def stored_run_id(self) -> str | None:
-        """The parent run that sweep.json names, None if there is none in this store and experiment."""
+        """Return the parent run in sweep.json, None if there is none in this store and experiment."""
         path = self.sweep_dir / SWEEP_FILE
         if not path.exists():
             return None
@@ -55,15 +54,15 @@ class SweepRecord:
         return stored.run_id if same else None
 
     def store_run_id(self, run_id: str) -> None:
-        """Make ``run_id`` the sweep's parent run; one process at a time may do this."""
+        """Make ``run_id`` the parent run of the sweep; the caller holds its lock."""
         _FILE.write(self.sweep_dir / SWEEP_FILE, _Stored(redact_text(self.uri), self.experiment_id, run_id))
 
 
 def parent_run_id(client: Any, place: SweepRecord, name: str, started_ms: int) -> str:
-    """The run that the jobs of a sweep are children of; the first job to ask creates it, begun when that job was.
+    """Return the parent run of the jobs of a sweep. The first job creates it, with its own start time.
 
-    It is made through the client: the variable MLFLOW_RUN_ID, which MLflow's fluent functions would take for
-    the parent and for every child, has no say.
+    It is created through the client, which ignores the variable MLFLOW_RUN_ID: MLflow's fluent functions would use that
+    run for the parent and for every child.
     """
     with file_lock(place.sweep_dir / f".{SWEEP_FILE}.lock"):
         stored = place.stored_run_id()
@@ -78,8 +77,8 @@ def parent_run_id(client: Any, place: SweepRecord, name: str, started_ms: int) -
 def finish_parent(
     uri: str, experiment: str, sweep_dir: Path, status: str, artifacts: Sequence[Path], description: str
 ) -> None:
-    """Do as :func:`end_parent`, now; a store that fails is said in the log only."""
-    end = End(status, round(time.time() * 1000))
+    """Call :func:`end_parent` with the current time; the failure of a store is only reported in the log."""
+    end = End(status, now_ms())
     try:
         end_parent(uri, experiment, sweep_dir, end, artifacts, description)
     except StoreUnavailableError as error:

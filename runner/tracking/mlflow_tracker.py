@@ -1,7 +1,6 @@
-"""The tracker that records in MLflow: its settings, and calls turned into records for the writer."""
+"""The tracker that records in MLflow: its settings, and the conversion of calls into records for the writer."""
 
 import dataclasses
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from runner.tracking.mlflow_rules import flat_params, safe_tags
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.mlflow_sweep import finish_parent
 from runner.tracking.origin import Origin
-from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags
+from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, now_ms
 from runner.tracking.spool import Spool
 from runner.tracking.system import SystemMonitor
 from runner.tracking.writer import BackgroundWriter
@@ -26,14 +25,13 @@ SPOOL_FILE = "tracking-spool.jsonl"
 class MlflowTracking:
     """Schema of ``tracking: mlflow``.
 
-    experiment: the MLflow experiment the runs belong to.
-    uri: the tracking store; null takes the variable MLFLOW_TRACKING_URI, else mlflow.db in the working
-    directory.
+    experiment: the MLflow experiment of the runs.
+    uri: the tracking store; null takes the variable MLFLOW_TRACKING_URI, else mlflow.db in the working directory.
     pictures: as of ``tracking: none``.
     system_metrics: record CPU and memory use every ``system_metrics_every_s`` seconds.
     queue_size: records held in memory before they go to the spool file.
-    finish_timeout_s: longest wait, at the end of a run, for the store to take what is pending; the rest is brought over
-    as the run's sweep ends, or by ``runner sync``.
+    finish_timeout_s: longest wait at the end of a run for the store to take the pending records; the rest is written at
+    the end of the run's sweep, or by ``runner sync``.
     """
 
     name: str = "mlflow"
@@ -52,11 +50,11 @@ class MlflowTracking:
             raise ValueError("tracking.experiment is empty: expected a name")
 
     def store_uri(self) -> str:
-        """Address of the store runs are recorded in when started from this directory."""
+        """Return the address of the store of runs that are started in this directory."""
         return resolve_uri(self.uri, Path.cwd())
 
     def create(self, run_dir: Path) -> "MlflowTracker":
-        """A tracker for the run in this directory."""
+        """Return a tracker for the run in this directory."""
         return MlflowTracker(self, self.store_uri(), run_dir)
 
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
@@ -65,7 +63,7 @@ class MlflowTracking:
 
 
 class MlflowTracker:
-    """Records one run in MLflow, on a thread of its own; ``writer`` says what happens when a store fails."""
+    """Records one run in MLflow on a separate thread; :mod:`runner.tracking.writer` handles a store that fails."""
 
     def __init__(self, settings: MlflowTracking, uri: str, run_dir: Path) -> None:
         self._settings = settings
@@ -77,7 +75,7 @@ class MlflowTracker:
         self._sampled_step: int | None = None
 
     def start(self, run: RunInfo) -> None:
-        """Begin or continue the record; MLflow is imported and the store reached on the writer's thread."""
+        """Begin or continue the record; the writer's thread imports MLflow and opens the store."""
         self._step = run.first_step
         self._spool.keep(lambda record: not _made_again(record, run.first_step))
         origin = Origin.begun(self._uri, self._settings.experiment, run)
@@ -91,13 +89,13 @@ class MlflowTracker:
             self._monitor.start()
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Record a configuration; MLflow keeps the first value of a key for ever."""
+        """Record a configuration; MLflow never changes the first value of a key."""
         self._put(Params(flat_params(params)))
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the values of a step."""
         self._step = step
-        self._put(Metrics(int(step), _now_ms(), {key: float(value) for key, value in metrics.items()}))
+        self._put(Metrics(int(step), now_ms(), {key: float(value) for key, value in metrics.items()}))
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
         """Copy a file into the record, below ``folder``."""
@@ -108,12 +106,12 @@ class MlflowTracker:
         self._put(Tags(safe_tags(tags)))
 
     def finish(self, status: str) -> None:
-        """End the record within ``finish_timeout_s``; what could not be written stays in the spool file."""
+        """End the record within ``finish_timeout_s``; records that were not written stay in the spool file."""
         if status not in STATUSES:
             raise ValueError(f"status {status!r}: expected one of {', '.join(STATUSES)}")
         if self._monitor is not None:
             self._monitor.stop()
-        self._put(End(status, _now_ms()))
+        self._put(End(status, now_ms()))
         self._started().finish(self._settings.finish_timeout_s)
 
     def _create_monitor(self) -> SystemMonitor | None:
@@ -123,10 +121,10 @@ class MlflowTracker:
         return SystemMonitor(settings.system_metrics_every_s, self._record_system)
 
     def _record_system(self, values: Mapping[str, float]) -> None:
-        """Record a sample at the step the loop has reached; a curve has one point a step."""
+        """Record a sample at the current step; a curve has at most one point for each step."""
         if self._step != self._sampled_step:
             self._sampled_step = self._step
-            self._put(Metrics(self._step, _now_ms(), values))
+            self._put(Metrics(self._step, now_ms(), values))
 
     def _put(self, record: Record) -> None:
         self._started().put(record)
@@ -138,9 +136,5 @@ class MlflowTracker:
 
 
 def _made_again(record: Record, first_step: int) -> bool:
-    """Whether a record a former process spooled is one this process will make itself."""
+    """Return whether this process will record again what an earlier process spooled."""
     return isinstance(record, End) or (isinstance(record, Metrics) and record.step >= first_step)
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)

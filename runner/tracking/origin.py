@@ -1,4 +1,4 @@
-"""How the record of a run began, in a file beside its spool: what another process needs to write the rest of it."""
+"""``tracking.json``, next to the spool of a run: the facts that another process needs to write the pending records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import json
 import logging
 import shlex
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -17,6 +16,7 @@ from runner.system.redaction import REDACTED, redact_text
 from runner.system.schema import LenientRecord
 from runner.tracking.base import RunInfo
 from runner.tracking.mlflow_client import URI_VARIABLE, resolve_uri
+from runner.tracking.records import now_ms
 
 _log = logging.getLogger(__name__)
 
@@ -26,11 +26,10 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run is recorded, and as what.
+    """The store of a run and its identity there.
 
-    store: its address, without user and password. started_ms: when the run was first started, in milliseconds since
-    1970. The others are those of ``RunInfo``, likewise of the first start: a job of a sweep that goes on by itself
-    stays its job.
+    store: its address, without user and password. started_ms: first start of the run, in milliseconds since 1970. The
+    other fields are those of ``RunInfo`` at the first start: a job of a sweep that is resumed alone remains its job.
     """
 
     store: str
@@ -43,9 +42,9 @@ class Origin:
 
     @classmethod
     def begun(cls, uri: str, experiment: str, run: RunInfo) -> Self:
-        """The origin of a run that starts now, or that of its first start; kept in its directory from then on.
+        """Return the origin of a run at its first start, and store it in the run's directory.
 
-        A directory that cannot be written costs that other process its knowledge, not the run: it is said in the log.
+        If the directory cannot be written, the log reports it and the run goes on.
         """
         path = run.run_dir / ORIGIN_FILE
         origin = cls._earlier(path, run) or cls._of(run)
@@ -53,31 +52,31 @@ class Origin:
         try:
             origin._write(path)
         except OSError as error:
-            _log.error("%s: %s; should records of this run be left over, only its resume writes them", path, error)
+            _log.error("%s: %s; pending records of this run can only be written by resuming it", path, error)
         return origin
 
     @classmethod
     def read(cls, run_dir: Path) -> Self:
-        """The origin kept in a run's directory; raises ValueError where there is none or it is damaged."""
+        """Return the origin in a run's directory; raises ValueError if there is none or it is damaged."""
         path = run_dir / ORIGIN_FILE
         try:
             return LenientRecord(cls, complete=False).read(parse_json(path.read_bytes(), _MAX_BYTES))
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"{path} does not say how the run is recorded ({error}); `runner resume={shlex.quote(str(run_dir))}` "
+                f"{path} does not state how the run is recorded ({error}); `runner resume={shlex.quote(str(run_dir))}` "
                 "writes its records"
             ) from error
 
     def run(self, run_dir: Path) -> RunInfo:
-        """The run it is the origin of, as a tracker is told of it."""
+        """Return the run, as a tracker takes it."""
         sweep_dir = None if self.sweep_dir is None else Path(self.sweep_dir)
         return RunInfo(self.run_id, self.name, run_dir, sweep_dir=sweep_dir, sweep_name=self.sweep_name)
 
     def address(self, uri: str | None, folder: Path) -> str:
-        """The address of the store, user and password included.
+        """Return the address of the store with user and password.
 
-        uri, folder: setting and directory by which ``resolve_uri`` is asked for them. Raises ValueError where the
-        address has such and they are not to be had.
+        uri, folder: arguments of ``resolve_uri``, which finds user and password. Raises ValueError if they are needed
+        and not available.
         """
         if REDACTED not in self.store:
             return resolve_uri(self.store, folder)
@@ -103,8 +102,8 @@ class Origin:
     @classmethod
     def _of(cls, run: RunInfo) -> Self:
         sweep_dir = None if run.sweep_dir is None else str(run.sweep_dir)
-        return cls("", "", run.run_id, run.name, round(time.time() * 1000), sweep_dir, run.sweep_name)
+        return cls("", "", run.run_id, run.name, now_ms(), sweep_dir, run.sweep_name)
 
     def _write(self, path: Path) -> None:
-        # An address may hold a secret in a way that nobody foresaw.
+        # Redaction may miss a secret in an address.
         replace_durably(path, (json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode(), mode=0o600)

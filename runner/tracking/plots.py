@@ -1,4 +1,4 @@
-"""Pictures of a run, drawn without a display."""
+"""Pictures and tables of a run, drawn without a display and without Graphviz's program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_NAMED = 40
 def learning_curves(metrics_path: Path, out_path: Path) -> Path:
     """Draw loss and accuracy over the steps, one line per split, from a metrics.jsonl; return ``out_path``.
 
-    Raises ValueError when the file is no metrics.jsonl.
+    Raises ValueError if the file is no metrics.jsonl.
     """
     records = list(read_metrics(metrics_path))
     figure = new_figure(10, 4)
@@ -49,7 +49,7 @@ def learning_curves(metrics_path: Path, out_path: Path) -> Path:
 def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_path: Path) -> Path:
     """Draw a confusion matrix and return ``out_path``.
 
-    counts: (C, C) integers, ``counts[i, j]`` examples of class i that were taken for class j. Cells are
+    counts: (C, C) integers, ``counts[i, j]`` examples of class i that were classified as class j. Cells are
     coloured by their share of the row. Raises ValueError unless there is one name per class.
     """
     counts = np.asarray(counts)
@@ -72,11 +72,11 @@ def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_pa
 
 
 def _draw_curve(axes: Axes, records: Iterable[Metrics], key: str, label: str) -> None:
-    """One line; values that are not finite leave a gap."""
+    """Draw one line; values that are not finite leave a gap."""
     points = [(record.step, record.values[key]) for record in records if key in record.values]
     if points:
         steps, values = zip(*points, strict=True)
-        # A split scored a few times only shows where.
+        # With few points, markers show where they are.
         marker = "o" if len(points) <= 50 else None
         gaps = [value if math.isfinite(value) else math.nan for value in values]
         axes.plot(steps, gaps, label=label, marker=marker, markersize=3, linewidth=1.2)
@@ -90,7 +90,7 @@ def _number_cells(axes: Axes, counts: NDArray[np.integer], shares: NDArray[np.fl
 
 
 def new_figure(width_inches: float, height_inches: float) -> Figure:
-    """An empty picture."""
+    """Return an empty picture."""
     # A figure made this way draws with Agg and leaves pyplot's global state, and any display, alone.
     from matplotlib.figure import Figure
 
@@ -98,7 +98,7 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
 
 
 def save_figure(figure: Figure, out_path: Path) -> Path:
-    """Write a picture as PNG and return ``out_path``; folders are made."""
+    """Write a picture as PNG and return ``out_path``; creates its folders."""
     out_path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out_path, format="png")
     return out_path
@@ -109,9 +109,9 @@ Counts = Sequence[Mapping[str, int]]
 
 
 def staleness_table(counts: Counts, path: Path) -> Path:
-    """Write how many pushes came with which staleness as CSV and return ``path``; its folder is made.
+    """Write the number of pushes for each staleness as CSV and return ``path``; creates its folder.
 
-    A row for each staleness from 0 to the largest, and a column for each server.
+    There is a row for each staleness from 0 to the largest, and a column for each server.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -122,7 +122,7 @@ def staleness_table(counts: Counts, path: Path) -> Path:
 
 
 def staleness_histogram(counts: Counts, path: Path) -> Path:
-    """Draw how many pushes came with which staleness and return ``path``."""
+    """Draw the number of pushes for each staleness and return ``path``."""
     rows, names = _rows(counts), _names(counts)
     figure = new_figure(7, 4)
     axes = figure.add_subplot()
@@ -149,7 +149,7 @@ Box = tuple[str, str]
 """Its row and its column."""
 
 _DIAGRAM_DPI = 100
-# In inches, which are also the units of the drawing: distance of box centres, and size of a box.
+# In inches, the units of the drawing: distance of box centres, and size of a box.
 _COLUMN, _ROW = 4.2, 0.85
 _WIDTH, _HEIGHT = 1.7, 0.5
 _LINE, _FILL = "#33506f", "#eef3fa"
@@ -160,10 +160,9 @@ _Point = tuple[float, float]
 def box_diagram(boxes: Mapping[Box, str], arrows: Mapping[tuple[Box, Box], str], out_path: Path) -> Path:
     """Draw boxes and labelled arrows as a PNG and return ``out_path``.
 
-    boxes: text of each. Rows, from the top, and columns come in the order the boxes name them first; a column's
-    name stands above it. arrows: label of each, from its first box to its second.
+    boxes: text of each. Rows, from the top, and columns are in the order of their first box; a column's name is above
+    it. arrows: label of each, from its first box to its second.
     """
-    # A figure made this way draws with Agg and leaves pyplot's global state, and any display, alone.
     from matplotlib.figure import Figure
 
     rows = {row: -_ROW * place for place, row in enumerate(dict.fromkeys(row for row, _ in boxes))}
@@ -196,7 +195,7 @@ def _draw_box(axes: Axes, centre: _Point, text: str) -> FancyBboxPatch:
 
 
 def _draw_arrow(axes: Axes, start: _Point, end: _Point, ends: dict[str, Any], label: str) -> None:
-    """Bend to the right of the direction of flow, so that the way back is another line."""
+    """Draw an arrow that bends to its right, so that arrows in both directions do not overlap."""
     (x0, y0), (x1, y1) = start, end
     bend = 0.2 if x0 != x1 else 0.45
     arrow = {"arrowstyle": "-|>", "color": _LINE, "lw": 0.8, "connectionstyle": f"arc3,rad={bend}", **ends}

@@ -1,12 +1,13 @@
-"""What a tracker has to say, as values: they wait in a queue, cross to a thread and may be spooled to a file.
+"""Tracking records as values, which wait in a queue, go to another thread and can be spooled to a file.
 
-A record written twice leaves the store as if written once: metrics carry the time they were made, which
-stores use to recognise a repeated point, and the rest sets a value by its key.
+Writing a record twice has the same effect as writing it once: metrics have a time, by which stores recognise a repeated
+point, and the other records set a value by its key.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from runner.system.schema import Record as Schema
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Values of one step, made at ``time_ms`` (milliseconds since 1970)."""
+    """Values of one step, recorded at ``time_ms`` (milliseconds since 1970)."""
 
     step: int
     time_ms: int
@@ -33,7 +34,7 @@ class Params:
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Facts about the run; the last value of a key holds."""
+    """Facts about the run; the last value of a key counts."""
 
     values: Mapping[str, str]
 
@@ -69,8 +70,13 @@ VALUES = MapOf(Text(), AnyFloat())
 """Metric values. JSON has finite numbers only: the others are "nan", "inf" and "-inf"."""
 
 
+def now_ms() -> int:
+    """Return the current time in milliseconds since 1970."""
+    return round(time.time() * 1000)
+
+
 def to_line(record: Record) -> str:
-    """One line of strict JSON, newline included."""
+    """Return a record as one line of strict JSON, with its newline."""
     kind = _KIND_OF[type(record)]
     return json.dumps({"kind": kind, **_SCHEMAS[kind].write(record)}, allow_nan=False) + "\n"
 

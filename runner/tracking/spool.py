@@ -1,4 +1,4 @@
-"""A queue of records in a file beside the run: what the store could not take, in order, across processes."""
+"""A queue of records in a file of the run directory: records that the store could not take, in order."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LOCK_LOOK_S = 0.05
 
 
 class Spool:
-    """First in, first out. The file exists only while records wait in it.
+    """First in, first out. The file exists only while it has records.
 
-    Not locked: the owner serialises all calls, except that ``head`` may run while another thread appends.
+    Not thread-safe: the owner serialises all calls, except that ``head`` may run while another thread appends.
     """
 
     def __init__(self, path: Path) -> None:
-        """Continue the spool a former process left at ``path``, less a last line that a kill cut short."""
+        """Continue the spool of an earlier process at ``path``, without an incomplete last line."""
         self.path = path
         self._start = 0
         self._end = _drop_incomplete_line(path) if path.exists() else 0
@@ -33,18 +33,18 @@ class Spool:
 
     @property
     def pending(self) -> bool:
-        """Whether records wait."""
+        """Whether there are records."""
         return self._end > self._start
 
     @contextmanager
     def lock(self, wait_s: float | None = None) -> Iterator[None]:
-        """Hold the way from the spool to the store, after its present holder in whatever thread or process.
+        """Hold the lock on writing from the spool to the store, across threads and processes.
 
-        wait_s: longest wait for that holder, without end by default; then TimeoutError is raised.
+        wait_s: longest wait for another holder, unlimited by default. Raises TimeoutError after it.
         """
         with ExitStack() as stack:
             held = True
-            # Where there can be no lock there can be no spool, for which another writer would come.
+            # If the lock file cannot be created, there can be no spool either, and so no other writer.
             with suppress(OSError):
                 file = stack.enter_context(self.path.with_name(f".{self.path.name}.lock").open("a"))
                 held = _held(file, wait_s)
@@ -53,7 +53,7 @@ class Spool:
             yield
 
     def append(self, records: Iterable[Record]) -> None:
-        """Add records at the back; raises OSError, and then holds none of them."""
+        """Add records at the end; raises OSError, and then adds none of them."""
         data = "".join(map(to_line, records)).encode()
         with self.path.open("ab") as file:
             file.truncate(self._end)
@@ -71,7 +71,7 @@ class Spool:
             self._rewrite("".join(to_line(record) for record in records if wanted(record)).encode())
 
     def head(self, limit: int | None) -> tuple[list[Record], int]:
-        """The first ``limit`` records (None: all), and the position behind them for ``advance``."""
+        """Return the first ``limit`` records (None: all), and the position after them for ``advance``."""
         end, position = self._end, self._start
         records: list[Record] = []
         with self.path.open("rb") as file:
@@ -88,7 +88,7 @@ class Spool:
         return records, position
 
     def advance(self, position: int) -> None:
-        """Forget the records before ``position``; removes the file when none is left."""
+        """Drop the records before ``position``; removes the file with the last one."""
         self._start = position
         if not self.pending:
             self.path.unlink()
@@ -111,7 +111,7 @@ class Spool:
 
 
 def _held(file: IO[str], wait_s: float | None) -> bool:
-    """Lock an open file; return whether that was done in time."""
+    """Lock an open file; return whether it was locked in time."""
     if wait_s is None:
         fcntl.flock(file, fcntl.LOCK_EX)
         return True
@@ -123,12 +123,12 @@ def _held(file: IO[str], wait_s: float | None) -> bool:
         except BlockingIOError:
             if time.monotonic() >= deadline_s:
                 return False
-        # The system has no lock that waits for a while.
+        # flock has no timeout.
         time.sleep(_LOCK_LOOK_S)
 
 
 def _drop_incomplete_line(path: Path) -> int:
-    """Cut the file behind its last newline and return its length in bytes."""
+    """Cut the file after its last newline and return its length in bytes."""
     data = path.read_bytes()
     length = data.rfind(b"\n") + 1
     if length < len(data):

@@ -1,4 +1,4 @@
-"""System metrics: what the machine, and this run on it, are using."""
+"""System metrics: CPU and memory use of the machine, and memory use of this run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MEGABYTE = 1e6
 
 
 class SystemMonitor:
-    """Samples on a thread of its own every ``every_s`` seconds; a run shorter than that is sampled at its end.
+    """Samples on a separate thread every ``every_s`` seconds; a shorter run is sampled at its end.
 
     on_sample: called on that thread with metrics in section ``system``.
     """
@@ -27,12 +27,12 @@ class SystemMonitor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; no sample comes after this returns."""
+        """End the thread; there is no sample after this returns."""
         self._stop.set()
         self._thread.join()
 
     def _run(self) -> None:
-        # Made here: psutil measures CPU time between two calls of the same thread.
+        # Created here: psutil measures CPU time between two calls of the same thread.
         sampler = SystemSampler()
         sampled = False
         while not self._stop.wait(self._every_s):
@@ -43,9 +43,9 @@ class SystemMonitor:
 
 
 class SystemSampler:
-    """Reads CPU and memory in use; the first three names are the ones MLflow's own monitor uses.
+    """Reads CPU and memory use; the first three names are those of MLflow's own monitor.
 
-    CPU use is that since the former sample, or since the sampler was made, by the same thread.
+    CPU use is since the previous sample, or since the creation of the sampler, on the same thread.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class SystemSampler:
         psutil.cpu_percent()
 
     def sample(self) -> dict[str, float]:
-        """Metrics in section ``system``."""
+        """Return metrics in section ``system``."""
         memory = psutil.virtual_memory()
         return {
             "system/cpu_utilization_percentage": psutil.cpu_percent(),
@@ -64,11 +64,11 @@ class SystemSampler:
         }
 
     def _resident_bytes(self) -> int:
-        """Resident memory of this process and the workers below it."""
+        """Return the resident memory of this process and its child processes."""
         total = self._process.memory_info().rss
         for child in self._process.children(recursive=True):
             try:
                 total += child.memory_info().rss
-            except psutil.NoSuchProcess:  # it ended since it was listed, and uses nothing
+            except psutil.NoSuchProcess:  # it has ended and uses no memory
                 continue
         return int(total)

@@ -1,9 +1,9 @@
-"""One thread between a training loop and a store that may be slow, away or broken.
+"""The thread between a training loop and a store that can be slow, unavailable or broken.
 
-Records flow caller -> queue in memory -> thread -> store. When the queue is full or the store fails, they
-flow caller -> spool file instead, and the thread writes the spool, oldest record first, once the store
-answers; when the spool is empty the queue is used again. Order is kept throughout: nothing enters the queue
-while the spool holds a record, and what a failure finds in the queue goes to the front of the spool.
+Records flow caller -> queue in memory -> thread -> store. If the queue is full or the store fails, they flow caller ->
+spool file, and the thread writes the spool, oldest record first, when the store answers again; then the queue is used
+again. The order is kept: no record enters the queue while the spool has one, and after a failure the records in the
+queue go to the front of the spool.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from runner.tracking.spool import Spool
 _log = logging.getLogger(__name__)
 
 BATCH_RECORDS = 500
-"""Most records a store is given at once."""
+"""Largest number of records in one write."""
 
 
 class StoreUnavailableError(Exception):
-    """The store cannot take records now; they are kept and tried again."""
+    """The store cannot take records now; they are kept for another attempt."""
 
 
 class Store(Protocol):
-    """Where records end. Called from the writer's thread only; both methods raise StoreUnavailableError."""
+    """The destination of records. Only the writer's thread calls it; both methods raise StoreUnavailableError."""
 
     def open(self) -> None:
-        """Reach the store and create or find the run; repeated until it succeeds."""
+        """Open the store and create or find the run; called until it succeeds."""
         ...
 
     def write(self, records: Sequence[Record]) -> None:
-        """Write records in order. After a failure the same ones come again; written twice they count once."""
+        """Write records in order. After a failure the same records are written again, which must not duplicate them."""
         ...
 
 
@@ -45,8 +45,8 @@ class Store(Protocol):
 class Pace:
     """Times of the writer, in seconds.
 
-    flush_s: between batches. first_retry_s, last_retry_s: wait after the first failure in a row, doubled
-    after each further one up to the last. final_tries: attempts at the end of a run.
+    flush_s: between batches. first_retry_s: wait after a failure, doubled after each further one up to last_retry_s.
+    final_tries: attempts at the end of a run.
     """
 
     flush_s: float = 1.0
@@ -56,7 +56,7 @@ class Pace:
 
 
 class BackgroundWriter:
-    """Takes records in microseconds and brings them to the store, in order, on its own thread."""
+    """Accepts records in microseconds and writes them to the store, in order, on a separate thread."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class BackgroundWriter:
                 self._to_spool(self._spool.append, [record])
 
     def finish(self, timeout_s: float) -> None:
-        """Write what is pending and end the thread; what does not get through in ``timeout_s`` is spooled."""
+        """Write the pending records and end the thread; records not written in ``timeout_s`` are spooled."""
         self._stop.set()
         self._thread.join(timeout_s)
         with self._lock:
@@ -121,7 +121,7 @@ class BackgroundWriter:
 
     def _try_to_write(self) -> bool:
         try:
-            # Once this writer is given up, another process, or a thread of this one, may write what it left.
+            # After this writer is abandoned, another process or thread may write the rest.
             with self._spool.lock():
                 self._open()
                 while self._write_next():
@@ -162,13 +162,13 @@ class BackgroundWriter:
     def _fall_back(self, error: Exception) -> None:
         self._surrender()
         if self._failures == 0:
-            _log.warning("%s; tracking goes on in %s until the store answers", error, self._spool.path)
+            _log.warning("%s; tracking records go to %s until the store answers", error, self._spool.path)
         pause = min(self._pace.first_retry_s * 2**self._failures, self._pace.last_retry_s)
         self._failures, self._error = self._failures + 1, error
         self._retry_at_s = time.monotonic() + pause
 
     def _surrender(self) -> None:
-        """Move what is in memory to the front of the spool."""
+        """Move the records in memory to the front of the spool."""
         with self._lock:
             records = [*self._in_flight, *self._queue]
             self._in_flight = []
@@ -177,7 +177,7 @@ class BackgroundWriter:
                 self._to_spool(self._spool.prepend, records)
 
     def _to_spool(self, add: Callable[[Sequence[Record]], None], records: Sequence[Record]) -> None:
-        """Spool records; a disk that refuses them costs the records, not the training."""
+        """Spool records; if the disk refuses them, they are lost and training goes on."""
         try:
             add(records)
         except OSError as error:

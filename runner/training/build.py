@@ -28,7 +28,7 @@ from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import Session
 from runner.errors import ConfigError
-from runner.plugin import faults_told, pinned_references, provenance
+from runner.plugin import pinned_references, plugin_errors, provenance
 from runner.records.decisions import outcome_of
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
@@ -47,7 +47,7 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
     kept_placement: the stored placement of a resumed run. Raises ConfigError if model, data and strategy do not fit
     each other, or if the code of a plugin fails.
     """
-    with faults_told(provenance()):
+    with plugin_errors(provenance()):
         return _build(config, kept_placement)
 
 

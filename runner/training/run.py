@@ -19,7 +19,7 @@ from runner.engine.run.kernel_table import native_libraries
 from runner.engine.run.session import Session
 from runner.errors import NonFiniteLossError
 from runner.kernels.gpu.discovery import Found
-from runner.plugin import faults_told, provenance
+from runner.plugin import plugin_errors, provenance
 from runner.records.data_facts import DataRecord, record_of, write_record
 from runner.records.provenance import Provenance, provenance_here
 from runner.records.record import Record, summary_tags
@@ -75,7 +75,7 @@ def run(
     the record. Raises the RunnerError that ended the run, after writing the summary; ConfigError if the code of a
     plugin failed.
     """
-    with faults_told(provenance()):
+    with plugin_errors(provenance()):
         prepared = _prepare(config if resume else with_checkpoint_named(config), run_dir, resume)
         with _opened_directory(prepared, run_dir, resume) as directory:
             draft = log_run_devices(
@@ -86,7 +86,7 @@ def run(
                 log.info("devices: %s", sweep.gpus)
             training_run = _Run(prepared.experiment, directory, draft, sweep, prepared.start)
             try:
-                with faults_told(provenance()):  # so that summary and log have the message of the terminal
+                with plugin_errors(provenance()):  # so that summary and log have the message of the terminal
                     summary = training_run.execute()
             except BaseException as error:
                 ended = with_error(training_run.summary, error)

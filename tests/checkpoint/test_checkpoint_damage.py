@@ -80,7 +80,7 @@ def test_any_truncation_is_found(shared_checkpoint: Path, file: str, length: int
         ),
         ("variables.safetensors", lambda raw: raw + b"x", "is longer than the 1"),
         ("variables.safetensors", lambda raw: raw[:-1], "is shorter than the 1"),
-        ("variables.safetensors", lambda raw: raw[:-1] + b"x", "its SHA-256 is .*, the manifest says"),
+        ("variables.safetensors", lambda raw: raw[:-1] + b"x", "its SHA-256 is .*, the manifest has"),
     ],
 )
 def test_damage_is_named(checkpoint: Path, file: str, damage: Callable[[bytes], bytes], message: str) -> None:
@@ -119,7 +119,7 @@ def test_newest_returns_none_when_all_are_damaged(checkpoint: Path) -> None:
 
 
 def test_renamed_checkpoint_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(CheckpointError, match="the manifest says step 3, the name of the directory another"):
+    with pytest.raises(CheckpointError, match="the manifest has step 3, the name of the directory another"):
         load(checkpoint.rename(checkpoint.with_name("step-9")))
 
 

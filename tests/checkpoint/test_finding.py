@@ -36,7 +36,7 @@ def test_a_checkpoint_is_itself_whatever_its_name(tmp_path: Path) -> None:
     assert find(path) == path
     renamed = path.rename(tmp_path / "mine")
     assert find(renamed) == renamed
-    with pytest.raises(CheckpointError, match=r"mine is one checkpoint: 'best' chooses among those of a run"):
+    with pytest.raises(CheckpointError, match=r"mine is one checkpoint: 'best' selects among those of a run"):
         find(renamed, BEST)
 
 
@@ -50,11 +50,11 @@ def test_a_damaged_newest_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_a_best_that_is_gone_is_missed_when_it_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = run_with(tmp_path, 4, 5, best=3)
-    with pytest.raises(CheckpointError, match="the best, step-3, is not there any more"):
+    with pytest.raises(CheckpointError, match="the best, step-3, does not exist any more"):
         find(run, BEST)
     with caplog.at_level(logging.WARNING):
         assert find(run).name == "step-5"
-    assert "the best, step-3, is not there any more, step-5 is taken" in caplog.text
+    assert "the best, step-3, does not exist any more; step-5 is used" in caplog.text
 
 
 def test_a_damaged_best_gives_way_unless_it_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -64,7 +64,7 @@ def test_a_damaged_best_gives_way_unless_it_is_asked_for(tmp_path: Path, caplog:
         assert find(run).name == "step-2"
     assert "the best, step-1, cannot be used" in caplog.text
     assert "is damaged: it is shorter than the" in caplog.text
-    with pytest.raises(CheckpointError, match=r"the best, step-1, cannot be used .*Ask for 'newest'"):
+    with pytest.raises(CheckpointError, match=r"the best, step-1, cannot be used .*Use 'newest'"):
         find(run, BEST)
 
 
@@ -76,8 +76,8 @@ def test_a_run_without_a_best_has_none_to_give(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "said"),
     [
-        ("", "there is no checkpoint that can be used; expected a directory step-N"),
-        ("absent", "absent: no such directory; expected that of a run"),
+        ("", "no checkpoint that can be used; expected a directory step-N"),
+        ("absent", "absent: no such directory; expected the directory of a run"),
     ],
 )
 def test_where_there_is_none_that_is_said(tmp_path: Path, folder: str, said: str) -> None:

@@ -51,10 +51,10 @@ def test_gpus_round_as_in_training_unless_told_otherwise() -> None:
     ("asked", "complaint"),
     [
         (["cluster.gpus=[0,1]"], r"gpus=\[0, 1\]: expected the number of one GPU, such as"),
-        (["cluster.device=cpu", "cluster.gpus=[0]"], r"gpus=\[0\] with cluster\.device=cpu: there is no GPU; use"),
+        (["cluster.device=cpu", "cluster.gpus=[0]"], r"gpus=\[0\] with cluster\.device=cpu: the run uses no GPU; use"),
         (
             ["cluster.device=cpu", "cluster.tf32=true"],
-            r"tf32=true with cluster\.device=cpu: there is no GPU; use",
+            r"tf32=true with cluster\.device=cpu: the run uses no GPU; use",
         ),
         (["cluster.device=tpu"], r"cluster\.device='tpu': expected one of auto, cpu, gpu"),
     ],

@@ -53,7 +53,7 @@ def test_where_the_gpus_of_a_run_are_gone_the_cpu_repeats_it_and_nothing_is_prom
     config = fix_machine_values(compose([*SMALL, *overrides]).config(), 1, lambda: machine(gpu()))
     found = repetition_here(config, stored(tmp_path), lambda: NO_DRIVER)
     assert (found.config.cluster.device_taken, found.config.cluster.gpus, found.replayed) == ("cpu", None, None)
-    assert found.doubt == "it computed on a GPU, and here the CPU does: there is no NVIDIA driver: no libcuda"
+    assert found.doubt == "it ran on a GPU, and runs on the CPU here: there is no NVIDIA driver: no libcuda"
     again = repetition_here(config, stored(tmp_path), lambda: machine(gpu()))
     assert again == repetition_of(config, stored(tmp_path))
 

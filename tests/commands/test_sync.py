@@ -32,7 +32,7 @@ def test_each_run_is_brought_over_once(left: Path, capsys: Capture, monkeypatch:
     monkeypatch.setattr(Replay, "run", lambda self, run_dir, uri, end: asked.append(run_dir) or 1)
     assert main(["sync", "outputs", "outputs/run"]) == 0
     assert asked == [left]
-    assert capsys.readouterr().out == "brought over to the tracking store: 1 record of 1 run\n"
+    assert capsys.readouterr().out == "written to the tracking store: 1 record of 1 run\n"
 
 
 def test_what_could_not_be_brought_over_waits_on(left: Path, capsys: Capture):
@@ -40,14 +40,14 @@ def test_what_could_not_be_brought_over_waits_on(left: Path, capsys: Capture):
     out, err = capsys.readouterr()
     assert out == ""
     assert f"`runner resume={left}` writes its records): {left}" in err
-    assert err.endswith(f"warning: bring them over with `runner sync {left.parent}`\n")
+    assert err.endswith(f"warning: write them with `runner sync {left.parent}`\n")
     assert (left / SPOOL_FILE).exists()
 
 
 def test_a_run_that_is_running_is_no_failure(left: Path, capsys: Capture):
     with RunDirectory.open(left, resume=False):
         assert main(["sync", "outputs"]) == 0
-    assert capsys.readouterr().out == f"left alone, still running: {left}\n"
+    assert capsys.readouterr().out == f"skipped, still running: {left}\n"
 
 
 def test_where_nothing_waits_nothing_is_done(folder: Path, capsys: Capture):

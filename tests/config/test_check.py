@@ -14,15 +14,15 @@ BACKED = ("parallelism.combine=parameter_server", "parallelism.backup_workers=1"
 
 FAULTS: list[tuple[Sequence[str], str]] = [
     (["precision=float16"], "precision='float16': expected one of float32, float64, bfloat16"),
-    (["resume=outputs/x"], "resume='outputs/x': a run is continued by `runner resume=DIR`"),
+    (["resume=outputs/x"], "resume='outputs/x': expected null; to continue a run, use `runner resume=DIR`"),
     (
         ["train.monitor=val/loss"],
         "train.monitor=val/loss with data.val_fraction=0: there is no validation split; set data.val_fraction above 0",
     ),
-    (["train.min_delta=0.1"], "train.min_delta=0.1 with train.patience=null: nothing waits for better"),
+    (["train.min_delta=0.1"], "train.min_delta=0.1 with train.patience=null: it has no effect"),
     (["init_include=[a]"], "init_include=['a'] with init_from=null: no weights are taken; set init_from, or init_inc"),
     (["init_exclude=[]"], "init_exclude=[] with init_from=null: no weights are taken"),
-    (["train.epochs=null"], "train.epochs=null and train.steps=null: exactly one says how long to train"),
+    (["train.epochs=null"], "train.epochs=null and train.steps=null: expected exactly one; set the other"),
     (
         ["train.batch_size=3", "parallelism.workers=4"],
         "train.batch_size=3 is smaller than parallelism.workers=4: every worker needs an example",
@@ -71,7 +71,7 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     (["cluster.compression=zip"], "cluster.compression='zip': expected one of none, high16"),
     (
         ["cluster.compression=high16", "precision=float64"],
-        "cluster.compression=high16 with precision=float64: only float32 tensors are compressed, so none would be; "
+        "cluster.compression=high16 with precision=float64: only float32 tensors are compressed; "
         "use precision=float32 or bfloat16, or cluster.compression=none",
     ),
     ([f"{STRAGGLERS}.distribution=normal"], f"{STRAGGLERS}.distribution='normal': expected one of none, constant, log"),
@@ -111,8 +111,8 @@ FAULTS: list[tuple[Sequence[str], str]] = [
     ),
     (
         ["optimizer=lbfgs", "parallelism=single"],
-        "schedule=cosine with schedule.warmup_steps=0 and optimizer=lbfgs: the line search finds the length of every "
-        "step; use schedule=constant without a warm-up",
+        "schedule=cosine with schedule.warmup_steps=0 and optimizer=lbfgs: the line search determines the length of "
+        "every step; use schedule=constant without a warm-up",
     ),
     (
         ["optimizer=lbfgs", "parallelism=single", "schedule=constant", "schedule.warmup_steps=3"],

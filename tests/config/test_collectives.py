@@ -52,23 +52,23 @@ def test_nccl_is_taken_where_each_worker_has_a_gpu() -> None:
         (
             TWO,
             ("cluster.compression=high16",),
-            "cluster.compression=high16 shortens what travels, and NCCL takes all of it",
+            "cluster.compression=high16 shortens tensors, and NCCL sends whole ones",
         ),
         (
             TWO,
             ("cluster.emulate=true", "cluster.latency_ms=1"),
-            "cluster.emulate=true waits for links, and NCCL has its own",
+            "cluster.emulate=true emulates links, and NCCL uses its own",
         ),
-        (WITHOUT, (), "NCCL is not installed beside CuPy; cluster.collectives=nccl takes one of the system"),
-        (TWO, ("cluster.collectives=none",), "cluster.collectives=none asks for it"),
+        (WITHOUT, (), "NCCL is not installed with CuPy; cluster.collectives=nccl uses one of the system"),
+        (TWO, ("cluster.collectives=none",), "cluster.collectives=none"),
     ],
 )
 def test_where_it_cannot_be_the_reason_is_said(found: Found, overrides: tuple[str, ...], why: str) -> None:
     config = taken(found, *overrides)
     assert config.cluster.collectives == "none"
     said = sums_text(config, found, in_one_process=False)
-    assert said == f"parts travel through the host's memory and every worker sums them: {why}"
-    assert sums_text(config, found, in_one_process=True).startswith("parts travel from GPU to GPU and every")
+    assert said == f"parts are sent through the host's memory and every worker sums them: {why}"
+    assert sums_text(config, found, in_one_process=True).startswith("parts are sent from GPU to GPU and every")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_nccl_that_is_asked_for_is_taken_on_trust_or_refused() -> None:
         r"own, but some share a GPU: cluster\.gpus=\[0, 0\]; use cluster\.collectives=null",
     ):
         taken(with_nccl(0), "cluster.collectives=nccl")
-    with pytest.raises(ConfigError, match=r"cluster\.collectives=nccl with cluster\.device=cpu: there is no GPU"):
+    with pytest.raises(ConfigError, match=r"cluster\.collectives=nccl with cluster\.device=cpu: the run uses no GPU"):
         taken(TWO, "cluster.collectives=nccl", "cluster.device=cpu")
     with pytest.raises(ConfigError, match=r"cluster\.collectives='ring': expected one of none, nccl, or null"):
         taken(TWO, "cluster.collectives=ring")
@@ -104,7 +104,7 @@ def test_a_run_that_is_repeated_with_fewer_gpus_sums_otherwise_and_says_so() -> 
     assert retake_devices(stored, lambda: TWO) == (stored, "")
     here, other = retake_devices(stored, lambda: with_nccl(0))
     assert (here.cluster.gpus, here.cluster.collectives) == ([0, 0], "none")
-    assert other == "cluster.collectives was nccl, and is none with the GPUs that are here"
+    assert other == "cluster.collectives was nccl, and is none with the GPUs of this machine"
     here, _ = retake_devices(stored, lambda: NO_DRIVER)
     assert here.cluster.collectives is None
 

@@ -139,7 +139,9 @@ def test_naming_one_limit_of_a_run_releases_the_other(overrides: tuple[str, ...]
 
 
 def test_naming_both_limits_is_refused():
-    with pytest.raises(ConfigError, match=r"train\.epochs=2\.0 and train\.steps=7: exactly one says how long"):
+    with pytest.raises(
+        ConfigError, match=r"train\.epochs=2\.0 and train\.steps=7: expected exactly one; set the other"
+    ):
         composed("train.steps=7", "train.epochs=2")
 
 

@@ -27,5 +27,5 @@ def test_jobs_at_once_of_six_on_four_cores(launcher: Launcher, expected: int) ->
 
 @pytest.mark.parametrize("settings", [{"_target_": "os.system"}, {"a": {"_target_": "x"}}, {"a": [{"_args_": []}]}])
 def test_settings_name_no_code(settings: dict[str, object]) -> None:
-    with pytest.raises(SecurityError, match="a stored sweep names no code"):
+    with pytest.raises(SecurityError, match="a stored sweep must not name code"):
         Launcher("joblib", settings)

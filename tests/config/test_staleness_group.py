@@ -48,7 +48,7 @@ def test_help_lists_the_group_apart() -> None:
 @pytest.mark.parametrize("other", ["parallelism=sync_data", "parallelism=hybrid"])
 def test_another_strategy_has_no_such_group(other: str) -> None:
     expected = (
-        r"^parallelism/staleness: the parallelism that is chosen has no such group; expected parallelism=async_data, "
+        r"^parallelism/staleness: the chosen parallelism has no such group; expected parallelism=async_data, "
         r"parallelism=downpour, or no parallelism/staleness$"
     )
     with pytest.raises(ConfigError, match=expected):

@@ -26,7 +26,7 @@ def test_list_tells_what_is_there_and_how_to_get_the_rest(tmp_path: Path, capsys
     ]
     assert lines[1].split(maxsplit=5)[1:] == ["1x8x8", "10", "1438", "359", "nothing to fetch"]
     assert lines[3].endswith("to get it: runner data fetch mnist")
-    assert lines[6].endswith("your own files: name an .npz file, as in data=arrays data.path=my.npz")
+    assert lines[6].endswith("your files: name an .npz file, as in data=arrays data.path=my.npz")
 
 
 def test_fetch_fills_the_cache_that_list_then_shows(

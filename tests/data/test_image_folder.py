@@ -92,7 +92,7 @@ def test_every_readable_mode_becomes_what_is_asked(tmp_path: Path, mode: str) ->
 def test_a_damaged_image_is_named(folder: Path) -> None:
     path = folder / "test" / "dog" / "0.png"
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(DataError, match=r"test/dog/0\.png cannot be decoded: .*; replace it, or take it out"):
+    with pytest.raises(DataError, match=r"test/dog/0\.png cannot be decoded: .*; replace or remove it"):
         ImageFolder(path=str(folder)).load()
 
 
@@ -146,7 +146,7 @@ def damage_no_class(folder: Path) -> None:
             r"images/train cannot be read: No such file or directory; expected train/CLASS",
         ),
         (damage_file_beside_classes, r"train/labels\.csv is no folder: expected"),
-        (damage_strange_file, r"train/cat/a\.webp: expected files \.png, \.jpg, \.jpeg; take it out, or convert it"),
+        (damage_strange_file, r"train/cat/a\.webp: expected files \.png, \.jpg, \.jpeg; remove or convert it"),
         (damage_subfolder, r"train/cat/more\.png: expected files"),
         (damage_empty_class, r"train/eel holds no image"),
         (damage_unknown_class, r"/test has classes eel that train does not have; expected some of: cat, dog"),

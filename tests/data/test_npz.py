@@ -59,8 +59,8 @@ def archive(path: Path, **members: bytes) -> Path:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (member((2**40,)), "takes 4398046511104 bytes behind its header"),
-        (member((2,), payload=b"\0" * 9), "takes 8 bytes behind its header of 128, but the file holds 137 for both"),
+        (member((2**40,)), "takes 4398046511104 bytes after its header"),
+        (member((2,), payload=b"\0" * 9), "takes 8 bytes after its header of 128, but the file holds 137 for both"),
         (member((2,), "|O"), "'a' is of dtype object; expected numbers or text"),
         (member((2**50,), "<U0"), "expected numbers or text"),
         (member((2,), [("x", "<f4")]), "expected numbers or text"),

@@ -27,7 +27,7 @@ def test_download_stores_what_the_address_gives(tmp_path: Path):
 
 def test_download_stops_at_the_expected_size(tmp_path: Path):
     (tmp_path / "source").write_bytes(bytes(101))
-    with pytest.raises(DataError, match="sends more than 100 bytes, the size expected"):
+    with pytest.raises(DataError, match="sends more than 100 bytes, the expected size"):
         download((tmp_path / "source").as_uri(), tmp_path / "target", 100)
 
 

@@ -60,7 +60,7 @@ def test_channels_come_first_and_a_grey_image_serves_a_colour_network(tmp_path: 
 @pytest.mark.parametrize(
     ("pixels", "mode", "shape", "complaint"),
     [
-        (PIXELS.T, None, GREY, "it is 2 x 3 pixels, the network takes 3 x 2. Bring it to that with --resize"),
+        (PIXELS.T, None, GREY, "it is 2 x 3 pixels, the network takes 3 x 2. Convert it with --resize"),
         (PIXELS, "RGB", GREY, "its pixels are RGB, the network takes L"),
         (PIXELS, "RGBA", COLOUR, "its pixels are RGBA, the network takes RGB"),
     ],
@@ -105,13 +105,13 @@ def test_numbers_of_any_range_are_taken_as_they_are(tmp_path: Path) -> None:
     wide = np.array([[-1e9, -0.5, 0], [1, 300, 1e9]])
     np.testing.assert_array_equal(read(array_file(tmp_path, wide), scale=ANY)[0].pixels, wide[np.newaxis])
     for value in (np.inf, np.nan):
-        with pytest.raises(DataError, match="expected pixels as the dataset has them, finite, not normalised yet"):
+        with pytest.raises(DataError, match="expected pixels as in the dataset, finite, not normalised"):
             read(array_file(tmp_path, np.full((2, 3), value)), scale=ANY)
 
 
 @pytest.mark.parametrize("fit", [False, True])
 def test_a_network_of_numbers_of_any_range_takes_no_image(tmp_path: Path, fit: bool) -> None:
-    with pytest.raises(DataError, match=r"an image has pixels of 0 to 255, the network was trained on numbers that"):
+    with pytest.raises(DataError, match=r"an image has pixels of 0 to 255, the network was trained on numbers of"):
         read(saved(tmp_path / "a.png", PIXELS), scale=ANY, fit=fit)
 
 
@@ -124,7 +124,7 @@ def test_a_network_of_numbers_of_any_range_takes_no_image(tmp_path: Path, fit: b
         (np.zeros((5, 3, 2)), r"its shape is \(5, 3, 2\)"),
         (
             np.full((2, 3), -0.4),
-            "its values are -0.4 to -0.4; expected pixels as the dataset has them, 0 to 255, not norm",
+            "its values are -0.4 to -0.4; expected pixels as in the dataset, 0 to 255, not norm",
         ),
         (np.full((2, 3), 256), "its values are 256 to 256"),
         (np.full((2, 3), np.nan), "its values are nan to nan"),
@@ -163,7 +163,7 @@ def test_several_arrays_in_one_file_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_image_cannot_have_two_channels(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the network takes 2 channels, an image has 1 or 3; give it arrays"):
+    with pytest.raises(DataError, match="the network takes 2 channels, an image has 1 or 3; use arrays"):
         read(saved(tmp_path / "a.png", PIXELS), (2, 2, 3))
 
 

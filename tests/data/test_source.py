@@ -47,7 +47,7 @@ def test_unknown_dataset_is_refused_with_the_options(config: dict[str, object]):
     with pytest.raises(
         ConfigError,
         match=r"unknown dataset: data\.name is .*; "
-        r"the datasets are: digits, synthetic, mnist, fashion_mnist, cifar10",
+        r"expected one of digits, synthetic, mnist, fashion_mnist, cifar10",
     ):
         settings_from_config(config)
 

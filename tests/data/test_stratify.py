@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.data.stratify import held_out, stratified_split, validation_split
+from runner.data.dataset import held_out, stratified_split, validation_split
 
 CLASS_SIZES = st.lists(st.integers(2, 40), min_size=1, max_size=6)
 

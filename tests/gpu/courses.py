@@ -21,7 +21,7 @@ from runner.models.alexnet import AlexNet
 from runner.models.base import Model
 from runner.models.lenet import LeNet
 from runner.models.resnet_cifar import ResNetCifar
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.single import Single
 from tests.strategies.networks import CLASSES, TEST_BATCH, Examples

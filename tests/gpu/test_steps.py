@@ -12,7 +12,7 @@ import pytest
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy, Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData

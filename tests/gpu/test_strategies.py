@@ -18,7 +18,7 @@ from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Strategy, Task
 from runner.strategies.hybrid import Hybrid

@@ -28,7 +28,7 @@ def spools(folder: Path) -> list[str]:
 def test_the_end_of_a_sweep_brings_over_what_its_jobs_had_no_time_to_record(tmp_path: Path) -> None:
     sweep = Command(tmp_path, *SWEEP, TOO_SHORT, "optimizer.lr=0.1,1e30")  # its writers end with its process
     assert sweep.finish() == 1, sweep.errors
-    assert "runner: brought over to the tracking store:" in sweep.errors
+    assert "runner: written to the tracking store:" in sweep.errors
     assert spools(tmp_path) == []
     ((parent, status),) = stored(tmp_path, "SELECT run_uuid, status FROM runs WHERE name = 'sweep lr'")
     assert status == "FAILED"
@@ -49,8 +49,8 @@ def test_a_store_that_is_away_as_a_sweep_ends_has_the_records_when_it_is_resumed
     (tmp_path / "store").write_text("a file where the folder of the store should be")
     away = "tracking.uri=sqlite:///store/mlflow.db"
     sweep = succeed(tmp_path, *SWEEP, away, "optimizer.lr=0.1,0.2")
-    assert "warning: tracking records of 2 runs wait on (tracking store sqlite:" in sweep.errors
-    assert f"runner: warning: bring them over with `runner sync {tmp_path / 'sweep'}`" in sweep.errors
+    assert "warning: tracking records of 2 runs are still pending (tracking store sqlite:" in sweep.errors
+    assert f"runner: warning: write them with `runner sync {tmp_path / 'sweep'}`" in sweep.errors
     assert spools(tmp_path) == ["0", "1"]
 
     (tmp_path / "store").unlink()

@@ -62,7 +62,7 @@ def test_a_run_goes_on_with_the_same_code_and_not_without_it(folder: Path) -> No
     without = run_command(folder, "resume=run", "train.steps=4")
     assert without.code == 2
     assert "model.name is 'swish_mlp': expected one of mlp" in without.errors
-    assert "or what a --plugin brings" in without.errors
+    assert "or a name from a --plugin" in without.errors
     succeed(folder, "--plugin", "swish.py", "resume=run", "train.steps=4")
     assert summary_of(folder / "run").steps == 4
 

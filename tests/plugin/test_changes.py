@@ -14,7 +14,7 @@ A, B = "a" * 64, "b" * 64
     ("recorded", "now", "changed", "notes"),
     [
         (None, {}, [], []),
-        (None, {"pack.m": A}, [], ["the run did not keep which plugins it had: not compared with pack.m"]),
+        (None, {"pack.m": A}, [], ["the run has no record of its plugins; not compared with pack.m"]),
         ({"/x/m.py": A, "pack.m": B}, {"/x/m.py": A, "pack.m": B}, [], []),
         ({"pack.m": A}, {"pack.m": B}, [f"plugin pack.m was changed: its SHA-256 was {A}, and is {B}"], []),
         ({"/x/m.py": A}, {"/y/m.py": A}, [], ["plugin /x/m.py is now /y/m.py"]),
@@ -29,9 +29,9 @@ A, B = "a" * 64, "b" * 64
             {"/x/m.py": A, "/y/m.py": B},
             {"/y/m.py": B},
             [],
-            ["plugin /x/m.py, which the run had, is not given: what it brings is not there now"],
+            ["plugin /x/m.py of the run is not given: its content is not available"],
         ),
-        ({}, {"pack.m": A}, [], ["plugin pack.m is given, which the run did not have"]),
+        ({}, {"pack.m": A}, [], ["plugin pack.m is given, but the run did not have it"]),
     ],
 )
 def test_what_became_of_plugins_is_told(

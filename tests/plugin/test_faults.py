@@ -10,7 +10,7 @@ import pytest
 
 from runner.config.schema import Config
 from runner.errors import ConfigError, DataError
-from runner.plugin import faults_told, install, provenance
+from runner.plugin import install, plugin_errors, provenance
 from runner.records.summary import Failure, Summary
 from runner.training.build import build
 from runner.training.run import run
@@ -82,12 +82,12 @@ def test_an_error_of_a_module_is_told_and_others_pass(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, name, module)
     with (
         pytest.raises(ConfigError, match=rf"{name}\.py:3: ZeroDivisionError: division by zero"),
-        faults_told(provenance()),
+        plugin_errors(provenance()),
     ):
         module.divide()
-    with pytest.raises(ZeroDivisionError), faults_told(provenance()):
+    with pytest.raises(ZeroDivisionError), plugin_errors(provenance()):
         1 / 0  # noqa: B018
-    with pytest.raises(DataError, match="as it is"), faults_told(provenance()):
+    with pytest.raises(DataError, match="as it is"), plugin_errors(provenance()):
         raise DataError("as it is")
 
 

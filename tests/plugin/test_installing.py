@@ -58,7 +58,7 @@ def test_the_same_plugin_is_installed_once(tmp_path: Path) -> None:
     install([path, *pinned_references()])
     assert MODELS["tiny"] is tiny
     Path(path).write_text(MODEL.format(name="tiny") + "# changed\n")
-    with pytest.raises(ConfigError, match="models: 'tiny' is there already"):
+    with pytest.raises(ConfigError, match="models: 'tiny' exists already"):
         install([path])
 
 
@@ -75,7 +75,7 @@ def test_what_was_installed_is_recorded_and_can_be_asked_for_again(tmp_path: Pat
 def test_a_name_that_is_taken_is_refused(tmp_path: Path, name: str) -> None:
     install([model_file(tmp_path, "tiny")])
     before = dict(MODELS)
-    with pytest.raises(ConfigError, match=rf"other\.py: models: '{name}' is there already, from runner"):
+    with pytest.raises(ConfigError, match=rf"other\.py: models: '{name}' exists already, in runner"):
         install([model_file(tmp_path, name, "other.py")])
     assert before == MODELS
 
@@ -97,9 +97,9 @@ plugin = Plugin(ops=[{ops}], kernels=[{kernels}])
 @pytest.mark.parametrize(
     ("op", "ops", "kernels", "complaint"),
     [
-        ("relu", "new", "function_kernel('relu', compute)", "ops: 'relu' is there already"),
-        ("mine", "new, new", "function_kernel('mine', compute)", "ops: 'mine' is there already"),
-        ("mine", "", "function_kernel('mine', compute)", "kernels: there is no op 'mine'; list it in ops"),
+        ("relu", "new", "function_kernel('relu', compute)", "ops: 'relu' exists already"),
+        ("mine", "new, new", "function_kernel('mine', compute)", "ops: 'mine' exists already"),
+        ("mine", "", "function_kernel('mine', compute)", "kernels: there is no op 'mine'; add it to ops"),
         ("mine", "", "function_kernel('tanh', compute)", "op 'tanh' has a kernel of priority 0 on 'cpu' already"),
         (
             "mine",

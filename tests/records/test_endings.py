@@ -101,7 +101,7 @@ def test_a_last_line_that_was_cut_off_is_left_out_with_a_warning(path: Path, cap
     note(path)
     path.write_text(path.read_text()[:-4])
     assert len(read_endings(path, "abc")) == 2
-    assert caplog.messages == [f"{path}: line 4 was cut off as its run was killed, and is left out"]
+    assert caplog.messages == [f"{path}: line 4 was cut off when its run was killed; it is ignored"]
 
 
 def test_no_link_is_followed(path: Path, tmp_path: Path) -> None:

@@ -107,9 +107,9 @@ def test_how_a_run_ended_is_what_its_summary_says(tmp_path: Path) -> None:
 def test_what_is_left_is_named_with_what_to_type() -> None:
     outcome = BroughtOver({Path("/s/0"): 5, Path("/s/1"): 2}, [Path("/s/2")], {"no answer": [Path("/s/3")]})
     assert list(outcome.lines([Path("/s"), Path("/a b")])) == [
-        "brought over to the tracking store: 7 records of 2 runs",
-        "left alone, still running: /s/2",
-        "warning: tracking records of 1 run wait on (no answer): /s/3",
-        "warning: bring them over with `runner sync /s '/a b'`",
+        "written to the tracking store: 7 records of 2 runs",
+        "skipped, still running: /s/2",
+        "warning: tracking records of 1 run are still pending (no answer): /s/3",
+        "warning: write them with `runner sync /s '/a b'`",
     ]
     assert list(BroughtOver().lines([Path("/s")])) == []

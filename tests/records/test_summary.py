@@ -39,7 +39,7 @@ SUMMARY = Summary(
         "runner optimizer.lr=0.1", "/data", 2, 1 << 34, [CodeState("/data", "a" * 40, "e" * 64, 120, ["notes.txt"])]
     ),
     devices={"/job:worker/task:0/device:gpu:0": "GPU 0: H100"},
-    device_reason="cluster.device=gpu asks for it",
+    device_reason="cluster.device=gpu",
     repeats="fedcba9876543210",
     kernels={"cpu": "numpy 2.3.0"},
     steps=100,

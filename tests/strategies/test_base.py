@@ -13,8 +13,7 @@ from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
-from runner.optimizers.sgd import Sgd
+from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies import STRATEGIES
 from runner.strategies.base import Strategy
 from runner.strategies.replica import ordered_sum, shares

@@ -17,7 +17,7 @@ from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy, Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData

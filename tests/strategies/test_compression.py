@@ -15,7 +15,7 @@ from runner.engine.graph.device import local_cluster, worker_device
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.collectives import Combine, ring_all_reduce, sharded_reduce
 from runner.strategies.exchange import COMBINES

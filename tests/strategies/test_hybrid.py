@@ -18,7 +18,7 @@ from runner.models.cifar_convnet import CifarConvNet
 from runner.models.lenet import LeNet
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy, Task
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.single import Single

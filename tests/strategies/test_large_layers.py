@@ -16,7 +16,7 @@ from runner.kernels.cpu.machine_code import classification, dispatch, elementwis
 from runner.kernels.cpu.machine_code.pairs import pay
 from runner.kernels.cpu.onednn import loading as onednn
 from runner.kernels.registry import REGISTRY, Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData

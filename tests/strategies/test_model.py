@@ -21,7 +21,7 @@ from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
 from runner.strategies.single import Single

@@ -13,7 +13,7 @@ from runner.engine.run.session import scalar
 from runner.kernels.contract import NativeCall
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.single import Single
 from tests.strategies.networks import Batch, task_of
 from tests.strategies.training import opened

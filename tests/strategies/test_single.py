@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
-from runner.optimizers.sgd import Sgd
+from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.single import Single
 from tests.strategies.networks import CLASSES, NETWORKS, Examples, dense, task_of
 from tests.strategies.training import Array, Weights, difference, opened, trained

@@ -11,8 +11,7 @@ from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
-from runner.optimizers.momentum import Momentum
-from runner.optimizers.sgd import Sgd
+from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares

@@ -18,7 +18,7 @@ from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.collectives import in_buckets
 from runner.strategies.exchange import COMBINES

@@ -195,7 +195,7 @@ def test_what_jobs_could_not_record_in_time_is_brought_over_before_the_record_of
     fake_training.act = leave_records
     assert main([*SWEEP, "seed=1,2"]) == 0
     assert happened == ["0", "1", "end"]
-    assert "runner: brought over to the tracking store: 6 records of 2 runs\n" in capsys.readouterr().err
+    assert "runner: written to the tracking store: 6 records of 2 runs\n" in capsys.readouterr().err
     assert main(["sweep", "resume", "sweep"]) == 0
     assert happened == ["0", "1", "end"] * 2, "also when nothing is left to do"
 
@@ -214,8 +214,10 @@ def test_after_an_interruption_nothing_is_brought_over_and_it_is_said_how(
     assert main([*SWEEP, "seed=1,2"]) == 130
     assert asked == []
     err = capsys.readouterr().err
-    assert f"warning: tracking records of 1 run wait on (sweep interrupted): {folder / 'sweep' / '0'}\n" in err
-    assert f"warning: bring them over with `runner sync {folder / 'sweep'}`\n" in err
+    assert (
+        f"warning: tracking records of 1 run are still pending (sweep interrupted): {folder / 'sweep' / '0'}\n" in err
+    )
+    assert f"warning: write them with `runner sync {folder / 'sweep'}`\n" in err
 
 
 def test_a_directory_that_holds_a_sweep_is_refused(fake_training: FakeTraining, folder: Path, capsys: Capture):

@@ -69,7 +69,7 @@ WRONG_KIND = '{"store": 1, "experiment": "", "run_id": "", "name": "", "started_
 def test_without_a_whole_origin_the_way_out_is_named(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / ORIGIN_FILE).write_text(text)
-    with pytest.raises(ValueError, match=f"does not say how the run is recorded .*; `runner resume={tmp_path}`"):
+    with pytest.raises(ValueError, match=f"does not state how the run is recorded .*; `runner resume={tmp_path}`"):
         Origin.read(tmp_path)
 
 
@@ -78,10 +78,10 @@ def test_a_damaged_origin_is_replaced_and_said(tmp_path: Path, caplog: pytest.Lo
     run = a_run(tmp_path)
     with caplog.at_level(logging.WARNING):
         assert Origin.begun("http://here", "runner", run) == Origin.read(tmp_path)
-    assert "does not say how the run is recorded" in caplog.text
+    assert "does not state how the run is recorded" in caplog.text
 
 
 def test_a_directory_that_cannot_be_written_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = a_run(tmp_path / "gone")
     assert Origin.begun("http://here", "runner", run).run_id == run.run_id
-    assert "only its resume writes them" in caplog.text
+    assert "can only be written by resuming it" in caplog.text

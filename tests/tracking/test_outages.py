@@ -161,7 +161,7 @@ def test_a_database_that_another_process_has_locked(
     wait_until(lambda: len(points(database, run, KEYS[0])) == 5)
     with locked(database), caplog.at_level(logging.WARNING):
         training.steps(20)
-        wait_until(lambda: "tracking goes on in" in caplog.text)
+        wait_until(lambda: "tracking records go to" in caplog.text)
         training.steps(5)
         assert (tmp_path / SPOOL_FILE).exists()
     assert "database is locked" in caplog.text
@@ -177,7 +177,7 @@ def test_user_and_password_of_an_address_are_sent_and_never_shown(
         gate.is_open = False
         training = Training(through(gate, uri=f"http://me:hunter2@127.0.0.1:{gate.port}"), run)
         training.steps(2)
-        wait_until(lambda: "tracking goes on in" in caplog.text)
+        wait_until(lambda: "tracking records go to" in caplog.text)
         gate.is_open = True
         training.finish()
     assert_complete(database, run)

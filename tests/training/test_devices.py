@@ -210,7 +210,7 @@ def test_log_and_summary_say_what_computes_and_why(caplog: pytest.LogCaptureFixt
         "/job:worker/task:0/device:gpu:0": "GPU 0: Big GPU, compute capability 9.0, 80.0 GiB, driver 580.1 for "
         "CUDA up to 13.0"
     }
-    assert told.device_reason == "cluster.device=auto takes a GPU where there is one, and there is Big GPU"
+    assert told.device_reason == "cluster.device=auto takes a GPU if there is one, and there is Big GPU"
     assert told.versions == {"python": "3", "CuPy": "14.2.0 (cupy-cuda13x)"}
     assert "for CUDA up to 13.0, float32 products in TF32, the fastest plan of each convolution\n" in caplog.text
     assert f"devices: {told.device_reason}" in caplog.text

@@ -154,7 +154,7 @@ def test_both_verbs_say_what_computed(trained: Path, folder: Path, capsys: pytes
     assert main(["eval", str(trained), "--output", "out.json"]) == 0
     found = json.loads(Path("out.json").read_text())
     assert found["device"].startswith("GPU 0: Big GPU, compute capability 9.0")
-    assert found["device_reason"] == "cluster.device=auto takes a GPU where there is one, and there is Big GPU"
+    assert found["device_reason"] == "cluster.device=auto takes a GPU if there is one, and there is Big GPU"
     assert f"\ncomputed on    {found['device']}\n" in capsys.readouterr().out
     np.save("one.npy", np.zeros((1, 8, 8), np.uint8))
     assert main(["predict", str(trained), "one.npy"]) == 0

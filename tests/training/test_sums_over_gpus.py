@@ -80,8 +80,8 @@ def test_clients_that_overlap_cannot_have_it() -> None:
     ("found", "said"),
     [
         (TWO, "NCCL sums, from GPU to GPU"),
-        (WITHOUT, "parts travel from GPU to GPU and every worker sums them: NCCL is not installed beside CuPy"),
-        (machine(gpu(0)), "parts travel from GPU to GPU and every worker sums them: some share a GPU"),
+        (WITHOUT, "parts are sent from GPU to GPU and every worker sums them: NCCL is not installed with CuPy"),
+        (machine(gpu(0)), "parts are sent from GPU to GPU and every worker sums them: some share a GPU"),
     ],
 )
 def test_log_and_explanation_say_what_sums(found: Found, said: str, caplog: pytest.LogCaptureFixture) -> None:

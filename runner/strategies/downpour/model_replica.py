@@ -16,7 +16,7 @@ from runner.strategies.base import Task
 from runner.strategies.clients import numbered
 from runner.strategies.downpour.pushed_server import COUNT, Pushed, PushedServer
 from runner.strategies.replica import Share
-from runner.strategies.servers.served_variables import CopiedVariables, ReadVariables, ServedVariables
+from runner.strategies.servers import CopiedVariables, ReadVariables, ServedVariables
 
 _NEVER = float(1 << 53)
 """A count that no shard reaches. It stands for: no step since the last push."""

@@ -17,13 +17,21 @@ from runner.engine.graph.variables import Variable, Variables
 from runner.strategies.base import Processes, Race, Strategy, Task
 from runner.strategies.clients import program_of
 from runner.strategies.replica import Gradients, Replica, ordered_sum, shares
-from runner.strategies.servers.served_variables import CopiedVariables, ReadVariables, ServedVariables
-from runner.strategies.servers.server import Server, advance_served, update_served
-from runner.strategies.synchronous.contributors import CONTRIBUTORS, Contributors, contributors_of
-from runner.strategies.synchronous.first_to_come import (
+from runner.strategies.servers import (
+    CopiedVariables,
+    ReadVariables,
+    ServedVariables,
+    Server,
+    advance_served,
+    update_served,
+)
+from runner.strategies.synchronous.first_arrivals import (
     APPLY,
+    CONTRIBUTORS,
     NORM,
+    Contributors,
     CountedShares,
+    contributors_of,
     counted,
     read_client,
     share_client,
@@ -42,7 +50,7 @@ class BackupWorkers(Strategy):
     shares as microbatches, and applies the optimizer. If m does not divide B, the sums are multiplied by B over the
     examples that count.
 
-    Clients, all launched by :class:`~runner.strategies.synchronous.first_to_come.FirstToCome`: ``read_k`` copies the
+    Clients, all launched by :class:`~runner.strategies.synchronous.first_arrivals.FirstArrivals`: ``read_k`` copies the
     variables to worker k, ``share_k`` computes its share and sends it to the servers, ``apply`` makes the update;
     ``norm`` runs before it if gradients of several servers are clipped together. replay: file that names the shares
     that count in each step; None: the first that arrive.

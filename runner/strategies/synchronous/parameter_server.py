@@ -14,8 +14,7 @@ from runner.engine.graph.variables import Variable, Variables
 from runner.strategies.base import Processes, Strategy, Task
 from runner.strategies.clients import program
 from runner.strategies.replica import Gradients, batch_scores, ordered_sum, shares
-from runner.strategies.servers.served_variables import ReadVariables, ServedVariables
-from runner.strategies.servers.server import Server, advance_served, update_served
+from runner.strategies.servers import ReadVariables, ServedVariables, Server, advance_served, update_served
 from runner.strategies.synchronous.batch_statistics import Compute
 
 
@@ -24,7 +23,7 @@ class ParameterServer(Strategy):
     """``combine=parameter_server``: K workers read all variables from S servers and send them their gradients.
 
     Whole variables are sharded over the servers by size
-    (:func:`~runner.strategies.servers.served_variables.shard_by_size`), slots with their variable. In each step a
+    (:func:`~runner.strategies.servers.shard_by_size`), slots with their variable. In each step a
     worker reads every variable it needs, computes the gradients of its share and sends each to the variable's server,
     which adds them in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Moving averages of batch
     normalisation are variables like others; the parts of their statistics are sent and summed like gradients, and

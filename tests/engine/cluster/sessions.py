@@ -18,7 +18,7 @@ from runner.engine.compile.program import Program
 from runner.engine.graph.device import local_cluster
 from runner.engine.run.session import Session
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.integration.command import processes_of
 from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, task_of

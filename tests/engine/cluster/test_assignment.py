@@ -16,7 +16,7 @@ from runner.engine.graph.device import worker_device
 from runner.engine.graph.tensor import Tensor
 from runner.errors import SecurityError
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.cluster.remote_programs import plans_of, remote_plan, there_and_back
 from tests.engine.compile.plain_data import EXTREMES, mutated, places, put, values, without

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runner.engine.compile.program import Program
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ClusterError
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.cluster.transport.fake_network import Faults
 from tests.engine.cluster.virtual_cluster import NoAnswer, VirtualCluster, WorkerFailed, virtual_cluster

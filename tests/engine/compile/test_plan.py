@@ -19,7 +19,7 @@ from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.kernels.contract import Layout, plain
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.compile.played_memory import play
 from tests.engine.graph.random_graphs import Sample, samples

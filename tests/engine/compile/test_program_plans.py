@@ -20,7 +20,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import RunnerError
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.run.fake_kernels import (
     MASKED,

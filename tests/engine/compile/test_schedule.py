@@ -25,7 +25,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.graph.node import Node
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.sync_data import SyncData
 from tests.engine.graph.random_graphs import Sample, samples

@@ -13,7 +13,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import NETWORKS, task_of
 

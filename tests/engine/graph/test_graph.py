@@ -11,7 +11,7 @@ from runner.engine.graph.op import ShapeError
 from runner.engine.graph.serialize import to_document
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import ResourceError
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import NETWORKS, task_of
 

@@ -18,7 +18,7 @@ from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.serialize import from_document, to_document
 from runner.engine.graph.verify import VerificationError
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData

@@ -15,7 +15,7 @@ from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.verify import VerificationError, verify
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.compile.verified_parts import verify_partition
 from tests.engine.running import CPU_0, CPU_1

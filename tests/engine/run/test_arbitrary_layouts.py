@@ -21,7 +21,7 @@ from runner.engine.graph.device import local_cluster
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.graph.random_graphs import Sample, TrainingSample, samples, training_samples
 from tests.engine.run.fake_kernels import random_registry, reference_registry

@@ -13,7 +13,7 @@ from runner.engine.run.recording import RawSpan
 from runner.engine.run.timeline import RecordedPlan, Timeline, spans_of
 from runner.errors import RunnerError, SecurityError
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
 from tests.engine.run.matching_spans import expect_matching_transfers
 from tests.engine.running import Bench

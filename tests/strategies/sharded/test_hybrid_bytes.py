@@ -17,8 +17,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import NetworkBuilder, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
-from runner.optimizers.sgd import Sgd
+from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Task
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares

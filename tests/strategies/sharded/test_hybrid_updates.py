@@ -15,8 +15,7 @@ from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
-from runner.optimizers.momentum import Momentum
-from runner.optimizers.sgd import Sgd
+from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares
 from runner.strategies.sharded.schemes import dense_passes

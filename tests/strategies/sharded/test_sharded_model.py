@@ -21,7 +21,7 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares

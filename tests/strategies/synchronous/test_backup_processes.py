@@ -13,7 +13,7 @@ from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import Emulation, Stragglers
 from runner.engine.graph.device import local_cluster
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from tests.strategies.backup_runs import Run, backed, expected_of
 from tests.strategies.networks import EXAMPLE_SHAPE, NETWORKS, TEST_BATCH, task_of
 from tests.strategies.training import expect_same_bits

@@ -17,7 +17,7 @@ from runner.engine.run.interleaving import VirtualTime
 from runner.errors import ConfigError, RunnerError
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.sync_data import SyncData
 from tests.strategies.backup_runs import Line, Run, backed, drawn_time, expected_of, rate_of, running

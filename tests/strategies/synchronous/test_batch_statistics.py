@@ -22,8 +22,7 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.base import Optimizer
-from runner.optimizers.momentum import Momentum
-from runner.optimizers.sgd import Sgd
+from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Task
 from runner.strategies.exchange import COMBINES
 from runner.strategies.replica import shares

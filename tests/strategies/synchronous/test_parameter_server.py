@@ -23,10 +23,9 @@ from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer
-from runner.optimizers.momentum import Momentum
-from runner.optimizers.sgd import Sgd
+from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Strategy, Task
-from runner.strategies.servers.served_variables import shard_by_size
+from runner.strategies.servers import shard_by_size
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, task_of

@@ -20,7 +20,7 @@ from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
 from runner.optimizers.adam import Adam
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from tests.engine.compile.passes.exactness import assert_unchanged, counts, roots_of
 from tests.engine.compile.passes.graph_text import Case, Text, check
 from tests.engine.compile.passes.training_graphs import NETWORKS, training_step

@@ -17,8 +17,7 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.elementwise import FUNCTIONS
 from runner.optimizers.adam import Adam, AdamW
 from runner.optimizers.base import Optimizer
-from runner.optimizers.momentum import HeavyBall, Momentum
-from runner.optimizers.sgd import Sgd
+from runner.optimizers.sgd import HeavyBall, Momentum, Sgd
 from runner.strategies.single import Single
 from runner.strategies.sync_data import SyncData
 from tests.engine.compile.passes.exactness import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,13 +13,23 @@ from runner.engine.compile.program import DriverSettings
 from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import Clients, Finished, StepDriver, drives, number_of
 from runner.errors import ConfigError
+from runner.records.decisions import read_decisions
 from runner.strategies.clients import numbered
-from runner.strategies.synchronous.contributors import CONTRIBUTORS, Contributors
 
 Array = NDArray[Any]
 
 APPLY = "apply"
 NORM = "norm"
+
+
+CONTRIBUTORS = "contributors"
+"""Name of the record: a line for each update, {"step", "contributors", "dropped": [{"worker", "examples"}, ...]}.
+
+contributors: the workers whose shares were summed, in that order. dropped: workers that started the step and did not
+deliver their share before the update. Workers in neither list were still computing an earlier step.
+"""
+
+Contributors = tuple[int, ...]
 
 
 def share_client(worker: int) -> str:
@@ -38,10 +49,11 @@ def counted(position: int) -> str:
 
 @dataclass(frozen=True)
 class CountedShares(DriverSettings):
-    """The shares of a step, settings of :class:`FirstToCome`. batch: examples of an update. counted: shares that count.
+    """The shares of a step: settings of :class:`FirstArrivals`.
 
-    examples: of every worker's share. dtype: of the factor that is fed. clips: the client ``norm`` runs before each
-    ``apply``. replayed: step -> workers whose shares count; None for the first that arrive.
+    batch: examples of an update. counted: number of shares that count. examples: of every worker's share. dtype: of the
+    factor that is fed. clips: the client ``norm`` runs before each ``apply``. replayed: step -> workers whose shares
+    count; None for the first that arrive.
     """
 
     batch: int
@@ -58,7 +70,7 @@ class CountedShares(DriverSettings):
 
 
 @drives(CountedShares)
-class FirstToCome(StepDriver):
+class FirstArrivals(StepDriver):
     """A step driver that updates by the first shares to arrive and drops the later shares of the step.
 
     A late worker finishes its share, which is dropped, and then takes part in the step that is running at that time. A
@@ -176,3 +188,39 @@ def _of_step(replayed: Mapping[int, Contributors], step: int) -> Contributors:
             f"{step}; set train.steps to the number of recorded steps"
         )
     return replayed[step]
+
+
+def contributors_of(path: Path, workers: int, backups: int) -> dict[int, Contributors]:
+    """Return step -> workers whose shares counted, from ``contributors.jsonl`` of an earlier run.
+
+    Raises ConfigError if the file cannot be read, or if it is of a run with other numbers of workers.
+    """
+    try:
+        lines = read_decisions(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"parallelism.replay={path}: cannot be read ({error}); expected {CONTRIBUTORS}.jsonl of an earlier run"
+        ) from error
+    found = {}
+    for line in lines:
+        if not _is_of(line, workers, backups):
+            raise ConfigError(
+                f"parallelism.replay={path}: found {str(line)[:80]}; expected a step and {workers} different workers "
+                f"of 0 to {workers + backups - 1} in rising order, for parallelism.workers={workers} and "
+                f"parallelism.backup_workers={backups}"
+            )
+        found[line["step"]] = tuple(line[CONTRIBUTORS])
+    if not found:
+        raise ConfigError(f"parallelism.replay={path}: the file is empty; expected a line for every update")
+    return found
+
+
+def _is_of(line: dict[str, Any], workers: int, backups: int) -> bool:
+    chosen = line.get(CONTRIBUTORS)
+    return (
+        type(line.get("step")) is int
+        and isinstance(chosen, list)
+        and len(chosen) == workers
+        and all(type(k) is int and 0 <= k < workers + backups for k in chosen)
+        and chosen == sorted(set(chosen))
+    )

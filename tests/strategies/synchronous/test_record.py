@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ConfigError
-from runner.strategies.synchronous.contributors import contributors_of
+from runner.strategies.synchronous.first_arrivals import contributors_of
 
 
 def file_of(folder: Path, content: str) -> Path:

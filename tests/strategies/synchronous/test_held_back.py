@@ -8,7 +8,7 @@ from runner.engine.compile.compile import compile_signature
 from runner.engine.graph.device import local_cluster, worker_device
 from runner.engine.graph.graph import Graph
 from runner.kernels.registry import Registry
-from runner.optimizers.momentum import Momentum
+from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import NETWORKS, task_of

@@ -1,1 +1,0 @@
-"""Variables on parameter servers: their distribution, the views of workers, and updates."""
