@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.commands.device_arguments import DEVICE_HELP, split_device, with_device
-from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network
+from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network, write_output
 from runner.config.check import check
 from runner.config.configuration import from_plain, to_plain
 from runner.config.overriding import overridden
 from runner.config.schema import Config
-from runner.errors import ConfigError, ResourceError
+from runner.errors import ConfigError
 from runner.system.console import verb_parser
-from runner.system.files import replace_durably
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact
 
@@ -75,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     scored = score(device, network.checkpoint, config.data, network.normalisation())
     results = _results(network, config, device, scored)
     path = options.output or network.run_dir / _file_name(network, config, _words(options))
-    _write(path, results)
+    write_output(path, json.dumps(results, indent=1) + "\n")
     print(_table(results, path))
     return 0
 
@@ -120,15 +119,6 @@ def _results(network: StoredNetwork, config: Config, device: OneDevice, scored: 
         "confusion": {split: scores.confusion.tolist() for split, scores in scored.items()},
         "class_names": list(config.data.facts().class_names),
     }
-
-
-def _write(path: Path, results: Mapping[str, Any]) -> None:
-    try:
-        replace_durably(path, (json.dumps(results, indent=1) + "\n").encode())
-    except OSError as error:
-        raise ResourceError(
-            f"{path}: cannot be written: {error.strerror}; choose another file with --output"
-        ) from error
 
 
 def _table(results: Mapping[str, Any], path: Path) -> str:

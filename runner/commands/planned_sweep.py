@@ -96,7 +96,7 @@ def _run_all(plan: Plan, sweep_dir: Path, jobs: Sequence[PlannedJob], debug: boo
         undone = [job for job in left if not _came_to_an_end(sweep_dir / job.directory, before[job.number])]
         if undone and (failure is None or len(undone) == len(left)):
             raise ResourceError(
-                f"launcher {plan.launcher.name} left {len(undone)} of {len(left)} jobs undone: {failure}; go on with "
+                f"launcher {plan.launcher.name} left {len(undone)} of {len(left)} jobs undone: {failure}; use "
                 f"`runner sweep resume {shlex.quote(str(sweep_dir))}`"
             ) from failure
         left = undone

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.commands.device_arguments import DEVICE_HELP, split_device, with_device
-from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network
+from runner.commands.stored_network import StoredNetwork, add_arguments, stored_network, write_output
 from runner.data.pictures import read_pictures
-from runner.errors import ConfigError, ResourceError
+from runner.errors import ConfigError
 from runner.system.console import verb_parser
-from runner.system.files import replace_durably
 from runner.system.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -80,7 +79,8 @@ def main(arguments: Sequence[str]) -> int:
     predictions = predict(network, device, list(map(Path, files)), top=options.top, resize=options.resize)
     print(_table(predictions))
     if options.output is not None:
-        _write(options.output, predictions)
+        text = _json(predictions) if options.output.suffix == ".json" else _csv(predictions)
+        write_output(options.output, text)
     print(f"computed on {device.what}", file=sys.stderr)
     return 0
 
@@ -119,16 +119,6 @@ def _table(predictions: Sequence[Prediction]) -> str:
     rows = [titles, *cells]
     widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-
-
-def _write(path: Path, predictions: Sequence[Prediction]) -> None:
-    text = _json(predictions) if path.suffix == ".json" else _csv(predictions)
-    try:
-        replace_durably(path, text.encode())
-    except OSError as error:
-        raise ResourceError(
-            f"{path}: cannot be written: {error.strerror}; choose another file with --output"
-        ) from error
 
 
 def _json(predictions: Sequence[Prediction]) -> str:

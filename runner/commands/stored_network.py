@@ -13,9 +13,10 @@ from runner.config.schema import Config
 from runner.data.dataset import Facts, Normalisation
 from runner.data.own_files import OwnFiles
 from runner.data.settings import DatasetSettings
-from runner.errors import ConfigError, DataError
+from runner.errors import ConfigError, DataError, ResourceError
 from runner.records.data_facts import FACTS_FILE, DataRecord, difference, read_record
 from runner.records.run_directory import CONFIG_FILE
+from runner.system.files import replace_durably
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +75,16 @@ def stored_network(path: Path, which: str | None) -> StoredNetwork:
     if kept is not None:
         _require_same_data(config.data, kept.facts, run_dir)
     return StoredNetwork(config, run_dir, checkpoint, kept)
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write a file that the user named. Raises ResourceError if that fails."""
+    try:
+        replace_durably(path, text.encode())
+    except OSError as error:
+        raise ResourceError(
+            f"{path}: cannot be written: {error.strerror}; choose another file with --output"
+        ) from error
 
 
 def _require_same_data(data: DatasetSettings, known: Facts, run_dir: Path) -> None:

@@ -82,9 +82,9 @@ class Plan:
             plan = _plan_file().read(path)
         except FileNotFoundError:
             raise ConfigError(
-                f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. One that "
-                "was stopped before that is started anew. One whose sweeper is not Hydra's basic one has none: its "
-                "next job is chosen by results of the last, so it cannot be taken up again"
+                f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. "
+                "Start a sweep that was stopped earlier again. A sweep with a sweeper other than Hydra's basic one "
+                "cannot be resumed, because its next job is chosen by results of the last"
             ) from None
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error

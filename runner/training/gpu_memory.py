@@ -106,5 +106,5 @@ def gpu_fit_text(memory: GpuMemory, gpu: GpuFacts) -> str:
 
 
 def room_text(gpu: GpuFacts) -> str:
-    """What a GPU has, and what is free of it where that is known."""
+    """Return the memory of a GPU and, if known, the free memory, as text."""
     return gib(gpu.memory_bytes) if gpu.free_bytes is None else f"{gib(gpu.free_bytes)} free of {gib(gpu.memory_bytes)}"

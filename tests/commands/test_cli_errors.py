@@ -52,7 +52,7 @@ from tests.refusal import Capture, refused
     ],
     ids=" ".join,
 )
-def test_a_configuration_error_leaves_with_2_and_says_what_and_where(
+def test_a_configuration_error_exits_with_2_and_names_the_key(
     fake_training: FakeTraining, capsys: Capture, arguments: list[str], complaints: list[str]
 ):
     message = refused(arguments, capsys)

@@ -24,7 +24,7 @@ FEW_STEPS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_runs_as_it_was_printed(kind: str, folder: Path, capsys: Capture) -> None:
+def test_a_template_runs_with_the_printed_command(kind: str, folder: Path, capsys: Capture) -> None:
     assert main(["new", kind, "my_own"]) == 0
     *wrote, run = capsys.readouterr().out.splitlines()
     assert [line.removeprefix("wrote ") for line in wrote] == sorted(map(str, written(folder)), key=len)

@@ -42,7 +42,7 @@ def edit_summary(run: StoredRun, **changes: object) -> None:
     replace(run.summary, **changes).write(run.path / "summary.json")  # type: ignore[arg-type]
 
 
-def test_the_same_weights_come_out_and_the_record_says_of_what_it_is_a_repetition(
+def test_a_repetition_has_the_same_weights_and_names_the_repeated_run(
     run: StoredRun, folder: Path, capsys: Capture
 ) -> None:
     capsys.readouterr()
@@ -58,7 +58,7 @@ def test_the_same_weights_come_out_and_the_record_says_of_what_it_is_a_repetitio
     assert second.config_yaml.read_bytes() == run.config_yaml.read_bytes()
 
 
-def test_other_weights_leave_with_1_and_what_differs(run: StoredRun, folder: Path, capsys: Capture) -> None:
+def test_other_weights_exit_with_1_and_list_the_differences(run: StoredRun, folder: Path, capsys: Capture) -> None:
     assert run.summary is not None
     edit_summary(run, weights_sha256="0" * 64, versions=run.summary.versions | {"numpy": "1.0.0"})
     capsys.readouterr()
@@ -91,7 +91,7 @@ def test_plugins_of_a_run_that_was_killed_are_compared(
     assert f"plugin pack.m was changed: its SHA-256 was {'a' * 64}, and is {'b' * 64}\n" in capsys.readouterr().err
 
 
-def test_a_run_that_was_started_elsewhere_is_said_to_be(
+def test_a_run_that_was_started_elsewhere_is_reported(
     run: StoredRun, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     (folder / "elsewhere").mkdir()
@@ -132,7 +132,7 @@ def stored(path: Path, weights: str | None) -> StoredRun:
     )
 
 
-def test_what_was_not_promised_is_said_with_other_weights() -> None:
+def test_a_missing_guarantee_is_reported_with_other_weights() -> None:
     first, second = stored(Path("one"), "a" * 64), stored(Path("two"), "b" * 64)
     assert verdict(first, second, "its replicas raced") == "\n".join(
         [
@@ -158,7 +158,7 @@ def test_an_unknown_run_is_refused_without_a_store_being_made(folder: Path, caps
     assert list(folder.iterdir()) == []
 
 
-def test_where_a_run_comes_from_is_in_its_summary(run: StoredRun) -> None:
+def test_the_summary_has_the_provenance_of_a_run(run: StoredRun) -> None:
     assert run.summary is not None
     found = json.loads((run.path / "summary.json").read_text())["provenance"]
     assert found["working_directory"] == str(run.path.parents[2])

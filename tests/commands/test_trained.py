@@ -52,7 +52,7 @@ def refused(capsys: Capture, *arguments: str) -> str:
     return f"{code} {capsys.readouterr().err}"
 
 
-def test_an_evaluation_comes_to_what_the_run_came_to(stored: Path, capsys: Capture) -> None:
+def test_an_evaluation_equals_that_of_the_run(stored: Path, capsys: Capture) -> None:
     assert main(["eval", "run", "--which", "newest"]) == 0
     path = stored / "eval-step-12-digits.json"
     found, summary = json.loads(path.read_text()), Summary.read(stored / "summary.json")
@@ -82,7 +82,7 @@ def test_the_best_is_evaluated_unless_another_is_named(stored: Path) -> None:
     assert evaluated("run/checkpoints/step-12")["checkpoint"].endswith("/run/checkpoints/step-12")
 
 
-def test_every_evaluation_has_its_own_file_that_says_what_was_evaluated(stored: Path) -> None:
+def test_every_evaluation_has_a_separate_file_with_its_settings(stored: Path) -> None:
     for limit in ("", "5", "6", "5"):
         assert main(["eval", "run", *([f"data.test_limit={limit}"] if limit else [])]) == 0
     found = [json.loads(path.read_text()) for path in stored.glob("eval-*-digits*.json")]
@@ -124,7 +124,7 @@ def test_another_dataset_of_the_same_kind_is_normalised_as_in_training(folder: P
     assert found["results"]["test/loss"] == pytest.approx(cross_entropy(inputs, arrays["y_test"]), rel=1e-5)
 
 
-def test_another_dataset_may_be_named_by_yaml_of_ones_own(stored: Path, folder: Path, capsys: Capture) -> None:
+def test_another_dataset_may_be_named_by_yaml_of_the_user(stored: Path, folder: Path, capsys: Capture) -> None:
     (folder / "conf" / "data").mkdir(parents=True)
     mine = folder / "conf" / "data" / "mine.yaml"
     mine.write_text('defaults: ["/schema/data/digits@_here_"]\ntest_limit: 7\n')
@@ -183,7 +183,7 @@ def test_the_same_pixels_of_another_type_are_refused(folder: Path, capsys: Captu
         (["--output", "absent/file.json"], "4 runner: error: absent/file.json: cannot be written: No such file"),
     ],
 )
-def test_what_does_not_suit_the_network_is_refused(
+def test_data_that_does_not_fit_the_network_is_refused(
     stored: Path, capsys: Capture, arguments: list[str], complaint: str
 ) -> None:
     assert complaint in refused(capsys, "eval", "run", *arguments)
@@ -217,7 +217,7 @@ def test_classes_that_changed_since_the_run_are_refused(
     assert complaint in refused(capsys, verb, *arguments)
 
 
-def test_the_normalisation_is_that_of_training_whatever_became_of_the_data(
+def test_the_normalisation_of_training_is_used_after_the_data_changed(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     arrays = small_arrays()
@@ -297,7 +297,7 @@ def test_all_classes_together_are_certain(stored: Path) -> None:
     assert probabilities == sorted(probabilities, reverse=True)
 
 
-def test_with_logistic_units_each_class_stands_for_itself(folder: Path) -> None:
+def test_probabilities_of_logistic_units_are_independent(folder: Path) -> None:
     run(small_config("model.loss=logistic", "train.steps=1"), folder / "run", overrides=[])
     np.save("one.npy", TEST.images[0])
     assert main(["predict", "run", "one.npy", "--top", "10", "--output", "out.json"]) == 0

@@ -25,7 +25,7 @@ def spools(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.rglob("tracking-spool.jsonl"))
 
 
-def test_the_end_of_a_sweep_brings_over_what_its_jobs_had_no_time_to_record(tmp_path: Path) -> None:
+def test_the_end_of_a_sweep_writes_waiting_records_of_its_jobs(tmp_path: Path) -> None:
     sweep = Command(tmp_path, *SWEEP, TOO_SHORT, "optimizer.lr=0.1,1e30")  # its writers end with its process
     assert sweep.finish() == 1, sweep.errors
     assert "runner: written to the tracking store:" in sweep.errors

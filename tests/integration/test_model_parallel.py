@@ -66,7 +66,7 @@ def test_a_stored_placement_and_recorded_costs_lead_to_the_same_bits(folder: Pat
     assert summary_of(replayed).bytes_sent_per_worker == expected.bytes_sent_per_worker
 
 
-def test_stale_parts_go_on_after_a_resume_where_they_were(folder: Path) -> None:
+def test_stale_parts_continue_after_a_resume(folder: Path) -> None:
     stale = ("parallelism=model", f"parallelism.concurrent_steps={PARTS}", "parallelism.pipeline=stale", SPLIT)
     whole = train(folder, "whole", *stale, "schedule=constant", steps=4)
     half = train(folder, "half", *stale, "schedule=constant", steps=2)

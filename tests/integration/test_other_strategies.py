@@ -34,7 +34,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_run_begun_by_four_workers_goes_on_with_two_and_ends_alone(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_run_continues_with_four_then_two_workers_then_one_process(undisturbed: Path, tmp_path: Path) -> None:
     for arguments in (
         (*COMMON, "parallelism=sync_data", "parallelism.workers=4", "train.steps=3"),
         ("resume=run", "parallelism=hybrid", "parallelism.workers=2", "train.steps=6"),

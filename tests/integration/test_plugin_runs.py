@@ -29,7 +29,7 @@ def begin(folder: Path, *more: str) -> Ended:
     return run_command(folder, "--plugin", "swish.py", "--config-dir", "conf", "model=swish_mlp", *SHORT, *more)
 
 
-def test_workers_execute_what_the_master_did_and_the_record_says_it(folder: Path) -> None:
+def test_workers_load_the_plugin_of_the_master_and_the_summary_names_it(folder: Path) -> None:
     command = begin(folder)
     assert command.code == 0, command.errors
     summary = summary_of(folder / "run")
@@ -57,7 +57,7 @@ def test_a_file_that_changes_meanwhile_is_refused_by_the_workers(folder: Path) -
     assert "swish.py was changed: its SHA-256 is" in command.errors
 
 
-def test_a_run_goes_on_with_the_same_code_and_not_without_it(folder: Path) -> None:
+def test_a_run_is_resumed_with_its_plugin_and_not_without_it(folder: Path) -> None:
     begin(folder)
     without = run_command(folder, "resume=run", "train.steps=4")
     assert without.code == 2
@@ -67,7 +67,7 @@ def test_a_run_goes_on_with_the_same_code_and_not_without_it(folder: Path) -> No
     assert summary_of(folder / "run").steps == 4
 
 
-def test_a_run_does_not_go_on_with_a_plugin_that_was_changed(folder: Path) -> None:
+def test_a_run_is_not_resumed_with_a_changed_plugin(folder: Path) -> None:
     begin(folder)
     before = summary_of(folder / "run")
     with (folder / "swish.py").open("a") as file:

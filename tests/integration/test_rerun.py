@@ -32,7 +32,7 @@ SHORT = (
     ],
     ids=["synchronous", "asynchronous", "backup workers"],
 )
-def test_a_run_comes_to_the_same_weights_again(settings: tuple[str, ...], note: str, tmp_path: Path) -> None:
+def test_a_repeated_run_has_the_same_weights(settings: tuple[str, ...], note: str, tmp_path: Path) -> None:
     assert "weights_sha256" in run_command(tmp_path, *SHORT, *settings).output
     again = succeed(tmp_path, "rerun", "first", "--output", "second")
     assert "\nthe same weights as run " in again.output
@@ -42,7 +42,7 @@ def test_a_run_comes_to_the_same_weights_again(settings: tuple[str, ...], note: 
     assert second.repeats == first.run_id
 
 
-def test_a_run_is_found_by_its_id_in_the_store_which_holds_where_it_comes_from(tmp_path: Path) -> None:
+def test_a_run_is_found_by_its_id_in_the_store(tmp_path: Path) -> None:
     one = ("model=mlp", "parallelism=single", "cluster.threads_per_worker=1", "train.steps=2", "hydra.run.dir=far/away")
     assert "weights_sha256" in run_command(tmp_path, *one).output
     run_id = summary_of(tmp_path / "far" / "away").run_id

@@ -86,7 +86,7 @@ def test_of_twenty_jobs_three_fail_and_a_kill_and_broken_files_cost_nothing(star
     assert again.output == resumed.output
 
 
-def test_a_job_killed_among_others_fails_alone_and_goes_on_from_its_checkpoint(start: Start, tmp_path: Path) -> None:
+def test_a_killed_job_fails_alone_and_resumes_from_its_checkpoint(start: Start, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     arguments = (*TINY, "model=mlp", "model.hidden=[4]", "checkpoint.every_steps=50", IN_SWEEP, *TWO_AT_ONCE)
     running = start(tmp_path, "-m", *arguments, "train.steps=2000,2,3,4")
@@ -138,7 +138,7 @@ def test_parallel_jobs_share_the_cores(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
-def test_a_job_in_a_process_of_its_own_shows_its_traceback_when_asked(tmp_path: Path, debug: tuple[str, ...]) -> None:
+def test_a_job_in_a_separate_process_shows_its_traceback_on_request(tmp_path: Path, debug: tuple[str, ...]) -> None:
     """Of a job without a fault in its configuration: its weights are taken from where there are none."""
     arguments = (
         "-m",

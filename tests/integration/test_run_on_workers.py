@@ -74,7 +74,7 @@ def test_a_killed_worker_ends_the_run_with_its_name_exit_and_log(start: Start, t
     assert processes_of(summary.run_id) == []
 
 
-def test_a_killed_run_resumes_to_the_weights_of_the_undisturbed_one(
+def test_a_killed_run_resumes_to_the_weights_of_the_uninterrupted_one(
     start: Start, undisturbed: Path, tmp_path: Path
 ) -> None:
     command = start(tmp_path, *SHORT)

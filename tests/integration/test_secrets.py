@@ -23,7 +23,7 @@ def files_that_tell(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in files if SECRET.encode() in path.read_bytes()}
 
 
-def test_a_run_keeps_its_secret_where_only_its_owner_reads_it_and_goes_on_with_it(tmp_path: Path) -> None:
+def test_a_run_keeps_its_secret_in_private_files_and_resumes_with_it(tmp_path: Path) -> None:
     kept = {"run/config.yaml"}
     for arguments, earlier in (
         ((*SMALL, "hydra.run.dir=run"), []),
@@ -38,7 +38,7 @@ def test_a_run_keeps_its_secret_where_only_its_owner_reads_it_and_goes_on_with_i
     assert "http://[redacted]@127.0.0.1:9" in (tmp_path / "run" / "run.log").read_text()
 
 
-def test_a_sweep_keeps_its_secret_in_files_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_a_sweep_keeps_its_secret_in_private_files(tmp_path: Path) -> None:
     command = succeed(tmp_path, "-m", *SMALL, "optimizer.lr=0.01,0.1", "hydra.sweep.dir=sweep")
     assert SECRET not in command.errors + command.output
     told = files_that_tell(tmp_path)

@@ -100,7 +100,7 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
     assert sampled == sorted(set(sampled))
 
 
-def test_what_a_run_could_not_record_is_there_once_it_is_resumed_although_nothing_is_left_to_train(
+def test_resuming_a_finished_run_writes_its_waiting_records(
     tmp_path: Path,
 ) -> None:
     small = (

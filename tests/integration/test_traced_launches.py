@@ -111,7 +111,7 @@ def test_every_client_has_a_row_on_every_device_that_takes_part(traced: tuple[st
     assert {row.partition(" /job:")[0] for row in written if "/job:" in row} >= clients
 
 
-def test_every_launch_within_the_window_is_there_with_what_it_computed(traced: tuple[str, Path]) -> None:
+def test_every_launch_within_the_window_is_recorded_with_its_computation(traced: tuple[str, Path]) -> None:
     _, run = traced
     events = read_events(run)
     whole = within_the_window(events)
@@ -135,7 +135,7 @@ def test_sends_meet_their_receives_run_by_run(traced: tuple[str, Path]) -> None:
     assert len(set(map(transfer, sends))) == len(sends) > 0
 
 
-def test_the_summary_adds_up_and_says_what_processes_did(traced: tuple[str, Path]) -> None:
+def test_the_summary_adds_up_and_lists_the_work_of_processes(traced: tuple[str, Path]) -> None:
     name, run = traced
     steps = summary(run)["steps"]
     assert [each["step"] for each in steps] == STEPS

@@ -47,7 +47,7 @@ def events(folder: Path) -> list[Event]:
     return read_events(folder / "run")
 
 
-def test_every_event_has_what_the_format_asks_for(events: list[Event]) -> None:
+def test_every_event_has_the_fields_of_the_format(events: list[Event]) -> None:
     expect_the_format(events)
 
 

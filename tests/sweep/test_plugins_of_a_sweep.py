@@ -35,7 +35,7 @@ def interrupted(fake_training: FakeTraining, folder: Path) -> FakeTraining:
     return fake_training
 
 
-def test_a_sweep_goes_on_with_its_plugins(interrupted: FakeTraining) -> None:
+def test_a_sweep_is_resumed_with_its_plugins(interrupted: FakeTraining) -> None:
     with restored_tables():
         assert main([*PLUGIN, *RESUME]) == 0
     assert [call.config.model.name for call in interrupted.calls] == ["all_conv", "all_conv"]
@@ -76,7 +76,7 @@ def test_a_plugin_that_was_edited_is_refused(interrupted: FakeTraining, folder: 
     assert interrupted.calls == []
 
 
-def test_a_plan_of_before_names_no_plugins(interrupted: FakeTraining, folder: Path) -> None:
+def test_a_plan_of_an_earlier_version_names_no_plugins(interrupted: FakeTraining, folder: Path) -> None:
     path = folder / "sweep" / "plan.json"
     stored = json.loads(path.read_text())
     del stored["plugins"]

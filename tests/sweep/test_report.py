@@ -83,7 +83,7 @@ def test_a_sweep_is_found_from_its_jobs_and_once(sweep: Path) -> None:
     assert recorded_sweeps([sweep]) == []
 
 
-def test_synchronising_ends_it_and_says_what_it_could_not(
+def test_sync_ends_the_record_and_reports_failures(
     sweep: Path, ended: Ended, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sync", "sweep"]) == 0

@@ -76,7 +76,7 @@ def interrupted(interrupted_sweep: Path, fake_training: FakeTraining, folder: Pa
     return fake_training
 
 
-def test_what_is_done_is_not_done_again_and_the_rest_is(interrupted: FakeTraining, folder: Path):
+def test_finished_jobs_are_kept_and_the_others_run(interrupted: FakeTraining, folder: Path):
     assert main(RESUME) == 0
     assert [(call.config.seed, call.resume) for call in interrupted.calls] == [(2, True), (3, True), (4, False)]
     assert [call.run_dir.name for call in interrupted.calls] == ["1", "2", "3"]
@@ -133,7 +133,7 @@ HARMLESS = {"n_jobs": 2, "timeout": None, "verbose": 0, "batch_size": "auto", "p
         ({"name": "submitit_local", "settings": {"setup": ["curl x | sh"]}}, "'hydra/launcher=submitit_local'"),
     ],
 )
-def test_what_can_run_code_is_not_taken_from_a_stored_launcher(
+def test_stored_launcher_settings_that_can_run_code_are_not_used(
     interrupted: FakeTraining, folder: Path, capsys: Capture, launcher: dict[str, Any], named: str
 ):
     stored = plan(folder)
@@ -221,7 +221,7 @@ def test_a_given_argument_replaces_one_that_can_name_code():
     assert merged_arguments(stored, given) == ["-m", "seed=1", "hydra.launcher.setup=[]", "--config-dir", "mine"]
 
 
-def test_a_job_that_died_without_a_word_goes_on(interrupted: FakeTraining, folder: Path):
+def test_a_killed_job_is_resumed(interrupted: FakeTraining, folder: Path):
     (folder / "sweep" / "0" / "summary.json").unlink()
     (folder / "sweep" / "0" / "run.json").write_text("{}")
     (folder / "sweep" / "0" / "config.yaml").write_text((folder / "sweep" / "0" / "frozen.yaml").read_text())
@@ -239,7 +239,7 @@ def test_a_job_that_was_killed_before_its_configuration_was_stored_starts_again(
 
 
 @pytest.mark.parametrize(("ended", "trained"), [(1, []), (-1, [2])], ids=["newer", "older"])
-def test_of_a_summary_and_a_failure_the_newer_tells(
+def test_the_newer_of_summary_and_failure_counts(
     interrupted: FakeTraining, folder: Path, ended: int, trained: list[int]
 ):
     """As after `runner resume=sweep/1`, of which the sweep was not told."""
@@ -251,7 +251,7 @@ def test_of_a_summary_and_a_failure_the_newer_tells(
     assert [call.config.seed for call in interrupted.calls if call.config.seed == 2] == trained
 
 
-def test_a_run_goes_on_with_the_machine_values_it_began_with(interrupted: FakeTraining, folder: Path):
+def test_a_run_is_resumed_with_its_machine_values(interrupted: FakeTraining, folder: Path):
     frozen = (folder / "sweep" / "2" / "frozen.yaml").read_text()
     (folder / "sweep" / "2" / "config.yaml").write_text(
         frozen.replace("threads_per_worker: null", "threads_per_worker: 7")
@@ -306,7 +306,7 @@ def test_a_grid_that_is_accepted_gives_new_jobs_new_numbers(interrupted: FakeTra
 
 
 @pytest.mark.parametrize(("seed", "trained"), [("seed=1,6", [6]), ("train.batch_size=1", [])])
-def test_what_a_killed_change_left_is_not_trained(
+def test_jobs_of_a_killed_change_are_not_trained(
     fake_training: FakeTraining, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: str, trained: list[int]
 ):
     main([*SWEEP, "seed=1", "train.batch_size=8", "parallelism.workers=2"])
@@ -330,7 +330,7 @@ def test_a_further_key_makes_further_jobs(fake_training: FakeTraining, folder: P
     assert [call.run_dir.name for call in fake_training.calls] == ["0", "1", "2", "3"]
 
 
-def test_the_same_grid_is_no_change_whatever_the_launcher(interrupted: FakeTraining, folder: Path):
+def test_the_same_grid_with_another_launcher_is_no_change(interrupted: FakeTraining, folder: Path):
     assert main([*RESUME, "seed=1,2,3,4", "hydra.sweeper.max_batch_size=1"]) == 0
     assert len(interrupted.calls) == 3
     assert plan(folder)["launcher"]["batch"] == 1
@@ -358,7 +358,7 @@ def test_an_impossible_job_becomes_possible_when_changes_are_accepted(fake_train
     assert sorted(call.config.train.batch_size for call in fake_training.calls[1:]) == [1, 8]
 
 
-def test_a_sweep_that_runs_is_not_taken_up(interrupted: FakeTraining, folder: Path, capsys: Capture):
+def test_a_running_sweep_is_not_resumed(interrupted: FakeTraining, folder: Path, capsys: Capture):
     with sweep_lock(folder / "sweep"):
         assert f"the sweep in {folder / 'sweep'} is running" in refused(RESUME, capsys, code=9)
 
@@ -371,7 +371,7 @@ def test_the_status_is_the_table_and_changes_nothing(interrupted: FakeTraining, 
     assert interrupted.calls == []
 
 
-def test_a_directory_without_a_plan_says_why(folder: Path, capsys: Capture):
+def test_a_directory_without_a_plan_is_refused(folder: Path, capsys: Capture):
     assert f"{folder / 'sweep'}: no such directory; expected that of a sweep" in refused(RESUME, capsys)
     (folder / "sweep").mkdir()
     message = refused(RESUME, capsys)

@@ -72,7 +72,7 @@ def test_a_failed_job_does_not_stop_the_sweep_but_shows(fake_training: FakeTrain
     assert "Error executing job" not in err
 
 
-def test_a_defect_in_a_job_shows_its_traceback_and_the_sweep_goes_on(fake_training: FakeTraining, capsys: Capture):
+def test_a_defect_in_a_job_shows_its_traceback_and_the_sweep_continues(fake_training: FakeTraining, capsys: Capture):
     def break_down(call: Call) -> None:
         if call.config.seed == 2:
             raise ZeroDivisionError("a defect")
@@ -122,7 +122,7 @@ def test_the_cpu_of_this_machine_does_not_matter_to_jobs_that_other_machines_run
         checked_config(replace(job, launcher=Launcher("submitit_local")))
 
 
-def test_what_a_failed_run_wrote_about_itself_is_in_the_table(fake_training: FakeTraining, folder: Path):
+def test_the_summary_of_a_failed_run_is_in_the_table(fake_training: FakeTraining, folder: Path):
     def fail_after_some_steps(call: Call) -> None:
         written = summary_of(call)
         call.run_dir.mkdir(exist_ok=True)
@@ -181,7 +181,7 @@ def test_the_tracking_record_of_the_sweep_is_ended(
     assert (folder / "sweep" / "jobs.md").read_text() == ended[0][3] + "\n"
 
 
-def test_what_jobs_could_not_record_in_time_is_brought_over_before_the_record_of_the_sweep_ends(
+def test_waiting_records_of_jobs_are_written_before_the_record_of_the_sweep_ends(
     fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     def leave_records(call: Call) -> None:
@@ -200,7 +200,7 @@ def test_what_jobs_could_not_record_in_time_is_brought_over_before_the_record_of
     assert happened == ["0", "1", "end"] * 2, "also when nothing is left to do"
 
 
-def test_after_an_interruption_nothing_is_brought_over_and_it_is_said_how(
+def test_after_an_interruption_waiting_records_are_only_reported(
     fake_training: FakeTraining, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     def leave_records_and_stop(call: Call) -> None:
@@ -228,9 +228,7 @@ def test_a_directory_that_holds_a_sweep_is_refused(fake_training: FakeTraining, 
     assert len(fake_training.calls) == 1
 
 
-def test_what_is_to_be_typed_for_a_sweep_is_quoted_for_the_shell(
-    fake_training: FakeTraining, folder: Path, capsys: Capture
-) -> None:
+def test_printed_commands_are_quoted_for_the_shell(fake_training: FakeTraining, folder: Path, capsys: Capture) -> None:
     sweep, arguments = folder / "my sweep", ["-m", "tracking=none", "seed=1", 'hydra.sweep.dir="my sweep"']
     main(arguments)
     assert main(arguments) == 9

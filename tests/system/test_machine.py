@@ -36,14 +36,12 @@ def test_without_a_limit_it_is_the_machines(tmp_path: Path) -> None:
     assert usable_memory((limit,)) == psutil.virtual_memory().total
 
 
-def test_what_is_available_is_part_of_what_is_usable() -> None:
+def test_available_memory_is_part_of_usable_memory() -> None:
     assert 0 < available_memory() <= usable_memory()
 
 
 @pytest.mark.parametrize("limited", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
-def test_resource_limits_leave_a_process_what_it_does_not_use_yet(
-    limited: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resource_limits_leave_the_unused_part(limited: int, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], resource.RLIM_INFINITY))
     assert process_room() is None

@@ -11,12 +11,12 @@ def test_terminal_escapes_and_direction_overrides_become_visible() -> None:
     assert printable("\x1b[2J\u202eoops\n") == "\\x1b[2J\\u202eoops\\n"
 
 
-def test_long_text_is_cut_and_says_so() -> None:
+def test_long_text_is_cut_with_its_length() -> None:
     assert printable("x" * 500, limit=3) == "xxx... (500 characters)"
 
 
 @given(st.text(st.characters()))
-def test_printable_text_is_printable_whatever_comes(text: str) -> None:
+def test_printable_text_is_printable_for_every_input(text: str) -> None:
     assert printable(text, limit=10_000).isprintable()
 
 

@@ -148,7 +148,7 @@ def test_a_stopped_run_in_virtual_time_saves_only_where_the_uninterrupted_one_do
     assert resumed.weights_sha256 == uninterrupted.weights_sha256
 
 
-def test_a_stopped_repetition_says_that_it_cannot_be_resumed(
+def test_a_stopped_repetition_reports_that_it_cannot_be_resumed(
     tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay = f"parallelism.replay={trained(*ASYNC, VIRTUAL) / 'endings-1.jsonl'}"
@@ -189,7 +189,7 @@ def test_a_run_that_is_all_warm_start_is_refused(length: tuple[str, ...]) -> Non
     build(small_config(*ASYNC, "train.steps=4", "parallelism.warmstart_steps=3"))
 
 
-def test_explain_says_what_it_takes_for_a_step() -> None:
+def test_explain_describes_a_step_of_overlapping_clients() -> None:
     text = explain(small_config(*ASYNC))
     assert "each is counted as often as it runs on average when all workers are equally fast" in text
     assert "one evaluation" not in text

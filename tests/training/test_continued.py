@@ -93,7 +93,7 @@ def test_a_start_that_is_killed_leaves_no_summary_of_an_earlier_one(
     assert Summary.read(tmp_path / "summary.json").steps == 4
 
 
-def test_a_placement_is_that_of_the_strategy_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_placement_is_dropped_if_the_strategy_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers stay where they are as long as the strategy stays; another one must not be held to devices of before."""
     train(tmp_path, "train.steps=1")
     placement = tmp_path / "placement.json"
@@ -112,7 +112,7 @@ def test_a_placement_is_that_of_the_strategy_that_goes_on(tmp_path: Path, monkey
         ({"class_names": np.array(["a", "b", "c"])}, "class 0 is 'a', in training it was '0'"),
     ],
 )
-def test_a_run_does_not_go_on_with_other_data(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+def test_a_run_is_not_resumed_with_other_data(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
     data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'mine.npz')}", "train.batch_size=4")
     before = train(tmp_path / "run", *data, "train.steps=2")
     write_arrays(tmp_path / "mine.npz", **changed)
@@ -157,7 +157,7 @@ def test_a_built_in_set_that_changed_is_refused_too(tmp_path: Path) -> None:
         train(tmp_path, "train.steps=4", resume=True)
 
 
-def test_what_was_not_kept_of_the_data_is_not_compared_which_is_said(
+def test_facts_of_the_data_that_were_not_stored_are_not_compared(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(tmp_path, "train.steps=2")

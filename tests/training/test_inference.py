@@ -49,7 +49,7 @@ def on(found: Found, *overrides: str, **cluster: Any) -> OneDevice:
     return one_device(replace(config, cluster=LocalCluster(**cluster)), 2, lambda: found)
 
 
-def test_a_gpu_is_taken_where_there_is_one_whatever_trained(caplog: pytest.LogCaptureFixture) -> None:
+def test_inference_uses_a_gpu_if_there_is_one_whichever_device_trained(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "runner"):
         device = on(machine(gpu(4), gpu(5)), "parallelism=sync_data", "parallelism.workers=2", tf32=True)
     assert [(each.name, each.gpu, each.use.tf32) for each in device.cluster.devices] == [
@@ -135,7 +135,7 @@ def test_an_op_without_a_kernel_for_gpus_is_named(trained: Path, monkeypatch: py
         scores_on(on(machine(gpu())), trained)
 
 
-def test_bfloat16_needs_instructions_of_the_cpu_only_where_the_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_needs_cpu_instructions_only_if_the_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.system.machine.cpu_flags", lambda: frozenset({"avx2"}))
     config = compose([*SMALL_DATA, "precision=bfloat16"]).config()
     assert one_device(config, 2, lambda: machine(gpu())).what.startswith("GPU 0")
@@ -150,7 +150,7 @@ def big_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("gpu_kernels", "big_gpu")
-def test_both_verbs_say_what_computed(trained: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_verbs_print_the_device(trained: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(trained), "--output", "out.json"]) == 0
     found = json.loads(Path("out.json").read_text())
     assert found["device"].startswith("GPU 0: Big GPU, compute capability 9.0")

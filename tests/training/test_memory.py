@@ -42,7 +42,7 @@ def test_one_process_has_everything() -> None:
     assert found.total == found.variables + found.step + found.data + found.checkpoint + PROGRAM_BYTES
 
 
-def test_every_worker_and_server_holds_its_own_and_the_data() -> None:
+def test_every_process_holds_its_variables_and_the_data() -> None:
     servers = ("parallelism.combine=parameter_server", "parallelism.servers=2")
     found = planned("parallelism=sync_data", "parallelism.workers=2", *servers)
     assert list(found) == ["master", "worker-0", "worker-1", "ps-0", "ps-1"]
@@ -60,7 +60,7 @@ def test_a_larger_batch_needs_more_in_a_step_and_fewer_examples_less_data() -> N
     assert planned("data.train_limit=100")["main"].data < small["main"].data
 
 
-def test_what_fits_is_told_and_what_does_not_is_refused_with_numbers() -> None:
+def test_a_fitting_run_is_reported_and_a_larger_one_refused_with_numbers() -> None:
     two = [ProcessMemory("worker-0", variables=GIB), ProcessMemory("worker-1", variables=GIB, step=4 * GIB, data=GIB)]
     needed = 7 * GIB + 2 * PROGRAM_BYTES
     require_fit(two, needed)
@@ -140,7 +140,7 @@ def test_a_machine_that_is_full_now_is_warned_of(
     assert "0.00 GiB available now, less than it needs" in caplog.text
 
 
-def test_explain_says_what_is_needed_and_refuses_what_cannot_fit(
+def test_explain_prints_the_needed_memory_and_refuses_runs_that_cannot_fit(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["explain", "model=mlp", "parallelism=single"]

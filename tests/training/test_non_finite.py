@@ -57,7 +57,7 @@ def test_overlapping_clients_are_repeated_in_the_order_in_which_they_ended(tmp_p
     assert not strategy.virtual_time
 
 
-def test_what_is_under_way_when_a_run_is_ruined_is_in_its_record(tmp_path: Path) -> None:
+def test_clients_that_overlap_a_failure_are_in_the_record(tmp_path: Path) -> None:
     """Without what was begun before them, parts that have ended cannot be repeated in their turns."""
     config = small_config(*RUINED, "parallelism.workers=3", "train.eval_every=20")
     with pytest.raises(NumericError, match="Its origin: "):
@@ -96,13 +96,13 @@ def test_the_order_of_virtual_time_is_known_after_a_checkpoint_and_that_of_a_rac
     assert strategy.virtual_time
 
 
-def test_what_does_not_overlap_is_repeated_as_it_is(directory: RunDirectory) -> None:
+def test_a_run_without_overlap_is_repeated_unchanged(directory: RunDirectory) -> None:
     experiment = build(small_config())
     assert repeated_experiment(experiment, directory, 0) is experiment
     assert repeated_experiment(experiment, directory, 5) is experiment
 
 
-def test_what_overlaps_and_comes_to_the_same_is_repeated_as_it_is(directory: RunDirectory) -> None:
+def test_overlap_that_changes_no_result_is_repeated_unchanged(directory: RunDirectory) -> None:
     settings = ("parallelism=sandblaster", "optimizer=lbfgs", "schedule=constant", "train.batch_size=32")
     experiment = build(small_config(*settings))
     assert any(client.deferred for client in experiment.program.training)

@@ -62,7 +62,7 @@ def test_a_record_that_is_too_short_is_refused_before_anything_is_started(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_record_that_patience_ended_is_as_long_as_it_can_be(tmp_path: Path) -> None:
+def test_the_record_of_a_run_that_stopped_early_is_complete(tmp_path: Path) -> None:
     patient = ("train.patience=1", "train.eval_every=2")
     path = record(tmp_path, outcome_hash(small_config(*BACKED, *patient)), SHARES[:2])
     require_whole_record(build(replaying(path, *patient)))
@@ -86,7 +86,7 @@ def test_the_record_of_a_run_that_changed_on_the_way_is_refused_before_anything_
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_was_made_longer_changed_where_the_rate_goes_by_the_length(tmp_path: Path) -> None:
+def test_more_steps_change_a_run_only_if_the_rate_depends_on_them(tmp_path: Path) -> None:
     shorter = "train.steps=2"
     constant = (*BACKED, "schedule=constant")
     path = left_by(small_config(*constant), tmp_path, small_config(*constant, shorter))
@@ -97,12 +97,12 @@ def test_a_run_that_was_made_longer_changed_where_the_rate_goes_by_the_length(tm
         require_record_of_one_configuration(replaying(path, "schedule=cosine"))
 
 
-def test_the_record_of_a_run_that_went_on_as_it_was_is_taken(tmp_path: Path) -> None:
+def test_the_record_of_a_run_resumed_without_changes_is_accepted(tmp_path: Path) -> None:
     alike = small_config(*BACKED, "checkpoint.keep=9")
     require_record_of_one_configuration(replaying(left_by(small_config(*BACKED), tmp_path, alike)))
 
 
-def test_a_record_that_was_brought_elsewhere_says_what_it_can(tmp_path: Path) -> None:
+def test_a_record_without_its_run_is_accepted(tmp_path: Path) -> None:
     path = record(tmp_path, outcome_hash(small_config(*BACKED)), SHARES)
     (tmp_path / "config-1.yaml").write_text("of something else")
     require_record_of_one_configuration(replaying(path))
