@@ -157,7 +157,7 @@ class _Arranging:
         wanted = self.layouts[resident]
         if wanted is None:
             wanted = self.layouts[source] or plain(self.specs[source])
-            self.decide_layout(resident, wanted)
+            self.layouts[resident] = wanted
         source = self.in_layout(source, wanted, node.name)
         self.emit(node, "", (source,), (), Arrangement((wanted,), ()), {"variable": variable.node})
         self.slot_of[node[0]] = source
@@ -275,14 +275,10 @@ class _Arranging:
         self.owner.append(slot if owner is None else self.owner[owner])
         return slot
 
-    def decide_layout(self, slot: int, layout: Layout) -> None:
-        """Decide an open layout."""
-        self.layouts[slot] = layout
-
     def in_layout(self, slot: int, wanted: Layout, reader: str) -> int:
         """Return a slot with the value of ``slot`` in a layout: the slot itself, or the output of a conversion."""
         if self.layouts[slot] is None:
-            self.decide_layout(slot, wanted)
+            self.layouts[slot] = wanted
         if self.layouts[slot] == wanted:
             return slot
         if (slot, wanted) not in self.converted:
@@ -291,17 +287,13 @@ class _Arranging:
 
     def copy(self, slot: int, reader: str) -> int:
         """Return a slot with a copy of a value, in the same layout."""
-        if self.layouts[slot] is None:
-            self.decide_layout(slot, plain(self.specs[slot]))
-        layout = self.layouts[slot]
-        assert layout is not None, "it was decided above"
+        layout = self.layouts[slot] = self.settled_layout(slot)
         return self.convert(slot, layout, reader)
 
     def convert(self, slot: int, wanted: Layout, reader: str) -> int:
         """Append a conversion, in two steps if no kernel takes both layouts."""
-        spec, source = self.specs[slot], self.layouts[slot]
-        assert source is not None, "open layouts are decided, not converted"
-        if not source.is_plain and not wanted.is_plain and self.converter(spec, source, wanted) is None:
+        spec = self.specs[slot]
+        if not self.is_one_step(spec, self.settled_layout(slot), wanted):
             return self.in_layout(self.in_layout(slot, plain(spec), reader), wanted, reader)
         result = self.new_slot(spec, wanted)
         self.instructions.append(self.conversion(slot, result, reader))
@@ -309,8 +301,8 @@ class _Arranging:
 
     def conversions(self, slot: int, result: int, reader: str) -> list[Instruction]:
         """Return the conversion from one slot to the layout of another: one step, or two through the plain layout."""
-        spec, source, wanted = self.specs[slot], self.settled_layout(slot), self.settled_layout(result)
-        if source.is_plain or wanted.is_plain or self.converter(spec, source, wanted) is not None:
+        spec = self.specs[slot]
+        if self.is_one_step(spec, self.settled_layout(slot), self.settled_layout(result)):
             return [self.conversion(slot, result, reader)]
         middle = self.new_slot(spec, plain(spec))
         return [self.conversion(slot, middle, reader), self.conversion(middle, result, reader)]
@@ -323,6 +315,10 @@ class _Arranging:
             raise ShapeError(f"node {reader!r}: no kernel converts {spec} from {source} to {wanted}")
         library, arrangement = choice.kernel.library, choice.arrangement
         return Instruction(f"{reader}/convert", "convert", {}, library, (slot,), (result,), arrangement)
+
+    def is_one_step(self, spec: TensorSpec, source: Layout, wanted: Layout) -> bool:
+        """Whether one conversion is enough, or no other way exists."""
+        return source.is_plain or wanted.is_plain or self.converter(spec, source, wanted) is not None
 
     def converter(self, spec: TensorSpec, source: Layout, wanted: Layout) -> Choice | None:
         """Return the kernel that changes a layout in one step, or None."""

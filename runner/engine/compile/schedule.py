@@ -3,9 +3,9 @@
 All devices are simulated together under the cost model, and so are the links between them, each of which carries one
 tensor at a time. A free device takes, of the nodes whose inputs have arrived, the one nearest (in estimated seconds) to
 its next Send; so the gradient of a layer leaves as soon as it exists. Of equally near nodes, an update of a variable
-goes first, because it needs no memory of its own and frees a gradient. The next criterion is the order of the graph.
+goes first, because it needs no additional memory and frees a gradient. The next criterion is the order of the graph.
 
-A Recv has no rank of its own: it runs directly before the first node that reads it, as late as possible. So no device
+A Recv has no rank: it runs directly before the first node that reads it, as late as possible. So no device
 waits for a tensor, or keeps one, that it does not need yet (TensorFlow whitepaper 2016, section 5.2). A node that reads
 a received tensor and precedes a later Send is delayed by a part of its slack, the time by which it may be late without
 making the step longer. So if a tensor arrives later than estimated, its device does not wait while it has other work.

@@ -1,4 +1,4 @@
-"""Joins calls of machine code into one, in Python: where the loop over them cannot be compiled, or is not worth it."""
+"""Join machine-code calls in Python, for machines where the loop over them cannot be compiled."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SIGNATURE = "int (*)(intptr_t, intptr_t, intptr_t, intptr_t)"
 
 
 def failure(position: int, status: int) -> int:
-    """What a joined call returns when the call at ``position`` returned ``status``."""
+    """Return the status of a joined call in which the call at ``position`` returned ``status``."""
     return (position + 1) << 16 | status & 0xFFFF
 
 
 def join_in_python(calls: Sequence[NativeCall]) -> Callable[[], int]:
-    """One call that runs all of them in order. It returns 0, or ``failure`` of the first whose status is not 0.
+    """Return one call that runs all calls in order and returns 0, or ``failure`` of the first status that is not 0.
 
-    It costs a fraction of a microsecond for each call; the GIL is released in each.
+    The overhead is a fraction of a microsecond per call. Each call releases the GIL.
     """
     ffi = cffi.FFI()
     bound = [(ffi.cast(SIGNATURE, call.function), call.arguments, call.keep) for call in calls]

@@ -1,4 +1,4 @@
-"""Which fast kernels this machine can have: libraries are tried once, and what is missing is said with its reason."""
+"""The libraries of fast CPU kernels: each is loaded once, and a missing one is reported with the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGES = ("cffi", "llvmlite")
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """A library of fast kernels. version: as it says itself, with its file. missing: why it is not used, or ""."""
+    """A library of fast kernels. version: the reported version and the file. missing: why it is not used, or ""."""
 
     name: str
     version: str
@@ -21,7 +21,7 @@ class NativeLibrary:
 
 
 def register(registry: Registry) -> tuple[NativeLibrary, ...]:
-    """Add the kernels of every library that can be loaded; tell what became of each."""
+    """Add the kernels of every library that can be loaded; return the state of each library."""
     return tuple(NativeLibrary(name, *_loaded(module, registry)) for name, module in _LIBRARIES.items())
 
 

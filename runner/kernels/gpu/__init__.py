@@ -1,5 +1,5 @@
-"""Kernels of device type "gpu": CUDA C++ sources of our own, cuBLAS for products, cuDNN for convolutions.
+"""Kernels of device type "gpu": our own CUDA C++ sources, cuBLAS for products, cuDNN for convolutions.
 
-Every op has a kernel of library "cuda" here, from our sources; where a library holds the record, its kernel has a
-higher priority. Kernels are made for one :class:`~runner.kernels.gpu.runtime.Runtime`, which they are handed.
+Every op has a kernel of library "cuda" from our sources; kernels of faster libraries have a higher priority. Kernels
+are created for one :class:`~runner.kernels.gpu.runtime.Runtime`.
 """

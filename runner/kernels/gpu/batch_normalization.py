@@ -20,7 +20,7 @@ from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.memory import address_of
 
 _MOMENTS, _SUMS = 3, 2
-"""Numbers kept of a part of a channel: count, mean and squares; the sums of dy and of dy * z."""
+"""Numbers stored per part of a channel: count, mean and squares; the sums of dy and of dy * z."""
 
 _NO_MASK = np.uintp(0)
 
@@ -37,7 +37,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def _kernel(runtime: Runtime, op: str, kept: int, replaced: int, bind: Bind) -> Kernel:
-    """kept: numbers of a part of a channel. replaced: the input that the first output may take the place of."""
+    """kept: numbers per part of a channel. replaced: the input whose memory the first output may take."""
     arrange = partial(_arrange, runtime.multiprocessors, kept, replaced)
     return Kernel(op, "gpu", "cuda", 0, FLOATS, arrange, partial(bind, runtime))
 
@@ -98,5 +98,5 @@ def _address(operand: Operand) -> Argument:
 
 
 def _epsilon(attributes: Attributes, buffers: Buffers) -> Argument:
-    """In the type that normalisation is computed in."""
+    """Return epsilon in the dtype of the computation."""
     return vector_dtype(buffers.inputs[0].spec.dtype).type(attributes["epsilon"])

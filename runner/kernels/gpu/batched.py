@@ -1,8 +1,7 @@
-"""Element-wise calls of one program as one launch: the updates of many variables, each of them small.
+"""Element-wise calls of one program as one launch, such as the updates of many small variables.
 
-What makes a GPU fast is many elements at once; a launch costs some microseconds, however few there are. Put together
-are calls whose results nothing reads in what follows, as those of updates: they can wait for each other without holding
-up anything else.
+A launch costs some microseconds, however few elements it has. Calls whose results are not read by later calls of the
+step, such as updates, are combined: they can wait for each other without delaying other work.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from runner.kernels.gpu.streams import Span, Touched
 
 
 class _Places:
-    """Memory, as spans that rise and do not meet."""
+    """Memory as sorted, disjoint spans."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []
         self._ends: list[int] = []
 
     def touch(self, spans: Sequence[Span]) -> bool:
-        """Whether any of it is in one of the spans."""
+        """Whether any of the memory is in one of the spans."""
         return any(
             begin < end and bisect_right(self._ends, begin) < bisect_left(self._begins, end) for begin, end in spans
         )
 
     def add(self, spans: Sequence[Span]) -> None:
-        """Take spans in."""
+        """Add spans."""
         for begin, end in spans:
             if begin < end:
                 first, last = bisect_left(self._ends, begin), bisect_right(self._begins, end)
@@ -48,16 +47,17 @@ class _Places:
 
 @dataclass
 class _Home:
-    """A group that earlier works may join. written: by anybody, from its first member on to its last."""
+    """A group that earlier works may join. written: memory that works from its first to its last member write."""
 
     members: list[int]
     written: _Places = field(default_factory=_Places)
 
 
 def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> list[list[int]]:
-    """Which works may be one, as rising numbers, in an order of the groups that gives what the works give in theirs.
+    """Return groups of works that may be one launch; running the groups in order gives the results of the works in
+    order.
 
-    programs: only works of one program are put together; None is with nobody. Each work waits for the group's last.
+    programs: only works of one program are combined; None is never combined. Each work waits for the last of its group.
     """
     backwards: list[list[int]] = []
     homes: dict[Hashable, _Home] = {}
@@ -80,9 +80,9 @@ def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> l
 
 
 def together(runtime: Runtime, calls: Sequence[FlatCall]) -> StreamCall:
-    """One launch of calls of one program, whose order does not matter.
+    """Return one launch of calls of one program, whose order does not matter.
 
-    Copies a table to the GPU and waits for that: not to be called while anything is captured.
+    Copies a table to the GPU and waits for the copy, so it must not be called during a capture.
     """
     rows, chunks = table(calls)
     memory = _copied(runtime, rows)
@@ -92,7 +92,7 @@ def together(runtime: Runtime, calls: Sequence[FlatCall]) -> StreamCall:
 
 
 def table(calls: Sequence[FlatCall]) -> tuple[NDArray[np.int64], int]:
-    """A row for each call, as ``batch`` reads it, and the number of chunks of all."""
+    """Return a row for each call, as ``batch`` reads it, and the total number of chunks."""
     chunks = [-(-call.count // CHUNK) for call in calls]
     *first, total = accumulate(chunks, initial=0)
     rows = [[start, call.count, *call.addresses] for start, call in zip(first, calls, strict=True)]

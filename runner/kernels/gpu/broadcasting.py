@@ -1,4 +1,4 @@
-"""How the elements of broadcast tensors lie against those of the result: as few axes as say it."""
+"""Loops over the elements of broadcast tensors, merged to as few axes as possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.kernels.gpu.layouts import strides
 
 @dataclass(frozen=True)
 class Axis:
-    """A loop over a result without gaps. strides: of each input, in elements; 0 where it is broadcast."""
+    """A loop over a result without gaps. strides: of each input, in elements; 0 if the input is broadcast."""
 
     extent: int
     strides: tuple[int, ...]
@@ -20,25 +20,25 @@ class Axis:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Loops over a result, the innermost first; count: its elements."""
+    """Loops over a result, the innermost first. count: number of elements."""
 
     count: int
     axes: tuple[Axis, ...]
 
     @property
     def wide(self) -> tuple[bool, ...] | None:
-        """For each input whether it lies as the result does, else is one element; None where an input is neither."""
+        """For each input, whether it is laid out as the result or is one element; None if an input is neither."""
         if len(self.axes) != 1 or not set(self.axes[0].strides) <= {0, 1}:
             return None
         return tuple(stride == 1 for stride in self.axes[0].strides)
 
 
 def broadcast(inputs: Sequence[tuple[Spec, Layout]], result: tuple[Spec, Layout]) -> Broadcast:
-    """The loops over a result of tensors that broadcast to its shape."""
+    """Return the loops over a result of tensors that broadcast to its shape."""
     shape = result[0].shape
     count = math.prod(shape)
     if count <= 1:
-        # An input that has no element is not taken for one element that serves all.
+        # An input without elements is not a scalar.
         alike = [int(spec.shape == shape or not math.prod(spec.shape)) for spec, _ in inputs]
         return Broadcast(count, (Axis(count, tuple(alike)),))
     own = strides(shape, result[1])
@@ -55,7 +55,7 @@ def broadcast(inputs: Sequence[tuple[Spec, Layout]], result: tuple[Spec, Layout]
 
 
 def _goes_on(inner: Axis, outer: Axis) -> bool:
-    """Whether a step along the outer axis is, for every input, as many along the inner one as that is long."""
+    """Whether, for every input, the outer axis continues the inner one."""
     return all(o == i * inner.extent for i, o in zip(inner.strides, outer.strides, strict=True))
 
 

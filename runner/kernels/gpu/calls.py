@@ -1,4 +1,4 @@
-"""Bound calls of a GPU: each only puts work on a stream, which does it later."""
+"""Bound calls of a GPU: each enqueues work on a stream."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from runner.kernels.contract import DeviceCall
 from runner.kernels.gpu.runtime import Argument, DeviceMemory, Function, Runtime, Size, Stream
 
 THREADS = 256
-"""Of a block, where nothing asks for another number."""
+"""The default number of threads per block."""
 
 
 @dataclass(frozen=True)
 class Failures:
-    """Where a kernel says that a value it read cannot be.
+    """The status word of a kernel that can refuse values.
 
-    word: a pinned int32 that the kernel sets, by its address, to a status that is not 0. explain: what it means.
+    word: a pinned int32 that the kernel sets to a status other than 0. explain: returns the message for a status.
     """
 
     word: NDArray[np.int32]
@@ -27,7 +27,7 @@ class Failures:
 
     @property
     def argument(self) -> np.uintp:
-        """The address, for the kernel."""
+        """The address as an argument of the kernel."""
         return np.uintp(self.word.ctypes.data)
 
 
@@ -35,9 +35,9 @@ class Failures:
 class StreamCall(DeviceCall):
     """``enqueue(stream)`` puts the work of a node on a stream, without waiting and without allocating.
 
-    It always puts the same there, so that it can be captured in a graph and replayed. keep: what must stay alive. turn:
-    memory that it counts as writing beside its outputs; calls with the same keep their order. captured: whether it may
-    be part of a graph; where it may not, nor is what is called together with it.
+    The work is always the same, so that it can be captured in a graph and replayed. keep: objects that must stay alive.
+    turn: memory that counts as written besides the outputs; calls with the same memory keep their order. captured:
+    whether the call may be part of a graph; if not, the calls joined with it are not captured either.
     """
 
     enqueue: Callable[[Stream], None]
@@ -55,7 +55,7 @@ def launch(
     threads: int = THREADS,
     failures: Failures | None = None,
 ) -> StreamCall:
-    """The call of one kernel: ``blocks`` blocks of ``threads`` threads with fixed arguments."""
+    """Return the call of one kernel: ``blocks`` blocks of ``threads`` threads with fixed arguments."""
     grid = (blocks, 1, 1) if isinstance(blocks, int) else blocks
     fixed = tuple(arguments)
 
@@ -66,7 +66,7 @@ def launch(
 
 
 def in_order(calls: Sequence[StreamCall]) -> StreamCall:
-    """Several calls as one; at most one of them can fail."""
+    """Return several calls as one; raises ValueError if more than one of them can fail."""
 
     def enqueue(stream: Stream) -> None:
         for call in calls:
@@ -74,17 +74,17 @@ def in_order(calls: Sequence[StreamCall]) -> StreamCall:
 
     failing = [call.failures for call in calls if call.failures is not None]
     if len(failing) > 1:
-        raise ValueError("of the calls of one node at most one may have failures")
+        raise ValueError("at most one of the calls of a node may have failures")
     return StreamCall(enqueue, tuple(calls), failing[0] if failing else None)
 
 
 def blocks_for(runtime: Runtime, count: int, threads: int = THREADS) -> int:
-    """Blocks for a loop over ``count`` elements that strides by the grid: enough to fill the GPU, no more."""
+    """Return the number of blocks for a grid-stride loop over ``count`` elements: no more than fill the GPU."""
     return max(1, min(-(-count // threads), 16 * runtime.multiprocessors))
 
 
 def failures(runtime: Runtime, explain: Callable[[int], str]) -> Failures:
-    """A fresh word for a kernel to fail with."""
+    """Return a new status word."""
     word = runtime.pinned(4).view(np.int32)
     word[0] = 0
     return Failures(word, explain)

@@ -1,4 +1,4 @@
-"""How sums over channels are divided among the blocks of a GPU, and sums over all but the channels."""
+"""The division of per-channel work among the blocks of a GPU, and sums over all axes but the channels."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import numpy_dtype
 
 THREADS = 1024
-"""Of a block; few blocks with many threads leave few partial sums."""
+"""Threads per block; few blocks with many threads leave few partial sums."""
 
 _LINE_BYTES = 128
 _LEAST_VALUES = 4
-"""That a thread is given before another block is started."""
+"""The minimum of values per thread before another block is used."""
 
 _WARP = 32
 _READ_AHEAD = 8
-"""Values that a thread asks for at once; neighbouring threads have neighbours all the same."""
+"""Values that a thread loads at once; adjacent threads still load adjacent values."""
 
 _BLOCKS_OF_PIXELS = 8
-"""For each CPU, where a block has one channel: totals of a channel's splits cost little then."""
+"""Blocks per multiprocessor if a block has one channel: adding the splits of a channel is cheap then."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """A tensor (rows, channels, pixels), or (pixels, channels), cut for blocks as ``source/channels.cu`` tells."""
+    """A tensor (rows, channels, pixels) or (pixels, channels), divided among blocks as in ``source/channels.cu``."""
 
     rows: int
     pixels: int
@@ -41,27 +41,27 @@ class Division:
 
     @property
     def width(self) -> int:
-        """Channels of a block."""
+        """Channels per block."""
         return self.lanes if self.channels_last else 1
 
     @property
     def splits(self) -> int:
-        """Runs of pixels with the channels last, else of rows; one at least."""
+        """The number of runs: of pixels with channels last, else of rows; at least one."""
         return max(1, -(-(self.pixels if self.channels_last else self.rows) // self.run))
 
     @property
     def partials(self) -> int:
-        """One of each split and channel."""
+        """The number of partial results: one per split and channel."""
         return self.splits * self.channels
 
     @property
     def grid(self) -> Size:
-        """Blocks of the first launch and of all that map every element."""
+        """Blocks of the first launch and of launches that map every element."""
         return (max(1, -(-self.channels // self.width)), self.splits, 1)
 
     @property
     def arguments(self) -> list[Argument]:
-        """What the sources call SHAPE."""
+        """The arguments that the sources call SHAPE."""
         return [
             np.int64(self.rows),
             np.int64(self.pixels),
@@ -72,7 +72,7 @@ class Division:
 
 
 def division(multiprocessors: int, spec: Spec, channels_last: bool) -> Division:
-    """How a tensor (N, C) or (N, C, H, W) is cut; it depends on the GPU, so that sums are rounded as one GPU does."""
+    """Return the division of a tensor (N, C) or (N, C, H, W); it, and so the rounding of sums, depends on the GPU."""
     rows, channels, pixels = spec.shape[0], spec.shape[1], math.prod(spec.shape[2:])
     if channels_last:
         lanes = min(_power_of_two(channels), _LINE_BYTES // numpy_dtype(spec.dtype).itemsize)
@@ -87,30 +87,30 @@ def division(multiprocessors: int, spec: Spec, channels_last: bool) -> Division:
 
 
 def _run(count: int, splits: int, least: int) -> int:
-    """The length of the runs that so many things are cut into."""
+    """Return the length of a run if ``count`` items are cut into ``splits`` runs."""
     return max(1, least, -(-count // splits))
 
 
 def source(dtype: str, result: str | None = None) -> str:
-    """The kernels for tensors of a dtype; result: the dtype of ``channel_totals``, by default that of vectors."""
+    """Return the source for tensors of a dtype. result: the dtype of ``channel_totals``, by default that of vectors."""
     computed = computed_in(dtype)
     return text("channels", T=dtype, C=computed, R=result or computed)
 
 
 def vector_dtype(dtype: str) -> np.dtype[np.generic]:
-    """Of what there is one of for each channel, and of sums on the way."""
+    """Return the dtype of per-channel vectors and of partial sums."""
     return np.dtype(computed_in(dtype))
 
 
 def sums_bytes(multiprocessors: int, x: Spec, channels_last: bool) -> int:
-    """Scratch memory of :func:`channel_sums`."""
+    """Return the bytes of scratch memory of :func:`channel_sums`."""
     return division(multiprocessors, x, channels_last).partials * vector_dtype(x.dtype).itemsize
 
 
 def channel_sums(
     runtime: Runtime, x: Spec, channels_last: bool, address: int, scratch: int, sums: int, result: str
 ) -> StreamCall:
-    """The sum of each channel of ``x``, at ``address``, to ``sums``, of dtype ``result``."""
+    """Return the call that sums each channel of ``x``, at ``address``, into ``sums``, of dtype ``result``."""
     cut = division(runtime.multiprocessors, x, channels_last)
     program = source(x.dtype, result)
     steps = (

@@ -1,4 +1,4 @@
-"""Sums over GPUs: each gives its part to a library, which gives all of them the sum."""
+"""Sums over GPUs, computed by a collective library."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LIBRARY = "nccl"
 
 
 class Communicator(Protocol):
-    """What the kernel asks of the GPU's place among those that sum.
+    """The communicator of one GPU.
 
-    turn: memory that stands for it; whoever uses it counts as writing there, so that sums keep their order.
+    turn: memory that every sum counts as written, so that sums keep their order.
     """
 
     rank: int
@@ -24,7 +24,7 @@ class Communicator(Protocol):
     turn: DeviceMemory
 
     def enqueue(self, stream: Stream, source: int, target: int, count: int, dtype: str) -> None:
-        """Put the sum of ``count`` elements on a stream; source and target may be the same. Others must do so too."""
+        """Enqueue the sum of ``count`` elements; source and target may be equal. All other GPUs must enqueue it too."""
         ...
 
 
@@ -32,12 +32,12 @@ class Communicators(Protocol):
     """The communicators of a process's GPUs."""
 
     def communicator(self) -> Communicator:
-        """Of the GPU that the thread uses; raises RuntimeError where it has joined no others."""
+        """Return that of this thread's GPU; raises RuntimeError if the GPU has not joined a communicator."""
         ...
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """The kernel of a sum over GPUs, where there is a library for it."""
+    """Return the kernel of sums over GPUs, or none if the library is not available."""
     library: Communicators | None = runtime.library(LIBRARY)
     if library is None:
         return []
@@ -49,16 +49,16 @@ def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Off
 
 
 def _bind(library: Communicators, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-    """Never part of a captured graph: NCCL wants all GPUs to capture, and to replay, the same at the same time.
+    """The call is never captured: NCCL requires that all GPUs capture and replay the same sums at the same time.
 
-    A GPU whose memory is planned anew begins its graphs again, whatever the others do.
+    A GPU whose memory is planned again restarts its graphs, independently of the others.
     """
     (part,), (total,) = buffers.inputs, buffers.outputs
     communicator = library.communicator()
     asked = (attributes["rank"], attributes["size"])
     if asked != (communicator.rank, communicator.size):
         raise RuntimeError(
-            f"a sum as GPU {asked[0]} of {asked[1]}, and this GPU joined as {communicator.rank} of {communicator.size}"
+            f"a sum as GPU {asked[0]} of {asked[1]}: this GPU joined as {communicator.rank} of {communicator.size}"
         )
     count = prod(part.spec.shape)
 

@@ -35,13 +35,13 @@ from runner.kernels.memory import address_of, numpy_dtype
 Ints = tuple[int, ...]
 
 TILE = 64
-"""Rows and columns of a result that a block makes."""
+"""Rows and columns of the result per block."""
 
 _BLOCKS = 4
-"""For each CPU, that a weight gradient is cut into."""
+"""Blocks per multiprocessor for a weight gradient."""
 
 _LEAST_DEPTH, _MOST_DEPTH = 256, 1 << 16
-"""Pixels that a block adds up: enough to be worth it, few enough for float32."""
+"""Limits of the pixels that a block adds: enough to be efficient, few enough for float32 sums."""
 
 _MOST_SPLITS = 1024
 _NOTHING = np.uintp(0)
@@ -62,7 +62,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Shapes of x, filters and y, and how windows lie in x."""
+    """Shapes of x, filters and y, and the attributes of the windows."""
 
     attributes: Attributes
     x: Ints
@@ -72,7 +72,7 @@ class Geometry:
 
     @property
     def pixels(self) -> int:
-        """Of all examples of y."""
+        """Pixels of all examples of y."""
         return self.y[0] * math.prod(self.y[2:])
 
     @property
@@ -82,13 +82,13 @@ class Geometry:
 
     @property
     def groups(self) -> int:
-        """Of channels, each with its own filters."""
+        """Groups of channels, each with its own filters."""
         groups: int = self.attributes["groups"]
         return groups
 
     @property
     def arguments(self) -> list[Argument]:
-        """What the source calls GEOMETRY."""
+        """The arguments that the source calls GEOMETRY."""
         top, _, left, _ = self.attributes["padding"]
         numbers = (
             *self.x[1:],
@@ -100,7 +100,7 @@ class Geometry:
         return [np.int64(self.x[0]), *map(np.int32, numbers)]
 
     def splits(self, multiprocessors: int) -> tuple[int, int]:
-        """Runs of pixels that a weight gradient is summed in, and the length of a run."""
+        """Return the number of runs of pixels for a weight gradient, and the length of a run."""
         tiles = math.prod(_grid(self.w[0] // self.groups, self.taps, self.groups))
         wanted = min(-(-_BLOCKS * multiprocessors // tiles), -(-self.pixels // _LEAST_DEPTH))
         most = max(1, min(_MOST_SPLITS, 65535 // self.groups))
@@ -110,7 +110,7 @@ class Geometry:
 
 
 def source(dtype: str, result: str | None = None) -> str:
-    """The kernels for images of a dtype. result: of gradients of filters, by default what is computed in."""
+    """Return the source for images of a dtype. result: dtype of filter gradients, by default the computed one."""
     computed = computed_in(dtype)
     return text("convolution", T=dtype, C=computed, R=result or computed)
 
@@ -118,7 +118,7 @@ def source(dtype: str, result: str | None = None) -> str:
 def forward(
     runtime: Runtime, attributes: Attributes, buffers: Buffers, bias: int = 0, residual: int = 0, relu: bool = False
 ) -> StreamCall:
-    """y of the first two inputs, x and w; bias and residual are addresses, or 0."""
+    """Return the call that computes y from the first two inputs, x and w. bias, residual: addresses, or 0."""
     x, w = buffers.inputs[:2]
     y = buffers.outputs[0]
     geometry = Geometry(attributes, x.spec.shape, w.spec.shape, y.spec.shape, y.layout.tag == CHANNELS_LAST)
@@ -131,7 +131,7 @@ def forward(
 
 
 def weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
-    """The first output, of the inputs dy and x, through the first bytes of scratch memory."""
+    """Return the call that computes the first output from dy and x, with partial sums in scratch memory."""
     (dy, x), dw = buffers.inputs, buffers.outputs[0]
     geometry = _of_weight_gradient(attributes, dy.spec, x.spec, dw.spec, dw.layout)
     splits, depth = geometry.splits(runtime.multiprocessors)
@@ -155,7 +155,7 @@ def weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) 
 def weight_gradient_bytes(
     multiprocessors: int, attributes: Attributes, inputs: Specs, outputs: Specs, layout: Layout
 ) -> int:
-    """Scratch memory of :func:`weight_gradient`."""
+    """Return the bytes of scratch memory of :func:`weight_gradient`."""
     dy, x = inputs
     geometry = _of_weight_gradient(attributes, dy, x, outputs[0], layout)
     count, itemsize = math.prod(outputs[0].shape), numpy_dtype(computed_in(inputs[0].dtype)).itemsize
@@ -202,7 +202,7 @@ def _bind_input_gradient(
 
 
 def _grid(rows: int, columns: int, groups: int) -> Size:
-    """Blocks of a product (rows, columns) for every group."""
+    """Return the grid for a product (rows, columns) per group."""
     return (max(1, -(-rows // TILE)), max(1, -(-columns // TILE)), groups)
 
 
@@ -229,7 +229,7 @@ def _arrange_gradients(
     dy, layout = inputs[0], alike.outputs[0]
     weights = weight_gradient_bytes(multiprocessors, attributes, inputs, outputs, layout)
     bias = sums_bytes(multiprocessors, dy, innermost_channels(dy, alike.inputs[0]))
-    # One after the other, in the same memory.
+    # The two calls run one after the other and share the memory.
     return replace(alike, scratch_bytes=max(weights, bias))
 
 

@@ -1,4 +1,4 @@
-"""Copies between strided blocks of a GPU's memory: what all rearrangements are made of."""
+"""Copies between strided blocks of GPU memory, from which all rearrangements are built."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from runner.kernels.gpu.runtime import Runtime, Stream
 from runner.kernels.gpu.source import text
 
 MOST_AXES = 6
-"""Of a block that is copied, merged."""
+"""The maximum rank of a copied block after merging axes."""
 
 UNITS = {1: "uint8", 2: "bfloat16", 4: "uint32", 8: "int64"}
-"""Bytes that are copied as one -> a dtype of that size."""
+"""Bytes of a copied unit -> a dtype of this size."""
 
 
 def copyable(axes: Iterable[Axis]) -> bool:
@@ -25,9 +25,10 @@ def copyable(axes: Iterable[Axis]) -> bool:
 
 
 def copy(runtime: Runtime, itemsize: int, axes: Iterable[Axis], source: int, target: int) -> StreamCall:
-    """Copy a block of elements of ``itemsize`` bytes between addresses.
+    """Return the copy of a block of elements of ``itemsize`` bytes between addresses.
 
-    axes: of extent, distance in the source, distance in the target. Nothing is done for what is already there.
+    axes: (extent, stride in the source, stride in the target). If source and target are the same, the call does
+    nothing.
     """
     block = merged(axes)
     count = math.prod(axis[0] for axis in block)
@@ -51,7 +52,7 @@ def clear(runtime: Runtime, nbytes: int, target: int) -> StreamCall:
 
 
 def in_units(block: Sequence[Axis], itemsize: int, addresses: Sequence[int]) -> tuple[int, list[Axis]]:
-    """The largest unit of bytes that a merged block can be copied in, and the block counted in it."""
+    """Return the largest unit, in bytes, in which a merged block can be copied, and the block in this unit."""
     if not block or any(near != 1 for near in block[-1][1:]):
         return itemsize, list(block)
     *outer, (extent, *_) = block
@@ -71,4 +72,4 @@ def _straight(runtime: Runtime, source: int, target: int, nbytes: int) -> Stream
 
 
 def _nothing(stream: Stream) -> None:
-    """What is already there needs no work."""
+    """Do nothing."""

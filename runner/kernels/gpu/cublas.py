@@ -1,7 +1,7 @@
 """Matrix products of cuBLAS on the GPUs of a process.
 
-Handles are made by CuPy's bindings. Products are not: CuPy's set a handle's stream to the one that CuPy thinks is
-current, which is not that of the caller, and lose the workspace with it. They are called in the library itself.
+Handles are created by CuPy's bindings. Products are called in the library itself: CuPy's bindings set the stream of the
+handle to CuPy's current stream, which is not that of the caller, and thereby reset the workspace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from runner.kernels.gpu.runtime import Stream
 
 WORKSPACE_BYTES = 32 << 20
-"""What NVIDIA recommends for Hopper. Memory of the call's own: two products at the same time must not share any."""
+"""NVIDIA's recommendation for Hopper. Concurrent products must not share a workspace, so every call has its own."""
 
 _KEEP, _TRANSPOSE = 0, 1
 _TYPES = {"float32": 0, "float64": 1, "bfloat16": 14}
@@ -48,7 +48,7 @@ class Product:
 
 @dataclass(frozen=True)
 class ColumnMajor:
-    """A product as BLAS takes it: C = op(first) @ op(second), with matrices one column after the other.
+    """A product in the form of BLAS: C = op(first) @ op(second), with column-major matrices.
 
     transpose_first, transpose_second: whether op transposes. m, n: rows and columns of C. k: extent of the sums.
     first_leading, second_leading, leading: elements from column to column of first, second and C.
@@ -65,9 +65,9 @@ class ColumnMajor:
 
 
 def column_major(product: Product) -> ColumnMajor:
-    """The same product with B as ``first`` and A as ``second``.
+    """Return the same product with B as ``first`` and A as ``second``.
 
-    Where C order has rows, BLAS sees columns: the transposes. It is told C' = B' @ A'.
+    BLAS reads a matrix in C order as its transpose, so it computes C' = B' @ A'.
     """
     m, n, k = product.m, product.n, product.k
     row_of_a, row_of_b = m if product.transpose_a else k, k if product.transpose_b else n
@@ -76,14 +76,14 @@ def column_major(product: Product) -> ColumnMajor:
 
 
 class Products(Protocol):
-    """What the kernels ask of cuBLAS."""
+    """The functions of cuBLAS that kernels use."""
 
     def prepare(self) -> None:
-        """Make what products need on the GPU that the thread uses, which must not wait until work is captured."""
+        """Create the handle of this thread's GPU, which must not happen during a capture."""
         ...
 
     def enqueue(self, stream: Stream, product: Product, a: int, b: int, c: int, workspace: int) -> None:
-        """Put a product of matrices at these addresses on a stream; it may spoil WORKSPACE_BYTES at ``workspace``.
+        """Enqueue a product of matrices at these addresses; it may overwrite WORKSPACE_BYTES at ``workspace``.
 
         No extent is 0. bfloat16 is summed in float32 and rounded once. The order of sums is the same every time.
         """
@@ -92,9 +92,9 @@ class Products(Protocol):
 
 @dataclass(frozen=True)
 class Functions:
-    """What is called in the library itself; each returns a status, 0 for success.
+    """Functions of the library that are called directly; each returns a status, 0 for success.
 
-    CuPy's own bindings of these refuse a stream that is captured, or go to a stream of CuPy's. set_stream:
+    CuPy's bindings of these refuse a captured stream or use CuPy's current stream. set_stream:
     ``cublasSetStream_v2``. set_workspace: ``cublasSetWorkspace_v2``. gemm: ``cublasGemmEx``.
     """
 
@@ -106,8 +106,8 @@ class Functions:
 class CublasLibrary:
     """cuBLAS for the GPUs of a process.
 
-    cublas: CuPy's module of it. current_gpu: the number of the GPU that the thread uses. tf32: whether factors of
-    float32 products may be rounded to 10 bits of mantissa. lock: held while a handle is told anything.
+    cublas: CuPy's module. current_gpu: returns the number of this thread's GPU. tf32: whether factors of float32
+    products may be rounded to 10 mantissa bits. lock: held during calls with a handle.
     """
 
     def __init__(
@@ -127,20 +127,20 @@ class CublasLibrary:
         self._lock = lock or threading.Lock()
 
     def prepare(self) -> None:
-        """Make the handle of the GPU that the thread uses."""
+        """Create the handle of this thread's GPU."""
         with self._lock:
             self._handle()
 
     def enqueue(self, stream: Stream, product: Product, a: int, b: int, c: int, workspace: int) -> None:
-        """Put a product on a stream; raises RuntimeError with the status of a call that failed.
+        """Enqueue a product; raises RuntimeError with the status of a call that failed.
 
-        What a handle is told belongs together, so one thread at a time.
+        The calls with a handle belong together, so one thread at a time makes them.
         """
         with self._lock:
             handle = self._handle()
             if status := self._functions.set_stream(handle, stream.handle):
                 raise RuntimeError(f"cublasSetStream of {stream.handle:#x}: status {status}")
-            # The workspace after the stream: a new stream goes back to memory that cuBLAS shares between streams.
+            # The workspace after the stream, because setting a stream resets it to memory shared between streams.
             if status := self._functions.set_workspace(handle, workspace, WORKSPACE_BYTES):
                 raise RuntimeError(f"cublasSetWorkspace of {WORKSPACE_BYTES} bytes at {workspace:#x}: status {status}")
             if status := self._functions.gemm(*self._arguments(handle, product, a, b, c)):
@@ -154,7 +154,7 @@ class CublasLibrary:
         return self._handles[gpu]
 
     def _arguments(self, handle: int, product: Product, a: int, b: int, c: int) -> tuple[int, ...]:
-        """Those of cublasGemmEx, in its order."""
+        """Return the arguments of cublasGemmEx in order."""
         told = column_major(product)
         turns = (_TRANSPOSE if each else _KEEP for each in (told.transpose_first, told.transpose_second))
         dtype, result = _TYPES[product.dtype], _TYPES[product.result]
@@ -171,13 +171,13 @@ class CublasLibrary:
 
 
 _FLOATS, _DOUBLES = np.array([1, 0], np.float32), np.array([1, 0], np.float64)
-"""1 and 0: the product's factor, and that of what C held. cuBLAS reads them when it is called."""
+"""alpha = 1 and beta = 0; cuBLAS reads them during the call."""
 
 
 def open_library(
     current_gpu: Callable[[], int], cuda: int, *, tf32: bool, lock: AbstractContextManager[object] | None = None
 ) -> CublasLibrary | None:
-    """cuBLAS for the GPUs of this process, or None where it is not installed. cuda: major version of CuPy's."""
+    """Return cuBLAS for the GPUs of this process, or None if it is not installed. cuda: major CUDA version of CuPy."""
     try:
         from cupy_backends.cuda.libs import cublas
 

@@ -1,4 +1,4 @@
-"""The runtime of real GPUs, on CuPy: thin, so that what the emulated GPU of the tests does is what a GPU does."""
+"""The runtime of real GPUs, on CuPy. It is thin, because tests replace it by an emulated GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OUT_OF_MEMORY = 2
 
 
 _REPETITIONS = 4
-"""Of work that is timed."""
+"""Repetitions of timed work."""
 
 
 class GpusError(RuntimeError):
@@ -31,11 +31,11 @@ class GpusError(RuntimeError):
 
 
 def open_gpus(tf32: bool, *, compare_plans: bool = False, code_folder: str = "", home: int = 0) -> Runtime:
-    """The GPUs of this process. tf32: whether float32 products may round factors. Raises GpusError without any.
+    """Open the GPUs of this process. tf32: whether float32 products may round factors. Raises GpusError without a GPU.
 
-    compare_plans: whether the plans of each convolution are timed and the fastest is taken, which takes a while and
-    may be another in every run, rather than that which cuDNN puts first. code_folder: where machine code of our sources
-    is kept from run to run, "" for nowhere. home: the GPU that a thread uses which has not said which.
+    compare_plans: whether the plans of each convolution are timed and the fastest is taken instead of cuDNN's first;
+    this takes time and may give another plan in every run. code_folder: cache of machine code of our sources, or "".
+    home: the default GPU of a thread.
     """
     try:
         import cupy
@@ -75,12 +75,12 @@ class CudaStream:
 
     @property
     def handle(self) -> int:
-        """The cudaStream_t."""
+        """The cudaStream_t as a number."""
         return int(self.native.ptr)
 
 
 OwnStream = Any
-"""A :class:`CudaStream`: the streams that come back here are those that were made here."""
+"""A :class:`CudaStream`: all streams passed to this runtime were created by it."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class CudaGraph:
     native: Any
 
     def launch(self, stream: OwnStream) -> None:
-        """Put all of it on a stream."""
+        """Enqueue all captured work."""
         self.native.launch(stream.native)
 
 
@@ -132,11 +132,11 @@ class CudaRuntime:
         self._thread = threading.local()
         self._used: set[int] = set()
         self._lock = threading.Lock()
-        # Libraries have streams of their own behind a handle, which a capture takes in until it ends.
+        # A library handle has internal streams, which become part of a capture until it ends.
         self._handles = threading.RLock()
 
     def use(self, gpu: int) -> None:
-        """From now on this thread uses the GPU of a number; GPUs that are used copy from each other if they can."""
+        """Make this thread use a GPU; GPUs in use can copy from each other directly if the hardware allows it."""
         if not 0 <= gpu < self._count:
             raise RuntimeError(_absence(gpu, self._count))
         with self._lock:
@@ -149,23 +149,23 @@ class CudaRuntime:
         self._thread.has_chosen = True
 
     def _current(self) -> int:
-        """The GPU that this thread uses.
+        """Return the GPU of this thread, by default ``home``.
 
-        Who plans for others has chosen none; CUDA would take the first there is, and memory of it, whosever it is.
+        A process that plans for others has chosen no GPU; CUDA's default, GPU 0, may belong to another process.
         """
         if not hasattr(self._thread, "has_chosen"):
             self.use(self._home)
         return int(self._cuda.getDevice())
 
     def _reach(self, gpu: int, other: int) -> None:
-        """Let a GPU copy from and to the memory of another directly."""
+        """Let a GPU access the memory of another one directly."""
         if self._cuda.deviceCanAccessPeer(gpu, other):
             self._cuda.setDevice(gpu)
-            # Unlike cudaDeviceEnablePeerAccess, no error where another runtime of the process did it before.
+            # Unlike cudaDeviceEnablePeerAccess this is no error if access was enabled before.
             self._cuda._deviceEnsurePeerAccess(other)
 
     def function(self, source: str, name: str) -> CudaFunction:
-        """A kernel for the GPU that the thread uses; the first time a source is asked for it is compiled."""
+        """Return a kernel for this thread's GPU; a source is compiled at its first use."""
         key = gpu, _ = self._current(), source
         with self._lock:
             if key not in self._modules:
@@ -175,7 +175,7 @@ class CudaRuntime:
             return CudaFunction(self._modules[key].get_function(name))
 
     def _code_for(self, gpu: int, source: str) -> bytes:
-        """The same for all GPUs of a kind."""
+        """Return the machine code, which GPUs of equal compute capability share."""
         if gpu not in self._capabilities:
             self._capabilities[gpu] = _capability(self._cuda.getDeviceProperties(gpu))
         kind = self._capabilities[gpu], source
@@ -184,13 +184,13 @@ class CudaRuntime:
         return self._codes[kind]
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Memory from CUDA itself, without a pool in between: it is planned once, and freed with what holds it."""
+        """Allocate from CUDA directly, without a pool: memory is planned once and freed with its owner."""
         with self._allocating(nbytes, "memory of a GPU"):
             memory = self._cupy.cuda.Memory(max(nbytes, 1))
         return DeviceMemory(int(memory.ptr), nbytes, memory)
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Has one address, for the host and for every GPU. Raises MemoryError where there is none."""
+        """Allocate pinned memory with one address for the host and all GPUs; raises MemoryError if it fails."""
         flags = self._cuda.hostAllocPortable | self._cuda.hostAllocMapped
         with self._allocating(nbytes, "pinned memory"):
             memory = self._cupy.cuda.PinnedMemory(max(nbytes, 1), flags)
@@ -210,48 +210,48 @@ class CudaRuntime:
         return CudaStream(self._cupy.cuda.Stream(non_blocking=True))
 
     def event(self) -> Any:
-        """Of the GPU that the thread uses; it keeps no time."""
+        """Create an event of this thread's GPU, without timing."""
         return self._cupy.cuda.Event(disable_timing=True)
 
     def record(self, event: Any, stream: OwnStream) -> None:
-        """The event is what is on the stream so far."""
+        """Record an event behind all work of the stream so far."""
         event.record(stream.native)
 
     def wait(self, stream: OwnStream, event: Any) -> None:
-        """What comes on the stream later waits for the event."""
+        """Make later work of the stream wait for the event."""
         stream.native.wait_event(event)
 
     def copy(self, target: int, source: int, nbytes: int, stream: OwnStream) -> None:
-        """CUDA knows of an address where it is; between GPUs that cannot reach each other it goes by the host."""
+        """Enqueue a copy between any addresses; between GPUs without direct access it passes through the host."""
         if nbytes:
             self._cuda.memcpyAsync(target, source, nbytes, self._cuda.memcpyDefault, stream.handle)
 
     def synchronize(self, stream: OwnStream) -> None:
-        """Wait on the host; CuPy raises CUDARuntimeError, a RuntimeError, with what the GPU says."""
+        """Wait on the host; CuPy raises CUDARuntimeError, a RuntimeError, with the error of the GPU."""
         stream.native.synchronize()
 
     def wait_on_host(self, event: Any) -> None:
-        """Wait on the host for an event; at once for one that was never recorded."""
+        """Wait on the host for an event; returns at once if the event was never recorded."""
         event.synchronize()
 
     def capture(self, stream: OwnStream, work: Callable[[], None]) -> CudaGraph:
-        """Capture; where the work raises, the stream is left as it was before.
+        """Capture work; if the work raises, the capture is ended.
 
-        One thread at a time, and no other tells a library anything meanwhile.
+        One thread captures at a time, and no other thread calls a library meanwhile.
         """
         with self._handles:
             stream.native.begin_capture()
             try:
                 work()
             except BaseException:
-                # It ends with an error of its own where the work was left half done; the first one says why.
+                # Ending the capture of incomplete work fails too; the first error has the reason.
                 with suppress(self._cuda.CUDARuntimeError):
                     stream.native.end_capture()
                 raise
             return CudaGraph(stream.native.end_capture())
 
     def seconds(self, work: Callable[[OwnStream], None]) -> float:
-        """How long the GPU takes for what ``work`` puts on a stream: the mean of some, after one that gets ready."""
+        """Return the mean time of ``work`` on the GPU over some repetitions, after a warm-up."""
         stream, begin, end = self.stream(), self._cupy.cuda.Event(), self._cupy.cuda.Event()
         work(stream)
         self.record(begin, stream)
@@ -268,7 +268,7 @@ class CudaRuntime:
         return int(free), int(total)
 
     def library(self, name: str) -> Any:
-        """``CublasLibrary``, ``CudnnLibrary``, ``NcclLibrary``, or None where it is not installed."""
+        """Return ``CublasLibrary``, ``CudnnLibrary`` or ``NcclLibrary``, or None if the library is not installed."""
         if name == "nccl":
             return self._nccl
         return self._cublas if name == "cublas" else self._cudnn
@@ -285,5 +285,5 @@ class CudaRuntime:
 
     @cached_property
     def _nccl(self) -> nccl.NcclLibrary | None:
-        # Without the lock: its sums are in no capture, and to begin one it may wait for other GPUs of the process.
+        # Without the lock: sums are never captured, and to begin one NCCL may wait for other GPUs of the process.
         return nccl.open_library(self._current, self.allocate)

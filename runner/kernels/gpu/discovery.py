@@ -1,7 +1,7 @@
-"""Which GPUs and libraries there are, whether a run can use them, and what to type where it cannot.
+"""The GPUs and libraries of this machine, whether a run can use them, and what to install if it cannot.
 
-Plain data come out. The GPUs are those that the driver tells of, the libraries those that are installed; neither CuPy
-nor anything else is imported for it.
+GPUs are reported by the driver, libraries by the metadata of installed packages. Neither CuPy nor another package is
+imported.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from dataclasses import dataclass
 from runner.kernels.gpu.driver import DriverFacts, GpuFacts, ask_driver
 
 INSTALL = "pip install 'runner-dataflow[gpu]'"
-"""What to type for the libraries; `pip install '.[gpu]'` in a checkout."""
+"""The command that installs the libraries; `pip install '.[gpu]'` in a checkout."""
 
 INSTALL_12 = (
     "pip install 'cupy-cuda12x>=14,<15' nvidia-cublas-cu12 nvidia-cuda-nvrtc-cu12 nvidia-cudnn-cu12 "
     "nvidia-cudnn-frontend==1.28.* 'nvidia-nccl-cu12>=2.27.7'"
 )
-"""The same for drivers that run no CUDA 13."""
+"""The same for drivers without CUDA 13."""
 
 CUPY = {"cupy-cuda13x": 13, "cupy-cuda12x": 12}
-"""Distribution of CuPy -> major version of the CUDA that it is made for."""
+"""Distribution of CuPy -> its major CUDA version."""
 
 MIN_CUPY, TOO_NEW_CUPY = 14, 15
 MIN_CAPABILITY = {13: 75, 12: 70}
-"""Major version of CUDA -> the oldest compute capability that we compile for with it."""
+"""Major CUDA version -> the oldest compute capability that it compiles for."""
 
 BFLOAT16_CAPABILITY = 80
-"""From here on a GPU multiplies bfloat16."""
+"""The oldest compute capability with products of bfloat16."""
 
 
 @dataclass(frozen=True)
 class Library:
     """A library that kernels of a GPU use.
 
-    version: of its distribution, "" where it is not installed. lacking: what a run does without it. fast: whether its
-    kernels are the fast ones of some ops.
+    version: of its distribution, or "" if it is not installed. lacking: what a run does without it. fast: whether some
+    ops are slower without it.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Found:
-    """What there is. obstacle: why no GPU can be used, and what to do about it; "" where one can."""
+    """GPUs and libraries found. obstacle: why no GPU can be used and what to do, or ""."""
 
     driver: DriverFacts
     libraries: tuple[Library, ...]
@@ -59,18 +59,18 @@ class Found:
 
     @property
     def gpus(self) -> tuple[GpuFacts, ...]:
-        """The GPUs that are there, whether they can be used or not."""
+        """All GPUs, usable or not."""
         return self.driver.gpus
 
 
-NO_GPUS = Found(DriverFacts(fault="nobody looked for one"), (), "nobody looked for a GPU")
-"""Of a run that is to use none."""
+NO_GPUS = Found(DriverFacts(fault="no search for GPUs was made"), (), "no search for GPUs was made")
+"""The result for a run without GPUs."""
 
 
 def discover(
     ask: Callable[[], DriverFacts] = ask_driver, installed: Callable[[], Mapping[str, str]] | None = None
 ) -> Found:
-    """Look at this machine. ask, installed: driver, and version of distributions by name, for tests."""
+    """Inspect this machine. ask, installed: facts of the driver, versions of distributions; replaced in tests."""
     driver = ask()
     present = (installed or _installed)()
     return Found(driver, _libraries(present), _obstacle(driver, present))
@@ -84,7 +84,7 @@ _DISTRIBUTIONS = {
     "cuDNN frontend": (("nvidia-cudnn-frontend",), _SLOWER),
     "NCCL": (("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "combine=all_reduce sums without it"),
 }
-"""Library -> the distributions that bring it, and what a run does without."""
+"""Library -> the distributions that provide it, and what a run does without it."""
 
 
 def _installed() -> dict[str, str]:
@@ -116,7 +116,7 @@ def _obstacle(driver: DriverFacts, present: Mapping[str, str]) -> str:
 
 
 def _unfit_cupy(driver: DriverFacts, names: Sequence[str], present: Mapping[str, str]) -> str:
-    """Why the CuPy that is installed is of no use for the GPUs; names: its distributions."""
+    """Return why the installed CuPy cannot use the GPUs, or "". names: its distributions."""
     if not names:
         return f"CuPy is not installed; {INSTALL}"
     if len(names) > 1:
@@ -124,7 +124,7 @@ def _unfit_cupy(driver: DriverFacts, names: Sequence[str], present: Mapping[str,
     (name,) = names
     if not MIN_CUPY <= int(present[name].split(".")[0]) < TOO_NEW_CUPY:
         return f"{name} {present[name]} is installed, expected {MIN_CUPY}.*; {INSTALL}"
-    # CuPy that was compiled here is made for the CUDA that is here.
+    # A CuPy compiled on this machine fits its CUDA version.
     cuda = CUPY.get(name, driver.cuda // 1000)
     if driver.cuda < 1000 * cuda:
         return (

@@ -1,4 +1,4 @@
-"""What the driver of the GPUs tells: asked of its own library, so that nothing has to be installed or imported."""
+"""Facts from the NVIDIA driver, read from its own library, so that no package is needed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NO_DEVICE = 100
 class GpuFacts:
     """A GPU.
 
-    number: of those that CUDA_VISIBLE_DEVICES leaves. capability: compute capability, 90 for 9.0. free_bytes: what
-    nobody had of its memory when that was asked, None where nobody tells.
+    number: index among the GPUs in CUDA_VISIBLE_DEVICES. capability: compute capability, 90 for 9.0. free_bytes: free
+    memory at the time of the query, or None if unknown.
     """
 
     number: int
@@ -34,7 +34,7 @@ class GpuFacts:
 
     @property
     def available_bytes(self) -> int:
-        """What is free, or all of it where nobody tells."""
+        """Free memory, or all memory if the free memory is unknown."""
         return self.memory_bytes if self.free_bytes is None else self.free_bytes
 
     def __str__(self) -> str:
@@ -44,8 +44,8 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class DriverFacts:
-    """release: version of the kernel module, "" where nobody tells. cuda: newest version of CUDA that the driver runs,
-    1000 major + 10 minor, 0 without a driver. fault: why there is no GPU, "" where there is one."""
+    """release: version of the kernel module, or "" if unknown. cuda: newest CUDA version of the driver, 1000 major + 10
+    minor, or 0 without a driver. fault: why there is no GPU, or ""."""
 
     release: str = ""
     cuda: int = 0
@@ -59,9 +59,9 @@ class DriverFacts:
 def ask_driver(
     library: str = LIBRARY, module_version: Path = _MODULE_VERSION, management: str = nvml.LIBRARY
 ) -> DriverFacts:
-    """What the driver of this machine says; no context is made, so nothing is taken of any GPU.
+    """Return the facts of the driver of this machine. Creates no CUDA context, so it takes no GPU memory.
 
-    library, module_version, management: where the driver, its version and what knows of free memory are, for tests.
+    library, module_version, management: paths of the driver, of its version and of NVML; replaced in tests.
     """
     release = module_version.read_text(encoding="ascii").strip() if module_version.is_file() else ""
     try:
@@ -74,7 +74,7 @@ def ask_driver(
         numbers = range(_int(driver, "cuDeviceGetCount"))
         gpus = tuple(_gpu(driver, number) for number in numbers)
         if gpus:
-            # Sessions that ended are cycles, which have their memory until they are collected.
+            # Closed sessions are reference cycles that hold their memory until they are collected.
             gc.collect()
         free = nvml.free_bytes([_uuid(driver, number) for number in numbers], management)
     except _Refusal as refusal:
@@ -84,7 +84,7 @@ def ask_driver(
 
 
 class _Refusal(Exception):
-    """The driver answered with an error."""
+    """The driver returned an error."""
 
 
 def _gpu(driver: ctypes.CDLL, number: int) -> GpuFacts:
@@ -100,14 +100,14 @@ def _gpu(driver: ctypes.CDLL, number: int) -> GpuFacts:
 def _uuid(driver: ctypes.CDLL, number: int) -> bytes:
     """The 16 bytes of a CUuuid."""
     device, found = ctypes.c_int(_int(driver, "cuDeviceGet", ctypes.c_int(number))), (ctypes.c_ubyte * 16)()
-    # The first knows parts of a divided GPU; drivers for CUDA 11.3 and older have the second only.
+    # Only the first supports MIG partitions; drivers for CUDA 11.3 and older have only the second.
     name = "cuDeviceGetUuid_v2" if hasattr(driver, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
     _call(driver, name, ctypes.byref(found), device)
     return bytes(found)
 
 
 def _int(driver: ctypes.CDLL, function: str, *arguments: Any) -> int:
-    """What a function puts where its first argument points."""
+    """Return the int that a function writes to its first argument."""
     value = ctypes.c_int()
     _call(driver, function, ctypes.byref(value), *arguments)
     return value.value

@@ -1,4 +1,4 @@
-"""Kernels of element-wise ops: one pass over memory, whatever the op does to an element."""
+"""Kernels of element-wise ops: one pass over memory."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LIBRARY = "cuda"
 _SMALL = 1 << 31
 
 ElementsOf = Callable[[Attributes, Sequence[Spec], Sequence[Spec]], Elements]
-"""(attributes, input specs, output specs) -> what the op does to an element."""
+"""(attributes, input specs, output specs) -> the operation on one element."""
 
 
 @dataclass(frozen=True)
 class FlatCall(StreamCall):
-    """A loop over neighbouring elements, which can be put together with others of the same.
+    """A loop over adjacent elements, which can be combined with loops of the same program.
 
-    batch: source of the kernel for many of them. count: elements. addresses: of inputs and outputs, in their order.
+    batch: source of the combined kernel. count: number of elements. addresses: of inputs, then of outputs.
     """
 
     batch: str = field(kw_only=True, repr=False)
@@ -37,9 +37,9 @@ class FlatCall(StreamCall):
 
 
 def element_kernel(runtime: Runtime, op: str, elements_of: ElementsOf) -> Kernel:
-    """The kernel of an op that gives each element of its outputs from one element of each input, broadcast.
+    """Return the kernel of an op that computes each output element from one element of each broadcast input.
 
-    It follows the layout of the inputs that have the shape of the result.
+    It takes the layout of the inputs that have the shape of the result.
     """
     return Kernel(op, "gpu", LIBRARY, 0, FLOATS, _arrange, partial(_bind, runtime, elements_of))
 
@@ -47,7 +47,7 @@ def element_kernel(runtime: Runtime, op: str, elements_of: ElementsOf) -> Kernel
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     result = outputs[0]
     full = [spec.shape == result.shape for spec in inputs]
-    # A cast, alone, is offered what its output is wanted in as well; it follows its input.
+    # Only a cast is also offered the requested layout of its output; it takes that of its input.
     offered = offered[: len(inputs)]
     layout = offered_layout(result, [offer for offer, each in zip(offered, full, strict=True) if each])
     asked = [
@@ -102,7 +102,7 @@ def _pointers(buffers: Buffers) -> list[Argument]:
 
 
 def _along(loops: Broadcast) -> list[Argument]:
-    """Extent and strides of every axis; those that are not there are one element long."""
+    """Return extent and strides of AXES axes; missing axes have extent 1."""
     missing = [(1, *(0 for _ in loops.axes[0].strides))] * (AXES - len(loops.axes))
     rows = [*((axis.extent, *axis.strides) for axis in loops.axes), *missing]
     return [np.int64(number) for row in rows for number in row]

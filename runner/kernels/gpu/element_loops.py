@@ -1,7 +1,7 @@
-"""CUDA sources of loops over elements, generated from what is done to one.
+"""CUDA sources of loops over elements, generated from the operation on one element.
 
-A flat loop reads and writes neighbouring elements, 16 bytes at once; inputs of one element are read once. It is written
-for one call and for many of them, see :mod:`runner.kernels.gpu.batched`. A strided loop finds the elements of broadcast
+A flat loop reads and writes adjacent elements, 16 bytes at once; scalar inputs are read once. Its source exists for one
+call and for combined calls, see :mod:`runner.kernels.gpu.batched`. A strided loop finds the elements of broadcast
 inputs by strides along up to :data:`AXES` axes.
 """
 
@@ -15,19 +15,18 @@ from runner.kernels.gpu.source import C_TYPES, computed_in, with_common
 from runner.kernels.memory import numpy_dtype
 
 AXES = 8
-"""Of a strided loop, at most."""
+"""The maximum number of axes of a strided loop."""
 CHUNK = 4096
-"""Elements of a call that one block of ``batch`` does at a time; a multiple of every pack."""
+"""Elements per block and iteration of ``batch``; a multiple of every pack."""
 _PACK_BYTES = 16
 
 
 @dataclass(frozen=True)
 class Elements:
-    """What is done to one element.
+    """The operation on one element.
 
-    inputs, outputs: dtypes as stored. statements: C++ over the inputs x0, x1, ..., which have the type they are
-    computed in. results: an expression for each output. helpers: functions that are used. Everything is read before
-    anything is written.
+    inputs, outputs: stored dtypes. statements: C++ over the inputs x0, x1, ..., which have the computed dtype. results:
+    an expression for each output. helpers: functions used. All inputs are read before any output is written.
     """
 
     inputs: tuple[str, ...]

@@ -49,7 +49,7 @@ def _elements(program_of: ProgramOf, attributes: Attributes, inputs: Specs, outp
 
 
 def _sum(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """From left to right; one term alone is no sum."""
+    """Add from left to right; None for a single term."""
     count, dtype = len(inputs), inputs[0].dtype
     if count == 1:
         return Elements((dtype,), (dtype,), (), ("x0",))

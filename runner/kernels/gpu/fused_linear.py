@@ -66,7 +66,7 @@ def _bias_gradient(runtime: Runtime, multiplier: Multiplier) -> Kernel:
         found = arrange_dense(multiplier, dense, inputs, outputs)
         if found is None:
             return None
-        # One after the other: they share the memory.
+        # The two calls run one after the other and share the memory.
         return replace(found, scratch_bytes=max(found.scratch_bytes, scratch_bytes(sums, inputs[1].dtype)))
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:

@@ -47,7 +47,7 @@ class KeptCode:
             own.write_bytes(hashlib.sha256(code).digest() + code)
             own.replace(path)
         except OSError as error:
-            log.warning("compiled code of GPUs cannot be kept, so that every run compiles it: %s", error)
+            log.warning("compiled GPU code cannot be cached, so every run compiles it: %s", error)
             self._folder = None
             with suppress(OSError):  # A disk that is full has a part of it.
                 own.unlink()
@@ -65,10 +65,10 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        log.warning("compiled code of GPUs cannot be read, and is compiled anew: %s", error)
+        log.warning("cached GPU code cannot be read and is compiled again: %s", error)
         return None
     digest, code = found[:_DIGEST_BYTES], found[_DIGEST_BYTES:]
     if hashlib.sha256(code).digest() != digest:
-        log.warning("%s is damaged, and is compiled anew", path)
+        log.warning("%s is damaged and is compiled again", path)
         return None
     return code

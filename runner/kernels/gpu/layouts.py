@@ -10,23 +10,23 @@ import numpy as np
 from runner.kernels.contract import Arrangement, Attributes, Layout, Offers, Operand, Spec, Specs, plain
 
 CHANNELS_LAST = "nhwc"
-"""Tag of (N, C, H, W) with N, H, W, C from the outside in; of weights (K, C, R, S) with K, R, S, C. No gaps."""
+"""Tag of images (N, C, H, W) stored as N, H, W, C and of filters (K, C, R, S) stored as K, R, S, C, without gaps."""
 
 _ORDER = (0, 2, 3, 1)
 
 
 def channels_last(spec: Spec) -> Layout:
-    """The layout of a tensor of four axes with its second innermost; raises ValueError for other tensors."""
+    """Return the layout with the second of four axes innermost; raises ValueError for other ranks."""
     if len(spec.shape) != 4:
         raise ValueError(f"channels last of {spec.dtype}{list(spec.shape)}: expected four axes")
     return Layout(CHANNELS_LAST, spec.nbytes)
 
 
 def strides(shape: Sequence[int], layout: Layout) -> tuple[int, ...]:
-    """Distance, in elements, between neighbours along each axis; raises ValueError for a layout not of a GPU."""
+    """Return the stride of each axis, in elements; raises ValueError for a layout of another device."""
     order = range(len(shape)) if layout.is_plain else _ORDER
     if layout.tag not in ("", CHANNELS_LAST):
-        raise ValueError(f"layout {layout.tag!r} is none of a GPU's")
+        raise ValueError(f"layout {layout.tag!r} is not a layout of GPUs")
     sizes = [shape[axis] for axis in reversed(order)]
     distances = accumulate([1, *sizes][: len(sizes)], lambda a, b: a * b)
     found = dict(zip(reversed(order), distances, strict=True))
@@ -34,19 +34,19 @@ def strides(shape: Sequence[int], layout: Layout) -> tuple[int, ...]:
 
 
 def strides_of(operand: Operand) -> tuple[int, ...]:
-    """The strides of an operand, in elements."""
+    """Return the strides of an operand, in elements."""
     return strides(operand.spec.shape, operand.layout)
 
 
 def offered_layout(spec: Spec, offered: Offers) -> Layout:
-    """Channels last where ``spec`` has four axes and one of the offers is that, else plain."""
+    """Return channels last if ``spec`` has four axes and one offer is channels last, else plain."""
     if len(spec.shape) == 4 and any(layout is not None and layout.tag == CHANNELS_LAST for layout in offered):
         return channels_last(spec)
     return plain(spec)
 
 
 def arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    """Channels last for every tensor of four axes where one of the offers is that, else C order."""
+    """Arrange all tensors of four axes in channels last if one offer is channels last, else all in C order."""
     taken, given = ([offered_layout(spec, offered) for spec in specs] for specs in (inputs, outputs))
     return Arrangement(tuple(taken), tuple(given))
 
@@ -57,13 +57,13 @@ def innermost_channels(spec: Spec, layout: Layout) -> bool:
 
 
 Axis = tuple[int, ...]
-"""An extent, and behind it the distance between neighbours, in elements, in each tensor that is walked together."""
+"""An extent, then the stride in each tensor, in elements."""
 
 
 def merged(axes: Iterable[Axis]) -> list[Axis]:
-    """The same elements with as few axes as can be, those with the largest last distance first.
+    """Return the same elements with as few axes as possible, in descending order of the last stride.
 
-    Axes of extent 1 disappear; two axes are one where, in every tensor, the outer continues the inner.
+    Axes of extent 1 are removed; two axes are merged if the outer continues the inner in every tensor.
     """
     result: list[Axis] = []
     for extent, *inner in sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: -axis[-1]):
@@ -75,9 +75,9 @@ def merged(axes: Iterable[Axis]) -> list[Axis]:
 
 
 def arguments(axes: Sequence[Axis], rank: int, tensors: int) -> list[np.int64]:
-    """How kernels take at most ``rank`` axes: extents of all but the first, then the distances in each tensor.
+    """Return arguments for kernels of ``rank`` axes: extents of all but the first, then the strides in each tensor.
 
-    What is missing is added at the end, with extent 1.
+    Missing axes are appended with extent 1. Raises ValueError for more axes.
     """
     if len(axes) > rank:
         raise ValueError(f"{len(axes)} axes for a kernel that takes {rank}")

@@ -1,4 +1,4 @@
-"""Matrix multiplication: tiles of our own, or cuBLAS, each with what may follow a product in a dense layer."""
+"""Matrix multiplication by our own kernel or by cuBLAS, optionally with bias and ReLU."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import address_of, numpy_dtype
 
 TILE = 64
-"""Rows and columns of the tile that a block of our own kernel makes."""
+"""Rows and columns of the tile per block of our own kernel."""
 
 ALIGNMENT = 256
-"""Bytes: of a GPU's allocations, and of what libraries are lent."""
+"""Bytes, of GPU allocations and library workspaces."""
 
 _INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Dense:
-    """A product and what follows it: whether a bias per column is added, and whether max(y, 0) is taken then."""
+    """A product, and whether a bias per column is added and max(y, 0) is taken."""
 
     product: Product
     bias: bool = False
@@ -39,12 +39,12 @@ class Dense:
 
     @property
     def rounded_apart(self) -> bool:
-        """Whether sums must be kept apart from a result that would round them before all is done."""
+        """Whether sums need separate memory, because the dtype of the result would round them before bias and ReLU."""
         return (self.bias or self.relu) and computed_in(self.product.dtype) != self.product.result
 
 
 class Multiplier(Protocol):
-    """Who computes products."""
+    """A way to compute products."""
 
     library: str
     priority: int
@@ -54,27 +54,27 @@ class Multiplier(Protocol):
         ...
 
     def scratch_bytes(self, dense: Dense) -> int:
-        """Memory that it may spoil."""
+        """Return the bytes of scratch memory."""
         ...
 
     def call(self, dense: Dense, a: int, b: int, bias: int, y: int, scratch: int) -> StreamCall:
-        """The call that computes it, from addresses; bias is read only where the product has one."""
+        """Return the call for operands at these addresses; bias is read only if the product has one."""
         ...
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """matmul of each library that is there."""
+    """Return matmul for each available library."""
     return [_matmul(multiplier) for multiplier in multipliers(runtime)]
 
 
 def multipliers(runtime: Runtime) -> list[Multiplier]:
-    """Our own kernel, and cuBLAS where the runtime has it."""
+    """Return our own kernel and, if available, cuBLAS."""
     library = runtime.library("cublas")
     return [OwnProducts(runtime)] if library is None else [OwnProducts(runtime), LibraryProducts(runtime, library)]
 
 
 def product_of(a: Spec, b: Spec, attributes: Attributes, result: str | None = None) -> Product:
-    """The product of two matrices that a node's attributes describe. result: its dtype, by default that of a."""
+    """Return the product of two matrices under the attributes of a node. result: its dtype, by default that of a."""
     turn_a, turn_b = attributes["transpose_a"], attributes["transpose_b"]
     m, k = reversed(a.shape) if turn_a else a.shape
     n = b.shape[0 if turn_b else 1]
@@ -82,7 +82,7 @@ def product_of(a: Spec, b: Spec, attributes: Attributes, result: str | None = No
 
 
 def arrange_dense(multiplier: Multiplier, dense: Dense, inputs: Specs, outputs: Specs) -> Arrangement | None:
-    """Everything in C order, with the multiplier's memory; None where it does not take the product."""
+    """Arrange everything in C order with the scratch memory of the multiplier; None if it refuses the product."""
     if not multiplier.takes(dense):
         return None
     scratch = multiplier.scratch_bytes(dense)
@@ -90,7 +90,7 @@ def arrange_dense(multiplier: Multiplier, dense: Dense, inputs: Specs, outputs: 
 
 
 def bind_dense(multiplier: Multiplier, dense: Dense, buffers: Buffers) -> StreamCall:
-    """The call for a node whose inputs are a, b and perhaps a bias, and whose output is the result."""
+    """Return the call for a node with inputs a, b and perhaps a bias."""
     a, b, *bias = (operand.address for operand in buffers.inputs)
     (y,) = buffers.outputs
     return multiplier.call(dense, a, b, bias[0] if bias else 0, y.address, address_of(buffers.scratch))
@@ -98,7 +98,7 @@ def bind_dense(multiplier: Multiplier, dense: Dense, buffers: Buffers) -> Stream
 
 @dataclass(frozen=True)
 class ScratchMatrix:
-    """A matrix that one launch of a node leaves in scratch memory for the next."""
+    """An intermediate matrix in scratch memory, without gaps."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -110,7 +110,7 @@ class ScratchMatrix:
 
 
 def aligned(nbytes: int) -> int:
-    """The next multiple of what libraries want of an address."""
+    """Return the next multiple of ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -126,7 +126,7 @@ def _matmul(multiplier: Multiplier) -> Kernel:
 
 
 class OwnProducts:
-    """Tiles in shared memory: every dtype, every shape."""
+    """Our own kernel, with tiles in shared memory: every dtype, every shape."""
 
     library = "cuda"
     priority = 0
@@ -151,9 +151,9 @@ class OwnProducts:
 
 
 class LibraryProducts:
-    """Those of cuBLAS; bias and ReLU follow in a launch of our own, before the one rounding of a bfloat16 result.
+    """Products of cuBLAS; bias and ReLU follow in our own launch, before a bfloat16 result is rounded.
 
-    Scratch memory has the library's workspace first, then sums of higher precision than the result.
+    Scratch memory holds the workspace of the library, then sums of higher precision than the result.
     """
 
     library = "cublas"
@@ -164,7 +164,7 @@ class LibraryProducts:
         self._products = products
 
     def takes(self, dense: Dense) -> bool:
-        """Not what is empty, and nothing that an int of C does not count."""
+        """Refuse empty products and extents beyond an int of C."""
         extents = (dense.product.m, dense.product.n, dense.product.k)
         return min(extents) > 0 and max(extents) <= _INT_MAX
 
@@ -196,7 +196,7 @@ class LibraryProducts:
 
 
 def _strides(product: Product) -> tuple[int, int, int, int]:
-    """Distances between rows and terms of A, and between terms and columns of B."""
+    """Return the strides of rows and terms of A, and of terms and columns of B."""
     a_row, a_term = (1, product.m) if product.transpose_a else (product.k, 1)
     b_term, b_column = (1, product.k) if product.transpose_b else (product.n, 1)
     return a_row, a_term, b_term, b_column

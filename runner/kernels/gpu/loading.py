@@ -1,4 +1,4 @@
-"""All kernels of a GPU, and the platform of its devices, for one registry."""
+"""Registration of all GPU kernels and of the platform of GPU devices."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MODULES = tuple(
         "structural",
     )
 )
-"""Modules of kernels; each has ``kernels(runtime)``, the kernels that the runtime's libraries allow."""
+"""Modules of kernels; each has ``kernels(runtime)``, which returns the kernels that the available libraries allow."""
 
 
 def register_gpus(registry: Registry, runtime: Runtime) -> None:
-    """Add the kernels of device type "gpu", made for ``runtime``, and say how devices of that type work."""
+    """Add the kernels of device type "gpu" for ``runtime``, and the platform of this device type."""
     for module in MODULES:
         for kernel in module.kernels(runtime):
             registry.add(kernel)

@@ -1,6 +1,6 @@
-"""Local response normalisation across channels, its gradient, and sums over windows of channels.
+"""Local response normalization across channels, its gradient, and sums over windows of channels.
 
-Tensors are taken as they lie. The gradient is two launches, so that no power is computed once for every window.
+Tensors keep their layout. The gradient takes two launches, so that each power is computed only once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.kernels.memory import address_of, numpy_dtype
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """All of local response normalisation."""
+    """Return the kernels of local response normalization."""
     forward, gradient = "local_response_normalization", "local_response_normalization_gradient"
     window_sum = partial(_bind_window_sum, runtime)
     return [
@@ -32,7 +32,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def source(dtype: str) -> str:
-    """The kernels for tensors of a dtype."""
+    """Return the source for tensors of a dtype."""
     return text("local_response_normalization", T=dtype, C=computed_in(dtype))
 
 
@@ -42,7 +42,7 @@ def _arrange_gradient(attributes: Attributes, inputs: Specs, outputs: Specs, off
 
 
 def _bytes_of_part(x: Spec) -> int:
-    """Of a tensor like x, in the type that is computed in."""
+    """Return the bytes of a tensor like x in the dtype of the computation."""
     return math.prod(x.shape) * numpy_dtype(computed_in(x.dtype)).itemsize
 
 
@@ -78,7 +78,7 @@ def _bind_gradient(runtime: Runtime, attributes: Attributes, arrangement: Arrang
 def _launch(
     runtime: Runtime, name: str, x: Operand, size: int, addresses: Sequence[int], numbers: Sequence[float] = ()
 ) -> StreamCall:
-    """One kernel over all elements of x. numbers: further arguments, in the type that is computed in."""
+    """Return one launch over all elements of x. numbers: further arguments, in the dtype of the computation."""
     computed = numpy_dtype(computed_in(x.spec.dtype)).type
     arguments: list[Argument] = [*map(np.uintp, addresses), *_shape(x, size), *map(computed, numbers)]
     function = runtime.function(source(x.spec.dtype), name)
@@ -86,13 +86,13 @@ def _launch(
 
 
 def _shape(x: Operand, size: int) -> list[Argument]:
-    """What the source calls SHAPE."""
+    """Return the arguments that the source calls SHAPE."""
     shape = x.spec.shape
     inner = 1 if innermost_channels(x.spec, x.layout) else math.prod(shape[2:])
     return [np.int64(each) for each in (math.prod(shape), inner, shape[1], size // 2)]
 
 
 def _weight(attributes: Attributes) -> float:
-    """What the sum of squares is multiplied by."""
+    """Return the factor of the sum of squares."""
     alpha: float = attributes["alpha"]
     return alpha / attributes["size"] if attributes["divide_by_size"] else alpha

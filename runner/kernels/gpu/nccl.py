@@ -1,4 +1,4 @@
-"""NCCL through CuPy: one communicator for each GPU of a process, which are joined when a run is set up."""
+"""NCCL through CuPy: one communicator per GPU of a process, created when a run is set up."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class NcclCommunicator:
     turn: DeviceMemory
 
     def enqueue(self, stream: Stream, source: int, target: int, count: int, dtype: str) -> None:
-        """Raises RuntimeError for what NCCL refuses, and for what failed since it was last asked for something.
+        """Enqueue a sum. Raises RuntimeError if NCCL refuses it or if an earlier sum failed meanwhile.
 
-        After that nothing more can be summed. What is under way is given up: it would wait for others for ever, and
-        whoever waits for the GPU with it.
+        After an error no more sums are possible, and running sums are aborted, because they would wait for other GPUs
+        forever.
         """
         try:
             self.native.check_async_error()
@@ -43,7 +43,7 @@ class NcclCommunicator:
 class NcclLibrary:
     """NCCL for the GPUs of a process.
 
-    nccl: CuPy's module of it. current_gpu: the number of the GPU that the thread uses. allocate: memory of it.
+    nccl: CuPy's module. current_gpu: returns the number of this thread's GPU. allocate: returns memory of this GPU.
     """
 
     def __init__(self, nccl: Any, current_gpu: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> None:
@@ -54,23 +54,23 @@ class NcclLibrary:
         self._lock = threading.Lock()
 
     def unique_id(self) -> bytes:
-        """128 bytes by which processes find each other; who is asked waits for them, so it has to live until all have.
+        """Return the 128 bytes by which processes find each other; this process must live until all have joined.
 
-        Raises RuntimeError where NCCL finds no network to wait on.
+        Raises RuntimeError if NCCL finds no network.
         """
         try:
             return bytes(self._nccl.get_unique_id())
         except RuntimeError as error:
-            raise RuntimeError(f"NCCL finds no way for GPUs to meet: {error}") from error
+            raise RuntimeError(f"NCCL cannot set up a communicator: {error}") from error
 
     def join(self, unique_id: bytes, rank: int, size: int) -> None:
-        """Make the GPU that the thread uses number ``rank`` of ``size``; returns when all have joined.
+        """Make this thread's GPU number ``rank`` of ``size``; returns when all have joined.
 
-        Raises RuntimeError where NCCL cannot, and where the GPU has joined before.
+        Raises RuntimeError if NCCL fails or the GPU has joined before.
         """
         gpu = self._current_gpu()
         if gpu in self._joined:
-            raise RuntimeError(f"GPU {gpu} is to join {size} GPUs, and has joined {self._joined[gpu].size} before")
+            raise RuntimeError(f"GPU {gpu} cannot join {size} GPUs: it has joined {self._joined[gpu].size} before")
         try:
             native = self._nccl.NcclCommunicator(size, unique_id, rank)
         except RuntimeError as error:
@@ -80,14 +80,14 @@ class NcclLibrary:
             self._joined[gpu] = made
 
     def communicator(self) -> NcclCommunicator:
-        """Of the GPU that the thread uses; raises RuntimeError where it has joined no others."""
+        """Return that of this thread's GPU; raises RuntimeError if the GPU has not joined a communicator."""
         gpu = self._current_gpu()
         if gpu not in self._joined:
-            raise RuntimeError(f"a sum over GPUs, and GPU {gpu} has joined no others")
+            raise RuntimeError(f"a sum over GPUs: GPU {gpu} has not joined a communicator")
         return self._joined[gpu]
 
     def leave(self) -> None:
-        """Give up all communicators; all processes do, when nothing is under way any more."""
+        """Destroy all communicators. All processes do this, when no sum is running."""
         with self._lock:
             joined, self._joined = self._joined, {}
         for each in joined.values():
@@ -95,10 +95,10 @@ class NcclLibrary:
 
 
 def open_library(current_gpu: Callable[[], int], allocate: Callable[[int], DeviceMemory]) -> NcclLibrary | None:
-    """NCCL for the GPUs of this process, or None where it is not installed."""
+    """Return NCCL for the GPUs of this process, or None if it is not installed."""
     try:
         with warnings.catch_warnings():
-            # Where it is not installed CuPy warns; who wants it is told why it is not used.
+            # CuPy warns if NCCL is not installed; users that request it get an error instead.
             warnings.simplefilter("ignore", UserWarning)
             from cupy.cuda import nccl
     except ImportError:

@@ -1,4 +1,4 @@
-"""How much of a GPU's memory is free, from NVIDIA's management library: no context is made for it."""
+"""Free memory of GPUs from NVIDIA's management library NVML, without a CUDA context."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 LIBRARY = "libnvidia-ml.so.1"
 _PREFIXES = ("GPU", "MIG")
-"""Of names of GPUs, and of parts of one that was divided."""
+"""Prefixes of the names of GPUs and of MIG partitions."""
 
 
 class _Memory(ctypes.Structure):
@@ -18,7 +18,7 @@ class _Memory(ctypes.Structure):
 
 
 def free_bytes(gpus: Iterable[bytes], library: str = LIBRARY) -> list[int | None]:
-    """Free memory of each GPU; None where nobody tells. gpus: the 16 bytes of their UUIDs, as the driver has them."""
+    """Return the free memory of each GPU, or None if unknown. gpus: the 16 bytes of their UUIDs from the driver."""
     wanted = list(gpus)
     try:
         nvml = ctypes.CDLL(library)

@@ -1,19 +1,19 @@
-"""CUDA C++ sources made into machine code of a GPU, by the run-time compiler; no GPU is needed for it."""
+"""Compilation of CUDA C++ sources by the run-time compiler NVRTC; no GPU is needed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 CONTRACT = "// fmad"
-"""A line of a source whose products and sums may be rounded once, together."""
+"""A line that marks sources whose products and sums may be contracted."""
 
 
 class CompileError(RuntimeError):
-    """A source does not compile, or not for this GPU; the text says where."""
+    """A source does not compile for this GPU; the text says where."""
 
 
 def compiled(source: str, capability: int) -> bytes:
-    """The machine code of a source for a compute capability such as 90; raises CompileError with what NVRTC says."""
+    """Return the machine code of a source for a compute capability such as 90; raises CompileError with NVRTC's log."""
     from cupy_backends.cuda.libs import nvrtc
 
     supported = nvrtc.getSupportedArchs()
@@ -27,14 +27,14 @@ def compiled(source: str, capability: int) -> bytes:
 
 
 def version() -> str:
-    """Of the compiler, such as "13.5"."""
+    """Return the version of the compiler, such as "13.5"."""
     from cupy_backends.cuda.libs import nvrtc
 
     return ".".join(map(str, nvrtc.getVersion()))
 
 
 def options(source: str, capability: int) -> tuple[str, ...]:
-    """What the compiler is told: as on the CPU, every operation is rounded, unless the source says otherwise."""
+    """Return the options of the compiler: as on the CPU, every operation is rounded unless the source is marked."""
     contract = CONTRACT in source.splitlines()
     return f"-arch=sm_{capability}", "-std=c++17", f"-fmad={'true' if contract else 'false'}"
 

@@ -1,4 +1,4 @@
-"""The platform of a GPU: work on streams, captured once as a graph and replayed step after step."""
+"""The platform of a GPU: work on streams, captured once as a graph and replayed in every step."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from runner.kernels.platform import Joined, PartError, Work, Writer
 Array = NDArray[Any]
 
 BRANCHES = 4
-"""Streams of one logical device: as many branches of a network as the modules of GoogLeNet have."""
+"""Streams of one logical device: as many as the branches of a module of GoogLeNet."""
 
 
 class GpuPlatform:
-    """See :class:`~runner.kernels.platform.Platform`: one logical device on the GPU of a number.
+    """See :class:`~runner.kernels.platform.Platform`: one logical device on a GPU.
 
-    Several logical devices may share a GPU; each has streams of its own.
+    Several logical devices may share a GPU; each has its own streams.
     """
 
     is_asynchronous = True
@@ -48,11 +48,11 @@ class GpuPlatform:
         return self._streams[0]
 
     def enter(self) -> None:
-        """From now on this thread works with this GPU."""
+        """Make this thread use this GPU."""
         self._runtime.use(self._gpu)
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Memory of the GPU; raises MemoryError saying what it has."""
+        """Allocate memory of the GPU; raises MemoryError with the free and total bytes."""
         self.enter()
         try:
             found = self._allocated(nbytes)
@@ -68,18 +68,18 @@ class GpuPlatform:
         try:
             return self._runtime.allocate(nbytes)
         except MemoryError:
-            # Sessions that ended are cycles, which have their memory until they are collected.
+            # Closed sessions are reference cycles that hold their memory until they are collected.
             gc.collect()
         return self._runtime.allocate(nbytes)
 
     def writer(self, target: Operand) -> Writer:
-        """Through pinned memory and a stream of its own, so that the copy of the next value hides behind a step."""
+        """Return a writer through pinned memory and a separate stream: the next value is copied during a step."""
         return GpuWriter(
             self._runtime, self.allocate, self._gpu_memory(target.data), self._stage, self._copies, self._main
         )
 
     def reader(self, sources: Sequence[Operand]) -> Callable[[], list[Array]]:
-        """Copies into pinned memory, one wait for all of them."""
+        """Return a reader that copies all values into pinned memory and waits once."""
         staged = [self._runtime.pinned(source.spec.nbytes) for source in sources]
 
         def read() -> list[Array]:
@@ -91,14 +91,14 @@ class GpuPlatform:
         return read
 
     def snapshot(self, data: Bytes) -> NDArray[np.uint8]:
-        """A copy on the host."""
+        """Return a copy on the host."""
         memory, place = self._gpu_memory(data), self._runtime.pinned(data.nbytes)
         self._runtime.copy(place.ctypes.data, memory.address, memory.nbytes, self._main)
         self.finish()
         return place
 
     def copier(self, target: Bytes, source: Bytes) -> Bound:
-        """A copy from memory of any GPU to this one's."""
+        """Return a copy from the memory of any GPU to this GPU."""
         to, origin = self._gpu_memory(target), self._gpu_memory(source)
 
         def enqueue(stream: Stream) -> None:
@@ -107,15 +107,15 @@ class GpuPlatform:
         return StreamCall(enqueue, (to, origin))
 
     def joinable(self, call: Bound) -> bool:
-        """Work on a stream is."""
+        """Whether the call is work on a stream."""
         return isinstance(call, StreamCall)
 
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
-        """Eager the first time, which also lets libraries get ready; captured the second, replayed from then on.
+        """Join works into one call: eager the first time, which initializes libraries; captured the second; then
+        replayed.
 
-        Calls that may not be captured are eager every time, with all that is called together with them.
-
-        Element-wise calls of one kind are one launch where nobody waits for what they give.
+        If one of the calls cannot be captured, all stay eager. Element-wise calls of one program whose results are not
+        read by other works become one launch.
         """
         parts = [[number] for number in range(len(works))] if once else _parts(works)
         calls = [self._one([_stream_call(works[number]) for number in part]) for part in parts]
@@ -138,40 +138,40 @@ class GpuPlatform:
         return Joined(replay, tuple(part[0] for part in parts), reason, late if failing else None)
 
     def _one(self, calls: Sequence[StreamCall]) -> StreamCall:
-        """One launch of calls that may be one."""
+        """Return one launch of combined calls."""
         flat = [call for call in calls if isinstance(call, FlatCall)]
         return together(self._runtime, flat) if len(flat) > 1 else calls[0]
 
     def mark(self) -> object:
-        """An event behind all that was called."""
+        """Return an event behind all enqueued work."""
         event = self._runtime.event()
         self._runtime.record(event, self._main)
         return event
 
     def follow(self, mark: object) -> None:
-        """The stream waits for it."""
+        """Make the stream wait for a mark."""
         event: Any = mark
         self._runtime.wait(self._main, event)
 
     def finish(self) -> None:
-        """Wait for the stream into which all others come back."""
+        """Wait for the main stream, which all others join."""
         self._runtime.synchronize(self._main)
 
     def synchronize(self) -> None:
-        """Wait for the stream of copies too."""
+        """Wait for the stream of copies and the main stream."""
         self._runtime.synchronize(self._copies)
         self.finish()
 
     @staticmethod
     def _gpu_memory(data: Bytes) -> DeviceMemory:
         if not isinstance(data, DeviceMemory):
-            raise TypeError(f"memory of the host was taken for memory of a GPU: {type(data).__name__}")
+            raise TypeError(f"expected GPU memory, came host memory: {type(data).__name__}")
         return data
 
 
 @dataclass
 class _Replay:
-    """Puts calls on streams: one by one at first, then as one captured graph."""
+    """Enqueues calls on streams: one by one at first, then as one captured graph."""
 
     runtime: Runtime
     streams: tuple[Stream, ...]
@@ -199,7 +199,7 @@ class _Replay:
         return 0
 
     def _enqueue(self) -> None:
-        """All calls on their streams; the others branch off the first one and come back to it."""
+        """Enqueue all calls; the other streams branch off the first one and join it at the end."""
         runtime, main = self.runtime, self.streams[0]
         if self._ends:
             runtime.record(self._start, main)
@@ -222,12 +222,12 @@ class _Replay:
 
 def _stream_call(work: Work) -> StreamCall:
     if not isinstance(work.call, StreamCall):
-        raise TypeError(f"{type(work.call).__name__} is no work on a stream")
+        raise TypeError(f"{type(work.call).__name__} is not work on a stream")
     return work.call
 
 
 def _parts(works: Sequence[Work]) -> list[list[int]]:
-    """Which works are to be one launch, in the order of the launches."""
+    """Return the works of each launch, in the order of the launches."""
     calls = [_stream_call(work) for work in works]
     programs = [call.batch if isinstance(call, FlatCall) else None for call in calls]
     return groups([_touched([work]) for work in works], programs)

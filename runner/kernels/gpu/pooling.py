@@ -1,6 +1,6 @@
-"""Max and average pooling, and their gradients, each as a sum over the windows that see a pixel.
+"""Max and average pooling, and their gradients, each as a sum over the windows that contain a pixel.
 
-All take images as they lie. Every result but the maximum is added up in the order of the reference kernels.
+Images keep their layout. Sums are added in the order of the reference kernels.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from runner.kernels.memory import numpy_dtype
 OPS = ("max_pool", "max_pool_gradient", "max_pool_gather", "avg_pool", "avg_pool_gradient")
 
 PACK_BYTES = 16
-"""The most that a thread reads at once."""
+"""The maximum that a thread reads at once."""
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """All of pooling."""
+    """Return the kernels of pooling."""
     return [Kernel(op, "gpu", "cuda", 0, FLOATS, arrange_alike, partial(_bind, runtime, op)) for op in OPS]
 
 
 def source(dtype: str, pack: int) -> str:
-    """The kernels for images of a dtype, ``pack`` channels at a time."""
+    """Return the source for images of a dtype, with ``pack`` channels at a time."""
     return f"#define PACK {pack}\n{text('pooling', T=dtype, C=computed_in(dtype))}"
 
 
 def pack_of(dtype: str, channels: int) -> int:
-    """How many of the innermost channels are read at once: 16 bytes, where all of them come in such packs."""
+    """Return how many channels are read at once: 16 bytes if the channels divide into such packs, else 1."""
     full = PACK_BYTES // numpy_dtype(dtype).itemsize
     return full if channels % full == 0 else 1
 

@@ -1,6 +1,6 @@
-"""Draws from counter-based streams: the same integers as :mod:`runner.kernels.philox`, made where they are wanted.
+"""Draws from counter-based streams: the same integers as in :mod:`runner.kernels.philox`.
 
-Uniform draws and masks are those of the host to the bit; normal ones differ by what CUDA's mathematics does from its.
+Uniform draws and masks equal those of the host bit for bit; normal draws differ by the errors of CUDA's functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Parameters = Callable[[Attributes], tuple[float, float]]
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Uniform and normal draws, and masks of dropout."""
+    """Return the kernels of uniform and normal draws and of dropout masks."""
     uniform = partial(_bind_draws, runtime, "uniform", lambda given: (given["low"], given["high"] - given["low"]))
     normal = partial(_bind_draws, runtime, "normal", lambda given: (given["mean"], given["stddev"]))
     binds = {"random_uniform": uniform, "random_normal": normal, "dropout_mask": partial(_bind_mask, runtime)}
@@ -53,7 +53,7 @@ def _bind_mask(runtime: Runtime, attributes: Attributes, arrangement: Arrangemen
     rows, columns = mask.spec.shape[0], math.prod(mask.spec.shape[1:])
     pointers = [np.uintp(operand.address) for operand in (*buffers.inputs, mask)]
     sizes = [np.int64(rows), np.int64(columns)]
-    # A word is below the rate, as a part of their range, if and only if it is below the next whole number.
+    # A word divided by its range is below the rate if and only if the word is below the next integer.
     threshold = np.int64(math.ceil(attributes["rate"] * _WORD_RANGE))
     kept = np.float64(np.asarray(1.0 / (1.0 - attributes["rate"])).astype(numpy_dtype(mask.spec.dtype)))
     arguments = [*pointers, *sizes, *_key(attributes), np.int64(attributes["first"]), threshold, kept]

@@ -1,7 +1,7 @@
 """Reductions over any axes, of tensors of any strides, and broadcasting.
 
-Long reductions are cut into slices, whose results a second launch reduces, so that few outputs keep the GPU busy too.
-The order of additions is a function of shape and layout alone.
+Long reductions are cut into slices, and a second launch reduces their results, so that few outputs also fill the GPU.
+The order of additions depends only on shape and layout.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import address_of, numpy_dtype
 
 RANK = 4
-"""Axes that a kernel takes of those that are kept, and of those that are reduced, merged."""
+"""The maximum number of kept axes and of reduced axes, after merging."""
 
 ENOUGH_BLOCKS = 512
-"""Blocks beyond which the GPU gains nothing from slices."""
+"""The number of blocks beyond which slices bring nothing."""
 
 LEAST_PER_THREAD, MOST_PER_THREAD = 8, 256
-"""Elements of one thread: with fewer, a slice is not worth it; with more, a float32 sum loses digits."""
+"""Elements per thread: with fewer, slices do not pay; with more, a float32 sum loses digits."""
 
 MOST_SLICES = 65535
-"""The second extent of a grid."""
+"""The maximum second extent of a grid."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """What of a tensor is reduced, and how its blocks are cut.
+    """The reduction of a tensor and its division among blocks.
 
-    kept: axes of extent, distance in the output, distance in the input. reduced: of extent, distance in the input.
-    across: outputs of a block. length: elements of a slice.
+    kept: axes (extent, stride in the output, stride in the input). reduced: axes (extent, stride in the input).
+    across: outputs per block. length: elements per slice.
     """
 
     kept: tuple[Axis, ...]
@@ -62,12 +62,12 @@ class Reduction:
 
     @property
     def slices(self) -> int:
-        """Parts of what is reduced, each with a result of its own for every output."""
+        """The number of slices, each with a separate result for every output."""
         return max(1, -(-self.count // self.length))
 
     @property
     def blocks(self) -> int:
-        """Of one slice."""
+        """Blocks per slice."""
         return max(1, -(-self.outputs // self.across))
 
 
@@ -88,7 +88,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def reduced_shape(shape: Sequence[int], near: Sequence[int], axes: Sequence[int]) -> Reduction:
-    """How a tensor of these extents and distances is reduced over axes, to an output in C order."""
+    """Return the reduction over axes of a tensor with these extents and strides, to an output in C order."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     far = strides([shape[axis] for axis in kept], Layout("", 0))
     keeping = merged((shape[axis], there, near[axis]) for axis, there in zip(kept, far, strict=True))
@@ -99,7 +99,7 @@ def reduced_shape(shape: Sequence[int], near: Sequence[int], axes: Sequence[int]
 
 
 def scratch_bytes(reduction: Reduction, dtype: str) -> int:
-    """Memory for the results of slices of a tensor of ``dtype``."""
+    """Return the bytes of the results of slices of a tensor of ``dtype``."""
     if reduction.slices == 1:
         return 0
     return reduction.slices * reduction.outputs * numpy_dtype(computed_in(dtype)).itemsize
@@ -108,7 +108,7 @@ def scratch_bytes(reduction: Reduction, dtype: str) -> int:
 def reduce(
     runtime: Runtime, op: str, reduction: Reduction, source: tuple[str, int], target: tuple[str, int], scratch: int
 ) -> StreamCall:
-    """Reduce by ``op``. source, target: dtype and address of input and output. scratch: where slices go."""
+    """Return the reduction by ``op``. source, target: dtype and address. scratch: address for the results of slices."""
     if reduction.slices == 1:
         return _launch(runtime, op, reduction, reduction.count, source, target)
     partial = (computed_in(source[0]), scratch)
@@ -168,13 +168,13 @@ def _broadcast(runtime: Runtime, x: Operand, y: Operand) -> StreamCall:
 
 
 def _repeated(x: Spec, layout: Layout, y: Spec) -> list[int]:
-    """Distances in x along the axes of y: 0 where x is repeated."""
+    """Return the strides of x along the axes of y: 0 if x is repeated."""
     own = [0 if extent == 1 else near for extent, near in zip(x.shape, strides(x.shape, layout), strict=True)]
     return [0] * (len(y.shape) - len(x.shape)) + own
 
 
 def _across(kept: Sequence[Axis], reduced: Sequence[Axis], outputs: int, count: int) -> int:
-    """Outputs of a block: neighbouring threads read neighbouring memory, and few of them have nothing to do."""
+    """Return the outputs per block, so that adjacent threads read adjacent memory and few threads are idle."""
     side_by_side = bool(kept) and (not reduced or kept[-1][-1] < reduced[-1][-1])
     depth = min(_power_of_two(count), 8 if side_by_side else THREADS)
     return min(THREADS // depth, _power_of_two(outputs), THREADS)
@@ -189,12 +189,12 @@ def _length(outputs: int, count: int, across: int) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The smallest that is not below a number."""
+    """Return the smallest power of two that is at least ``number``."""
     return 1 << max(0, number - 1).bit_length()
 
 
 def _of_slices(reduction: Reduction) -> Reduction:
-    """The reduction of the results of the slices, which lie one after the other, each as the output does."""
+    """Return the reduction of the results of the slices, which are stored one after the other."""
     found = reduced_shape((reduction.slices, reduction.outputs), (reduction.outputs, 1), (0,))
     return replace(found, length=found.count)
 

@@ -1,7 +1,7 @@
-"""What the kernels and the memory of a GPU are built on: the few things that are asked of CUDA.
+"""The functions of CUDA that GPU kernels and platforms use.
 
-One object is the GPUs of a process. It is handed to whoever needs it; nothing here is global, so that tests can hand
-over another implementation that executes the same sources without a GPU.
+One object represents the GPUs of a process and is passed to its users. Nothing is global, so that tests can pass
+another implementation that runs the same sources without a GPU.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 Size = tuple[int, int, int]
 Argument = np.generic
-"""np.uintp for an address, np.int32, np.int64, np.float32 or np.float64: exactly what the kernel declares."""
+"""np.uintp for an address, np.int32, np.int64, np.float32 or np.float64: exactly the type that the kernel declares."""
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of a GPU. owner: what keeps them allocated."""
+    """GPU memory. owner: the object that keeps it allocated."""
 
     address: int
     nbytes: int
     owner: object = field(repr=False, compare=False, default=None)
 
     def __getitem__(self, part: slice) -> DeviceMemory:
-        """A part of it, without copying; raises ValueError for steps and for what lies outside."""
+        """Return a part without copying; raises ValueError for steps and for parts outside."""
         start, stop, step = part.indices(self.nbytes)
         asked = (part.start or 0, self.nbytes if part.stop is None else part.stop)
         if step != 1 or (start, stop) != asked or stop < start:
@@ -50,7 +50,7 @@ class Graph(Protocol):
     """Captured work."""
 
     def launch(self, stream: Stream) -> None:
-        """Put all of it on a stream, as one thing."""
+        """Enqueue all captured work as one launch."""
         ...
 
 
@@ -58,15 +58,15 @@ class Function(Protocol):
     """A compiled kernel."""
 
     def __call__(self, stream: Stream, grid: Size, block: Size, arguments: Sequence[Argument]) -> None:
-        """Put a launch on a stream."""
+        """Enqueue a launch."""
         ...
 
 
 class Runtime(Protocol):
-    """The GPUs of a process. What is asked of it concerns the GPU that the thread uses.
+    """The GPUs of a process. Methods refer to the GPU that the thread uses.
 
-    name: as its maker calls it. capability: compute capability, 90 for 9.0. multiprocessors: streaming multiprocessors.
-    These are of the first GPU; GPUs of one process are expected to be alike.
+    name: product name. capability: compute capability, 90 for 9.0. multiprocessors: number of streaming
+    multiprocessors. These describe the default GPU; GPUs of one process are expected to be alike.
     """
 
     @property
@@ -79,43 +79,43 @@ class Runtime(Protocol):
     def multiprocessors(self) -> int: ...
 
     def use(self, gpu: int) -> None:
-        """From now on this thread uses the GPU of a number. Raises RuntimeError where there is none of it."""
+        """Make this thread use a GPU. Raises RuntimeError if the process does not see this GPU."""
         ...
 
     def function(self, source: str, name: str) -> Function:
-        """The kernel ``extern "C" __global__ void name(...)`` of a CUDA C++ source, which is compiled once."""
+        """Return the kernel ``extern "C" __global__ void name(...)`` of a CUDA C++ source, which is compiled once."""
         ...
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Memory of the GPU, at a multiple of 256. Raises MemoryError where there is none."""
+        """Allocate GPU memory at a multiple of 256. Raises MemoryError if there is not enough."""
         ...
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Memory of the host that the GPU copies from and to by itself, and that kernels may write, by its address."""
+        """Allocate pinned host memory, which the GPU copies asynchronously and kernels may write to."""
         ...
 
     def stream(self) -> Stream:
-        """A stream that does not wait for the default one."""
+        """Create a stream that does not wait for the default stream."""
         ...
 
     def event(self) -> Event:
-        """An event that has not been recorded."""
+        """Create an event that is not recorded."""
         ...
 
     def record(self, event: Event, stream: Stream) -> None:
-        """The event is what is on the stream so far."""
+        """Record an event behind all work of the stream so far."""
         ...
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """What comes on the stream later waits for the event; the host does not."""
+        """Make later work of the stream wait for the event; the host does not wait."""
         ...
 
     def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
-        """Put a copy between addresses of any GPU or pinned memory on a stream."""
+        """Enqueue a copy between addresses of any GPU or of pinned memory."""
         ...
 
     def synchronize(self, stream: Stream) -> None:
-        """Wait on the host until a stream is empty. Raises RuntimeError with what the GPU says went wrong."""
+        """Wait on the host until a stream is empty. Raises RuntimeError with the error of the GPU."""
         ...
 
     def wait_on_host(self, event: Event) -> None:
@@ -123,13 +123,13 @@ class Runtime(Protocol):
         ...
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
-        """What ``work`` puts on the stream, and on others that wait for it and are waited for: captured, not done."""
+        """Capture, without running, what ``work`` enqueues on the stream and on streams that branch off and join it."""
         ...
 
     def free_bytes(self) -> tuple[int, int]:
-        """Bytes that are free now, and bytes in all."""
+        """Return free and total bytes."""
         ...
 
     def library(self, name: str) -> Any:
-        """The object of a library of the GPU ("cublas", "cudnn", "nccl") or None where it is not there."""
+        """Return the object of a GPU library ("cublas", "cudnn", "nccl"), or None if it is not available."""
         ...

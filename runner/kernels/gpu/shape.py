@@ -1,4 +1,4 @@
-"""Rearrangements: strided copies, in C order or channels last as the input is offered."""
+"""Rearrangements: strided copies, in C order or channels last."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _kernel(runtime: Runtime, op: str, arrange: Arrange, bind: Bind) -> Kernel:
 
 
 def _arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    """All tensors lie in the same way: a copied block has at most their rank, merged."""
+    """Arrange all tensors in the same layout; a copied block has at most their rank."""
     if len(inputs[0].shape) > copies.MOST_AXES:
         return None
     last = offered_layout(inputs[0], offered).tag == CHANNELS_LAST
@@ -130,17 +130,17 @@ def _copied(
     far: Sequence[int],
     start: int,
 ) -> StreamCall:
-    """Copy a block of a shape, from element ``first`` of the source to element ``start`` of the target."""
+    """Return the copy of a block from element ``first`` of the source to element ``start`` of the target."""
     itemsize = numpy_dtype(block.dtype).itemsize
     axes = zip(block.shape, near, far, strict=True)
     return copies.copy(runtime, itemsize, axes, source.address + first * itemsize, target.address + start * itemsize)
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
-    """Where consecutive parts begin."""
+    """Return the begin of each of consecutive parts."""
     return list(accumulate([0, *sizes[:-1]]))
 
 
 def _place(position: Sequence[int], distances: Sequence[int]) -> int:
-    """The element at a position."""
+    """Return the offset of a position."""
     return sum(at * distance for at, distance in zip(position, distances, strict=True))

@@ -33,18 +33,18 @@ def kernels(runtime: Runtime) -> list[Kernel]:
 
 
 def of_rows(runtime: Runtime, name: str, dtype: str, label_dtype: str) -> Function:
-    """A kernel of the source of softmax and its losses."""
+    """Return a kernel of the source ``softmax``."""
     return runtime.function(text("softmax", T=dtype, A=computed_in(dtype), I=label_dtype), name)
 
 
 def depth_of(columns: int) -> int:
-    """Threads of a row: a power of two, as many as have something to do."""
+    """Return the threads per row: a power of two without idle threads."""
     wanted = -(-columns // ELEMENTS_PER_THREAD)
     return min(THREADS, 1 << max(0, wanted - 1).bit_length())
 
 
 def rows_and_depth(rows: int, columns: int) -> tuple[int, list[Argument]]:
-    """Blocks for a matrix, and its extents and the threads of a row as arguments."""
+    """Return the blocks for a matrix, and its extents and the threads per row as arguments."""
     depth = depth_of(columns)
     return max(1, -(-rows * depth // THREADS)), [np.int64(rows), np.int64(columns), np.int32(depth)]
 

@@ -1,7 +1,7 @@
-"""Which stream does what: independent branches of a step at the same time, the rest in order.
+"""Assignment of works to streams: independent branches of a step run concurrently, the rest in order.
 
-Decided from the memory that works touch, before anything runs. Two works that touch the same bytes, at least one of
-them writing, keep their order; memory that values of disjoint lifetimes share counts like any other.
+The assignment is computed from the memory that works touch, before anything runs. Two works that touch the same bytes
+keep their order if one of them writes; memory shared by values of disjoint lifetimes counts too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 Span = tuple[int, int]
-"""First address, and the one behind the last."""
+"""First address and end."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Touched:
 
 @dataclass(frozen=True)
 class Turn:
-    """One work: on which stream, after which earlier works of other streams."""
+    """The stream of one work, and the earlier works of other streams that it waits for."""
 
     stream: int
     after: tuple[int, ...]
@@ -32,15 +32,15 @@ class Turn:
 def assign_streams(works: Sequence[Touched], streams: int) -> list[Turn]:
     """Return the turn of each work, in order; stream 0 has the first.
 
-    A work goes where the latest of those it waits for was the last, so that chains stay together; a branch goes to the
-    stream that has been idle the longest. It waits for others only as far as what it waits for already does not.
+    A work goes to the stream of the latest work it depends on, if that is the last of its stream, so that chains stay
+    together; otherwise to the stream that has been idle longest. Redundant waits are omitted.
     """
     turns: list[Turn] = []
     last = [-1] * streams
     reached: list[list[int]] = []
     for number, needed in enumerate(_needs(works)):
         stream = _stream_for(needed, turns, last)
-        # What the stream has seen of each stream: the number of the latest work that is surely done.
+        # For each stream, the latest work that is known to be done.
         seen = list(reached[last[stream]]) if last[stream] >= 0 else [-1] * streams
         after = []
         for each in sorted(needed, reverse=True):
@@ -63,7 +63,7 @@ def _stream_for(needed: set[int], turns: Sequence[Turn], last: Sequence[int]) ->
 
 
 def _needs(works: Sequence[Touched]) -> list[set[int]]:
-    """For each work the earlier ones that it has to come after, at least one of each chain of them."""
+    """Return, for each work, the earlier works it depends on, at least one of each chain."""
     writers, readers = _Latest(), _Latest()
     needs = []
     for number, work in enumerate(works):
@@ -79,7 +79,7 @@ def _needs(works: Sequence[Touched]) -> list[set[int]]:
 
 
 class _Latest:
-    """Spans of memory and who touched them."""
+    """Spans of memory and the works that touched them."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, int, int]] = []
@@ -92,7 +92,7 @@ class _Latest:
             self._spans.append((*span, who))
 
     def forget(self, span: Span) -> None:
-        """Nobody has touched this span any more."""
+        """Remove a span."""
         begin, end = span
         kept = []
         for low, high, who in self._spans:

@@ -37,7 +37,7 @@ Bind = Callable[[Runtime, Attributes, Arrangement, Buffers], StreamCall]
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """The kernels of everything that only moves, sets or converts elements."""
+    """Return the kernels that move, set or convert elements."""
 
     def kernel(op: str, arrange: Arrange, bind: Bind) -> Kernel:
         return Kernel(op, "gpu", LIBRARY, 0, FLOATS, arrange, partial(bind, runtime))
@@ -63,7 +63,7 @@ def _bind_copy(runtime: Runtime, attributes: Attributes, arrangement: Arrangemen
 
 
 def _copy(runtime: Runtime, target: Operand, source: int, keep: object = None) -> StreamCall:
-    """Bytes as they are; nothing where there are none, or where they are already."""
+    """Return a copy of bytes; it does nothing without bytes or if source and target are the same."""
     nbytes, address = target.layout.nbytes, target.address
 
     def enqueue(stream: Stream) -> None:
@@ -74,7 +74,7 @@ def _copy(runtime: Runtime, target: Operand, source: int, keep: object = None) -
 
 
 def _arrange_convert(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    """From the first offered layout to the second, where that is given."""
+    """Convert from the first offered layout to the second, if there is a second."""
     layouts = [layout or plain(inputs[0]) for layout in offered]
     known = [plain(inputs[0]), *([channels_last(inputs[0])] if len(inputs[0].shape) == len("nchw") else [])]
     if any(layout not in known for layout in layouts):
@@ -107,7 +107,7 @@ def _bind_fill(runtime: Runtime, attributes: Attributes, arrangement: Arrangemen
 
 
 def _of_words(runtime: Runtime, spec: Spec, name: str) -> Function:
-    """A kernel that does not look at what the elements mean."""
+    """Return a kernel for elements of a size, whatever their dtype."""
     return runtime.function(text("memory", T=_WORDS[numpy_dtype(spec.dtype).itemsize]), name)
 
 
@@ -120,17 +120,17 @@ def _bind_constant(runtime: Runtime, attributes: Attributes, arrangement: Arrang
 
 
 def _cast(attributes: Attributes, inputs: Specs, outputs: Specs) -> Elements:
-    """Toward zero where a float becomes an integer; through float32 to bfloat16; to bool by x != 0."""
+    """Cast floats to integers toward zero, to bfloat16 through float32, to bool by x != 0."""
     source, target = inputs[0].dtype, outputs[0].dtype
     result = f"({C_TYPES[computed_in(target)]})x0"
     if source in FLOATS and target in ("int32", "int64"):
         bits = 8 * numpy_dtype(target).itemsize
-        # What does not fit, NaN too, becomes the lowest number, as it does on the host; CUDA would take the nearest.
+        # Numbers that do not fit, and NaN, become the lowest integer as on the host; CUDA would take the nearest.
         lowest = f"({C_TYPES[target]})(1ull << {bits - 1})"
         limit = f"({C_TYPES[computed_in(source)]})(1ull << {bits - 1})"
         result = f"(x0 >= -{limit} && x0 < {limit} ? ({C_TYPES[target]})x0 : {lowest})"
     elif source in FLOATS and target == "uint8":
-        # The host's low byte of an int; what does not fit into one is the lowest int there, whose low byte is 0.
+        # The low byte of an int, as on the host; numbers that do not fit become the lowest int, whose low byte is 0.
         result = "(unsigned char)(x0 >= -2147483648.0 && x0 < 2147483648.0 ? (int)x0 : 0)"
     return Elements((source,), (target,), (), (result,))
 

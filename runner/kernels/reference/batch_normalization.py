@@ -1,4 +1,4 @@
-"""Batch normalisation and its gradient, channel by channel."""
+"""Batch normalization and its gradient, channel by channel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.kernels.registry import reference
 
 
 def _axes(x: Array) -> tuple[int, ...]:
-    """The axes that one channel's values lie along: all but axis 1."""
+    """Return the axes of the values of one channel: all but axis 1."""
     return tuple(axis for axis in range(x.ndim) if axis != 1)
 
 

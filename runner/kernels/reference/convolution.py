@@ -1,8 +1,8 @@
 """Convolution as matrix multiplication: every example's windows are laid out as columns (im2col).
 
-Each example and group is a matrix product of its own, so what comes out for an example does not depend on the
-examples beside it, and the weight gradient is summed example after example. Examples are taken in runs whose
-columns fit a CPU's cache; the length of a run changes no result.
+Each example and group is a separate matrix product, so the result of an example does not depend on other examples,
+and the weight gradient is summed example by example. Examples are processed in runs whose columns fit into the cache
+of a CPU; the length of a run changes no result.
 
 Letters: G groups, N examples, K = C/G * R * S values in a window, P = H' * W' windows, O outputs.
 """

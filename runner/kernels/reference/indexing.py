@@ -1,4 +1,4 @@
-"""Rows by number. NumPy would read a negative index from the end, so the range is checked here."""
+"""Rows by number. NumPy counts negative indices from the end, so the range is checked here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_range(op: str, indices: Array, count: int) -> None:
 
 
 def outside_range(op: str, indices: Array, count: int) -> IndexError | None:
-    """What ``check_range`` raises, if anything."""
+    """Return the error that ``check_range`` raises, or None."""
     wrong = (indices < 0) | (indices >= count)
     if not wrong.any():
         return None

@@ -28,6 +28,6 @@ def matmul_elementwise(
     product: int,
 ) -> tuple[Array, ...]:
     y: Array = matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
-    # A product of bfloat16 is rounded, as it would be on its way from node to node.
+    # A product of bfloat16 is rounded, as between separate nodes.
     inputs = [*operands[:product], np.asarray(y.astype(numpy_dtype(dtype)), computed_in(dtype)), *operands[product:]]
     return evaluate(parse(program, len(inputs), outputs), inputs)

@@ -1,4 +1,4 @@
-"""Local response normalisation across channels, and its gradient."""
+"""Local response normalization across channels, and its gradient."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def max_pool_gather(x: Array, argmax: Array, *, window: Ints, strides: Ints, pad
 
 
 def _divisor(shape: Ints, window: Ints, strides: Ints, padding: Ints, count_padding: bool) -> Array:
-    """What each window's sum is divided by: its size, or the number of its places inside the image."""
+    """Return the divisor of each window: its size, or the number of its places inside the image."""
     if count_padding:
         return np.asarray(window[0] * window[1])
     image = padded(np.ones((1, 1, *shape[2:])), padding)

@@ -1,4 +1,4 @@
-"""Draws from counter-based streams, made in float64 and then cast: every precision sees the same ones."""
+"""Draws from counter-based streams, made in float64 and then cast, so that every precision has the same draws."""
 
 from __future__ import annotations
 

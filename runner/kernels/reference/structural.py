@@ -12,7 +12,7 @@ from runner.kernels.memory import numpy_dtype
 from runner.kernels.registry import reference
 
 QUIET = np.uint16(0x0040)
-"""The highest bit of a bfloat16's mantissa: with it, all ones in the exponent are a NaN and no infinity."""
+"""The highest mantissa bit of bfloat16: if all exponent bits are ones, it makes the number a NaN."""
 
 
 @reference("identity")
@@ -54,7 +54,7 @@ def cast(x: Array, *, dtype: str) -> Array:
 @reference("truncate_to_bfloat16")
 def truncate_to_bfloat16(x: Array) -> Array:
     high = (x.view(np.uint32) >> 16).astype(np.uint16)
-    # What tells a NaN from an infinity may be in the bits that are cut off alone.
+    # The bits that distinguish NaN from infinity may all be cut off.
     return np.where(np.isnan(x), high | QUIET, high).view(numpy_dtype("bfloat16"))
 
 

@@ -42,7 +42,7 @@ def window_counts(image: Array, window: Ints, strides: Ints) -> Ints:
 
 
 def places(counts: Ints, window: Ints, strides: Ints) -> list[Place]:
-    """Return the place that each position of the window, row by row, has in all windows of padded images."""
+    """Return, for each position of the window, row by row, its elements in all windows of padded images."""
     return [
         (slice(None), slice(None), _every(row, counts[0], strides[0]), _every(column, counts[1], strides[1]))
         for row in range(window[0])

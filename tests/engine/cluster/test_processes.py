@@ -1,3 +1,5 @@
+"""Processes of workers: start, end, causes of failures, logs and command lines."""
+
 from __future__ import annotations
 
 import contextlib
@@ -119,25 +121,28 @@ def test_death_is_noticed_while_waiting_for_messages(supervisor: Supervisor, sta
     assert re.fullmatch(expected, str(caught.value))
 
 
-def test_signal_is_named(supervisor: Supervisor, start: Start) -> None:
-    worker = start("worker-1", WAITS)
-    wait_for_log(worker, "ready")
-    os.kill(worker.pid, signal.SIGKILL)
-    wait_until_dead(worker)
-    with pytest.raises(
-        ClusterError,
-        match=r"worker-1 \(pid \d+\) was killed by SIGKILL \(often for lack of memory: see dmesg\)",
-    ):
-        supervisor.check()
-
-
 def test_unnamed_signal_has_a_number() -> None:
     assert str(Exit(-40, after_s=1.25)) == "was killed by signal 40 after 1.2 s"
 
 
-def test_unexpected_exit_is_a_failure_with_any_code(supervisor: Supervisor, start: Start) -> None:
-    wait_until_dead(start("worker-0", "pass"))
-    with pytest.raises(ClusterError, match=r"exited with code 0 after .* Its log is empty\."):
+ENDS = {
+    "a signal is named": (
+        ["import os, signal; os.kill(os.getpid(), signal.SIGKILL)"],
+        r"worker-0 \(pid \d+\) was killed by SIGKILL \(often for lack of memory: see dmesg\)",
+    ),
+    "an unexpected exit, with any code": (["pass"], r"exited with code 0 after .* Its log is empty\."),
+    "a crash is the cause, a ClusterError its consequence": (
+        ["raise SystemExit(7)", "raise SystemExit(1)", "import os; os.abort()"],
+        r"(?s)^worker-2 .*After it, worker-1 .*After it, worker-0 .*ClusterError",
+    ),
+}
+
+
+@pytest.mark.parametrize(("scripts", "message"), ENDS.values(), ids=ENDS)
+def test_ends_of_workers_are_reported(supervisor: Supervisor, start: Start, scripts: list[str], message: str) -> None:
+    for worker in [start(f"worker-{index}", script) for index, script in enumerate(scripts)]:
+        wait_until_dead(worker)
+    with pytest.raises(ClusterError, match=message):
         supervisor.check()
 
 
@@ -160,18 +165,6 @@ def test_first_failure_is_the_cause(supervisor: Supervisor, start: Start) -> Non
         ClusterError,
         match=r"(?s)^worker-1 .* code 5 .*After it, worker-0 was killed by SIGABRT after [\d.]+ s\.$",
     ):
-        supervisor.check()
-
-
-def test_crash_is_the_cause_and_cluster_error_the_consequence(supervisor: Supervisor, start: Start) -> None:
-    workers = [
-        start("worker-0", "raise SystemExit(7)"),
-        start("worker-1", "raise SystemExit(1)"),
-        start("worker-2", "import os; os.abort()"),
-    ]
-    for worker in workers:
-        wait_until_dead(worker)
-    with pytest.raises(ClusterError, match=r"(?s)^worker-2 .*After it, worker-1 .*After it, worker-0 .*ClusterError"):
         supervisor.check()
 
 

@@ -82,7 +82,7 @@ def test_run_is_reproducible(compiled_sources: Path) -> None:
 def test_training_without_a_communicator_is_refused(compiled_sources: Path) -> None:
     runtime = EmulatedRuntime(compiled_sources, gpus=2)
     with_nccl(runtime)
-    with pytest.raises((RunnerError, RuntimeError), match="has joined no others"):
+    with pytest.raises((RunnerError, RuntimeError), match="has not joined a communicator"):
         trained_on_gpus(SyncData(workers=2, combine="all_reduce"), "dense", runtime, "nccl")
 
 

@@ -34,7 +34,7 @@ def test_setup_survives_its_document(setup: WorkerSetup) -> None:
     ("path", "value", "text"),
     [
         ((), None, "setup: None, expected a map"),
-        ((), {"source": {}}, r"setup: missing \['check_finite', 'link', .*, expected source, check_finite"),
+        ((), {"source": {}}, r"setup: missing \['check_finite', 'link', .*, expected the fields source, check_finite"),
         (("more",), 1, r"unknown \['more'\]"),
         (("check_finite",), 1, "setup.check_finite: 1, expected true or false"),
         (("source",), "digits", "setup.source: 'digits', expected a map with text keys"),

@@ -1,4 +1,4 @@
-"""Small graphs whose layouts are chosen by kernels that want strange ones."""
+"""Small graphs with kernels that request unusual layouts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def arranged(
 
 
 def steps(found: Arranged) -> list[tuple[str, str, str]]:
-    """What is run: ops, with the layouts of first inputs and outputs."""
+    """The ops of instructions, each with the layouts of its first input and output."""
     return [
         (i.op, *("".join(each.tag for each in side[:1]) for side in (i.arrangement.inputs, i.arrangement.outputs)))
         for i in found.instructions

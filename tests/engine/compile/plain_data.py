@@ -1,4 +1,4 @@
-"""Plain data on its way through a test: changed at one place, or broken at random."""
+"""Plain data for tests: changed at one place, or at random."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ integers = st.integers(-3, 8) | st.sampled_from([2**31, 2**63, 10**400])
 
 
 def like(value: object) -> st.SearchStrategy[Any]:
-    """Values of the same kind, which get past the first checks."""
+    """Values of the same kind, which pass the first checks."""
     if isinstance(value, list) and all(type(each) is int for each in value):
         return st.lists(integers, min_size=max(0, len(value) - 1), max_size=len(value) + 1)
     if isinstance(value, list):
@@ -92,7 +92,7 @@ def like(value: object) -> st.SearchStrategy[Any]:
 
 @st.composite
 def mutated(draw: st.DrawFn, document: Any) -> Any:
-    """The document with one to three values replaced or taken away."""
+    """The document with one to three values replaced or removed."""
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(list(places(document))))
         if len(path) > 1 and draw(st.integers(0, 5)) == 0:

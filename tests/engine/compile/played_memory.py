@@ -1,4 +1,4 @@
-"""A plan played on memory that holds no bytes but the names of values: is each value there when it is wanted?"""
+"""A plan executed on names of values instead of bytes, to check that each value is where it is read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def play(
     settled: Mapping[str, Layout],
     device: str = "/job:worker/task:0/device:cpu:0",
 ) -> tuple[Arranged, Placed]:
-    """Lay out a part's memory and play the result; returns both for closer looks."""
+    """Assign the memory of a part and play the plan; return both results."""
     arranged = arrange(device, part, fetches, feeds, registry, settled)
     placed = assign_memory(arranged)
     expect_values_where_they_are_read(arranged, placed)
@@ -34,7 +34,7 @@ def play(
 
 
 def expect_values_where_they_are_read(arranged: Arranged, placed: Placed) -> None:
-    """Require every instruction to find its inputs, and what is fetched, assigned or on a wire to be there at the end.
+    """Expect that every instruction finds its inputs, and that fetched, assigned and sent values exist at the end.
 
     A value is named by the slot that owns it; a cache line, a variable or a wire holds one value or nothing.
     """
@@ -66,7 +66,7 @@ class _Memory:
             self.fill(feed.slot)
 
     def run(self, instruction: Instruction) -> None:
-        """Read the inputs, spoil the scratch memory, write the outputs."""
+        """Read the inputs, overwrite the scratch memory, write the outputs."""
         for slot in instruction.inputs:
             self.expect(slot, instruction.node)
         if instruction.op == "assign":
@@ -84,7 +84,7 @@ class _Memory:
             self.expect(slot, f"{instruction.node}, which has just written it,")
 
     def expect_sharing_is_allowed(self, instruction: Instruction) -> None:
-        """Require that inputs that are gone now were the output's to take, and lay exactly there."""
+        """Expect that overwritten inputs could be used by the output, and were at the same place."""
         places = self.placed.places
         for i, source in enumerate(instruction.inputs):
             for o, result in enumerate(instruction.outputs):
@@ -106,7 +106,7 @@ class _Memory:
         return self.arranged.slots[slot].layout.nbytes
 
     def fill(self, slot: int) -> None:
-        """Let a value lie in its place."""
+        """Write a value to its place."""
         place = self.placed.places[slot]
         if place.variable is not None:
             self.variables[place.variable] = self.arranged.owner[slot]
@@ -116,7 +116,7 @@ class _Memory:
             self.lines[self.span(place, self.nbytes(slot))] = self.arranged.owner[slot]
 
     def expect(self, slot: int, reader: str) -> None:
-        """Require that a value lies in its place, all of it."""
+        """Expect a value at its place, complete."""
         place, owner = self.placed.places[slot], self.arranged.owner[slot]
         if place.variable is not None:
             assert self.variables[place.variable] == owner, f"{reader} finds another value in {place.variable}"
@@ -127,7 +127,7 @@ class _Memory:
             assert (found == owner).all(), f"{reader} finds {set(found.tolist())} where slot {owner} should be"
 
     def span(self, place: Place, nbytes: int) -> slice:
-        """The cache lines of a piece of the arena, which must lie inside it."""
+        """The cache lines of a piece of the arena, which must be inside it."""
         assert place.offset % ALIGNMENT == 0
         assert place.offset + nbytes <= self.placed.arena_bytes
         first = place.offset // ALIGNMENT

@@ -1,4 +1,4 @@
-"""From graph and signature to parts: what is where, whatever is asked."""
+"""From graph and signature to the parts of devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.engine.running import CPU_0, CPU_1, GPU_0, client, cluster_of, sessio
 
 @pytest.fixture
 def graph() -> Graph:
-    """x here -> y there; z here from both."""
+    """x on the first device, y on the second, and z of both on the first."""
     graph = Graph()
     with graph.device(CPU_0):
         x = ops.placeholder(graph, (2,), "float64", name="x")
@@ -34,7 +34,7 @@ TWO = local_cluster(2)
 X, Y, Z = Tensor("x"), Tensor("y"), Tensor("z")
 
 
-def test_parts_say_what_is_fetched_and_fed_where(graph: Graph, registry: Registry) -> None:
+def test_parts_list_their_fetches_and_feeds(graph: Graph, registry: Registry) -> None:
     compiled = compile_signature(graph, Signature((Y, Z), (), (X,)), TWO, registry)
     assert compiled.location == {Y: (CPU_1, Y), Z: (CPU_0, Z)}
     assert {device: part.fetches for device, part in compiled.parts.items()} == {CPU_0: (Z,), CPU_1: (Y,)}
@@ -42,7 +42,7 @@ def test_parts_say_what_is_fetched_and_fed_where(graph: Graph, registry: Registr
     assert compiled.parts[CPU_1].feeds == {}
 
 
-def test_a_fed_fetch_is_found_under_its_feed(graph: Graph, registry: Registry) -> None:
+def test_fetch_of_a_fed_tensor_is_its_placeholder(graph: Graph, registry: Registry) -> None:
     compiled = compile_signature(graph, Signature((Y, X), (), (X, Y)), TWO, registry)
     assert compiled.location == {Y: (CPU_1, Tensor("feed/y_0")), X: (CPU_0, Tensor("feed/x_0"))}
 
@@ -52,7 +52,7 @@ def test_devices_without_work_have_no_part(graph: Graph, registry: Registry) -> 
     assert set(compile_signature(graph, Signature((X,), (), (X,)), TWO, registry).parts) == {CPU_0}
 
 
-def test_passes_are_shown_in_order(graph: Graph, registry: Registry) -> None:
+def test_passes_are_observed_in_order(graph: Graph, registry: Registry) -> None:
     seen: list[str] = []
     observe = lambda name, _: seen.append(name)  # noqa: E731
     compile_signature(graph, Signature((Z,), (), (X,)), TWO, registry, observe)
@@ -60,12 +60,12 @@ def test_passes_are_shown_in_order(graph: Graph, registry: Registry) -> None:
     assert seen == ["place", "prune", *optimizing, "transfers", "writes", f"split {CPU_0}", f"split {CPU_1}"]
 
 
-def test_what_is_needed_but_not_fed_is_refused(graph: Graph, registry: Registry) -> None:
+def test_missing_feed_is_refused(graph: Graph, registry: Registry) -> None:
     with pytest.raises(ShapeError, match="placeholder 'x' is needed but not fed"):
         compile_signature(graph, Signature((Z,)), TWO, registry)
 
 
-def test_a_device_type_without_a_kernel_is_refused(registry: Registry) -> None:
+def test_device_type_without_a_kernel_is_refused(registry: Registry) -> None:
     graph = Graph()
     with graph.device("/device:gpu"):
         x = ops.placeholder(graph, (2,), "float64", name="x")
@@ -74,7 +74,7 @@ def test_a_device_type_without_a_kernel_is_refused(registry: Registry) -> None:
         compile_signature(graph, Signature((Y,), (), (X,)), cluster_of(CPU_0, GPU_0), registry)
 
 
-def test_the_engine_s_own_ops_run_on_every_device_type(registry: Registry) -> None:
+def test_ops_of_the_executor_run_on_every_device_type(registry: Registry) -> None:
     graph = Graph()
     with graph.device(GPU_0):
         x = ops.placeholder(graph, (2,), "float64", name="x")
@@ -82,13 +82,13 @@ def test_the_engine_s_own_ops_run_on_every_device_type(registry: Registry) -> No
     assert set(compiled.parts) == {GPU_0}
 
 
-def test_equal_questions_have_equal_answers(graph: Graph, registry: Registry) -> None:
+def test_compilation_is_a_function_of_its_arguments(graph: Graph, registry: Registry) -> None:
     signature = Signature((Y, Z), (), (X,))
     first, second = (compile_signature(graph, signature, TWO, registry) for _ in range(2))
     assert first == second
 
 
-def test_a_variable_of_free_device_lives_on_one_device_for_all_signatures(registry: Registry) -> None:
+def test_variable_without_a_constraint_is_on_one_device_for_all_signatures(registry: Registry) -> None:
     graph = Graph()
     names = [f"v{k}" for k in range(4)]
     for k, name in enumerate(names):

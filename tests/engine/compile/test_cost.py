@@ -1,4 +1,4 @@
-"""Estimated seconds: what the passes decide by."""
+"""Estimated seconds of nodes, by which passes decide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def product() -> tuple[Graph, Node]:
     return graph, graph.nodes[ops.matmul(graph, a, b).node]
 
 
-def test_a_node_costs_its_operations_and_the_bytes_it_reads_and_writes() -> None:
+def test_cost_of_a_node_is_its_operations_and_moved_bytes() -> None:
     assert node_cost(*product()) == Cost(flops=2 * 3 * 4 * 5, nbytes=8 * (12 + 20 + 15))
 
 

@@ -1,4 +1,4 @@
-"""The greedy heuristic: where groups go whose best place is known."""
+"""The greedy heuristic on graphs whose best placement is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.engine.graph.tensor import Tensor
 HERE, THERE = worker_device(0), worker_device(1)
 NEAR = local_cluster(2, latency_s=1e-9, bytes_per_s=1e15)
 SIDE = 200
-"""Products of matrices of this side take 80 microseconds; moving one in between takes next to nothing."""
+"""Products of matrices of this side take 80 microseconds, a transfer between them far less."""
 
 
 def chosen(graph: Graph, cluster: Cluster = NEAR) -> dict[str, str]:
@@ -29,7 +29,7 @@ def layer(graph: Graph, x: Tensor, name: str) -> Tensor:
     with graph.layer(LayerStamp(name, "dense")):
         w = ops.variable(graph, (SIDE, SIDE), "float64", name=f"{name}/w")
         b = ops.variable(graph, (SIDE,), "float64", name=f"{name}/b")
-        # Ready from the start, and nobody's reason to be anywhere.
+        # Ready at once; it must not decide the device.
         row = graph.add("reshape", [b], {"shape": (1, SIDE)}, name=f"{name}/row", colocate_with=[w.node])[0]
         attributes = {"transpose_a": False, "transpose_b": False}
         product = graph.add("matmul", [x, w], attributes, name=f"{name}/product", colocate_with=[w.node])[0]
@@ -40,7 +40,7 @@ def fed(graph: Graph, name: str = "x") -> Tensor:
     return ops.placeholder(graph, (SIDE, SIDE), "float64", name=name)
 
 
-def test_branches_go_to_different_devices() -> None:
+def test_branches_are_on_different_devices() -> None:
     graph = Graph()
     x = fed(graph)
     left, right = layer(graph, layer(graph, x, "a"), "b"), layer(graph, layer(graph, x, "c"), "d")
@@ -49,7 +49,7 @@ def test_branches_go_to_different_devices() -> None:
     assert found["a/y"] == found["b/y"] != found["c/y"] == found["d/y"]
 
 
-def test_a_chain_stays_on_one_device() -> None:
+def test_chain_is_on_one_device() -> None:
     graph = Graph()
     y = fed(graph)
     for name in "abcd":
@@ -57,10 +57,10 @@ def test_a_chain_stays_on_one_device() -> None:
     assert len(set(chosen(graph).values())) == 1
 
 
-def test_two_streams_through_a_chain_of_layers_make_a_pipeline() -> None:
+def test_two_streams_through_a_chain_of_layers_are_a_pipeline() -> None:
     """Streams share variables, so each layer has one device; while it serves the second stream, the next one begins.
 
-    The graph has one stream after the other: nodes have to be taken by the way that lies before them.
+    The graph has one stream after the other, so nodes must be visited by their longest remaining path.
     """
     graph = Graph()
     weights = [ops.variable(graph, (SIDE, SIDE), "float64", name=name) for name in "ab"]
@@ -73,8 +73,8 @@ def test_two_streams_through_a_chain_of_layers_make_a_pipeline() -> None:
     assert found["a_0"] == found["a_1"] != found["b_0"] == found["b_1"]
 
 
-def test_a_tensor_is_sent_to_a_device_once_for_all_that_read_it_there() -> None:
-    """Sending x keeps a device busy for 0.8 ms: once, the rest waits; for each of twenty readers, it would leave."""
+def test_tensor_is_sent_to_a_device_once_for_all_its_readers() -> None:
+    """Sending x takes 0.8 ms: for one transfer the rest stays here, for one per reader it would not."""
     graph = Graph()
     with graph.device(HERE):
         x = ops.neg(graph, ops.placeholder(graph, (1000, 1000), "float64", name="large"), name="x")
@@ -88,8 +88,8 @@ def test_a_tensor_is_sent_to_a_device_once_for_all_that_read_it_there() -> None:
     assert found["rest"] == HERE
 
 
-def test_what_is_read_from_afar_is_brought_once() -> None:
-    """A device that is busy for long is left over a slow wire, which the second and the third reader need no more."""
+def test_tensor_is_received_once_for_several_readers() -> None:
+    """The readers leave a busy device over a slow link; only the first one waits for the transfer."""
     graph = Graph()
     with graph.device(HERE):
         x = busy = ops.neg(graph, fed(graph), name="x")
@@ -102,7 +102,7 @@ def test_what_is_read_from_afar_is_brought_once() -> None:
     assert {found[f"reader_{k}"] for k in range(3)} == {THERE}
 
 
-def test_a_source_goes_with_its_first_reader() -> None:
+def test_source_is_placed_with_its_first_reader() -> None:
     graph = Graph()
     with graph.device(THERE):
         pinned = ops.neg(graph, fed(graph, "pinned_input"), name="pinned")
@@ -113,8 +113,8 @@ def test_a_source_goes_with_its_first_reader() -> None:
     assert found["labels"] == found["pinned_input"] == THERE
 
 
-def test_a_layer_follows_its_input_not_its_variables() -> None:
-    """The reshaped variable is ready first and would find the other device idle; the wire is too slow for the rest."""
+def test_layer_is_placed_by_its_input_and_not_by_its_variables() -> None:
+    """The reshaped variable is ready first, while the other device is idle; the link is too slow for the rest."""
     graph = Graph()
     with graph.device(HERE):
         x = ops.neg(graph, fed(graph), name="x")

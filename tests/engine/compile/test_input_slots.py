@@ -1,4 +1,4 @@
-"""Which examples a step reads."""
+"""The examples that a step reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runner.engine.compile.input_slots import InputSlot
 from runner.engine.graph.tensor import Tensor
 
 
-def test_a_step_reads_its_own_batch() -> None:
+def test_step_reads_the_batch_of_its_number() -> None:
     slot = InputSlot(Tensor("x"), "train", "x", 3, 7)
     assert [slot.share(step) for step in (0, 5)] == [("train", 0, 3, 7), ("train", 5, 3, 7)]
 

@@ -1,4 +1,4 @@
-"""Physical layouts of variables: settled once, by who reads first, and followed by what is computed from them."""
+"""Layouts of variables: the first reader decides, and values computed from a variable follow it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.engine.running import CPU_0, CPU_1, Bench
 
 
 class Asked:
-    """Notes what a kernel is offered and wants everything plain."""
+    """Records the offered layouts and requests plain ones."""
 
     def __init__(self) -> None:
         self.offered: list[list[str | None]] = []
@@ -53,7 +53,7 @@ class Asked:
         return Arrangement(tuple(map(plain, ins)), tuple(map(plain, outs)))
 
 
-def test_kernels_are_offered_inputs_as_they_are_and_unread_variables_as_theirs_to_choose() -> None:
+def test_kernels_are_offered_the_layouts_of_inputs_and_none_for_unread_variables() -> None:
     graph, x = started()
     w, v = variable(graph, "w"), variable(graph, "v")
     ops.add(graph, ops.neg(graph, x), w)
@@ -63,7 +63,7 @@ def test_kernels_are_offered_inputs_as_they_are_and_unread_variables_as_theirs_t
     assert asked.offered == [[REVERSED, None], [PLAIN, MASKED]]
 
 
-def test_a_variable_lies_as_its_first_reader_wants_it() -> None:
+def test_variable_has_the_layout_that_its_first_reader_requests() -> None:
     graph = Graph()
     w = variable(graph, "w")
     ops.exp(graph, w)
@@ -79,7 +79,7 @@ def test_a_variable_lies_as_its_first_reader_wants_it() -> None:
 
 
 @pytest.mark.parametrize("alias", [ops.identity, ops.stop_gradient])
-def test_the_first_reader_may_see_a_variable_through_an_alias(alias: object) -> None:
+def test_first_reader_may_read_a_variable_through_an_alias(alias: object) -> None:
     graph = Graph()
     ops.neg(graph, alias(graph, variable(graph, "w")))  # type: ignore[operator]
     found = arranged(graph, [], NEG, CONVERT)
@@ -97,7 +97,7 @@ def test_settled_layouts_are_kept(tag: str) -> None:
     assert found.slots[found.fetches[w]].layout.is_plain
 
 
-def test_a_variable_that_is_only_fetched_sent_or_seen_in_another_shape_is_plain() -> None:
+def test_variable_that_is_only_fetched_sent_or_reshaped_is_plain() -> None:
     graph = Graph()
     fetched, sent, seen = (variable(graph, name) for name in ("fetched", "sent", "seen"))
     ops.send(graph, sent, key="k", destination=CPU_1)
@@ -109,7 +109,7 @@ def test_a_variable_that_is_only_fetched_sent_or_seen_in_another_shape_is_plain(
 
 
 def updated() -> Graph:
-    """A weight with a velocity: v <- v + dw; w <- w + v, where dw comes from who also reads w."""
+    """A weight with a velocity: v <- v + dw; w <- w + v; dw is computed from w."""
     graph = Graph()
     w, v = variable(graph, "w"), variable(graph, "v")
     gradient = ops.neg(graph, w)
@@ -119,7 +119,7 @@ def updated() -> Graph:
     return graph
 
 
-def test_what_is_computed_from_a_weight_follows_it() -> None:
+def test_values_computed_from_a_weight_have_its_layout() -> None:
     found = arranged(updated(), [], NEG, fake_kernel("add", following()), CONVERT)
     assert steps(found) == [
         ("neg", REVERSED, REVERSED),
@@ -131,7 +131,7 @@ def test_what_is_computed_from_a_weight_follows_it() -> None:
     assert (layout_of(found, "w"), layout_of(found, "v")) == (REVERSED, REVERSED)
 
 
-def test_an_assigned_value_is_brought_into_the_layout_of_its_variable() -> None:
+def test_assigned_value_is_converted_to_the_layout_of_its_variable() -> None:
     found = arranged(updated(), [], NEG, CONVERT)
     assert (layout_of(found, "w"), layout_of(found, "v")) == (REVERSED, PLAIN)
     assert steps(found) == [
@@ -146,7 +146,7 @@ def test_an_assigned_value_is_brought_into_the_layout_of_its_variable() -> None:
     ]
 
 
-def test_a_variable_that_is_only_assigned_lies_as_its_value() -> None:
+def test_variable_that_is_only_assigned_has_the_layout_of_its_value() -> None:
     graph, x = started()
     ops.assign(graph, variable(graph, "w"), ops.neg(graph, x))
     ops.assign(graph, variable(graph, "v"), x)
@@ -154,14 +154,14 @@ def test_a_variable_that_is_only_assigned_lies_as_its_value() -> None:
     assert (layout_of(found, "w"), layout_of(found, "v")) == (REVERSED, PLAIN)
 
 
-def test_the_output_of_an_assign_is_its_value_and_costs_nothing() -> None:
+def test_output_of_an_assign_is_its_value_without_an_instruction() -> None:
     graph, x = started()
     y = ops.assign(graph, variable(graph, "w"), ops.neg(graph, x))
     ops.neg(graph, y)
     assert [step[0] for step in steps(arranged(graph, [], NEG, CONVERT))] == ["convert", "neg", "assign", "neg"]
 
 
-def test_a_fetched_variable_that_is_overwritten_is_copied_before() -> None:
+def test_fetched_variable_is_copied_before_it_is_overwritten() -> None:
     graph, x = started()
     w = variable(graph, "w")
     seen = ops.reshape(graph, ops.identity(graph, w), (6,))
@@ -184,7 +184,7 @@ def test_two_assigns_of_a_variable_are_refused() -> None:
         arranged(graph, [])
 
 
-def test_converted_values_are_still_the_same_values() -> None:
+def test_conversions_do_not_change_values() -> None:
     graph, x = started()
     w = variable(graph, "w")
     y = ops.add(graph, ops.exp(graph, ops.neg(graph, x)), ops.tanh(graph, w))
@@ -200,7 +200,7 @@ def test_converted_values_are_still_the_same_values() -> None:
     assert bench.plan.layouts == {"w": WANTED[REVERSED]}
 
 
-def test_the_choice_is_a_function_of_the_graph_and_the_kernels() -> None:
+def test_layouts_are_a_function_of_the_graph_and_the_kernels() -> None:
     registry: Registry = fake_registry(NEG, EXP, CONVERT)
     first, second = (arrange(CPU_0, updated(), [Tensor("w")], {}, registry, {}) for _ in range(2))
     assert first == second

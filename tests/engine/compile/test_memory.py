@@ -1,166 +1,332 @@
-"""Places in memory: what shares bytes, and what never may."""
+"""Places in memory: values that share bytes, and values that must not.
+
+A plan is described by its instructions, each with the places of its outputs, and the size of the arena: a number is an
+offset into the arena in cache lines of 8 float64, a name is a variable, and ``~key`` a wire.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
+from runner.engine.compile.passes.transfers import sent_tensor, transfer_key
+from runner.engine.compile.plan import Place
 from runner.engine.graph.tensor import Tensor
-from tests.engine.compile.laying import LINE, SIZE, Laid, chain, greedy, placeholder, variable
+from runner.kernels.contract import Kernel
+from tests.engine.compile.laying import LINE, SIZE, Laid, greedy
+from tests.engine.compile.passes.graph_text import Text
+from tests.engine.run.fake_kernels import REVERSED, VIA_PLAIN, always, converting, fake_kernel, fake_registry
+from tests.engine.running import CPU_0, CPU_1, Bench
+
+CHAIN = "; ".join(f"n{k} = neg({f'n{k - 1}' if k else 'x'})" for k in range(9))
+VIEWS = "y = neg(x); v = reshape(y, shape=(2, 4))"
+NORM = "batch_norm_gradient(z, gamma, mean, variance, d)"
+VECTORS = "; ".join(f"{name} = input(8)" for name in ("dy", "gamma", "mean", "variance"))
+PARTS = "low, high = split(x, axis=0, sizes=({}, {}))"
+FILL, SUM = "fill(value=1.0, shape=({},), dtype='float64')", "reduce_sum({}, axes=(0,))"
+FILLED = "; ".join(f"{name} = {FILL.format(size)}" for name, size in {"a": 24, "b": 8, "c": 8, "d": 1}.items())
+HALF = "slice({}, begin=(0,), size=(4,))"
+SENT = "send({}, key='{}->there', destination='{}')"
+OTHER = "/job:worker/task:2/device:cpu:0"
+RECEIVED = f"r = recv(key='k->here', source='{CPU_1}', shape=(8,), dtype='float64')"
+BOTH, EVERY = ((0, 0), (1, 0)), tuple((i, o) for i in range(5) for o in range(3))
+
+NEG, ADD = greedy("neg"), greedy("add")
+STRANGE = fake_kernel("exp", always(REVERSED, REVERSED)), fake_kernel("convert", converting(VIA_PLAIN))
+
+Case = tuple[str, str, tuple[Kernel, ...], str]
+ARENA: dict[str, Case] = {
+    "a value frees its memory at its last read": (
+        CHAIN,
+        "n8",
+        (),
+        "neg=1 neg=0 neg=1 neg=0 neg=1 neg=0 neg=1 neg=0 neg=1 | 2",
+    ),
+    "a chain in place needs the memory of one value": (
+        CHAIN,
+        "n8",
+        (NEG,),
+        "neg=0 neg=0 neg=0 neg=0 neg=0 neg=0 neg=0 neg=0 neg=0 | 1",
+    ),
+    "a value that is still read keeps its memory": (
+        "a = neg(x); b = neg(a); y = add(b, x)",
+        "y",
+        (NEG,),
+        "neg=1 neg=1 add=2 | 3",
+    ),
+    "fetched values keep their memory to the end": (
+        "a = neg(x); b = neg(a); c = neg(b); i = identity(c); d = neg(c)",
+        "x b i d",
+        (NEG,),
+        "neg=1 neg=1 neg=2 neg=3 | 4",
+    ),
+    "a value that no node reads frees its memory at once": (
+        "a = neg(x); b = neg(x); c = neg(x)",
+        "",
+        (),
+        "neg=1 neg=1 neg=1 | 2",
+    ),
+    "an alias keeps memory in use": (
+        f"{VIEWS}; e = exp(x); w = reshape(e, shape=(2, 4)); l = neg(w); i = identity(v); s = add(l, i)",
+        "s",
+        (ADD, NEG),
+        "neg=1 exp=2 neg=2 add=2 | 3",
+    ),
+    "an output uses the memory of an input that it sees through an alias": (
+        f"{VIEWS}; e = exp(v)",
+        "e",
+        (greedy("exp"),),
+        "neg=1 exp=1 | 2",
+    ),
+    "the second of two inputs may be overwritten": (
+        "b = input(8); y = add(x, b)",
+        "y",
+        (greedy("add", [(1, 0)]),),
+        "add=1 | 2",
+    ),
+    "both inputs may be overwritten": ("b = input(8); y = add(x, b)", "y", (greedy("add", BOTH),), "add=0 | 2"),
+    "no input may be overwritten": ("b = input(8); y = add(x, b)", "y", (), "add=2 | 3"),
+    "a value that is read twice, one place may be overwritten": (
+        "i = identity(x); y = add(x, i)",
+        "y",
+        (greedy("add", [(0, 0)]),),
+        "add=1 | 2",
+    ),
+    "a value that is read twice, both places may be overwritten": (
+        "i = identity(x); y = add(x, i)",
+        "y",
+        (greedy("add", BOTH),),
+        "add=0 | 1",
+    ),
+    "an output of another size": (f"y = {HALF.format('x')}", "y", (greedy("slice"),), "slice=1 | 2"),
+    "the memory of a variable is not reused": ("w = weights(8); y = neg(w)", "y", (NEG,), "neg=1 | 2"),
+    "scratch memory is used by others before and after the call": (
+        "n = neg(x); e = exp(n)",
+        "e",
+        (greedy("neg", scratch_bytes=100), greedy("exp", (), scratch_bytes=1)),
+        "neg=0 exp=1 | 3",
+    ),
+    "values without elements": ("e = input(0, 3); y = neg(e)", "y e", (NEG,), "neg=0 | 1"),
+    "an input gives its memory to no output of another size": (
+        f"z = input(16); {PARTS.format(8, 8).replace('(x', '(z')}",
+        "low high",
+        (greedy("split", [(0, 0), (0, 1)]),),
+        "split=3=4 | 5",
+    ),
+    "each output takes the memory of one input": (
+        f"{VECTORS}; z = input(3, 8); d = input(3, 8); dx, dg, db = {NORM}",
+        "dx dg db dy",
+        (greedy("batch_norm_gradient", EVERY),),
+        "batch_norm_gradient=5=2=3 | 11",
+    ),
+    "a value is placed in the smallest gap that holds it, or at the end": (
+        f"""{FILLED}; sa = {SUM.format("a")}; sc = {SUM.format("c")}
+        e = {FILL.format(8)}; f = {FILL.format(16)}""",
+        "b d sa sc e f",
+        (),
+        "fill=1 fill=4 fill=5 fill=6 reduce_sum=7 reduce_sum=1 fill=5 fill=2 | 8",
+    ),
+    **{
+        f"adjacent gaps, freed in the order {order}, are joined": (
+            f"""a = {FILL.format(8)}; b = {FILL.format(8)}; c = {FILL.format(8)}; last = {FILL.format(8)}
+            {"; ".join(f"s{name} = slice({name}, begin=(0,), size=(0,))" for name in order)}; l = {FILL.format(24)}""",
+            "last l",
+            (),
+            "fill=1 fill=2 fill=3 fill=4 slice=0 slice=0 slice=0 fill=1 | 5",
+        )
+        for order in ("abc", "acb", "bac", "bca", "cab", "cba")
+    },
+    "a gap at the end is the beginning of a larger value": (
+        "n = neg(x); l = fill(value=1.0, shape=(24,), dtype='float64')",
+        "x l",
+        (),
+        "neg=1 fill=1 | 4",
+    ),
+}
+VARIABLES: dict[str, Case] = {
+    "an assigned value is computed in its variable": (
+        "w = weights(8); y = neg(x); i = identity(y); s = assign(w, i)",
+        "y",
+        (),
+        "neg=w | 1",
+    ),
+    "an assigned value is converted into the layout of its variable": (
+        "w = weights(8); e = exp(w); n = neg(x); s = assign(w, n)",
+        "",
+        STRANGE,
+        "exp=1 neg=1 convert=w | 3",
+    ),
+    "an update in place, not allowed by the kernel": (
+        "w = weights(8); n = add(w, x); s = assign(w, n)",
+        "",
+        (),
+        "add=1 assign | 2",
+    ),
+    "an update in place, allowed by the kernel": (
+        "w = weights(8); n = add(w, x); s = assign(w, n)",
+        "",
+        (ADD,),
+        "add=w | 1",
+    ),
+    "an update in place, allowed for the other input": (
+        "w = weights(8); n = add(w, x); s = assign(w, n)",
+        "",
+        (greedy("add", [(1, 0)]),),
+        "add=0 assign | 1",
+    ),
+    "an update that reads the old value twice, allowed once": (
+        "w = weights(8); i = identity(w); n = add(w, i); s = assign(w, n)",
+        "",
+        (ADD,),
+        "add=1 assign | 2",
+    ),
+    "an update that reads the old value twice, allowed twice": (
+        "w = weights(8); i = identity(w); n = add(w, i); s = assign(w, n)",
+        "",
+        (greedy("add", BOTH),),
+        "add=w | 1",
+    ),
+    "an old value that is read later": (
+        "w = weights(8); n = add(w, x); s = assign(w, n); v = reshape(w, shape=(8,)); a = add(v, n)",
+        "a",
+        (ADD,),
+        "add=1 add=0 assign | 2",
+    ),
+    "an old value that was read before": (
+        "w = weights(8); b = neg(w); n = neg(x); s = assign(w, n)",
+        "b",
+        (),
+        "neg=1 neg=w | 2",
+    ),
+    "a new value is not overwritten by its readers": (
+        "w = weights(8); n = neg(x); s = assign(w, n); a = neg(n); b = neg(a)",
+        "b",
+        (NEG,),
+        "neg=w neg=0 neg=0 | 1",
+    ),
+    "a fed value": ("w = weights(8); s = assign(w, x)", "", (), "assign | 1"),
+    "a fed value, and the old one is fetched": ("w = weights(8); s = assign(w, x)", "w", (), "convert=1 assign | 2"),
+    "a fed value, and the new one is fetched": ("w = weights(8); s = assign(w, x)", "s", (), "assign | 1"),
+    "one value for two variables": (
+        "w = weights(8); v = weights(8); n = neg(x); s = assign(w, n); t = assign(v, n)",
+        "n",
+        (),
+        "neg=w assign | 1",
+    ),
+    "two variables that are swapped": (
+        "w = weights(8); v = weights(8); s = assign(w, v); t = assign(v, w)",
+        "",
+        (),
+        "convert=1 convert=v assign | 2",
+    ),
+    "each of several outputs in its variable": (
+        f"w = weights(3); v = weights(5); {PARTS.format(3, 5)}; s = assign(w, low); t = assign(v, high)",
+        "",
+        (),
+        "split=w=v | 1",
+    ),
+    "a received value": (f"w = weights(8); {RECEIVED}; s = assign(w, r)", "", (), "recv=~k->here assign | 1"),
+}
+WIRES: dict[str, Case] = {
+    "a sent value is computed on its wire, once for all readers": (
+        f"n = neg(x); {SENT.format('n', 'n', CPU_1)}; {SENT.format('n', 'n', OTHER)}",
+        "",
+        (),
+        "neg=~n send send | 1",
+    ),
+    "a fed value": (SENT.format("x", "x", CPU_1), "", (), "send | 0"),
+    "a variable is copied once": (
+        f"w = weights(8); {SENT.format('w', 'w', CPU_1)}; {SENT.format('w', 'w', OTHER)}; n = neg(w); s = assign(w, n)",
+        "",
+        (NEG,),
+        "convert=~w send send neg=w | 1",
+    ),
+    "a value that is sent and assigned": (
+        f"w = weights(8); n = neg(x); {SENT.format('n', 'n', CPU_1)}; s = assign(w, n)",
+        "",
+        (),
+        "neg=~n send assign | 1",
+    ),
+    "a value with two names is on two wires": (
+        f"n = neg(x); v = reshape(n, shape=(2, 4)); {SENT.format('n', 'n', CPU_1)}; {SENT.format('v', 'v', CPU_1)}",
+        "",
+        (),
+        "neg=~n send convert=~v send | 1",
+    ),
+    "a received value is read on its wire, and copied if it is sent on": (
+        f"{RECEIVED}; i = identity(r); {SENT.format('i', 'i', CPU_1)}; n = neg(r)",
+        "n",
+        (NEG,),
+        "recv=~k->here convert=~i send neg=1 | 2",
+    ),
+    **{
+        f"a received value of {dtype} is copied before a kernel checks it": (
+            f"r = recv(key='k->here', source='{CPU_1}', shape=(4,), dtype='{dtype}'); i = identity(r)",
+            "i",
+            (),
+            "recv=~k->here convert=1 | 2",
+        )
+        for dtype in ("int64", "int32", "bool", "uint8")
+    },
+    "received and sent values are not overwritten": (
+        f"{RECEIVED}; g = exp(x); {SENT.format('g', 'g', CPU_1)}; a = neg(r); b = neg(g)",
+        "a b",
+        (NEG,),
+        "recv=~k->here exp=~g send neg=0 neg=1 | 2",
+    ),
+    "a sent value may be computed in place on its wire": (
+        f"a = neg(x); b = neg(a); c = neg(b); {SENT.format('c', 'c', CPU_1)}",
+        "",
+        (NEG,),
+        "neg=~c neg=~c neg=~c send | 0",
+    ),
+}
+TABLE = {"arena": ARENA, "variables": VARIABLES, "wires": WIRES}
 
 
-def test_what_is_read_for_the_last_time_makes_room() -> None:
-    graph = Graph()
-    laid = Laid(graph, [chain(graph, placeholder(graph), 9)])
-    assert laid.placed.arena_bytes == 2 * LINE
-    assert [laid.at(f"n{k}").offset for k in range(4)] == [LINE, 0, LINE, 0]
+def laid_out(text: str, fetch: str, *kernels: Kernel) -> Laid:
+    parsed = Text.parse(f"x = input(8); {text}", "float64")
+    return Laid(parsed.graph, parsed.names(fetch), *kernels)
 
 
-def test_a_chain_in_place_needs_the_memory_of_one_value() -> None:
-    graph = Graph()
-    laid = Laid(graph, [chain(graph, placeholder(graph), 9)], greedy("neg"))
-    assert laid.placed.arena_bytes == LINE
+def described(laid: Laid) -> str:
+    steps = [
+        instruction.op + "".join(f"={_place(laid.placed.places[slot])}" for slot in instruction.outputs)
+        for instruction in laid.placed.instructions
+    ]
+    return f"{' '.join(steps)} | {laid.placed.arena_bytes // LINE}"
 
 
-def test_what_is_still_read_keeps_its_memory() -> None:
-    graph = Graph()
-    x = placeholder(graph)
-    y = chain(graph, x, 3)
-    laid = Laid(graph, [ops.add(graph, y, x)], greedy("neg"))
-    assert laid.at("n0") != laid.fed()
-    assert laid.at("n2") == laid.at("n0")
-    assert laid.placed.arena_bytes == 3 * LINE
+def _place(place: Place) -> str:
+    if place.wire is not None:
+        return f"~{place.wire.key}"
+    return place.variable or str(place.offset // LINE)
 
 
-def test_what_is_fetched_keeps_its_memory_to_the_end() -> None:
-    graph = Graph()
-    x = placeholder(graph)
-    y = chain(graph, x, 4)
-    fetches = [x, Tensor("n1"), ops.identity(graph, Tensor("n2")), y]
-    laid = Laid(graph, fetches, greedy("neg"))
-    places = {laid.fed(), *(laid.at(f"n{k}") for k in (1, 2, 3))}
-    assert len(places) == 4
-    assert laid.at("n0") == laid.at("n1")
+@pytest.mark.parametrize(("table", "name"), [(table, name) for table, cases in TABLE.items() for name in cases])
+def test_memory_is_laid_out_as_the_table_says(table: str, name: str) -> None:
+    text, fetch, kernels, expected = TABLE[table][name]
+    assert described(laid_out(text, fetch, *kernels)) == expected
 
 
-def test_what_nobody_reads_makes_room_at_once() -> None:
-    graph = Graph()
-    x = placeholder(graph)
-    for _ in range(5):
-        ops.neg(graph, x)
-    assert Laid(graph, []).placed.arena_bytes == 2 * LINE
+def test_key_names_the_sent_tensor() -> None:
+    assert sent_tensor(transfer_key(Tensor("scope/x", 1), CPU_0)) == "scope/x:1"
+    assert sent_tensor("a") == "a"
 
 
-def test_an_alias_keeps_memory_alive() -> None:
-    graph = Graph()
-    x = placeholder(graph)
-    seen = ops.reshape(graph, ops.neg(graph, x, name="n"), (2, 4))
-    late = ops.neg(graph, ops.reshape(graph, ops.exp(graph, x), (2, 4)))
-    laid = Laid(graph, [ops.add(graph, late, ops.identity(graph, seen), name="sum")], greedy("add"), greedy("neg"))
-    assert laid.placed.places[laid.arranged.instructions[-1].inputs[1]] == laid.at("n")
+VIEWS_OF_W = ("", "v = identity(w)", "v = reshape(w, shape=(2, 4))", "i = identity(w); v = reshape(i, shape=(8,))")
 
 
-def test_an_output_takes_over_an_input_seen_through_an_alias() -> None:
-    graph = Graph()
-    y = ops.neg(graph, placeholder(graph), name="n")
-    laid = Laid(graph, [ops.exp(graph, ops.reshape(graph, y, (2, 4)), name="e")], greedy("exp"))
-    assert laid.at("e") == laid.at("n")
-
-
-def test_only_the_pairs_a_kernel_allows_share_memory() -> None:
-    graph = Graph()
-    a, b = placeholder(graph, "a"), placeholder(graph, "b")
-    y = ops.add(graph, a, b, name="sum")
-    assert Laid(graph, [y], greedy("add", [(1, 0)])).at("sum") == Laid(graph, [y]).fed(1)
-    assert Laid(graph, [y], greedy("add", [(0, 0), (1, 0)])).at("sum") == Laid(graph, [y]).fed(0)
-    assert Laid(graph, [y]).at("sum").offset == 2 * LINE
-
-
-def test_a_value_that_is_read_twice_may_be_taken_over_where_both_may() -> None:
-    graph = Graph()
-    x = placeholder(graph)
-    y = ops.add(graph, x, ops.identity(graph, x), name="sum")
-    for pairs, place in {((0, 0),): LINE, ((1, 0),): LINE, ((0, 0), (1, 0)): 0}.items():
-        assert Laid(graph, [y], greedy("add", pairs)).at("sum").offset == place
-
-
-def test_an_input_gives_its_memory_to_one_output_and_an_output_takes_one() -> None:
-    graph = Graph()
-    x = ops.placeholder(graph, (2 * SIZE,), "float64", name="x")
-    low, high = ops.split(graph, x, 0, (SIZE, SIZE), name="parts")
-    laid = Laid(graph, [low, high], greedy("split", [(0, 0), (0, 1)]))
-    assert laid.fed() not in (laid.at("parts", 0), laid.at("parts", 1))
-
-    graph = Graph()
-    gradient, gamma = (placeholder(graph, name) for name in ("dy", "gamma"))
-    mean, variance = (placeholder(graph, name) for name in ("mean", "variance"))
-    x, dy = (ops.placeholder(graph, (3, SIZE), "float64", name=name) for name in ("x", "d"))
-    fetches = ops.batch_norm_gradient(graph, x, gamma, mean, variance, dy, epsilon=1e-3)
-    every_pair = [(i, o) for i in range(5) for o in range(3)]
-    laid = Laid(graph, [*fetches, gradient], greedy("batch_norm_gradient", every_pair))
-    (call,) = laid.placed.instructions
-    taken = [laid.placed.places[slot] for slot in call.outputs]
-    assert len(set(taken)) == 3
-    assert set(taken) <= {laid.placed.places[slot] for slot in call.inputs}
-
-
-def test_values_of_another_size_do_not_take_over() -> None:
-    graph = Graph()
-    x = placeholder(graph)
-    y = ops.slice(graph, x, (0,), (4,), name="y")
-    assert Laid(graph, [y], greedy("slice")).at("y") != Laid(graph, [y]).fed()
-
-
-def test_a_variable_s_memory_is_not_given_away() -> None:
-    graph = Graph()
-    y = ops.neg(graph, variable(graph), name="n")
-    assert Laid(graph, [y], greedy("neg")).at("n").variable is None
-
-
-def test_scratch_memory_is_nobody_else_s_during_the_call_and_anybody_s_after_it() -> None:
-    graph = Graph()
-    x = placeholder(graph)
-    y = ops.exp(graph, ops.neg(graph, x, name="n"), name="e")
-    laid = Laid(graph, [y], greedy("neg", scratch_bytes=100), greedy("exp", (), scratch_bytes=1))
-    neg, exp = laid.placed.instructions
-    assert (neg.scratch, exp.scratch) == (LINE, 2 * LINE)
-    assert (laid.at("n").offset, laid.at("e").offset, laid.placed.arena_bytes) == (0, LINE, 3 * LINE)
-
-
-def test_values_without_elements_take_no_memory() -> None:
-    graph = Graph()
-    x = ops.placeholder(graph, (0, 3), "float64", name="x")
-    assert Laid(graph, [ops.neg(graph, x), x], greedy("neg")).placed.arena_bytes == 0
-
-
-def test_a_value_goes_to_the_smallest_gap_that_holds_it_or_behind_all_others() -> None:
-    graph = Graph()
-    sizes = {"a": 3 * SIZE, "b": SIZE, "c": SIZE, "d": 1}
-    filled = {name: ops.fill(graph, 1.0, (size,), "float64", name=name) for name, size in sizes.items()}
-    sums = [ops.reduce_sum(graph, filled[name], (0,), name=f"sum_{name}") for name in ("a", "c")]
-    one, two = (ops.fill(graph, 1.0, (lines * SIZE,), "float64", name=f"{lines}") for lines in (1, 2))
-    laid = Laid(graph, [filled["b"], filled["d"], *sums, one, two])
-    lines = {name: laid.at(name).offset // LINE for name in (*sizes, "sum_a", "sum_c", "1", "2")}
-    # When "1" comes, the lines 1 and 2 of what was a's are a gap, and so is what was c's.
-    assert lines == {"a": 0, "b": 3, "c": 4, "d": 5, "sum_a": 6, "sum_c": 0, "1": 4, "2": 1}
-    assert laid.placed.arena_bytes == 7 * LINE
-
-
-@pytest.mark.parametrize("order", ["abc", "acb", "bac", "bca", "cab", "cba"])
-def test_neighbours_that_are_free_make_one_gap(order: str) -> None:
-    graph = Graph()
-    filled = {name: ops.fill(graph, 1.0, (SIZE,), "float64", name=name) for name in "abc"}
-    last = ops.fill(graph, 1.0, (SIZE,), "float64", name="last")
-    for name in order:
-        ops.slice(graph, filled[name], (0,), (0,))  # a reader whose result takes no memory
-    laid = Laid(graph, [last, ops.fill(graph, 1.0, (3 * SIZE,), "float64", name="large")])
-    assert (laid.at("large").offset, laid.placed.arena_bytes) == (0, 4 * LINE)
-
-
-def test_a_gap_at_the_end_is_the_beginning_of_what_is_larger() -> None:
-    graph = Graph()
-    x = placeholder(graph)
-    ops.neg(graph, x)
-    laid = Laid(graph, [x, ops.fill(graph, 1.0, (3 * SIZE,), "float64", name="large")])
-    assert (laid.at("large").offset, laid.placed.arena_bytes) == (LINE, 4 * LINE)
+@pytest.mark.parametrize("view", VIEWS_OF_W)
+@pytest.mark.parametrize("pairs", [(), ((0, 0),), BOTH])
+def test_fetched_variable_has_its_value_at_the_start_of_the_step(view: str, pairs: tuple[tuple[int, int], ...]) -> None:
+    text = Text.parse(f"x = input(8); w = weights(8); n = add(w, x); {view}\ns = assign(w, n)", "float64")
+    fetches = text.names(f"{'v' if view else 'w'} n s")
+    bench = Bench(text.graph, fake_registry(greedy("add", pairs)), fetches)
+    bench.put("w", np.zeros(SIZE))
+    value = np.linspace(-1.0, 1.0, SIZE)
+    for step in range(3):
+        old, *fetched = bench.run({Tensor("x"): value}, step).values()
+        np.testing.assert_array_equal(old.ravel(), step * value)
+        for each in (*fetched, bench.value("w")):
+            np.testing.assert_array_equal(each, step * value + value)

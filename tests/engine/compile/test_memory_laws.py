@@ -1,4 +1,4 @@
-"""Places in memory, for instructions of any shape over slots of any size: more than any graph could be made of."""
+"""Places in memory, for any instructions over slots of any size, also such as no graph leads to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARIABLES = ("a", "b", "c")
 
 
 class _Sketch:
-    """A step in the making. open: variables that were not assigned yet, and may be read."""
+    """A step under construction. open: variables that were not assigned yet and may be read."""
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
@@ -37,17 +37,17 @@ class _Sketch:
         return len(self.slots) - 1
 
     def readable(self, *, variables: bool = True) -> list[int]:
-        """Slots that hold what they held when they were filled."""
+        """Slots that still have the value with which they were filled."""
         closed = {slot for name, slot in self.residents.items() if name not in self.open or not variables}
         return [slot for slot, owner in enumerate(self.owner) if owner not in closed]
 
     def some(self, most: int) -> list[int]:
-        """Slots to read, more often those that are new."""
+        """Slots to read, preferably new ones."""
         slots = self.readable()
         return self.draw.choices(slots + slots[-2:] * 3, k=self.draw.randint(0, most)) if slots else []
 
     def call(self) -> None:
-        """Some instruction that may do some of its work in place."""
+        """Add a random instruction, which may compute in place."""
         ins = self.some(3)
         sizes = [*SIZES, *[self.nbytes(slot) for slot in ins] * 3]
         outs = [self.value(self.draw.choice(sizes)) for _ in range(self.draw.randrange(3))]
@@ -65,7 +65,7 @@ class _Sketch:
             self.value(self.nbytes(slot), slot)
 
     def assign(self) -> None:
-        """Let a variable have a value, that of a variable excepted: it is copied first."""
+        """Assign a value to a variable; the value of another variable is copied first."""
         for name in self.draw.sample(sorted(self.open), min(1, len(self.open))):
             slots = self.readable(variables=False)
             fitting = [slot for slot in slots if self.nbytes(slot) == self.nbytes(self.residents[name])]
@@ -87,7 +87,7 @@ class _Sketch:
 
 
 def step(seed: int, length: int) -> Arranged:
-    """Everything a device does in a step, before its memory is laid out."""
+    """The instructions of a device in a step, before memory is assigned."""
     sketch = _Sketch(random.Random(seed))
     for _ in range(length):
         sketch.draw.choice([sketch.call, sketch.call, sketch.call, sketch.alias, sketch.assign])()
@@ -106,12 +106,12 @@ STEPS = st.builds(step, st.integers(0, 2**32), st.integers(1, 20))
 
 @settings(max_examples=1000)
 @given(STEPS)
-def test_every_value_lies_where_it_is_read(arranged: Arranged) -> None:
+def test_every_value_is_where_it_is_read(arranged: Arranged) -> None:
     expect_values_where_they_are_read(arranged, assign_memory(arranged))
 
 
 @given(STEPS)
-def test_nothing_is_left_out_but_assigns(arranged: Arranged) -> None:
+def test_all_instructions_but_assigns_remain(arranged: Arranged) -> None:
     placed = assign_memory(arranged)
     kept = {each.node: each.arrangement for each in placed.instructions}
     assert [each.node for each in arranged.instructions if each.node in kept] == list(kept)
@@ -122,5 +122,5 @@ def test_nothing_is_left_out_but_assigns(arranged: Arranged) -> None:
 
 
 @given(STEPS)
-def test_memory_is_a_function_of_the_step(arranged: Arranged) -> None:
+def test_memory_is_a_function_of_the_instructions(arranged: Arranged) -> None:
     assert assign_memory(arranged) == assign_memory(arranged)

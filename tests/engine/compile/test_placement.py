@@ -1,4 +1,4 @@
-"""Which device a node may run on, and which one it gets."""
+"""The devices on which a node may run, and the one that it is placed on."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def device_of(graph: Graph, name: str, cluster: Cluster = FOUR) -> str:
         ("/job:worker", CPU_0),
     ],
 )
-def test_a_node_goes_to_the_first_device_that_satisfies_its_constraint(constraint: str, device: str) -> None:
+def test_node_is_placed_on_the_first_device_that_satisfies_its_constraint(constraint: str, device: str) -> None:
     graph = Graph()
     source(graph, "a", constraint)
     assert device_of(graph, "a") == device
 
 
 @pytest.mark.parametrize("constraint", ["/task:2", "/job:ps", "/device:tpu", "/task:0/device:cpu:1"])
-def test_a_constraint_nobody_satisfies_is_told_with_the_devices(constraint: str) -> None:
+def test_constraint_that_no_device_satisfies_is_refused_with_the_devices(constraint: str) -> None:
     graph = Graph()
     source(graph, "a", constraint)
     expected = (
@@ -69,14 +69,14 @@ def test_a_constraint_nobody_satisfies_is_told_with_the_devices(constraint: str)
         place(graph, FOUR, any_type)
 
 
-def test_a_node_goes_where_a_kernel_for_it_exists() -> None:
+def test_node_is_placed_on_a_device_with_a_kernel() -> None:
     graph = Graph()
     a = source(graph, "a", CPU_0)
     ops.matmul(graph, a, a, name="product")
     assert place(graph, FOUR, matmul_on_gpu_only).nodes["product"].device == GPU_0
 
 
-def test_a_missing_kernel_is_told_with_the_types_that_have_one() -> None:
+def test_missing_kernel_is_reported_with_the_device_types_that_have_one() -> None:
     graph = Graph()
     a = source(graph, "a")
     with graph.device("/task:1/device:cpu:0"):
@@ -86,7 +86,7 @@ def test_a_missing_kernel_is_told_with_the_types_that_have_one() -> None:
         place(graph, FOUR, matmul_on_gpu_only)
 
 
-def test_a_chain_of_colocations_is_one_group() -> None:
+def test_chain_of_colocations_is_one_group() -> None:
     graph = Graph()
     source(graph, "a")
     source(graph, "b", colocate_with=("a",))
@@ -99,21 +99,21 @@ def test_a_chain_of_colocations_is_one_group() -> None:
     assert placed.nodes["alone"].device != GPU_1
 
 
-def test_the_feasible_sets_of_a_group_are_intersected() -> None:
+def test_feasible_sets_of_a_group_are_intersected() -> None:
     graph = Graph()
     source(graph, "a", "/task:1")
     source(graph, "b", "/device:gpu", colocate_with=("a",))
     assert device_of(graph, "a") == device_of(graph, "b") == GPU_1
 
 
-def test_the_kernel_of_one_member_decides_for_its_group() -> None:
+def test_kernel_of_one_member_decides_for_its_group() -> None:
     graph = Graph()
     a = source(graph, "a", "/task:1")
     graph.add("matmul", [a, a], {"transpose_a": False, "transpose_b": False}, name="p", colocate_with=["a"])
     assert place(graph, FOUR, matmul_on_gpu_only).nodes["a"].device == GPU_1
 
 
-def test_an_empty_intersection_is_told_with_the_group() -> None:
+def test_empty_intersection_is_reported_with_the_group() -> None:
     graph = Graph()
     source(graph, "a", "/task:1")
     source(graph, "b", colocate_with=("a",))
@@ -136,23 +136,23 @@ def compute_heavy(where_inputs_are: str) -> Graph:
 SLOW, FAST = Device(CPU_0, flops_per_s=1e9), Device(GPU_0, flops_per_s=1e11, gpu=0)
 
 
-def test_free_work_goes_to_the_faster_device() -> None:
+def test_node_without_a_constraint_is_placed_on_the_faster_device() -> None:
     cluster = Cluster((SLOW, FAST), latency_s=1e-6, bytes_per_s=1e9)
     assert device_of(compute_heavy(CPU_0), "product", cluster) == GPU_0
 
 
-def test_free_work_stays_where_moving_its_input_would_cost_more() -> None:
+def test_node_stays_with_its_input_if_the_transfer_costs_more() -> None:
     cluster = Cluster((SLOW, FAST), latency_s=1e-6, bytes_per_s=1e6)
     assert device_of(compute_heavy(CPU_0), "product", cluster) == CPU_0
     assert device_of(compute_heavy(GPU_0), "product", cluster) == GPU_0
 
 
-def test_latency_counts_too() -> None:
+def test_latency_counts() -> None:
     cluster = Cluster((SLOW, FAST), latency_s=1.0, bytes_per_s=1e12)
     assert device_of(compute_heavy(CPU_0), "product", cluster) == CPU_0
 
 
-def test_a_busy_device_is_avoided() -> None:
+def test_busy_device_is_avoided() -> None:
     graph = Graph()
     a = ops.placeholder(graph, (200, 200), "float64", name="a")
     for k in range(4):

@@ -1,4 +1,4 @@
-"""What a device does in a step, as data: slots, their places, and what is known of them before the first step."""
+"""The plan of a device as data: instructions, slots, places, and properties known before the first step."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_every_value_of_any_plan_is_where_it_is_read_and_plans_are_pure_function
 
 
 @pytest.mark.parametrize("seed", [None, *range(3)])
-def test_every_value_of_a_real_program_lies_where_it_is_read(registry: Registry, seed: int | None) -> None:
+def test_every_value_of_a_training_program_is_where_it_is_read(registry: Registry, seed: int | None) -> None:
     program, kernels = training_program(), registry if seed is None else random_registry(seed)
     planned = ProgramPlans(program, local_cluster(2), kernels)
     for client in program.clients.values():
@@ -81,7 +81,7 @@ def test_every_value_of_a_real_program_lies_where_it_is_read(registry: Registry,
             play(part.graph, part.fetches, part.feeds, kernels, planned.layouts(device), device)
 
 
-def test_instructions_read_and_fill_slots_that_have_places() -> None:
+def test_instructions_read_and_fill_slots_with_places() -> None:
     graph = Graph()
     x = ops.placeholder(graph, (4,), "float64", name="x")
     low, _ = ops.split(graph, x, 0, (1, 3), name="parts")
@@ -99,7 +99,7 @@ def test_instructions_read_and_fill_slots_that_have_places() -> None:
     assert plan.arena_bytes == 3 * 64
 
 
-def test_feeds_say_tensor_slot_and_spec(registry: Registry) -> None:
+def test_feeds_have_tensor_slot_and_spec(registry: Registry) -> None:
     graph = Graph()
     carrier = ops.placeholder(graph, (4,), "float64", name="feed/inner_1")
     ops.neg(graph, carrier)
@@ -107,7 +107,7 @@ def test_feeds_say_tensor_slot_and_spec(registry: Registry) -> None:
     assert (feed.tensor, feed.slot, feed.spec) == (Tensor("inner", 1), 0, FOUR)
 
 
-def test_variables_have_memory_of_their_own_and_take_none_of_the_arena(registry: Registry) -> None:
+def test_variables_have_separate_memory_outside_the_arena(registry: Registry) -> None:
     graph = Graph()
     w = ops.variable(graph, (1000,), "float64", name="w")
     total = ops.reduce_sum(graph, w, axes=(0,))
@@ -119,7 +119,7 @@ def test_variables_have_memory_of_their_own_and_take_none_of_the_arena(registry:
     assert (plan.read, plan.arena_bytes) == ({"w"}, 64)
 
 
-def test_a_variable_that_is_only_assigned_is_not_read(registry: Registry) -> None:
+def test_variable_that_is_only_assigned_is_not_read(registry: Registry) -> None:
     graph = Graph()
     x = ops.placeholder(graph, (2,), "float64", name="x")
     w = ops.variable(graph, (2,), "float64", name="w")
@@ -132,7 +132,7 @@ def test_a_variable_that_is_only_assigned_is_not_read(registry: Registry) -> Non
     assert plan_of(graph, [w], registry, [x]).read == {"w"}
 
 
-def test_a_variable_that_is_only_fetched_is_read(registry: Registry) -> None:
+def test_variable_that_is_only_fetched_is_read(registry: Registry) -> None:
     graph = Graph()
     w = ops.variable(graph, (2,), "float64", name="w")
     ops.variable(graph, (2,), "float64", name="v")
@@ -140,7 +140,7 @@ def test_a_variable_that_is_only_fetched_is_read(registry: Registry) -> None:
     assert (plan.instructions, plan.read) == ((), {"w"})
 
 
-def test_a_variable_whose_assigned_value_is_read_is_not_read(registry: Registry) -> None:
+def test_variable_is_not_read_by_readers_of_its_assigned_value(registry: Registry) -> None:
     graph = Graph()
     w = ops.variable(graph, (4,), "float64", name="w")
     new = ops.assign(graph, w, ops.fill(graph, 1.0, (4,), "float64"), name="set")
@@ -149,8 +149,8 @@ def test_a_variable_whose_assigned_value_is_read_is_not_read(registry: Registry)
     assert plan.read == set()
 
 
-def test_a_plan_says_which_variables_it_gives_a_value(registry: Registry) -> None:
-    """By an assign; by what computes in place; not by reading them, nor through an alias."""
+def test_plan_lists_the_variables_that_it_writes(registry: Registry) -> None:
+    """It writes by an assign or by a kernel that computes in place, not by reads or aliases."""
     graph = Graph()
     fed, counted, seen = (ops.variable(graph, (2,), "float32", name=name) for name in ("fed", "counted", "seen"))
     x = ops.placeholder(graph, (2,), "float32", name="x")
@@ -170,7 +170,7 @@ def test_two_assignments_to_a_variable_in_one_step_are_refused(registry: Registr
         plan_of(graph, [], registry)
 
 
-def test_sent_bytes_are_those_of_the_tensors_sent() -> None:
+def test_sent_bytes_are_those_of_the_sent_tensors() -> None:
     graph = Graph()
     x = ops.placeholder(graph, (3,), "float32", name="x")
     y = ops.neg(graph, x)
@@ -180,7 +180,7 @@ def test_sent_bytes_are_those_of_the_tensors_sent() -> None:
     assert plan_of(graph, [], strange, [x]).sent_bytes == 2 * 3 * 4
 
 
-def test_a_plan_says_how_often_it_changes_layouts_and_whose_kernels_it_uses() -> None:
+def test_plan_counts_conversions_and_lists_libraries() -> None:
     graph = Graph()
     x = ops.placeholder(graph, (4,), "float64", name="x")
     y = ops.convert(graph, ops.exp(graph, ops.neg(graph, x)))
@@ -197,7 +197,7 @@ def test_equal_graphs_have_equal_plans(registry: Registry) -> None:
     assert first == second
 
 
-def test_a_part_plans_itself_with_its_fetches_and_feeds(registry: Registry) -> None:
+def test_plan_of_a_part_uses_its_fetches_and_feeds(registry: Registry) -> None:
     graph = Graph()
     x = ops.placeholder(graph, (3,), "float64", name="x")
     y = ops.neg(graph, x)

@@ -1,4 +1,4 @@
-"""Small updates stand at the end, in their order, and nothing runs before what it needs."""
+"""Small updates are at the end of a step, in their order, and every node runs after those that it needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HALF = parse("mul 0 #0.5", 1, [1])
 
 
 def training(sizes: dict[str, int]) -> Graph:
-    """A chain of products with a variable each; every variable is updated as soon as it has been read."""
+    """A chain of products with one variable each, which is updated directly after its read."""
     graph = Graph()
     value = ops.placeholder(graph, (), "float32", name="value")
     for name, size in sizes.items():
@@ -40,7 +40,7 @@ def test_small_updates_are_last_and_keep_their_order() -> None:
     assert [name for name in names(graph) if name not in names(late)[-4:]] == names(late)[:-4]
 
 
-def test_nothing_runs_before_what_it_needs() -> None:
+def test_every_node_runs_after_those_that_it_needs() -> None:
     late = small_updates_last(order_writes(training({"a": 3, "b": 4000, "c": 5})), small_bytes=100)
     done: set[str] = set()
     for node in late:
@@ -48,13 +48,13 @@ def test_nothing_runs_before_what_it_needs() -> None:
         done.add(node.name)
 
 
-def test_what_others_need_stays() -> None:
+def test_update_that_other_nodes_need_does_not_move() -> None:
     graph = training({"a": 3})
     ops.reduce_sum(graph, graph.nodes["a_assign"][0], name="of_the_new_value")
     assert names(small_updates_last(graph)) == names(graph)
 
 
-def test_what_computes_no_variable_stays() -> None:
+def test_node_that_computes_no_variable_does_not_move() -> None:
     graph = Graph()
     value = ops.placeholder(graph, (3,), "float32", name="value")
     ops.elementwise(graph, [value], HALF, name="fetched")
@@ -62,7 +62,7 @@ def test_what_computes_no_variable_stays() -> None:
     assert names(small_updates_last(graph)) == names(graph)
 
 
-def test_a_step_computes_the_same(registry: Registry) -> None:
+def test_step_computes_the_same_values(registry: Registry) -> None:
     feeds = {ops_value: np.float32(1.5) for ops_value in [training({"a": 3}).nodes["value"][0]]}
     found = []
     for late in (False, True):

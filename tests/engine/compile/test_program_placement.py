@@ -1,4 +1,4 @@
-"""The placement of a whole program: feasible, as good as one device at least, and the best where that is known."""
+"""Placement of a whole program: feasible, never slower than one device, and optimal in known cases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def program_of(sample: Sample) -> Program:
 
 
 def all_on_one(program: Program, device: str) -> Graph:
-    """The graph with everything free on one device; what is bound stays."""
+    """The graph with all nodes without a constraint on one device."""
     placed = Graph()
     for node in program.graph:
         placed.insert(replace(node, device=node.device or device))
@@ -70,7 +70,7 @@ def test_random_graphs_are_placed_feasibly_and_never_slower_than_on_one_device(
 
 
 def branches(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Two branches of equal work that meet in a sum: a device for each is the best there is."""
+    """Two branches of equal work whose outputs are added; a device for each branch is optimal."""
     h = nn.flatten(net, batch["x"], name="flat")
     left, right = (
         nn.dense(net, nn.dense(net, h, 400, name=f"{name}1"), 400, name=f"{name}2") for name in ("left", "right")
@@ -86,7 +86,7 @@ def layers_placed(program: Program, cluster: Cluster) -> dict[str, str]:
     return devices_of_layers(place_program(program, cluster, load_kernels()).program.graph)
 
 
-def test_equal_branches_are_put_on_two_devices_and_take_little_more_than_half() -> None:
+def test_equal_branches_are_on_two_devices_and_take_little_more_than_half_the_time() -> None:
     near = local_cluster(2, latency_s=1e-7, bytes_per_s=1e13)
     placed = place_program(ModelParallel().build(task()), near, load_kernels())
     layers = devices_of_layers(placed.program.graph)
@@ -95,20 +95,20 @@ def test_equal_branches_are_put_on_two_devices_and_take_little_more_than_half() 
     assert placed.step_s < 0.65 * placed.tried["one_device_0"]
 
 
-def test_far_devices_leave_everything_on_one() -> None:
+def test_all_nodes_are_on_one_device_if_links_are_slow() -> None:
     far = local_cluster(2, latency_s=1.0)
     placed = place_program(ModelParallel().build(task()), far, load_kernels())
     assert set(devices_of_layers(placed.program.graph).values()) == {worker_device(0)}
     assert placed.found_by == "one_device_0"
 
 
-def test_a_faster_device_gets_everything_where_there_is_nothing_to_share() -> None:
+def test_all_layers_of_a_chain_are_on_the_faster_device() -> None:
     devices = (Device(worker_device(0)), Device(worker_device(1), flops_per_s=1e12, bytes_per_s=1e11))
     layers = layers_placed(ModelParallel().build(task("dense")), Cluster(devices))
     assert set(layers.values()) == {worker_device(1)}
 
 
-def test_of_devices_with_equal_rates_one_is_tried_for_all() -> None:
+def test_of_devices_with_equal_rates_only_one_is_tried() -> None:
     def tried(cluster: Cluster) -> set[str]:
         ways = place_program(ModelParallel(workers=2).build(task()), cluster, load_kernels()).tried
         return {way for way in ways if way.startswith("one_device")}
@@ -119,7 +119,7 @@ def test_of_devices_with_equal_rates_one_is_tried_for_all() -> None:
     assert tried(Cluster((first, slower))) == {"one_device_0", "one_device_1"}
 
 
-def test_a_pipeline_of_equal_layers_is_cut_in_the_middle() -> None:
+def test_pipeline_of_equal_layers_is_cut_in_the_middle() -> None:
     def tower(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = nn.flatten(net, batch["x"], name="flat")
         for k in range(6):
@@ -134,7 +134,7 @@ def test_a_pipeline_of_equal_layers_is_cut_in_the_middle() -> None:
     assert [layers[f"fc{k}"] for k in range(6)] == [worker_device(0)] * 3 + [worker_device(1)] * 3
 
 
-def test_where_nothing_is_free_nothing_is_tried() -> None:
+def test_no_placement_is_tried_if_all_devices_are_given() -> None:
     strategy = ModelParallel(constraints={"*": 1})
     placed = place_program(strategy.build(task()), local_cluster(2), load_kernels())
     assert (placed.found_by, list(placed.tried)) == (GIVEN, [GIVEN])
@@ -157,7 +157,7 @@ def step_of(registry: Registry) -> dict[str, Node]:
     return {node.name: node for node in compiled.parts[worker_device(0)].graph}
 
 
-def test_measured_seconds_replace_estimates_and_scale_what_was_not_measured(registry: Registry) -> None:
+def test_measured_seconds_replace_estimates_and_scale_those_of_other_nodes(registry: Registry) -> None:
     program, cluster = ModelParallel().build(task()), local_cluster(2)
     graph, device = program.graph, cluster.devices[0]
     names = step_of(registry)
@@ -174,8 +174,8 @@ def test_measured_seconds_replace_estimates_and_scale_what_was_not_measured(regi
     assert seconds(graph, graph.nodes["left1/weights"], device) == 0.0
 
 
-def test_measured_seconds_decide_where_layers_are(registry: Registry) -> None:
-    """By its record the way forward through one branch takes nearly all the time, so that there is nothing to share."""
+def test_measured_seconds_decide_the_placement(registry: Registry) -> None:
+    """In the record, the forward pass of one branch takes nearly all the time, so a second device does not help."""
     program, cluster = ModelParallel().build(task()), local_cluster(2, latency_s=1e-5, bytes_per_s=1e12)
     measured = {name: 10.0 if name.startswith("train/left") else 1e-7 for name in step_of(registry)}
     assert sum(measured.values()) == pytest.approx(2 * 10.0, rel=1e-3)
@@ -186,7 +186,7 @@ def test_measured_seconds_decide_where_layers_are(registry: Registry) -> None:
     assert estimated["left1"] != estimated["right1"]
 
 
-def test_a_record_of_another_network_is_refused(registry: Registry) -> None:
+def test_record_of_another_network_is_refused(registry: Registry) -> None:
     program, cluster = ModelParallel().build(task("convolutional")), local_cluster(2)
     with pytest.raises(ValueError, match=r"it knows \d+ of \d+ nodes of a step"):
         measured_seconds(dict.fromkeys(step_of(registry), 1e-3), program, cluster, registry)

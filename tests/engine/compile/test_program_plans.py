@@ -1,4 +1,4 @@
-"""Plans of one program: the training step first, each client once, and one layout for each variable."""
+"""Plans of one program: the training step is planned first, each client once, with one layout per variable."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SPEC = TensorSpec((2,), "float64")
 
 
 def two_weights() -> Graph:
-    """``train`` reads w as tanh wants it and v as exp wants it; ``other`` reads both as exp wants them."""
+    """``train`` reads w in the layout of tanh and v in that of exp; ``other`` reads both in that of exp."""
     graph = Graph()
     for name, op in (("w", ops.tanh), ("v", ops.exp)):
         variable = ops.variable(graph, SPEC.shape, SPEC.dtype, name=name)
@@ -73,7 +73,7 @@ def planned(registry: Registry, **clients: Client) -> ProgramPlans:
 
 
 @pytest.mark.parametrize("first", sorted(CLIENTS))
-def test_the_training_step_decides_layouts_whoever_is_asked_for_first(first: str) -> None:
+def test_training_step_decides_layouts_whichever_client_is_planned_first(first: str) -> None:
     plans = planned(strange(), **CLIENTS)
     for name in (first, *CLIENTS):
         (plan,) = plans.plans(CLIENTS[name].signature).values()
@@ -81,14 +81,14 @@ def test_the_training_step_decides_layouts_whoever_is_asked_for_first(first: str
         assert plans.layouts(CPU_0) == LAYOUTS
 
 
-def test_other_clients_convert_what_they_want_otherwise() -> None:
+def test_other_clients_convert_variables_to_the_layouts_they_request() -> None:
     plans = planned(strange(), **CLIENTS)
     conversions = {name: plans.plans(each.signature)[CPU_0].conversions for name, each in CLIENTS.items()}
-    # Filled values are plain; tanh gives v's layout to nobody; w goes by plain to exp, and both leave plain.
+    # Filled values are plain; w is converted to the layout of exp by the plain one, and fetches are plain.
     assert conversions == {"init": 2, "train": 0, "other": 2 + 2, "save": 2}
 
 
-def test_without_a_training_step_the_first_plan_decides() -> None:
+def test_first_plan_decides_layouts_if_no_client_trains() -> None:
     plans = planned(strange(), other=CLIENTS["other"], init=CLIENTS["init"])
     assert plans.layouts(CPU_0) == {}
     plans.plans(CLIENTS["init"].signature)
@@ -97,7 +97,7 @@ def test_without_a_training_step_the_first_plan_decides() -> None:
     assert plans.plans(CLIENTS["other"].signature)[CPU_0].layouts == plain
 
 
-def test_the_training_step_leaves_open_what_it_does_not_touch() -> None:
+def test_training_step_decides_no_layout_of_variables_that_it_does_not_use() -> None:
     half = client("train", targets=["update/w"])
     plans = planned(strange(), train=half, other=CLIENTS["other"])
     plans.plans(half.signature)
@@ -105,7 +105,7 @@ def test_the_training_step_leaves_open_what_it_does_not_touch() -> None:
     assert plans.plans(CLIENTS["other"].signature)[CPU_0].layouts == LAYOUTS
 
 
-def test_a_signature_is_compiled_and_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signature_is_compiled_and_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Signature] = []
     compile_placed: Callable[..., Any] = program_plans.compile_placed
 
@@ -122,7 +122,7 @@ def test_a_signature_is_compiled_and_planned_once(monkeypatch: pytest.MonkeyPatc
     assert compiled == [CLIENTS["train"].signature, CLIENTS["save"].signature]
 
 
-def test_devices_decide_for_themselves() -> None:
+def test_layouts_are_decided_per_device() -> None:
     graph = Graph()
     for device, name, op in ((CPU_0, "w", ops.tanh), (CPU_1, "v", ops.exp)):
         with graph.device(device):
@@ -135,7 +135,7 @@ def test_devices_decide_for_themselves() -> None:
     assert plans.layouts(CPU_1) == {"v": LAYOUTS["v"]}
 
 
-def test_unknown_clients_are_refused_with_those_there_are() -> None:
+def test_unknown_client_is_refused_with_the_list_of_clients() -> None:
     plans = planned(strange(), **CLIENTS)
     assert plans.client("save") is CLIENTS["save"]
     with pytest.raises(RunnerError, match="client 'predict': expected one of init, other, save, train"):
@@ -154,7 +154,7 @@ def test_two_deferred_clients_of_one_plan_are_refused() -> None:
 
 
 def expect_layouts_to_reproduce_plans(program: Program, registry: Registry) -> None:
-    """Require what workers rely on: with all layouts given, a part has the plan that decided them."""
+    """Expect that a part has the same plan if all layouts are given; workers rely on it."""
     plans = ProgramPlans(program, local_cluster(program.workers), registry)
     for each in program.clients.values():
         parts = plans.compiled(each.signature).parts
@@ -176,11 +176,11 @@ def test_layouts_reproduce_the_plans_that_decided_them(name: str, registry: Regi
 
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**32), name=st.sampled_from(sorted(PROGRAMS)))
-def test_layouts_reproduce_the_plans_of_any_kernels(seed: int, name: str) -> None:
+def test_layouts_reproduce_plans_with_random_kernels(seed: int, name: str) -> None:
     expect_layouts_to_reproduce_plans(PROGRAMS[name], random_registry(seed))
 
 
-def test_what_kernels_follow_is_decided_by_who_reads_first() -> None:
+def test_first_reader_decides_the_layout_that_other_kernels_follow() -> None:
     graph = Graph()
     w = ops.variable(graph, SPEC.shape, SPEC.dtype, name="w")
     slot = ops.variable(graph, SPEC.shape, SPEC.dtype, name="w/velocity")

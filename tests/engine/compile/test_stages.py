@@ -1,4 +1,4 @@
-"""Chains of layers cut into stages: balanced, and cut where it is narrow."""
+"""Chains of layers cut into stages: balanced, and cut where few bytes are sent."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def stage_of(graph: Graph, cluster: Cluster, count: int) -> list[int]:
     return [int(choice[groups.of[name]].split("task:")[1].split("/")[0]) for name in products]
 
 
-def test_equal_layers_are_shared_out_evenly() -> None:
+def test_equal_layers_are_divided_evenly() -> None:
     free = local_cluster(3, latency_s=0.0, bytes_per_s=1e30)
     assert stage_of(chain([300] * 7), free, 3) == [0, 0, 1, 1, 2, 2]
     assert stage_of(chain([300] * 7), free, 2) == [0, 0, 0, 1, 1, 1]
 
 
-def test_a_large_layer_has_a_device_of_its_own() -> None:
+def test_large_layer_has_a_separate_device() -> None:
     free = local_cluster(2, latency_s=0.0, bytes_per_s=1e30)
     assert stage_of(chain([100, 100, 100, 3000, 100]), free, 2) == [0, 0, 0, 1]
 
 
-def test_a_cut_is_made_where_it_is_narrow() -> None:
-    """Compute is balanced in the middle, but one layer on there is next to nothing to send."""
+def test_cut_is_at_the_smallest_tensor() -> None:
+    """Compute is balanced in the middle, but one layer later the tensor is far smaller."""
     slow = local_cluster(2, latency_s=0.0, bytes_per_s=1e8)
     assert stage_of(chain([300, 300, 300, 2, 300]), slow, 2) == [0, 0, 0, 1]
 
 
-def test_a_constrained_group_stays_where_it_must() -> None:
+def test_constrained_group_satisfies_its_constraint() -> None:
     graph = chain([300] * 5)
     with graph.device(worker_device(0)):
         ops.neg(graph, graph.nodes["y4"][0], name="last")
@@ -71,7 +71,7 @@ def test_no_other_cuts_are_better(count: int, widths: list[int], bandwidth: floa
         sum(node_seconds(graph, graph.nodes[name], cluster.devices[0]) for name in (f"w{k}", f"y{k}"))
         for k in range(1, len(widths))
     ]
-    # The input has no group of its own that computes, so it crosses no cut.
+    # The input belongs to no group that computes, so it crosses no cut.
     wire = [0.0, *(cluster.transfer_s(graph.spec(graph.nodes[f"y{k}"][0]).nbytes) for k in range(1, len(widths) - 1))]
 
     def slowest(edges: list[int]) -> float:

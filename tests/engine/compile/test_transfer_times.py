@@ -1,4 +1,4 @@
-"""Transfers of a step and what compute covers of them: numbers worked out by hand from the cost model."""
+"""Transfers of a step and the time that compute hides: numbers derived by hand from the cost model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def two_devices(compression: str = "none") -> Cluster:
 
 
 def compiled(inner: int, registry: Registry, *, followed: bool = False, compression: str = "none") -> Compiled:
-    """x goes over and is negated there, after a product of 2 x 100 x 100 x inner operations.
+    """x is sent and negated there, after a product of 2 x 100 x 100 x inner operations.
 
     followed: by another product, after which x is read again.
     """
@@ -57,14 +57,14 @@ def compiled(inner: int, registry: Registry, *, followed: bool = False, compress
 
 
 @pytest.mark.parametrize("inner", [50, 75])
-def test_what_the_receiver_computes_until_it_needs_a_tensor_hides_its_transfer(inner: int, registry: Registry) -> None:
+def test_compute_of_the_receiver_until_it_needs_a_tensor_hides_the_transfer(inner: int, registry: Registry) -> None:
     (transfer,) = transfers(compiled(inner, registry), two_devices())
     # The send of x and the product begin together; a send takes a dispatch, and so does the product.
     product_s = 2 * 100 * 100 * inner / FLOPS_PER_S
     assert transfer == Transfer(HERE, THERE, "fc1", X_BYTES, pytest.approx(WIRE_S), pytest.approx(product_s))
 
 
-def test_no_more_is_hidden_than_there_is(registry: Registry) -> None:
+def test_hidden_time_is_at_most_the_time_of_the_transfer(registry: Registry) -> None:
     (transfer,) = transfers(compiled(500, registry), two_devices())
     assert transfer.hidden_s == transfer.seconds == pytest.approx(WIRE_S)
 
@@ -82,8 +82,8 @@ def test_compression_halves_the_bytes_and_keeps_the_layer(registry: Registry) ->
     assert transfer.seconds == pytest.approx(LATENCY_S + X_BYTES / 2 / BYTES_PER_S)
 
 
-def test_a_tensor_that_is_awaited_is_needed(registry: Registry) -> None:
-    """A control edge is a transfer of no bytes and no layer, and whoever waits needs it."""
+def test_node_that_waits_for_a_tensor_needs_it(registry: Registry) -> None:
+    """A control edge is a transfer without bytes and layer, needed by the node that waits."""
     graph = Graph()
     with graph.device(HERE):
         x = ops.placeholder(graph, (), "float32", name="x")
@@ -96,7 +96,7 @@ def test_a_tensor_that_is_awaited_is_needed(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("combine", ["sharded_reduce", "ring_all_reduce"])
-def test_every_byte_of_a_training_step_is_on_some_wire(combine: str, registry: Registry) -> None:
+def test_transfers_contain_every_byte_of_a_training_step(combine: str, registry: Registry) -> None:
     cluster = local_cluster(3)
     program = SyncData(workers=3, combine=combine).build(task_of(NETWORKS["dense"], Momentum(), batch_size=9))
     step = compile_signature(program.graph, program.clients["train"].signature, cluster, registry)

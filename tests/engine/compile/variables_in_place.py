@@ -1,4 +1,4 @@
-"""Plays a step whose variables have memory of their own, in any order that the edges of a graph leave."""
+"""Executes a step whose variables have separate memory, in any order that the edges of a graph allow."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Array = NDArray[Any]
 def play(
     graph: Graph, order: Sequence[str], variables: Mapping[str, Array], feeds: Mapping[Tensor, Array]
 ) -> tuple[dict[str, Array], dict[Tensor, Array]]:
-    """Run nodes in this order with variables in memory of their own; return that, and what kernels gave.
+    """Run nodes in this order with variables in separate memory; return this memory and the outputs of kernels.
 
-    Aliases are views. An element-wise node writes into the variable that its result is assigned to as soon as nobody
-    else will read the old value.
+    Aliases are views. An element-wise node writes directly into the variable that its result is assigned to, once no
+    other node reads the old value.
     """
     memory = {name: value.copy() for name, value in variables.items()}
     values = dict(feeds)
@@ -48,7 +48,7 @@ def play(
 
 
 def _written_by_their_producers(graph: Graph, order: Sequence[str]) -> dict[Tensor, str]:
-    """Results of element-wise nodes that may lie in a variable, given the order."""
+    """Results of element-wise nodes that may be computed in a variable, given the order."""
     position = {name: i for i, name in enumerate(order)}
     source: dict[Tensor, str] = {}
     last_read: dict[str, int] = {}
@@ -72,7 +72,7 @@ def _written_by_their_producers(graph: Graph, order: Sequence[str]) -> dict[Tens
 
 
 def any_order(graph: Graph, rng: np.random.Generator) -> list[str]:
-    """One of the orders that the edges leave."""
+    """One of the orders that the edges allow."""
     missing = {node.name: {*(t.node for t in node.inputs), *node.control_inputs} for node in graph}
     order: list[str] = []
     while missing:

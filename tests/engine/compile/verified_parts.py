@@ -1,4 +1,4 @@
-"""What the parts of a graph satisfy that was cut for its devices."""
+"""Invariants of the parts of a graph that was cut for its devices."""
 
 from __future__ import annotations
 

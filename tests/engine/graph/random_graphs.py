@@ -59,7 +59,7 @@ def _drawn_node(draw: st.DrawFn, graph: Graph, tensors: list[Tensor], places: li
         return ops.tanh(graph, a)
     if kind == "add_n":
         return ops.add_n(graph, [a, b, c])
-    # Two outputs of one node, which meet again on perhaps another device.
+    # Two outputs of one node, which are joined again, perhaps on another device.
     low, high = ops.split(graph, a, 0, (1, SIZE - 1))
     with graph.device(draw(st.sampled_from(places))):
         return ops.concat(graph, [high, low], axis=0)
@@ -86,7 +86,7 @@ class TrainingSample:
 def training_samples(
     draw: st.DrawFn, *, dtype: str = "float64", max_devices: int = 2, controls: bool = True
 ) -> TrainingSample:
-    """Draw layers, gradients and updates joined at random, with what passes look for and what must stop them.
+    """Draw layers, gradients and updates joined at random, with patterns that passes rewrite and obstacles to them.
 
     controls: let some nodes wait for others.
     """
@@ -126,7 +126,7 @@ class _Sketch:
         return self.draw(st.sampled_from([*tensors, *latest]))
 
     def add_one(self, device: int) -> None:
-        """Add a node or two."""
+        """Add one or two nodes."""
         kinds = [
             self._chained,
             self._chained,

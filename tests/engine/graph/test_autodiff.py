@@ -14,6 +14,7 @@ from runner.engine.graph.node import LayerStamp
 from runner.engine.graph.op import OPS, ShapeError
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.verify import verify
+from tests.engine.compile.passes.graph_text import Text
 from tests.op_cases import Array
 from tests.oracles import assert_gradients, evaluate
 
@@ -42,36 +43,33 @@ def test_the_gradient_has_shape_and_dtype_of_its_tensor(graph: Graph) -> None:
     assert graph.spec(dx) == TensorSpec((2, 3), "float32")
 
 
-def test_gradient_by_an_intermediate_tensor(graph: Graph) -> None:
-    x = _x(graph, 2)
-    middle = ops.exp(graph, x)
-    (found,) = gradients(graph, [ops.square(graph, middle)], [middle])
-    feeds = {x: np.array([0.0, 1.0])}
-    assert _value(graph, found, feeds) == pytest.approx([2.0, 2 * np.e])
+E = np.e
 
 
-def test_gradient_by_a_tensor_and_its_input_at_once(graph: Graph) -> None:
-    x = _x(graph, 1)
-    middle = ops.square(graph, x)
-    y = ops.square(graph, middle)
-    dmiddle, dx = gradients(graph, [y], [middle, x])
-    feeds = {x: np.array([3.0])}
-    assert _value(graph, dmiddle, feeds) == [2 * 3.0**2]
-    assert _value(graph, dx, feeds) == [4 * 3.0**3]
-
-
-def test_several_ys_add_their_gradients(graph: Graph) -> None:
-    x = _x(graph, 1)
-    (dx,) = gradients(graph, [ops.square(graph, x), ops.exp(graph, x)], [x])
-    assert _value(graph, dx, {x: np.array([0.5])}) == pytest.approx([1.0 + np.exp(0.5)])
-
-
-def test_gradient_of_a_y_and_of_its_input(graph: Graph) -> None:
-    x = _x(graph, 1)
-    first = ops.square(graph, x)
-    second = ops.square(graph, first)
-    (dx,) = gradients(graph, [first, second], [x])
-    assert _value(graph, dx, {x: np.array([2.0])}) == [2 * 2.0 + 4 * 2.0**3]
+@pytest.mark.parametrize(
+    ("text", "ys", "xs", "x", "expected"),
+    [
+        # By an intermediate tensor, and by its input at once.
+        ("m = exp(x); y = square(m)", "y", "m", [0.0, 1.0], [[2.0, 2 * E]]),
+        ("m = square(x); y = square(m)", "y", "m x", [3.0], [[2 * 3.0**2], [4 * 3.0**3]]),
+        # Several ys add their gradients, also a y and its input, and the same y twice.
+        ("y = square(x); z = exp(x)", "y z", "x", [0.5], [[1.0 + np.exp(0.5)]]),
+        ("y = square(x); z = square(y)", "y z", "x", [2.0], [[2 * 2.0 + 4 * 2.0**3]]),
+        ("y = square(x)", "y y", "x", [3.0], [[12.0]]),
+        # By itself, and by the same x twice.
+        ("", "x", "x", [0.0, 0.0], [[1.0, 1.0]]),
+        ("y = square(x)", "y", "x x", [3.0], [[6.0], [6.0]]),
+        # A tensor that one node uses twice.
+        ("y = mul(x, x)", "y", "x", [3.0], [[6.0]]),
+    ],
+)
+def test_gradients_have_the_values_of_calculus(
+    text: str, ys: str, xs: str, x: list[float], expected: list[list[float]]
+) -> None:
+    parsed = Text.parse(f"x = input({len(x)}); {text}", "float64")
+    found = gradients(parsed.graph, parsed.names(ys), parsed.names(xs))
+    for tensor, value in zip(found, expected, strict=True):
+        assert _value(parsed.graph, tensor, {parsed.tensors["x"]: np.array(x)}) == pytest.approx(value)
 
 
 def test_grad_ys_weight_the_ys(graph: Graph) -> None:
@@ -103,35 +101,10 @@ def test_another_port_of_the_same_node_has_no_gradient(graph: Graph) -> None:
     assert dsecond is not None
 
 
-def test_a_tensor_used_twice_by_one_node(graph: Graph) -> None:
-    x = _x(graph, 1)
-    (dx,) = gradients(graph, [ops.mul(graph, x, x)], [x])
-    assert _value(graph, dx, {x: np.array([3.0])}) == [6.0]
-
-
 def test_a_tensor_used_by_several_nodes(graph: Graph) -> None:
     x = _x(graph, 3)
     y = ops.add(graph, ops.mul(graph, ops.exp(graph, x), ops.tanh(graph, x)), x)
     assert_gradients(graph, [y], [x], {x: np.array([0.1, -0.4, 0.9])}, np.random.default_rng(0), order=2)
-
-
-def test_gradient_of_y_by_itself(graph: Graph) -> None:
-    x = _x(graph, 2)
-    (dx,) = gradients(graph, [x], [x])
-    assert _value(graph, dx, {x: np.zeros(2)}) == [1.0, 1.0]
-
-
-def test_same_x_given_twice(graph: Graph) -> None:
-    x = _x(graph, 2)
-    first, second = gradients(graph, [ops.square(graph, x)], [x, x])
-    assert first == second
-
-
-def test_same_y_given_twice(graph: Graph) -> None:
-    x = _x(graph, 1)
-    y = ops.square(graph, x)
-    (dx,) = gradients(graph, [y, y], [x])
-    assert _value(graph, dx, {x: np.array([3.0])}) == [12.0]
 
 
 def test_third_derivatives(graph: Graph) -> None:

@@ -37,7 +37,7 @@ def test_parsing_inverts_writing_of_names(name: DeviceName) -> None:
 
 
 @given(names, names)
-def test_matching_is_agreement_on_every_part_the_constraint_names(name: DeviceName, constraint: DeviceName) -> None:
+def test_name_matches_if_it_has_every_part_of_the_constraint(name: DeviceName, constraint: DeviceName) -> None:
     own, wanted = ((n.job, n.task, n.type, n.index) for n in (name, constraint))
     assert name.matches(constraint) == all(w is None or w == o for o, w in zip(own, wanted, strict=True))
 

@@ -41,7 +41,7 @@ def test_several_calls_report_the_failures_of_the_one_that_can_fail(plain_gpu: E
 
 def test_two_calls_that_can_fail_are_refused(plain_gpu: EmulatedRuntime) -> None:
     both = [noting([], name, failures(plain_gpu, str)) for name in ("first", "second")]
-    with pytest.raises(ValueError, match="of the calls of one node at most one may have failures"):
+    with pytest.raises(ValueError, match="at most one of the calls of a node may have failures"):
         in_order(both)
 
 

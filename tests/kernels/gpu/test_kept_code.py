@@ -60,7 +60,7 @@ def test_a_damaged_file_is_compiled_anew_with_a_warning(
         path.write_bytes(damaged)
         caplog.clear()
         assert code.compiled("a", 90) == good
-        assert f"{path} is damaged, and is compiled anew" in caplog.text
+        assert f"{path} is damaged and is compiled again" in caplog.text
         assert path.read_bytes() == whole
     assert len(asked) == 6
 
@@ -72,7 +72,7 @@ def test_where_none_can_be_written_none_is_kept_and_it_is_said_once(
     code = KeptCode(tmp_path / "file" / "folder")
     with caplog.at_level(logging.WARNING):
         assert [code.compiled(source, 90) for source in "ab"] == [b"a for 90 by 13.5", b"b for 90 by 13.5"]
-    told = [record.getMessage() for record in caplog.records if "cannot be kept" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "cannot be cached" in record.getMessage()]
     assert len(told) == 1
 
 

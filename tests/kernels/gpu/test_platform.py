@@ -183,7 +183,7 @@ def test_a_call_that_fails_is_named_and_the_next_step_is_as_if_it_had_not(
 
 def test_what_is_no_work_on_a_stream_is_refused(platform: GpuPlatform) -> None:
     assert not platform.joinable(lambda: None)
-    with pytest.raises(TypeError, match="function is no work on a stream"):
+    with pytest.raises(TypeError, match="function is not work on a stream"):
         platform.join([Work(lambda: None, (), ())])
 
 
@@ -248,7 +248,7 @@ def test_memory_that_a_session_which_ended_still_has_is_given_to_the_next(runtim
 
 
 def test_memory_of_the_host_is_refused(platform: GpuPlatform) -> None:
-    with pytest.raises(TypeError, match="memory of the host was taken for memory of a GPU: ndarray"):
+    with pytest.raises(TypeError, match="expected GPU memory, came host memory: ndarray"):
         platform.copier(platform.allocate(4), np.zeros(4, np.uint8))
 
 

@@ -25,6 +25,8 @@ LONGEST_WAIT_S = 200.0
 SETUP, LOAD, STEP, IDLE = SECTIONS = ("setup", "load", "step", "idle")
 """Sections of a worker's main loop, reported by its heartbeats."""
 
+MASTERS = (MASTER_ROLE,)
+
 Index = Annotated[int, Integer()]
 Step = Annotated[int, Integer()]
 PlanId = Annotated[str, Text(64)]
@@ -33,142 +35,116 @@ Section = Annotated[str, OneOf(SECTIONS)]
 Numbers = Annotated[Mapping[str, float], MapOf(Text(MAX_NAME), Number(), 64)]
 
 
-@dataclass(frozen=True, slots=True)
+KINDS: dict[str, type[Message]] = {}
+"""The messages by kind."""
+
+
 class Message:
     """Base of all kinds. senders: roles that may send it. has_document: whether one document frame follows."""
 
     kind: ClassVar[str]
     senders: ClassVar[tuple[str, ...]]
-    has_document: ClassVar[bool] = False
+    has_document: ClassVar[bool]
+
+    def __init_subclass__(cls, *, kind: str, senders: tuple[str, ...], has_document: bool = False) -> None:
+        cls.kind, cls.senders, cls.has_document = kind, senders, has_document
+        KINDS[kind] = cls
 
 
-@dataclass(frozen=True, slots=True)
-class Hello(Message):
+@dataclass(frozen=True)
+class Hello(Message, kind="hello", senders=ROLES):
     """The first message of every connection: the caller's name, proved by the run's token.
 
     The token is cleared before the message is delivered, so that it cannot end up in a log.
     """
 
-    kind: ClassVar[str] = "hello"
-    senders: ClassVar[tuple[str, ...]] = ROLES
     role: Annotated[str, OneOf(ROLES)]
     index: Index
     pid: Annotated[int, Integer(low=1)]
     token: Annotated[str, Text(128)]
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome(Message):
+@dataclass(frozen=True)
+class Welcome(Message, kind="welcome", senders=MASTERS):
     """The master has accepted this worker."""
 
-    kind: ClassVar[str] = "welcome"
-    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
 
-
-@dataclass(frozen=True, slots=True)
-class Setup(Message):
+@dataclass(frozen=True)
+class Setup(Message, kind="setup", senders=MASTERS, has_document=True):
     """The setup document of a worker, sent once; see ``worker_setup``."""
 
-    kind: ClassVar[str] = "setup"
-    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
-    has_document: ClassVar[bool] = True
 
-
-@dataclass(frozen=True, slots=True)
-class Load(Message):
+@dataclass(frozen=True)
+class Load(Message, kind="load", senders=MASTERS, has_document=True):
     """A plan to store under the name ``plan``; the document is the receiver's assignment."""
 
-    kind: ClassVar[str] = "load"
-    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
-    has_document: ClassVar[bool] = True
     plan: PlanId
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded(Message):
+@dataclass(frozen=True)
+class Loaded(Message, kind="loaded", senders=DEVICE_ROLES):
     """The plan is bound and its arenas are open: their files may be unlinked."""
 
-    kind: ClassVar[str] = "loaded"
-    senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
     plan: PlanId
 
 
-@dataclass(frozen=True, slots=True)
-class Run(Message):
+@dataclass(frozen=True)
+class Run(Message, kind="run", senders=MASTERS):
     """Execute one step of a plan: the one message from the master to each worker per step.
 
     delay_s: seconds to wait before the step, to emulate a slow worker.
     """
 
-    kind: ClassVar[str] = "run"
-    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
     plan: PlanId
     step: Step
     delay_s: Annotated[float, Number(low=0.0, high=LONGEST_WAIT_S)] = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Launch(Message):
+@dataclass(frozen=True)
+class Launch(Message, kind="launch", senders=MASTERS):
     """Execute one step of a plan as soon as all tensors that it receives are there; other steps may go first.
 
     delay_s: see :class:`Run`; the delay begins when the worker reads the message, also during another step, and
     tensors may arrive meanwhile.
     """
 
-    kind: ClassVar[str] = "launch"
-    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
     plan: PlanId
     step: Step
     delay_s: Annotated[float, Number(low=0.0, high=LONGEST_WAIT_S)] = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Done(Message):
+@dataclass(frozen=True)
+class Done(Message, kind="done", senders=DEVICE_ROLES):
     """The worker has finished the step and no longer reads any of its tensors."""
 
-    kind: ClassVar[str] = "done"
-    senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
     plan: PlanId
     step: Step
     stats: Numbers
 
 
-@dataclass(frozen=True, slots=True)
-class StartTrace(Message):
+@dataclass(frozen=True)
+class StartTrace(Message, kind="start-trace", senders=MASTERS, has_document=True):
     """Record the plans listed in the document, from their next step on."""
 
-    kind: ClassVar[str] = "start-trace"
-    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
-    has_document: ClassVar[bool] = True
 
-
-@dataclass(frozen=True, slots=True)
-class StopTrace(Message):
+@dataclass(frozen=True)
+class StopTrace(Message, kind="stop-trace", senders=MASTERS):
     """Stop recording and send the spans."""
 
-    kind: ClassVar[str] = "stop-trace"
-    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
 
-
-@dataclass(frozen=True, slots=True)
-class Traced(Message):
+@dataclass(frozen=True)
+class Traced(Message, kind="traced", senders=DEVICE_ROLES, has_document=True):
     """The recorded spans as a document."""
 
-    kind: ClassVar[str] = "traced"
-    senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
-    has_document: ClassVar[bool] = True
 
-
-@dataclass(frozen=True, slots=True)
-class TensorReady(Message):
+@dataclass(frozen=True)
+class TensorReady(Message, kind="tensor", senders=(MASTER_ROLE, *DEVICE_ROLES)):
     """The value of a Send, for the Recv with the same (plan, step, key).
 
     due: earliest time of delivery in seconds of CLOCK_MONOTONIC, which all processes of a machine share; 0 for now.
     The receiver refuses a time more than ``LONGEST_WAIT_S`` away.
     """
 
-    kind: ClassVar[str] = "tensor"
-    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE, *DEVICE_ROLES)
     plan: PlanId
     step: Step
     key: Name
@@ -176,22 +152,18 @@ class TensorReady(Message):
     due: Annotated[float, Number(low=0.0)] = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat(Message):
+@dataclass(frozen=True)
+class Heartbeat(Message, kind="heartbeat", senders=HEARTBEAT_ROLES):
     """The current section and step of a worker's main loop, sent by its heartbeat thread."""
 
-    kind: ClassVar[str] = "heartbeat"
-    senders: ClassVar[tuple[str, ...]] = HEARTBEAT_ROLES
     section: Section
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
-class Failed(Message):
+@dataclass(frozen=True)
+class Failed(Message, kind="failed", senders=DEVICE_ROLES):
     """The worker has failed. node: graph node at fault, "" if none."""
 
-    kind: ClassVar[str] = "failed"
-    senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
     error: Annotated[str, Text(128)]
     text: Annotated[str, Text(MAX_ERROR_TEXT)]
     traceback: Annotated[str, Text(MAX_TRACEBACK)]
@@ -209,40 +181,11 @@ class Failed(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Shutdown(Message):
+@dataclass(frozen=True)
+class Shutdown(Message, kind="shutdown", senders=MASTERS):
     """Exit the main loop."""
 
-    kind: ClassVar[str] = "shutdown"
-    senders: ClassVar[tuple[str, ...]] = (MASTER_ROLE,)
 
-
-@dataclass(frozen=True, slots=True)
-class Bye(Message):
+@dataclass(frozen=True)
+class Bye(Message, kind="bye", senders=DEVICE_ROLES):
     """The worker exits after Shutdown; its exit is no failure."""
-
-    kind: ClassVar[str] = "bye"
-    senders: ClassVar[tuple[str, ...]] = DEVICE_ROLES
-
-
-KINDS: Mapping[str, type[Message]] = {
-    message_type.kind: message_type
-    for message_type in (
-        Hello,
-        Welcome,
-        Setup,
-        Load,
-        Loaded,
-        Run,
-        Launch,
-        Done,
-        StartTrace,
-        StopTrace,
-        Traced,
-        TensorReady,
-        Heartbeat,
-        Failed,
-        Shutdown,
-        Bye,
-    )
-}

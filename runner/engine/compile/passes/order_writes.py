@@ -1,7 +1,7 @@
 """Control edges that let all reads of a variable run before its write.
 
 In a step, reads of a variable see its value at the start of the step, and an ``assign`` replaces it. A variable has
-memory of its own, so all reads, including those through aliases, must run before the write. The write is the assign, or
+separate memory, so all reads, including those through aliases, must run before the write. The write is the assign, or
 the fused update whose result only assigns read, because the update can be computed in the memory of the variable.
 """
 

@@ -1,4 +1,1 @@
-"""Kernels that LLVM compiles in the process, for exactly the program at hand.
-
-Without llvmlite only ``loading`` can be imported.
-"""
+"""Kernels that LLVM compiles at run time. Without llvmlite only ``loading`` can be imported."""

@@ -1,8 +1,8 @@
 """The functions of the element-wise language as LLVM instructions, for one number or a vector of them.
 
-Every function is its IEEE operations, each rounded by itself: without fast-math flags LLVM neither contracts nor
-reorders them. NaN goes where NumPy lets it go, and of zeros of both signs an extreme is the one that NumPy gives on
-x86-64. Which of all NaNs a NaN is, is nobody's promise.
+Every function consists of IEEE operations that are rounded separately: without fast-math flags LLVM neither contracts
+nor reorders them. NaN propagates as in NumPy, and of two zeros with different signs a maximum or minimum is the one
+that NumPy returns on x86-64. The payload of a NaN is unspecified.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Lanes:
 
     @property
     def type(self) -> ir.Type:
-        """Type of all of them."""
+        """Type of all numbers together."""
         return self.of(self.element)
 
     def of(self, element: ir.Type) -> ir.Type:
-        """Type of something else in every lane."""
+        """Type of another element type in every lane."""
         return element if self.count == 1 else ir.VectorType(element, self.count)
 
     def integer(self, value: int) -> ir.Constant:
-        """A whole number of 32 bits in every lane."""
+        """A 32-bit integer in every lane."""
         return ir.Constant(self.of(ir.IntType(32)), value if self.count == 1 else [value] * self.count)
 
     def constant(self, value: float) -> ir.Constant:

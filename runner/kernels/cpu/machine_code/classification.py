@@ -1,4 +1,4 @@
-"""Cross-entropy over few classes, and its gradient: where a call of a library costs more than the work."""
+"""Cross-entropy over few classes, and its gradient: for these a library call costs more than the computation."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ DTYPE = "float32"
 DTYPES = frozenset({DTYPE})
 
 LOSS_PRIORITY = 30
-"""Of the cross-entropy, above that of a library that is made for large ones."""
+"""Priority of the cross-entropy, above the library kernel, which is made for many classes."""
 
 LARGEST = 2048
-"""Logits up to which one thread that takes one exponential after the other is the fastest."""
+"""The number of logits up to which one thread with scalar exponentials is fastest."""
 
 _LABEL_BITS = {"int32": 32, "int64": 64}
 _NO_CLASS = 1
-"""Status of a row whose label is no class."""
+"""Status of a row whose label is out of range."""
 
 _ONE = Lanes(DTYPE, 1)
 _DOUBLE = Lanes("float64", 1)
@@ -74,11 +74,11 @@ def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Bu
 
 
 def _explanation(op: str, labels: Operand, classes: int) -> Callable[[int], str]:
-    """What the reference kernel would raise about the labels as they are."""
+    """Return the message of the reference kernel for the current labels."""
 
     def explain(status: int) -> str:
         error = outside_range(op, labels.array, classes)
-        assert error is not None, f"status {status} is only for labels that are no class"
+        assert error is not None, f"status {status} is only for labels out of range"
         return f"{type(error).__name__}: {error}"
 
     return explain
@@ -94,7 +94,7 @@ def _compiled_loss(label_dtype: str) -> MachineCode:
         own = row.load(0, _ONE, label)
         total = _store_exponentials(row, largest)
         builder = row.builder
-        # In float64: a label far more probable than the others costs little, but not nothing.
+        # In float64, so that the loss of a label with a probability near 1 is small but not 0.
         distance = builder.fsub(_double(builder, own), _double(builder, largest))
         loss = builder.fsub(builder.call(_declared(builder, "log", _DOUBLE.type), [total]), distance)
         _store(row, builder.fptrunc(loss, _ONE.type), row.of_vector(2, _ONE.type, row.number))
@@ -116,7 +116,7 @@ def _largest(row: Row) -> Value:
 
 
 def _store_exponentials(row: Row, largest: Value) -> Value:
-    """Put e ** (x - largest) where the probabilities go; returns the sum in float64, from the first to the last."""
+    """Store e ** (x - largest) as probabilities; return their sum in float64, added from the first to the last."""
     builder = row.builder
     exponential = _declared(builder, "expf", _ONE.type)
 
@@ -159,11 +159,11 @@ def _compiled_gradient(label_dtype: str) -> MachineCode:
 
 
 def _class_of(row: Row, label_dtype: str) -> Value:
-    """The row's label; a label that is no class ends the call."""
+    """The label of the row; a label out of range ends the call."""
     kind = ir.IntType(_LABEL_BITS[label_dtype])
     label = row.builder.load(row.of_vector(1, kind, row.number), typ=kind)
     label = label if kind == INDEX else row.builder.sext(label, INDEX)
-    # Without a sign, what is negative is too large.
+    # As an unsigned number a negative label is too large.
     row.refuse(row.builder.icmp_unsigned(">=", label, row.columns), _NO_CLASS)
     return label
 
@@ -177,6 +177,6 @@ def _store(row: Row, value: Value, place: Value) -> None:
 
 
 def _declared(builder: ir.IRBuilder, name: str, number: ir.Type) -> ir.Function:
-    """A function of the C library, of one number."""
+    """A function of one number from the C library."""
     known = builder.module.globals.get(name)
     return known or ir.Function(builder.module, ir.FunctionType(number, [number]), name)

@@ -1,4 +1,4 @@
-"""Sums over the first axis, such as the gradient of a bias: row is added to row, as NumPy does."""
+"""Sums over the first axis, such as bias gradients, added row by row as in NumPy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from runner.kernels.cpu.machine_code.loops import SLICE, element, sweep
 
 
 def column_sums(x: Operand, result: Operand) -> NativeCall:
-    """The call that adds up x (m, ...) over its first axis; both plain, float32.
+    """Return the call that sums x (m, ...) over its first axis; x and the result are plain float32.
 
-    The bits are those of NumPy's sum, which begins at +0 and adds row to row where a row is more than one number.
+    The result equals NumPy's sum bit for bit: it starts at +0 and adds rows if a row has more than one number.
     """
     rows, columns = x.spec.shape[0], math.prod(x.spec.shape[1:])
     code = _compiled(x.spec.dtype, rows, columns)
@@ -33,7 +33,7 @@ def _compiled(dtype: str, rows: int, columns: int) -> MachineCode:
 
 
 def write_module(dtype: str, rows: int, columns: int, vector_bytes: int) -> str:
-    """The module in LLVM's language; its function ``slice`` does a range of columns."""
+    """Return the LLVM module whose function ``slice`` computes a range of columns."""
     module = ir.Module("column_sums")
     function = ir.Function(module, SLICE, "slice")
     builder = ir.IRBuilder(function.append_basic_block("entry"))

@@ -1,4 +1,4 @@
-"""From LLVM's intermediate language to functions of this CPU."""
+"""Compile LLVM's intermediate language for this CPU."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from functools import cache
 import llvmlite
 from llvmlite import binding
 
-_LEVEL = 2  # what comes in is vectorised already; level 3 gives the same instructions for more time
+_LEVEL = 2  # The input is vectorized already; level 3 takes longer and gives the same instructions.
 
 _VECTOR_BYTES = {"avx512f": 64, "avx": 32}
 _BASELINE_VECTOR_BYTES = 16
-# Some CPUs are said to prefer half registers; kernels here wait for memory and gain from whole ones.
+# LLVM prefers half registers on some CPUs; these kernels are bound by memory and gain from whole registers.
 _WHOLE_REGISTERS = ",-prefer-256-bit"
 
 
 class CompilerUnavailable(OSError):
-    """Why machine code cannot be made on this machine."""
+    """Machine code cannot be compiled on this machine; the text says why."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """The CPU that code is made for. vector_bytes: size of its widest registers. multiplies_and_adds: whether it
-    has an instruction for both, rounded once."""
+    """The target CPU. vector_bytes: size of its widest registers. multiplies_and_adds: whether it has a fused
+    multiply-add instruction."""
 
     cpu_model: str
     features: str
@@ -52,7 +52,7 @@ def host() -> Host:
 
 
 class MachineCode:
-    """The compiled functions of one module. They live as long as this object; whoever calls them keeps it."""
+    """The compiled functions of one module. They are valid as long as this object exists, so callers must keep it."""
 
     def __init__(self, text: str, externals: Mapping[str, int] | None = None) -> None:
         """Compile a module in LLVM's language. externals: addresses of the functions it declares."""
@@ -68,7 +68,7 @@ class MachineCode:
         self._names = frozenset(function.name for function in module.functions if not function.is_declaration)
 
     def address(self, name: str) -> int:
-        """Where a function begins; raises KeyError where the module has none of the name."""
+        """Return the address of a function; raises KeyError if the module has none of this name."""
         if name not in self._names:
             raise KeyError(f"no function {name!r} in the module; it has {sorted(self._names)}")
         return int(self._engine.get_function_address(name))

@@ -1,4 +1,4 @@
-"""Loops over numbers, for machine code that is being written."""
+"""Loops over integers in generated code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from llvmlite import ir
 from runner.kernels.cpu.machine_code.arithmetic import Value
 
 INDEX = ir.IntType(64)
-"""Type of what is counted."""
+"""Type of loop counters."""
 
 Body = Callable[[Value, list[Value]], Sequence[Value]]
-"""(index, what the round before left) -> what is left for the next one; appends the instructions of one round."""
+"""(index, values of the previous iteration) -> values for the next one; appends the instructions of one iteration."""
 
 
 def fold(
@@ -20,7 +20,7 @@ def fold(
 ) -> list[Value]:
     """Append ``for (index = begin; index < stop; index += stride) values = body(index, values)``.
 
-    The values begin as ``initial``; returned are the last ones. The body may append blocks of its own.
+    The values start as ``initial``; returns the final ones. The body may append blocks.
     """
     before = builder.block
     inside, after = builder.append_basic_block("inside"), builder.append_basic_block("after")
@@ -54,5 +54,5 @@ def repeat(builder: ir.IRBuilder, begin: Value, stop: Value, stride: int, body: 
 
 
 def whole_part(builder: ir.IRBuilder, count: Value, lanes: int) -> Value:
-    """The largest multiple of ``lanes``, a power of two, that is not above ``count``."""
+    """Return the largest multiple of ``lanes``, a power of two, up to ``count``."""
     return builder.and_(count, INDEX(-lanes))

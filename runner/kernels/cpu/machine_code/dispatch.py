@@ -14,10 +14,10 @@ from runner.kernels.cpu.machine_code.compiler import MachineCode
 
 
 def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
-    """One call that runs all of them in order.
+    """Return one call that runs all calls in order and stops at the first whose status is not 0.
 
-    It returns 0, or (1 + position) << 16 | lower 16 bits of the status, for the first call whose status is not 0;
-    those behind it are not made. It holds what the calls keep, and the GIL is released once for all of them.
+    It returns 0, or (1 + position) << 16 | lower 16 bits of this status. It keeps the objects that the calls keep
+    alive, and releases the GIL once.
     """
     loop = _loop()
     table = loop.ffi.new("intptr_t[]", [word for call in calls for word in (call.function, *call.arguments)])
@@ -27,7 +27,7 @@ def join(calls: Sequence[NativeCall]) -> Callable[[], int]:
 
 
 class _Joined(partial[int]):
-    """A call of machine code without arguments; of the ways to write one, a ``partial`` costs least."""
+    """A machine-code call without arguments; a ``partial`` has the least overhead."""
 
     keep: object
 

@@ -1,8 +1,7 @@
-"""How elements lie in memory, and how they come into registers and go back.
+"""Loads and stores of elements.
 
-bfloat16 is the upper half of a float32 and is computed as such; it is rounded when it is stored, to the nearest, of
-two equally near ones to the even one. The conversion instructions of CPUs would do, did they not take the
-smallest numbers for zero.
+bfloat16 is the upper half of a float32 and is computed as float32; a store rounds to the nearest, ties to even. The
+conversion instructions of CPUs are not used because they flush subnormal numbers to zero.
 """
 
 from __future__ import annotations
@@ -62,10 +61,10 @@ def _rounded(builder: ir.IRBuilder, lanes: Lanes, value: Value) -> Value:
     """The upper halves of float32 numbers, rounded to nearest even; NaN stays NaN."""
     bits = builder.bitcast(value, lanes.of(ir.IntType(32)))
     last = builder.and_(builder.lshr(bits, lanes.integer(_HALF_BITS)), lanes.integer(1))
-    # Adding just under half of the last place kept carries into it where more than half is cut off; with the last bit
-    # itself, also where exactly half is and that bit is odd. The carry of the largest number makes infinity.
+    # Adding just under half of the last kept place carries if more than half is cut off; adding the last kept bit too
+    # carries if exactly half is cut off and this bit is odd. The carry of the largest number gives infinity.
     nearest = builder.add(bits, builder.add(last, lanes.integer(0x7FFF)))
-    # The carry could run through a NaN; one bit of what is kept says that it is one.
+    # A carry could overflow a NaN, so one kept bit marks it as NaN.
     quiet = builder.or_(bits, lanes.integer(0x400000))
     is_nan = builder.fcmp_unordered("uno", value, value)
     chosen = builder.select(is_nan, quiet, nearest)

@@ -18,14 +18,14 @@ from runner.kernels.registry import Registry
 LIBRARY = "llvm"
 PRIORITY = 10
 DTYPES = frozenset({"float32", "float64", "bfloat16"})
-"""float64 only for scalars: a float32 program has a few, and a float64 program is an oracle of these kernels."""
+"""float64 for scalars only: float32 programs have a few, and tests compare these kernels with float64 programs."""
 
 ProgramOf = Callable[[Attributes, int], Program | None]
-"""(attributes, number of inputs) -> the program of a node, or None where it has none."""
+"""(attributes, number of inputs) -> the program of a node, or None if it has none."""
 
 
 def register(registry: Registry) -> None:
-    """Add the kernels of op ``elementwise``, of every op that is one function of its language, of sums and fill."""
+    """Add the kernels of op ``elementwise``, of every op that is one function of its language, of add_n and fill."""
     programs: dict[str, ProgramOf] = {"elementwise": _written, "add_n": _sum, "all_reduce": _sum, "fill": _filled}
     programs |= {function: partial(_single, function) for function in FUNCTIONS}
     for op, program_of in programs.items():
@@ -43,7 +43,7 @@ def _single(function: str, attributes: Attributes, inputs: int) -> Program:
 
 
 def _sum(attributes: Attributes, inputs: int) -> Program | None:
-    """From left to right; one term alone is no sum."""
+    """Add from left to right; None for a single term."""
     if inputs == 1:
         return None
     first = Step("add", (0, 1))
@@ -52,7 +52,7 @@ def _sum(attributes: Attributes, inputs: int) -> Program | None:
 
 
 def _filled(attributes: Attributes, inputs: int) -> Program:
-    """A product, because that leaves every value as it is, zeros with their signs."""
+    """A product with 1, which keeps every value including the sign of zeros."""
     return Program(inputs, (Step("mul", (attributes["value"], 1.0)),), (inputs,))
 
 
@@ -81,7 +81,7 @@ def _arrange(
 
 
 def _wide(inputs: Sequence[Spec], result: Spec) -> tuple[bool, ...]:
-    """For each input whether it has an element for each of the result's, or is a scalar for all."""
+    """For each input, whether it has the shape of the result; otherwise it is a scalar."""
     return tuple(spec.shape == result.shape for spec in inputs)
 
 
@@ -109,5 +109,5 @@ def _bind(program_of: ProgramOf, attributes: Attributes, arrangement: Arrangemen
 
 @cache
 def _compiled(text: str, inputs: int, outputs: tuple[int, ...], dtype: str, wide: tuple[bool, ...]) -> MachineCode:
-    """The loop of a program. By its text: as a key, a program with literal 1.0 equals one that reads value 1."""
+    """The loop of a program, cached by its text: a parsed program with literal 1.0 equals one that reads value 1."""
     return MachineCode(write_module(ElementLoop(parse(text, inputs, outputs), dtype, wide), host().vector_bytes))

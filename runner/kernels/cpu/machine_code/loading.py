@@ -1,4 +1,4 @@
-"""Adds the kernels in machine code to a registry, where it can be made."""
+"""Registration of the machine-code kernels."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from runner.kernels.registry import Registry
 
 
 def register(registry: Registry) -> tuple[str, str]:
-    """Return (version, "") after adding the kernels, or ("", why there are none). Joins calls in either case."""
+    """Return (version, "") after adding the kernels, or ("", reason). Sets how calls are joined in both cases."""
     version, missing = probe()
     if missing:
         registry.join = join_in_python
         return "", missing
-    # Behind the probe: without llvmlite these cannot be imported.
+    # After the probe, because these modules import llvmlite.
     from runner.kernels.cpu.machine_code import (
         classification,
         dispatch,
@@ -34,7 +34,7 @@ def register(registry: Registry) -> tuple[str, str]:
 
 
 def probe() -> tuple[str, str]:
-    """(what makes machine code, and for which CPU, "") or ("", why it cannot be made)."""
+    """Return (compiler and target CPU, ""), or ("", why code cannot be compiled)."""
     try:
         import llvmlite.binding  # noqa: F401 - the library itself is loaded here
     except (ImportError, OSError) as error:

@@ -1,8 +1,8 @@
 """Element-wise programs as loops of machine code.
 
-The function ``slice(arrays, begin, end)`` of a module does a range of elements: vectors first, then what is left one
-by one. ``arrays`` is the address of the addresses of the inputs and outputs. An output may be exactly the memory of an
-input: an element's inputs are all read before its outputs are written.
+The function ``slice(arrays, begin, end)`` of a module computes a range of elements: whole vectors first, then single
+elements. ``arrays`` is the address of the addresses of the inputs and outputs. An output may share the memory of an
+input, because all inputs of an element are read before its outputs are written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLICE = ir.FunctionType(ir.VoidType(), [_POINTER, INDEX, INDEX])
 
 @dataclass(frozen=True)
 class ElementLoop:
-    """What to compile. wide: for each input whether it has an element per element, or one for all."""
+    """The loop to compile. wide: for each input, whether it has the shape of the result; otherwise it is a scalar."""
 
     program: Program
     dtype: str
@@ -33,7 +33,7 @@ class ElementLoop:
 
 
 def write_module(loop: ElementLoop, vector_bytes: int) -> str:
-    """The module in LLVM's language, with its one function ``slice``."""
+    """Return the LLVM module with the function ``slice``."""
     module = ir.Module("elementwise")
     _add_slice(module, loop, vector_bytes)
     return str(module)
@@ -63,9 +63,9 @@ def sweep(
     end: Value,
     body: Callable[[Lanes], Callable[[Value], None]],
 ) -> None:
-    """Add loops over begin..end-1: by whole vectors as far as they go, then number by number.
+    """Append loops over begin..end-1: whole vectors, then single numbers.
 
-    body: lanes -> what to add for the elements from an index on, as many as there are lanes.
+    body: lanes -> the function that appends the instructions for this many elements from an index on.
     """
     for lanes in (Lanes(dtype, vector_bytes // ITEMSIZE[dtype]), Lanes(dtype, 1)):
         stop = builder.add(begin, whole_part(builder, builder.sub(end, begin), lanes.count))
@@ -74,7 +74,7 @@ def sweep(
 
 
 def shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Value]) -> dict[int, Value]:
-    """The values that are the same for all elements, by number: computed once."""
+    """The values that are the same for all elements, by number; computed before the loop."""
     lanes = Lanes(computed_in(loop.dtype), 1)
     wide = loop.program.widened(loop.wide)
     values = {k: load(builder, lanes, loop.dtype, bases[k]) for k in range(len(loop.wide)) if not wide[k]}
@@ -85,7 +85,7 @@ def shared_values(builder: ir.IRBuilder, loop: ElementLoop, bases: Sequence[Valu
 def _body(
     loop: ElementLoop, lanes: Lanes, bases: Sequence[Value], spread: Mapping[int, Value]
 ) -> Callable[[ir.IRBuilder, Value], None]:
-    """What is done for the elements from one index on, as many as there are lanes."""
+    """Append the instructions for as many elements as there are lanes, from one index on."""
     wide = loop.program.widened(loop.wide)
 
     def emit(builder: ir.IRBuilder, index: Value) -> None:

@@ -1,4 +1,4 @@
-"""Functions of the C library's mathematics, for compiled code to call."""
+"""Mathematical functions of the C library, for calls from compiled code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FUNCTIONS = ("expf", "log")
 
 @cache
 def addresses() -> dict[str, int]:
-    """Where the functions begin, by name: in the library that the interpreter itself is linked with."""
+    """Return the addresses of the functions by name, from the library that the interpreter is linked with."""
     ffi = cffi.FFI()
     ffi.cdef(_DECLARATIONS)
     library = ffi.dlopen(None)

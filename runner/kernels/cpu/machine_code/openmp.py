@@ -1,4 +1,4 @@
-"""The threads of GNU OpenMP, which oneDNN uses too: one pool for both, so that they do not compete for the cores."""
+"""The threads of GNU OpenMP. oneDNN uses the same pool, so that the two do not compete for cores."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class OpenMp:
 
 @cache
 def load() -> OpenMp | None:
-    """Load the library once per process; None where the machine has none: then one thread does all."""
+    """Load the library once per process; returns None if the machine has none, and then loops run on one thread."""
     ffi = cffi.FFI()
     ffi.cdef(_DECLARATIONS)
     try:
-        # Never unloaded: compiled code calls it, and its threads wait in it.
+        # Never unloaded, because compiled code calls it and its threads wait in it.
         library = ffi.dlopen(LIBRARY, ffi.RTLD_GLOBAL | ffi.RTLD_NOW | ffi.RTLD_NODELETE)
     except OSError:
         return None

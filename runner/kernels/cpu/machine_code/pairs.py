@@ -1,7 +1,7 @@
-"""Products of bfloat16 numbers, two at once: the instructions that CPUs with AVX-512 have for them.
+"""Products of pairs of bfloat16 numbers by the AVX-512 instructions for them.
 
-A pair is two neighbouring terms of a sum; an instruction adds both of its products to a float32 number. Numbers below
-the normal ones count as zero there, and for those that are rounded to bfloat16 here, too.
+A pair is two neighbouring terms of a sum; an instruction adds both products to a float32 number. It treats subnormal
+numbers as zero, and so does the rounding to bfloat16 here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PAIR = ir.IntType(32)
 """Type of a pair in memory: the first of both lies in the lower half."""
 
 PAIRS = LANES.of(PAIR)
-"""As many pairs as there are lanes."""
+"""One pair per lane."""
 
 VECTOR_BYTES = 64
 
 
 class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite has no types
-    """llvmlite can write every type that is needed but this."""
+    """The vector type that llvmlite lacks."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -47,7 +47,7 @@ _CAST = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
 
 
 def pay() -> bool:
-    """Whether this CPU has these instructions, and none that multiply blocks, which oneDNN makes more of."""
+    """Whether this CPU has these instructions but none that multiply blocks, with which oneDNN is faster."""
     found = binding.get_host_cpu_features()
     return bool(found.get("avx512bf16") and found.get("avx512bw")) and not found.get("amx-bf16")
 
@@ -66,13 +66,13 @@ def spread_pair(builder: ir.IRBuilder, place: Value) -> Value:
 
 
 def neighbours(builder: ir.IRBuilder, place: Value) -> Value:
-    """Append the load of float32 numbers that lie one after the other: rounded, as pairs of neighbours."""
+    """Append the load of consecutive float32 numbers, rounded, as pairs of neighbours."""
     above = element(builder, place, STORED[LANES.dtype], INDEX(LANES.count))
     return builder.bitcast(_cast(builder, place, above), PAIRS)
 
 
 def stacked(builder: ir.IRBuilder, upper: Value, lower: Value) -> Value:
-    """Append the load of float32 numbers of two rows: rounded, as pairs of those that lie one below the other."""
+    """Append the load of float32 numbers of two rows, rounded, as pairs of one number from each row."""
     halves = builder.bitcast(_cast(builder, upper, lower), ir.VectorType(ir.IntType(16), 2 * LANES.count))
     order = [place + row * LANES.count for place in range(LANES.count) for row in (0, 1)]
     mixed = builder.shuffle_vector(halves, halves, ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order))
@@ -90,14 +90,14 @@ def _call(builder: ir.IRBuilder, name: str, kind: ir.FunctionType, operands: lis
 
 
 class Near:
-    """Vectors that a function keeps in memory of its own, small enough for the nearest caches."""
+    """Vectors in stack memory, few enough for the first-level cache."""
 
     def __init__(self, builder: ir.IRBuilder, kind: ir.Type, count: int) -> None:
-        """Of ``kind``, PAIRS or sums; appended where the function begins."""
+        """kind: PAIRS or sums. The allocation is appended at the start of the function."""
         self._builder, self._kind, self._count = builder, kind, count
         self.place = builder.alloca(ir.ArrayType(kind, count))
         self.place.align = VECTOR_BYTES
-        # llvmlite would let it hold nothing else.
+        # llvmlite allows only this element type.
         self.place.type = ir.PointerType()
 
     def load(self, index: Value) -> Value:

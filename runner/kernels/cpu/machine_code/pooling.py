@@ -1,6 +1,6 @@
-"""Max pooling in one pass over the image. oneDNN's takes no notice of NaN; here a window with a NaN has it as maximum.
+"""Max pooling in one pass over the image. Unlike in oneDNN, the maximum of a window with NaN is NaN.
 
-Images lie plain, with their channels last, or in blocks of channels as oneDNN cuts them; results lie as the images do.
+Images are plain, channels last, or in oneDNN's blocks of channels; results have the layout of the images.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from runner.kernels.cpu.machine_code.pooling_code import Pooling, write_module
 from runner.kernels.registry import Registry
 
 PRIORITY = 25
-"""Before oneDNN's."""
+"""Above the priority of oneDNN."""
 
 DTYPES = frozenset({"float32", "bfloat16"})
 
 _BLOCKS = re.compile(r"aBcd(8|16)b", re.ASCII)
 _CHANNELS_LAST = "acdb"
 _SMALL_WINDOW = 255
-"""Places of a window up to which oneDNN keeps positions in bytes, where images do not lie plain."""
+"""Window sizes up to which oneDNN stores positions in bytes if images are not plain."""
 
 
 def register(registry: Registry) -> None:
@@ -53,12 +53,12 @@ def _is_known(layout: Layout) -> bool:
 
 
 def _columns(layout: Layout, x: Spec) -> int:
-    """Numbers that all examples have at one pixel, those that fill up blocks included."""
+    """Numbers of all examples at one pixel, padding of blocks included."""
     return layout.nbytes // (ITEMSIZE[x.dtype] * math.prod(x.shape[2:]))
 
 
 def _inner(layout: Layout, x: Spec) -> int:
-    """Neighbours in memory that belong to one pixel."""
+    """Adjacent numbers in memory that belong to one pixel."""
     blocks = _BLOCKS.fullmatch(layout.tag)
     if blocks:
         return int(blocks[1])
@@ -77,7 +77,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
 
 
 def _lanes(inner: int) -> int:
-    """Numbers that are computed together, at most as many as a vector holds."""
+    """Numbers computed together, at most one vector."""
     most = host().vector_bytes // ITEMSIZE["float32"]
     return min(most, 1 << (inner.bit_length() - 1))
 

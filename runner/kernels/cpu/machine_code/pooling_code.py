@@ -1,7 +1,7 @@
-"""The loops of max pooling, as LLVM's instructions.
+"""The loops of max pooling as LLVM instructions.
 
-A slice is a range of rows of the result, over all images (and blocks of channels). A window that lies inside its image
-is written out place by place; of one that does not, the places inside are counted.
+A slice is a range of rows of the result, over all images (and blocks of channels). The code for a window inside its
+image is unrolled; for a window that overlaps the border, a loop visits the places inside.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.kernels.cpu.machine_code.loops import SLICE, element
 Ints = tuple[int, ...]
 
 SIZES = 4
-"""Numbers that a call is told: height and width of the image, then of the result."""
+"""Arguments of a call: height and width of the image, then of the result."""
 
 _WRITTEN_OUT = 25  # places of a window
 _POINTER = ir.PointerType()
@@ -32,10 +32,10 @@ _LOWEST = -float("inf")
 
 @dataclass(frozen=True)
 class Pooling:
-    """What to compile.
+    """The pooling to compile.
 
-    inner: numbers of a pixel that are neighbours in memory. lanes: how many of them are computed together at most.
-    in_bytes: whether positions are kept as uint8, else as int32.
+    inner: adjacent numbers of a pixel in memory. lanes: how many of them are computed together at most. in_bytes:
+    whether positions are stored as uint8; otherwise as int32.
     """
 
     dtype: str
@@ -48,14 +48,14 @@ class Pooling:
 
     @property
     def offsets(self) -> list[tuple[Lanes, int, int]]:
-        """How the numbers of a pixel are divided: lanes, and from and up to where they are used."""
+        """The division of the numbers of a pixel: lanes, begin and end of each part."""
         whole = self.inner // self.lanes * self.lanes
         parts = [(Lanes(_COMPUTED, self.lanes), 0, whole), (Lanes(_COMPUTED, 1), whole, self.inner)]
         return [part for part in parts if part[1] < part[2]]
 
 
 def write_module(pooling: Pooling) -> str:
-    """The module in LLVM's language, with its one function ``slice``."""
+    """Return the LLVM module with the function ``slice``."""
     module = ir.Module("pooling")
     function = ir.Function(module, SLICE, "slice")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -78,7 +78,7 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Best:
-    """The greatest number so far, its position, and whether there was a NaN, in every lane."""
+    """The greatest number so far, its position, and whether a NaN occurred, in every lane."""
 
     value: Value
     position: Value
@@ -98,7 +98,7 @@ class _Loops:
     result_width: Value
 
     def row(self, number: Value) -> None:
-        """Append what is done for one row of the result."""
+        """Append the instructions for one row of the result."""
         b, p = self.builder, self.pooling
         tile, row = b.udiv(number, self.result_height), b.urem(number, self.result_height)
         top = b.sub(b.mul(row, INDEX(p.strides[0])), INDEX(p.padding[0]))
@@ -118,7 +118,7 @@ class _Loops:
         return element(self.builder, array, kind, index)
 
     def _clipped(self, start: Value, extent: Value, window: int) -> tuple[Value, Value]:
-        """Which places of a window that starts somewhere lie inside the image: from, to."""
+        """Return the first and last place of a window inside the image."""
         b = self.builder
         before, behind = b.neg(start), b.sub(extent, start)
         zero, whole = INDEX(0), INDEX(window)
@@ -128,7 +128,7 @@ class _Loops:
         )
 
     def _pixel(self, window: _Window, place: Value) -> None:
-        """Append what is done for one pixel of the result."""
+        """Append the instructions for one pixel of the result."""
         if self.pooling.window[0] * self.pooling.window[1] > _WRITTEN_OUT:
             self._numbers(window, place, written_out=False)
             return
@@ -144,7 +144,7 @@ class _Loops:
         return reduce(b.and_, [b.icmp_signed("==", edge, INDEX(whole)) for edge, whole in edges])
 
     def _numbers(self, window: _Window, place: Value, *, written_out: bool) -> None:
-        """Append what is done for the numbers of a pixel: vectors of them first, then one by one."""
+        """Append the instructions for the numbers of a pixel: whole vectors, then single numbers."""
         for lanes, begin, end in self.pooling.offsets:
 
             def numbers(offset: Value, lanes: Lanes = lanes) -> None:
@@ -159,21 +159,21 @@ class _Loops:
                 repeat(self.builder, INDEX(begin), INDEX(end), lanes.count, numbers)
 
     def _of_all(self, lanes: Lanes, window: _Window) -> _Best:
-        """The best of a window that lies inside its image."""
+        """Return the best of a window inside its image."""
         tall, wide = self.pooling.window
         lines = [self._line(window, INDEX(row)) for row in range(tall)]
         numbers = [self._load(lanes, lines[row], INDEX(column)) for row, column in product(range(tall), range(wide))]
-        # Of two numbers at a time it is asked whether either is NaN.
+        # One comparison checks two numbers for NaN.
         pairs = zip(numbers[::2], [*numbers[1::2], *numbers[-1:]], strict=False)
         is_broken = reduce(self.builder.or_, [self.builder.fcmp_unordered("uno", a, b) for a, b in pairs])
         best = _Best(numbers[0], lanes.integer(0), is_broken)
         for position, number in enumerate(numbers[1:], 1):
             best = self._better(best, number, lanes.integer(position))
-        # Where nothing is above minus infinity, the first place has it.
+        # If no number is above minus infinity, the first place is the maximum.
         return best
 
     def _of_some(self, lanes: Lanes, window: _Window) -> _Best:
-        """The best of the places of a window that are inside."""
+        """Return the best of the places of a window that are inside the image."""
         b = self.builder
 
         def row(number: Value, values: list[Value]) -> Sequence[Value]:
@@ -202,7 +202,7 @@ class _Loops:
         return load(self.builder, lanes, self.pooling.dtype, place)
 
     def _better(self, best: _Best, candidate: Value, position: Value) -> _Best:
-        """The greater of a candidate and the best so far, which wins where they are equal."""
+        """Return the greater of a candidate and the best so far; of equal numbers the best so far."""
         b = self.builder
         greater = b.fcmp_ordered(">", candidate, best.value)
         value, found = b.select(greater, candidate, best.value), b.select(greater, position, best.position)
@@ -218,7 +218,7 @@ class _Loops:
 
 
 def _spread(builder: ir.IRBuilder, lanes: Lanes, number: Value) -> Value:
-    """A whole number of 32 bits in every lane."""
+    """A 32-bit integer in every lane."""
     if lanes.count == 1:
         return number
     kind = lanes.of(ir.IntType(32))

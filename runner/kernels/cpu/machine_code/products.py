@@ -1,7 +1,7 @@
-"""A product of matrices that goes into an element-wise program: no element of it is ever stored in an array.
+"""A matrix product that is read by an element-wise program and never stored in memory.
 
-The product is x' dy, a sum over few rows: the gradient of a dense layer's weights. It has as many elements as the
-weights, which are read and written anyway; computed block by block where they are updated, it costs no memory traffic.
+The product is x' dy, a sum over few rows: the weight gradient of a dense layer. The program updates the weights, which
+have as many elements. The product is computed block by block within the update, so it causes no memory traffic.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from runner.kernels.registry import Registry
 OP = "matmul_elementwise"
 DTYPE = "float32"
 MOST_TERMS = 64
-"""Rows of x and dy up to which a product costs less than the memory traffic that it spares."""
+"""Rows of x and dy up to which the product costs less than the memory traffic that it saves."""
 
 BLOCK_OF_VECTOR_BYTES = {64: (8, 3)}
-"""Rows and vectors of a block of the product: registers hold it, 24 of 32, and others some of dy and a number of x."""
+"""Rows and vectors of a block of the product: it fills 24 of 32 registers; the others hold parts of dy and x."""
 
 SMALL_BLOCK = (4, 3)
-"""Where there are 16 registers."""
+"""The same for CPUs with 16 registers."""
 
 GRAIN = 8
-"""Rows that one thread does at least: whole blocks."""
+"""The minimum of rows per thread: whole blocks."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """What to compile, for x (terms, rows) and dy (terms, columns). loop: the program, of whose inputs number ``place``
-    is the product."""
+    """The update to compile, for x (terms, rows) and dy (terms, columns). loop: the program. place: the input of the
+    program that is the product."""
 
     loop: ElementLoop
     place: int
@@ -52,14 +52,14 @@ class Update:
 
 
 def register(registry: Registry) -> None:
-    """Add the kernel of op ``matmul_elementwise``, where the CPU multiplies and adds in one instruction."""
+    """Add the kernel of op ``matmul_elementwise`` if the CPU has a fused multiply-add instruction."""
     if not host().multiplies_and_adds:
         return
     registry.add(Kernel(OP, "cpu", LIBRARY, PRIORITY, frozenset({DTYPE}), _arrange, _bind))
 
 
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    """Everything plain; None for other products, for many terms and for none."""
+    """Arrange everything plain; None for other products, for many terms and for no terms."""
     turned = (attributes["transpose_a"], attributes["transpose_b"]) == (True, False)
     if not turned or not 0 < inputs[0].shape[0] <= MOST_TERMS:
         return None
@@ -93,7 +93,7 @@ def _compiled(
 
 
 def write_module(update: Update, vector_bytes: int) -> str:
-    """The module in LLVM's language; its function ``slice`` does some rows of the product."""
+    """Return the LLVM module whose function ``slice`` computes some rows of the product."""
     module = ir.Module("product")
     function = ir.Function(module, SLICE, "slice")
     _Writer(update, function, vector_bytes).write()
@@ -101,7 +101,7 @@ def write_module(update: Update, vector_bytes: int) -> str:
 
 
 class _Writer:
-    """Appends the instructions of ``slice(arrays, begin, end)``; arrays are x, dy, the operands, the outputs."""
+    """The writer of ``slice(arrays, begin, end)``; arrays are x, dy, the operands, the outputs."""
 
     def __init__(self, update: Update, function: ir.Function, vector_bytes: int) -> None:
         self._update = update
@@ -115,13 +115,13 @@ class _Writer:
             builder.load(element(builder, arrays, INDEX, INDEX(k)), typ=ir.PointerType()) for k in range(count)
         )
         self._x, self._dy = x, dy
-        # The product has a place among the inputs, and no memory.
+        # The product is an input of the program but has no memory.
         self._inputs = [*rest[:place], None, *rest[place : len(loop.wide) - 1]]
         self._outputs = rest[len(loop.wide) - 1 :]
         self._shared = shared_values(builder, loop, self._inputs)
 
     def write(self) -> None:
-        """Blocks of rows while there are enough of them, then row by row."""
+        """Append loops over whole blocks of rows, then over single rows."""
         builder, begin = self._builder, self._begin
         for rows in (self._rows, 1):
             blocks = builder.sdiv(builder.sub(self._end, begin), INDEX(rows))
@@ -131,7 +131,7 @@ class _Writer:
         builder.ret_void()
 
     def _all_columns(self, rows: int) -> Callable[[Value], None]:
-        """All columns of some rows: blocks of vectors, then vectors, then single numbers."""
+        """Append loops over all columns of some rows: blocks of vectors, then vectors, then single numbers."""
         columns, lanes = self._update.columns, self._lanes
 
         def write(row: Value) -> None:
@@ -145,7 +145,7 @@ class _Writer:
         return write
 
     def _block(self, block: _Block, column: Value) -> None:
-        """Sum up a block of the product, and run the program on it."""
+        """Append the sum of a block of the product and the program on this block."""
         builder, lanes = self._builder, block.lanes
         spread = {number: lanes.spread(builder, value) for number, value in self._shared.items()}
         zeros = [lanes.constant(0.0)] * (block.rows * block.vectors)
@@ -162,11 +162,10 @@ class _Writer:
             self._run_program(lanes, index, total, spread)
 
     def _fetch_ahead(self, block: _Block, column: Value, term: Value) -> None:
-        """Ask for some of the memory that the next block of columns will update.
+        """Prefetch some of the memory that the next block of columns will update.
 
-        Spread over the terms of a sum, so that arithmetic goes on while memory answers: asked for at once, as the
-        CPU would by itself, it is waited for. What is beyond the last column, or asked for again in terms that
-        are left over, does no harm.
+        Prefetches are spread over the terms of a sum, so that arithmetic continues while they are in flight. Those
+        beyond the last column and repeated ones do no harm.
         """
         builder = self._builder
         vectors = block.rows * block.vectors
@@ -182,11 +181,11 @@ class _Writer:
                 fetch_for_writing(builder, element(builder, self._inputs[position], STORED[DTYPE], index))
 
     def _operands(self) -> list[int]:
-        """Inputs of the program with an element for each of the product, but the product."""
+        """Inputs of the program with the shape of the product, without the product."""
         return [number for number, wide in enumerate(self._update.loop.wide) if wide and number != self._update.place]
 
     def _term(self, block: _Block, column: Value, term: Value, sums: Sequence[Value]) -> list[Value]:
-        """Sums, with one more row of x times one of dy."""
+        """Return the sums after adding one more row of x times a row of dy."""
         builder, update, lanes = self._builder, self._update, block.lanes
         start = builder.add(builder.mul(term, INDEX(update.columns)), column)
         dy = [self._factor(lanes, self._dy, self._plus(start, v * lanes.count)) for v in range(block.vectors)]
@@ -203,7 +202,7 @@ class _Writer:
         return load(self._builder, lanes, DTYPE, element(self._builder, base, STORED[DTYPE], index))
 
     def _run_program(self, lanes: Lanes, index: Value, total: Value, spread: Mapping[int, Value]) -> None:
-        """The outputs of the elements from ``index`` on, of whose product ``total`` are the elements."""
+        """Append the outputs of the elements from ``index`` on. total: elements of the product."""
         builder, loop = self._builder, self._update.loop
         kind = STORED[DTYPE]
         values = {**spread, self._update.place: total}
@@ -219,7 +218,7 @@ class _Writer:
 
 @dataclass(frozen=True)
 class _Block:
-    """Some neighbouring rows and vectors of the product, from ``row`` on."""
+    """Neighbouring rows and vectors of the product, from ``row`` on."""
 
     rows: int
     vectors: int

@@ -1,6 +1,6 @@
-"""Kernels that go through matrices row by row, on the calling thread.
+"""Kernels that process matrices row by row on the calling thread.
 
-The function ``rows(arrays, rows, columns, 0)`` of a module returns 0, or a status where it met a row that it refuses.
+The function ``rows(arrays, rows, columns, 0)`` of a module returns 0, or a status if it refuses a row.
 ``arrays`` is the address of the addresses of the inputs and outputs.
 """
 
@@ -21,7 +21,7 @@ from runner.kernels.cpu.machine_code.elements import STORED, load
 STATUS = ir.IntType(32)
 
 LANES = 8
-"""Numbers computed together, on every CPU: so the order of additions does not depend on the CPU."""
+"""Numbers computed together on every CPU, so that the order of additions does not depend on the CPU."""
 
 _POINTER = ir.PointerType()
 _ROWS = ir.FunctionType(STATUS, [_POINTER, INDEX, INDEX, INDEX])
@@ -29,7 +29,7 @@ _ROWS = ir.FunctionType(STATUS, [_POINTER, INDEX, INDEX, INDEX])
 
 @dataclass(frozen=True)
 class Row:
-    """One row of every array, where its instructions are appended. number: of the row; columns: of the matrices."""
+    """The writer of the instructions for one row. number: of the row. columns: of the matrices."""
 
     builder: ir.IRBuilder
     bases: Sequence[Value]
@@ -37,16 +37,16 @@ class Row:
     columns: Value
 
     def element(self, array: int, kind: ir.Type, column: Value) -> Value:
-        """Place of an element of a matrix."""
+        """Address of an element of a matrix."""
         start = self.builder.mul(self.number, self.columns)
         return self.of_vector(array, kind, self.builder.add(start, column))
 
     def of_vector(self, array: int, kind: ir.Type, position: Value) -> Value:
-        """Place of an element of an array without rows, such as the one at the row's number."""
+        """Address of an element of a vector, such as the element at the number of the row."""
         return self.builder.gep(self.bases[array], [position], source_etype=kind)
 
     def load(self, array: int, lanes: Lanes, column: Value) -> Value:
-        """Neighbouring elements of a matrix of the lanes' dtype."""
+        """Adjacent elements of a matrix."""
         return load(self.builder, lanes, lanes.dtype, self.element(array, STORED[lanes.dtype], column))
 
     def for_columns(self, dtype: str, body: Callable[[Lanes, Value], None]) -> None:
@@ -64,8 +64,8 @@ class Row:
     ) -> Value:
         """Append the reduction of ``value(lanes, column)``, numbers of ``dtype``, over all columns.
 
-        The order: each lane by itself over the whole vectors, then the lanes from the first to the last, then the
-        columns left over from the first to the last.
+        Order: each lane over the whole vectors, then the lanes from first to last, then the remaining columns from
+        first to last.
         """
         builder, many, one = self.builder, Lanes(dtype, LANES), Lanes(dtype, 1)
         whole = whole_part(builder, self.columns, LANES)
@@ -80,7 +80,7 @@ class Row:
         return fold(builder, whole, self.columns, 1, [total], step(one))[0]
 
     def refuse(self, wrong: Value, status: int) -> None:
-        """Append a return of the status where the condition holds."""
+        """Append a return of the status if the condition holds."""
         refused, fine = self.builder.append_basic_block("refused"), self.builder.append_basic_block("fine")
         self.builder.cbranch(wrong, refused, fine)
         self.builder.position_at_end(refused)
@@ -89,7 +89,7 @@ class Row:
 
 
 def write_module(arrays: int, body: Callable[[Row], None]) -> str:
-    """The module in LLVM's language, with its one function ``rows``: what ``body`` appends, done for every row."""
+    """Return the LLVM module with the function ``rows``, which runs the instructions of ``body`` for every row."""
     function = ir.Function(ir.Module("rows"), _ROWS, "rows")
     addresses, rows, columns, _ = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))

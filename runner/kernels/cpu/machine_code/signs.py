@@ -1,7 +1,8 @@
-"""Sign analysis of element-wise programs: whether zeros come out where zeros go in.
+"""Sign analysis of element-wise programs: whether zero inputs give zero outputs.
 
-A layout with padding must keep zeros in it. A program may run over the padding if it keeps them, whatever its scalars
-are: these are taken for finite and not zero, and what is computed from them for neither too large nor too small.
+The padding of a layout must stay zero. A program may run over the padding if it keeps zeros for all scalars. The
+analysis assumes that scalars are finite and not zero, and that results computed from them neither overflow nor
+underflow.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from runner.kernels.elementwise import Operand, Program
 
 Sign = int | None
-"""-1, 0 or 1; None is a value of which nothing is known, not even that it is finite."""
+"""-1, 0 or 1; None is an unknown value, which may be infinite or NaN."""
 
 Signs = frozenset[Sign]
 
@@ -24,7 +25,7 @@ _UNKNOWN: Signs = frozenset({None})
 
 
 def keeps_zeros(program: Program, wide: Sequence[bool], dtype: str) -> bool:
-    """Whether all outputs are zero wherever all ``wide`` inputs are. wide: for each input, False for a scalar."""
+    """Whether all outputs are zero if all ``wide`` inputs are zero. wide: for each input, False for a scalar."""
     known = [_ZERO if each else _NOT_ZERO for each in wide]
     for step in program.steps:
         operands = [known[o] if isinstance(o, int) else _of_literal(o, dtype) for o in step.operands]
@@ -39,7 +40,7 @@ def _of_literal(value: Operand, dtype: str) -> Signs:
 
 
 def _apply(function: str, operands: Sequence[Signs]) -> Signs:
-    """All signs the result may have."""
+    """All signs that the result may have."""
     return frozenset().union(*(_SIGNS[function](*signs) for signs in product(*operands)))
 
 

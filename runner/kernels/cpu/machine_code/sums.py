@@ -1,4 +1,4 @@
-"""Sums over the first axis, and of few numbers over trailing axes: there a call of NumPy costs more than additions."""
+"""Sums over the first axis, and sums of few numbers over trailing axes, for which a call of NumPy costs more."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from runner.kernels.registry import Registry
 DTYPE = "float32"
 
 LARGEST = 1 << 16
-"""Elements up to which one thread and one order of additions will do; NumPy adds more of them in pairs of halves."""
+"""The number of elements up to which sequential sums on one thread are used; NumPy adds longer sums pairwise."""
 
 MOST_ROWS = 256
-"""Rows up to which a cache line is added up from top to bottom; with more of them NumPy's way along the rows pays."""
+"""The number of rows up to which adding column by column is faster than NumPy, which adds along the rows."""
 
 _WIDE = "float64"
 
@@ -47,7 +47,7 @@ def _are_trailing(attributes: Attributes, x: Spec) -> bool:
 
 
 def _is_first(attributes: Attributes, x: Spec) -> bool:
-    """Whether it is over the first axis, of few rows of more than one number."""
+    """Whether the sum is over the first axis and has few rows of more than one number."""
     rows, columns = x.shape[0] if x.shape else 0, math.prod(x.shape[1:])
     return tuple(attributes["axes"]) == (0,) and columns > 1 and rows <= MOST_ROWS
 
@@ -63,7 +63,7 @@ def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) ->
 
 @cache
 def _compiled() -> MachineCode:
-    """Sums of rows, added in float64 and rounded once, in the order that ``Row.reduced`` tells."""
+    """Sums of rows in float64, rounded once, in the order of ``Row.reduced``."""
 
     def row_sum(row: Row) -> None:
         def value(lanes: Lanes, column: Value) -> Value:

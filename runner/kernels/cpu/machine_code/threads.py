@@ -1,4 +1,4 @@
-"""Runs a compiled loop over a range of elements: on the calling thread, or shared out among those of OpenMP."""
+"""Calls of compiled loops over a range of elements, on the calling thread or on all threads of OpenMP."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ LINE_BYTES = 64
 """Bytes of a cache line."""
 
 PARALLEL_BYTES = 512 * 1024
-"""Memory a call touches from which on waking the other threads pays."""
+"""The memory that a call must touch before waking other threads is worth it."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A compiled loop, and what it is to run over.
+    """A compiled loop and its range.
 
     slice: address of a ``void (*)(void **arrays, int64_t begin, int64_t end)``. arrays: address of the addresses of
-    its arrays. count: number of elements. grain: each thread but the last does a multiple of it, such as whole
-    cache lines, so that none writes into the line of another. keep: what must stay alive with it.
+    its arrays. count: number of elements. grain: each thread but the last computes a multiple of it, such as whole
+    cache lines, so that no two threads write to one cache line. keep: objects that must stay alive.
     """
 
     slice: int
@@ -39,9 +39,9 @@ class Loop:
 def over(
     code: MachineCode, operands: Sequence[Operand], count: int, grain: int, sizes: NDArray[np.int64] | None = None
 ) -> NativeCall:
-    """The call of the ``slice`` of ``code`` over the memory of tensors: on all threads where it touches enough.
+    """Return the call of ``slice`` of ``code`` on tensors, on all threads if it touches enough memory.
 
-    sizes: whole numbers that the code is told as the last of its arrays, if any.
+    sizes: integers that the code receives as its last array, if any.
     """
     told = [] if sizes is None else [int(sizes.ctypes.data)]
     addresses = np.array([*(operand.address for operand in operands), *told], np.intp)
@@ -52,12 +52,12 @@ def over(
 
 
 def on_one(loop: Loop) -> NativeCall:
-    """The calling thread does all elements."""
+    """Return the call that runs the loop on the calling thread."""
     return _call("serial", loop)
 
 
 def on_all(loop: Loop) -> NativeCall:
-    """Every thread that OpenMP has for the caller does one contiguous share; without OpenMP the caller does all."""
+    """Return the call that gives each OpenMP thread one contiguous share; without OpenMP, one thread computes all."""
     return _call("parallel" if openmp.load() else "serial", loop)
 
 

@@ -1,6 +1,6 @@
-"""Batch normalisation with statistics of the batch or given ones, with ReLU, and the gradients.
+"""Batch normalization with statistics of the batch or given ones, also with ReLU, and the gradients.
 
-All of it is bound by memory, so x is taken as it lies and everything of its shape lies alike.
+The kernels are bound by memory, so x keeps its layout and all tensors of its shape have the same layout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_ke
 from runner.kernels.registry import Registry
 
 _SCALED = dnnl.USE_SCALE | dnnl.USE_SHIFT
-_NAN_BYTE = 0xFF  # float32 and bfloat16 of such bytes are NaN
+_NAN_BYTE = 0xFF  # as bytes of float32 or bfloat16: NaN
 
 
 def register(registry: Registry, library: Library) -> None:
@@ -32,7 +32,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _forward(library: Library, node: Node, name: str, goal: int, flags: int) -> Description:
-    """Normalisation of an x that lies in the named format."""
+    """The primitive for x in the named format."""
     x = _image(library, node, name)
     what = (goal, x, x, node.attributes["epsilon"], flags)
     return Description(library, "batch_normalization_forward", library.engine, *what, attributes(library))
@@ -79,10 +79,10 @@ def _training_with_relu(library: Library, node: Node, inputs: Layouts, outputs: 
 
 
 def _let_nan_through(buffers: Buffers) -> PythonCall:
-    """Make all of y NaN where y has one, of which oneDNN's ReLU may have made 0. The mask stays.
+    """Set all of y to NaN if y should contain NaN, which oneDNN's ReLU turns into 0. The mask is unchanged.
 
-    It has one where a mean, a variance, gamma or beta is NaN, or a mean is too large for its dtype. A NaN in x is one
-    in the mean of its channel, so that looking at these few numbers will do.
+    y should contain NaN if a mean, a variance, gamma or beta is NaN, or if a mean overflows. A NaN in x makes the mean
+    of its channel NaN, so checking these vectors is enough.
     """
     (_, gamma, beta), (y, mean, variance, _) = buffers.inputs, buffers.outputs
     vectors = [each.array for each in (gamma, beta, mean, variance)]
@@ -90,7 +90,7 @@ def _let_nan_through(buffers: Buffers) -> PythonCall:
     first, second = scale.dot, average.dot
 
     def run() -> None:
-        # Every step comes here: two products ask whether all is finite, as it is most of the time.
+        # Runs in every step: two products check whether all numbers are finite, which is the common case.
         found = float(first(shift)) + float(second(spread))
         if found - found != 0 and (np.isinf(average).any() or any(np.isnan(vector).any() for vector in vectors)):
             y.host.fill(_NAN_BYTE)
@@ -99,7 +99,7 @@ def _let_nan_through(buffers: Buffers) -> PythonCall:
 
 
 def _mask(library: Library, normalisation: Description, spec: Spec, name: str) -> Port:
-    """Where oneDNN remembers what ReLU let through: a byte or a bit for each element of x, in the order of x."""
+    """The layout of the ReLU mask: a byte or a bit for each element of x, in the order of x."""
     kept = normalisation.descriptor(dnnl.QUERY_WORKSPACE)
     as_bytes = formatted(library, spec.shape, "bool", name)
     given, count = nbytes(library, kept), nbytes(library, as_bytes)

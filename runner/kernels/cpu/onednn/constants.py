@@ -6,7 +6,7 @@ TYPES = {"bfloat16": 2, "float32": 3, "int32": 4, "uint8": 6, "bool": 6}
 """dtype -> dnnl_data_type_t. A bool is a byte."""
 
 ANY = 1
-"""The memory format left to the library."""
+"""The memory format is chosen by the library."""
 
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128
 """dnnl_prop_kind_t."""

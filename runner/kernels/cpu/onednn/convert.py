@@ -1,4 +1,4 @@
-"""Change of layout, and of dtype between float32 and bfloat16."""
+"""Conversion of layouts, and casts between float32 and bfloat16."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from runner.kernels.registry import Registry
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``convert``, which is offered two layouts: as it is, and as it is wanted."""
+    """Add the kernel of op ``convert``, which is offered the current and the requested layout."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (spec,), (source, wanted) = node.inputs, offered
@@ -54,7 +54,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _register_cast(registry: Registry, library: Library) -> None:
-    """Add the kernel of op ``cast`` between floats. It is offered the layout of its input, and may be of its result."""
+    """Add the kernel of op ``cast`` between floats. It is offered the layout of its input and perhaps of its result."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         (x,), (y,) = node.inputs, node.outputs
@@ -74,7 +74,7 @@ def _register_cast(registry: Registry, library: Library) -> None:
 
 
 def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:
-    """The layout of another dtype that lies as the given one does."""
+    """Return the same memory format for another dtype."""
     prefix, name = split_tag(layout.tag)
     if layout.is_plain or name not in library.tags:
         return plain(spec) if layout.is_plain else None
@@ -82,7 +82,7 @@ def _alike(library: Library, layout: Layout, spec: Spec) -> Layout | None:
 
 
 def _common_view(library: Library, *layouts: Layout) -> str | None:
-    """The prefix under which all layouts can be read, or None where there is none."""
+    """Return the prefix under which all layouts can be read, or None."""
     prefixes = set()
     for layout in layouts:
         if not layout.is_plain:
@@ -107,7 +107,7 @@ def _reordering(library: Library, source: Operand, result: Operand, scratch: Arr
 
 
 def _unpacked(layout: Layout) -> Layout:
-    """The layout of the same truth values as bytes; others as they are."""
+    """Return the layout of the same booleans as bytes; other layouts are unchanged."""
     prefix, name = split_tag(layout.tag)
     return Layout(name, 8 * layout.nbytes) if prefix == BITS else layout
 
@@ -116,7 +116,7 @@ def _unpacking(bits: Array, values: Array, then: PythonCall) -> PythonCall:
     eight_values = values.view(np.uint64)
 
     def run() -> None:
-        # With mode "clip" nothing is buffered; no byte is out of range.
+        # With mode "clip" NumPy does not buffer; no byte is out of range.
         np.take(_VALUES_OF_BYTE, bits, out=eight_values, mode="clip")
         then()
 

@@ -1,4 +1,4 @@
-"""Convolution, its two gradients, and the forms with bias, sum and ReLU fused in."""
+"""Convolution, its two gradients, and fused forms with bias, residual and ReLU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_ke
 from runner.kernels.registry import Registry
 
 FEW_CHANNELS = 4
-"""Images with at most so many channels are taken as they come: blocks of 8 or 16 would be mostly padding.
+"""Images with at most so many channels stay plain: blocks of 8 or 16 channels would be mostly padding.
 
-Left free, oneDNN 3.2 takes the images of most first layers plain as well: with AVX-512 the plans of LeNet, AlexNet,
-GoogLeNet and the ResNets for CIFAR are the same without this rule, in float32 and bfloat16. It decides for filters of
-1x1, and for the weight gradients of 4 channels in float32, with AVX2 also for those of 1 and 2: oneDNN would take
-blocks, and multiplies plain matrices when told that the image is plain. So a training step of LeNet on one AVX2 worker
-changes the layout of 8 tensors; without the rule of 10.
+oneDNN 3.2 itself chooses plain images for most first layers: with AVX-512 the plans of LeNet, AlexNet, GoogLeNet and
+the CIFAR ResNets are the same without this rule, in float32 and bfloat16. The rule matters for 1x1 filters, for weight
+gradients of 4 channels in float32 and, with AVX2, of 1 and 2 channels: oneDNN would choose blocks, but multiplies plain
+matrices if the image is given as plain. A training step of LeNet on one AVX2 worker converts 8 layouts instead of 10.
 """
 
 
@@ -34,7 +33,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def preferred_layout(library: Library, images: Spec) -> Layout:
-    """The layout that a 3x3 convolution likes best for images (N, C, H, W), from which it makes as many channels."""
+    """Return the layout that oneDNN chooses for images (N, C, H, W) of a 3x3 convolution with C filters."""
     channels = images.shape[1]
     shapes = (images.shape, (channels, channels, 3, 3), images.shape)
     x, w, y = (free(library, shape, images.dtype) for shape in shapes)
@@ -55,8 +54,8 @@ def _wish_forward(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
 def _wish_input_gradient(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
     (dy, w), (dx,) = _wish_nothing(node, offered)
     came = offered[0]
-    # Asked freely, oneDNN takes channels last for a strided one. It is not faster there, and the neighbours, which
-    # work in blocks, would have to be converted on both sides.
+    # oneDNN itself chooses channels last for strided convolutions. This is not faster, and the neighbouring
+    # convolutions use blocks, so it would cost conversions on both sides.
     if max(node.attributes["strides"]) > 1 and came is not None and came.tag == "aBcd16b":
         dy, dx = came, Layout(came.tag, UNKNOWN)
     return [dy, w], [dx]
@@ -74,7 +73,7 @@ def _image_as_it_is(image: Spec, offered: Layout | None) -> Layout | None:
 
 
 def _prefix(node: Node) -> str:
-    """How oneDNN sees the weights."""
+    """The prefix under which oneDNN sees the weights."""
     groups = node.attributes["groups"]
     return f"g{groups}:" if groups > 1 else ""
 
@@ -115,14 +114,14 @@ def _forward(library: Library, node: Node, inputs: Layouts, outputs: Layouts) ->
 
 
 def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs x, w, then bias and residual where the attributes say so."""
+    """Inputs x, w, then bias and residual if the attributes have them."""
     prefix = _prefix(node)
     x, w = (_tensor(library, node.inputs[i], inputs[i], seen_as) for i, seen_as in ((0, ""), (1, prefix)))
     y = _tensor(library, node.outputs[0], outputs[0])
     bias = in_c_order(library, node.inputs[2].shape, node.inputs[2].dtype) if node.attributes["bias"] else None
     added = None
     if node.attributes["residual"]:
-        # A summand has to lie as the result does, which the library tells when asked without one.
+        # The residual needs the layout of the result, which a query without a residual returns.
         bare = _describe_forward(library, node, x, w, bias or library.ffi.NULL, y, attributes(library))
         added = y = bare.descriptor(dnnl.QUERY_DST)
         x, w = bare.descriptor(dnnl.QUERY_SRC), bare.descriptor(dnnl.QUERY_WEIGHTS)
@@ -135,7 +134,7 @@ def _fused(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> R
     if bias is not None:
         ports.append(Port(dnnl.BIAS, bias))
     if added is not None:
-        # The result cannot take its place: sums over part of the channels go there before it is read.
+        # The result cannot share its memory: partial sums are written before the residual is read.
         ports.append(Port(dnnl.POST_OP_BASE | dnnl.SRC_1, made.descriptor(dnnl.QUERY_DST)))
     return Recipe(made, ports, [Port(dnnl.DST, made.descriptor(dnnl.QUERY_DST))])
 
@@ -176,7 +175,7 @@ def _input_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layo
 
 
 def _weight_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs dy, x; outputs dw and, where there are two, db."""
+    """Inputs dy, x; outputs dw and, if there are two, db."""
     prefix = _prefix(node)
     dy, x = (_tensor(library, node.inputs[i], inputs[i]) for i in (0, 1))
     dw = _tensor(library, node.outputs[0], outputs[0], prefix)

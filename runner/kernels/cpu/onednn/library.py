@@ -1,8 +1,7 @@
 """oneDNN through its C interface (ABI of version 3), loaded without a compiler.
 
-A machine may name the library in the environment variable ``RUNNER_LIBDNNL``; otherwise the one that the package
-onednn-cpu-gomp installed is taken, otherwise the system's ``libdnnl.so.3``. It is a setting of the machine, not of a
-run.
+The library is the file named by the environment variable ``RUNNER_LIBDNNL``, else that of the package
+onednn-cpu-gomp, else the system's ``libdnnl.so.3``. This is a setting of the machine, not of a run.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ _AVX512 = 0x20  # in a dnnl_cpu_isa_t
 
 
 class OneDnnUnavailable(OSError):
-    """Why oneDNN cannot be used on this machine."""
+    """oneDNN cannot be used on this machine; the text says why."""
 
 
 class OneDnnError(RuntimeError):
@@ -121,7 +120,7 @@ class OneDnnError(RuntimeError):
 
 
 class Unimplemented(OneDnnError):
-    """oneDNN has no implementation for what was asked."""
+    """oneDNN does not implement the requested primitive."""
 
 
 _OUT_OF_MEMORY = 1
@@ -153,7 +152,7 @@ class Library:
         return result[0]
 
     def check(self, function: str, status: int) -> None:
-        """Raise unless a call returned success; MemoryError where it could not allocate."""
+        """Raise unless a call returned success; MemoryError if it could not allocate."""
         if status == _OUT_OF_MEMORY:
             raise MemoryError(f"dnnl_{function} could not allocate memory")
         if status != 0:
@@ -169,17 +168,17 @@ class Library:
         return self.ffi.new("int64_t[]", list(values))
 
     def address(self, pointer: Any) -> int:
-        """The number of a pointer."""
+        """The address of a pointer."""
         return int(self.ffi.cast("intptr_t", pointer))
 
     def threads(self) -> int:
-        """How many threads a primitive is made for that the calling thread of Python makes."""
+        """The number of threads of a primitive that this Python thread creates."""
         return int(self.openmp.omp_get_max_threads())
 
 
 @cache
 def load() -> Library:
-    """Load oneDNN once per process. Raises OneDnnUnavailable saying what was tried and what to do."""
+    """Load oneDNN once per process. Raises OneDnnUnavailable with the files that were tried and what to do."""
     ffi = cffi.FFI()
     ffi.cdef(_DECLARATIONS)
     openmp = _load_openmp(ffi)
@@ -196,7 +195,7 @@ def load() -> Library:
 
 def _load_openmp(ffi: Any) -> Any:
     try:
-        # Its symbols are the ones libdnnl and our own machine code resolve against: one pool of threads for all.
+        # libdnnl and our machine code resolve against its symbols, so all share one pool of threads.
         return ffi.dlopen("libgomp.so.1", ffi.RTLD_GLOBAL | ffi.RTLD_NOW)
     except OSError as error:
         raise OneDnnUnavailable(
@@ -205,7 +204,7 @@ def _load_openmp(ffi: Any) -> Any:
 
 
 def _open(ffi: Any) -> tuple[str, Any]:
-    # Whoever names a library wants that one or an error, not another in its place.
+    # A named library that fails to load is an error; no other library replaces it.
     named = os.environ.get(SETTING)
     tried = []
     for path in [named] if named else [*_packaged(), SYSTEM_LIBRARY]:
@@ -236,6 +235,6 @@ def _tags(ffi: Any, c: Any) -> dict[str, int]:
 
 
 def supported_dtypes(c: Any) -> frozenset[str]:
-    """Return the dtypes that oneDNN computes correctly with the instructions it may use. c: the library."""
-    # Without AVX-512, casts from and to bfloat16 lose the sign of -0, and copies also turn subnormal numbers into 0.
+    """Return the dtypes that oneDNN computes correctly with the available instructions. c: the library."""
+    # Without AVX-512, casts from and to bfloat16 lose the sign of -0, and copies flush subnormal numbers to 0.
     return frozenset(TYPES) - (frozenset() if c.dnnl_get_effective_cpu_isa() & _AVX512 else {"bfloat16"})

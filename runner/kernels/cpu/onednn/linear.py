@@ -1,7 +1,7 @@
-"""Matrix products, with bias and ReLU where they follow, and both gradients of a dense layer.
+"""Matrix products, optionally with bias and ReLU, and both gradients of a dense layer.
 
-Every matrix lies plain. oneDNN would cut weights into blocks if it were asked, but with the right primitive for each
-product plain ones are as fast forward and faster backward (two AVX-512 cores, 1 to 512 rows, float32 and bfloat16).
+Every matrix is plain. oneDNN can also store weights in blocks, but with the right primitive for each product plain ones
+are as fast forward and faster backward (two AVX-512 cores, 1 to 512 rows, float32 and bfloat16).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
 
 LARGE = 1 << 17
-"""Elements of weights from which on the way they are read decides."""
+"""The number of weights from which on their memory access pattern determines the speed."""
 
 FEW_ROWS = 4
-"""Rows of dy up to which dy W' is left to the inner product."""
+"""Rows of dy up to which dy W' is computed as an inner product."""
 
 TURNED_ROWS = range(8, 257)
-"""Rows of dy for which dy W' is computed as the transpose of W dy', where W is large."""
+"""Rows of dy for which dy W' is computed as the transpose of W dy' if W is large."""
 
 TRANSPOSED = "t:"
-"""How oneDNN is to see a plain matrix whose axes are exchanged."""
+"""The prefix under which oneDNN sees a plain matrix with exchanged axes."""
 
 
 @dataclass(frozen=True)
 class Step:
     """One primitive and its tensors: DNNL_ARG number -> (descriptor, position).
 
-    Positions count the node's inputs, then its outputs, then what one step leaves for the next.
+    Positions count the inputs of the node, then its outputs, then intermediate results.
     """
 
     description: Description
@@ -46,19 +46,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Product:
-    """Steps, one after the other. between: what one leaves for the next."""
+    """Steps in order. between: intermediate results."""
 
     steps: Sequence[Step]
     between: Spec | None = None
 
     @property
     def between_bytes(self) -> int:
-        """Memory of what one step leaves for the next, up to where another buffer may begin."""
+        """Bytes of the intermediate results, aligned."""
         return 0 if self.between is None else -(-self.between.nbytes // ALIGNMENT) * ALIGNMENT
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory to work in; steps share theirs."""
+        """Bytes of the workspace that the steps share."""
         return self.between_bytes + max(step.description.scratch_bytes for step in self.steps)
 
 
@@ -100,7 +100,7 @@ def _bound(library: Library, product: Product, buffers: Buffers) -> Bound:
 
 
 def _product(library: Library, node: Node) -> Product:
-    """Inputs a, b, then bias where the attributes say so; output y = A B + bias, then max(y, 0) with relu."""
+    """Inputs a, b, then bias if the attributes have it; output y = A B + bias, then max(y, 0) with relu."""
     turned = (node.attributes["transpose_a"], node.attributes["transpose_b"])
     rows, large = node.outputs[0].shape[0], math.prod(node.inputs[1].shape) >= LARGE
     if turned == (False, False) and large:
@@ -114,7 +114,7 @@ def _product(library: Library, node: Node) -> Product:
 
 
 def _has(node: Node, part: str) -> bool:
-    """Whether bias or relu is fused in; plain matmul knows neither."""
+    """Whether bias or ReLU is fused; op matmul has neither."""
     return bool(node.attributes.get(part, False))
 
 
@@ -130,8 +130,8 @@ def _matrix_product(library: Library, node: Node) -> Product:
 
 
 def _inner_product(library: Library, node: Node) -> Product:
-    # It takes weights as (outputs, inputs), which ours are when seen with their axes exchanged. The matrix product
-    # would first bring all of large weights into another order, and again in every step.
+    # It reads weights as (outputs, inputs), which ours are with exchanged axes. The matrix product would reorder large
+    # weights in every step.
     a, b = _seen(library, node.inputs[0]), _seen(library, node.inputs[1], turned=True)
     goal = (dnnl.FORWARD_TRAINING,)
     return _forward(library, node, "inner_product_forward", goal, a, b, node.outputs[0].shape[1:])
@@ -152,7 +152,7 @@ def _forward(
 
 
 def _input_gradient(library: Library, node: Node) -> Product:
-    """dx = dy W' as the gradient of an inner product: its product of matrices does not transpose W first."""
+    """dx = dy W' as the gradient of an inner product, which does not transpose W first."""
     dy, w = _seen(library, node.inputs[0]), _seen(library, node.inputs[1], turned=True)
     dx, attr, engine, kind = _seen(library, node.outputs[0]), attributes(library), library.engine, "inner_product"
     goal, none = dnnl.FORWARD_TRAINING, library.ffi.NULL
@@ -164,8 +164,8 @@ def _input_gradient(library: Library, node: Node) -> Product:
 def _turned_product(library: Library, node: Node) -> Product:
     """dx = dy W' as the transpose of W dy'.
 
-    dy W' itself reads W across its rows, for which oneDNN first transposes all of it. W dy' reads it as it lies, and
-    what is left to transpose is no larger than dx. The sums are the same.
+    For dy W' oneDNN first transposes all of W. W dy' reads W in C order, and only dx is transposed. The sums are the
+    same.
     """
     dy, w, dx, across = 0, 1, 2, 3
     large, small = _seen(library, node.inputs[w]), _seen(library, node.inputs[dy], turned=True)
@@ -189,7 +189,7 @@ def _weight_and_bias_gradient(library: Library, node: Node) -> Product:
     dw = _seen(library, node.outputs[0], turned=True)
     db = in_c_order(library, node.outputs[1].shape, node.outputs[1].dtype)
     attr, engine, kind = attributes(library), library.engine, "inner_product"
-    # The forward product that gradients of bfloat16 belong to has its weights in bfloat16, whatever theirs are in.
+    # The forward product of bfloat16 gradients has bfloat16 weights, whatever the dtype of the gradients.
     (inner, columns), dtype = node.outputs[0].shape, node.inputs[0].dtype
     w, bias = strided(library, (columns, inner), dtype, (1, columns)), in_c_order(library, (columns,), dtype)
     forward = Description(library, f"{kind}_forward", engine, dnnl.FORWARD_TRAINING, x, w, bias, dy, attr)

@@ -1,4 +1,4 @@
-"""Adds all oneDNN kernels to a registry, where the library can be loaded."""
+"""Registration of all oneDNN kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAMILIES = (
 
 
 def register(registry: Registry) -> tuple[str, str]:
-    """Return (version and file, "") after adding the kernels, or ("", why there are none)."""
+    """Return (version and file, "") after adding the kernels, or ("", why the library is not available)."""
     try:
         library = load()
     except OneDnnUnavailable as error:

@@ -1,4 +1,4 @@
-"""Local response normalisation across channels, and its gradient."""
+"""Local response normalization across channels, and its gradient."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _format(node: Node, layouts: Layouts) -> str:
 
 
 def _window(node: Node) -> tuple[int, float, float, float]:
-    """Size, alpha, beta and k as oneDNN means them: its alpha is of the sum over the window divided by its size."""
+    """Return size, alpha, beta and k as oneDNN defines them: it divides alpha by the size of the window."""
     given = node.attributes
     alpha = given["alpha"] if given["divide_by_size"] else given["alpha"] * given["size"]
     return given["size"], alpha, given["beta"], given["k"]
@@ -74,7 +74,7 @@ def _image(library: Library, node: Node, name: str) -> Any:
 def _add_gradient(registry: Registry, library: Library) -> None:
     """Register the gradient: inputs x and dy; output dx.
 
-    oneDNN's backward pass wants what its forward pass remembers, so that is run first, with dx's memory for its result.
+    oneDNN's backward pass needs the workspace of its forward pass, which runs first and writes its result to dx.
     """
 
     def arrange(node: Node, offered: Layouts) -> Arrangement:
@@ -108,6 +108,6 @@ def _both_passes(library: Library, node: Node, name: str) -> tuple[Description, 
 
 
 def _scratch(forward: Description, backward: Description) -> tuple[int, int]:
-    """Bytes of what the forward pass remembers, in whole cache lines, and of what both spoil."""
+    """Return the bytes of the forward workspace, in whole cache lines, and of the scratch memory of both passes."""
     kept = -(-backward.nbytes(dnnl.QUERY_WORKSPACE) // ALIGNMENT) * ALIGNMENT
     return kept, max(forward.scratch_bytes, backward.scratch_bytes)

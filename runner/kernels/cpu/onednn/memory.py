@@ -1,8 +1,7 @@
-"""Between layouts of the planner and memory descriptors of oneDNN.
+"""Translation between layouts of the planner and memory descriptors of oneDNN.
 
-A tag of a Layout is the name of an oneDNN memory format, such as "aBcd16b", after an optional prefix. One kind says as
-what the tensor is seen: "t:" with its two axes exchanged, "g2:" with its first axis cut into 2 groups. The other says
-how its elements are stored: "u8:" as bytes, "bits:" as bits.
+A tag is the name of a oneDNN memory format, such as "aBcd16b", after an optional prefix. "t:" exchanges the two axes of
+the tensor, "g2:" splits its first axis into 2 groups; "u8:" stores its elements as bytes, "bits:" as bits.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 
 BYTES = "u8:"
-"""Prefix of whole numbers stored as uint8, as pooling stores small positions."""
+"""Prefix of integers stored as uint8, such as small positions of pooling."""
 
 BITS = "bits:"
-"""Prefix of truth values stored as bits: where an element's byte would lie at n, it is bit n % 8 of byte n // 8."""
+"""Prefix of booleans stored as bits: the element that would be byte n is bit n % 8 of byte n // 8."""
 
 UNKNOWN = 0
-"""Bytes of a layout that is wished for by its tag: the library tells how many that makes."""
+"""Size of a layout requested by its tag: the library computes the bytes."""
 
 Dims = Sequence[int]
 
@@ -55,7 +54,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 def block_along(name: str, axis: int) -> int:
-    """Elements of an axis that lie in one block of the named format, such as 16 for axis 1 of "aBcd16b"; else 1."""
+    """Return the block size of an axis in the named format, such as 16 for axis 1 of "aBcd16b"; 1 without blocks."""
     sizes = re.findall(rf"(\d+){'abcdef'[axis]}", name)
     return math.prod(map(int, sizes))
 
@@ -86,17 +85,17 @@ def in_c_order(library: Library, dims: Dims, dtype: str) -> Any:
 
 
 def described(library: Library, spec: Spec, layout: Layout, prefix: str = "") -> Any:
-    """The descriptor of a tensor in a layout, seen as ``prefix`` says.
+    """Return the descriptor of a tensor in a layout, seen under ``prefix``.
 
-    Only a plain layout can be seen in several ways; another is seen as its own tag says.
+    Only a plain layout can be seen under any prefix; others have the prefix of their tag.
     """
     if layout.is_plain:
         return strided(library, viewed(spec.shape, prefix), spec.dtype, _plain_strides(spec.shape, prefix))
     own, name = split_tag(layout.tag)
     if own != prefix:
-        raise ValueError(f"a tensor in layout {layout.tag!r} was to be read as {prefix!r}")
+        raise ValueError(f"a tensor in layout {layout.tag!r} cannot be read as {prefix!r}")
     descriptor = formatted(library, viewed(spec.shape, own), "uint8" if own == BYTES else spec.dtype, name)
-    # Layouts also come from other processes; the library writes as many bytes as the tag means.
+    # Layouts also come from other processes, and the library writes as many bytes as the tag implies.
     if layout.nbytes not in (UNKNOWN, nbytes(library, descriptor)):
         raise ValueError(
             f"{spec} in layout {layout.tag!r} takes {nbytes(library, descriptor)} bytes, not {layout.nbytes}"
@@ -105,24 +104,24 @@ def described(library: Library, spec: Spec, layout: Layout, prefix: str = "") ->
 
 
 def formatted(library: Library, dims: Dims, dtype: str, name: str) -> Any:
-    """A descriptor of the named format, or of a plain array where the name is ""."""
+    """Return a descriptor of the named format, or of a plain array if the name is ""."""
     return _with_tag(library, dims, dtype, library.tags[name]) if name else in_c_order(library, dims, dtype)
 
 
 def layout_of(library: Library, descriptor: Any, spec: Spec, prefix: str = "") -> Layout:
-    """The layout that a descriptor, seen as ``prefix`` says, gives a tensor."""
+    """Return the layout of a tensor with this descriptor, seen under ``prefix``."""
     dims = viewed(spec.shape, prefix)
     strides = _query_ints(library, descriptor, dnnl.QUERY_STRIDES, len(dims))
     blocks = _inner_blocks(library, descriptor)
     in_order = _plain_strides(spec.shape, prefix)
-    # The stride of an axis of extent 1 says nothing.
+    # The stride of an axis of extent 1 is arbitrary.
     alike = all(a == b for a, b, extent in zip(strides, in_order, dims, strict=True) if extent > 1)
     if prefix != BYTES and not blocks and alike:
         return Layout("", nbytes(library, descriptor))
     found = Layout(prefix + _format_name(library, strides, blocks), nbytes(library, descriptor))
     by_name = described(library, spec, Layout(found.tag, UNKNOWN), prefix)
     if nbytes(library, by_name) != found.nbytes:
-        raise Unimplemented(f"the memory format {found.tag} of {spec.shape} has gaps, which no name tells")
+        raise Unimplemented(f"the memory format {found.tag} of {spec.shape} has gaps, which no format name describes")
     return found
 
 
@@ -143,7 +142,7 @@ def _plain_strides(shape: Dims, prefix: str) -> list[int]:
 def _format_name(library: Library, strides: Dims, blocks: Sequence[tuple[int, int]]) -> str:
     """Name of a format, as in "ABcd16b16a": outer axes by falling stride, then inner blocks (size, axis).
 
-    Axes whose strides are equal, all but one of extent 1, may stand in any order, but not every order has a name.
+    Axes of extent 1 may have equal strides and appear in any order, but not every order has a name.
     """
     blocked = {axis for _, axis in blocks}
     letters = [letter.upper() if axis in blocked else letter for axis, letter in enumerate("abcdef"[: len(strides)])]

@@ -53,7 +53,7 @@ def register(registry: Registry, library: Library) -> None:
 
 
 def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Every input is read as it lies, on the way into the result."""
+    """Each input is read in its layout."""
     axis, (y,) = node.attributes["axis"], node.outputs
     parts = [
         formatted(library, spec.shape, spec.dtype, format_of(layout))
@@ -68,7 +68,7 @@ def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> 
 
 
 def _joined_format(node: Node, inputs: Layouts) -> str:
-    """The format of the largest input, where all others but the last begin and end with its blocks; else C order."""
+    """Return the format of the largest input if all inputs but the last end at its blocks, else C order."""
     largest = max(range(len(inputs)), key=lambda each: node.inputs[each].nbytes)
     name, axis = format_of(inputs[largest]), node.attributes["axis"]
     whole = all(spec.shape[axis] % block_along(name, axis) == 0 for spec in node.inputs[:-1])
@@ -76,7 +76,7 @@ def _joined_format(node: Node, inputs: Layouts) -> str:
 
 
 def _broadcast(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Input x in C order, read with steps of 0 along the axes that are repeated."""
+    """Input x in C order, read with stride 0 along repeated axes."""
     (x,), (y,) = node.inputs, node.outputs
     repeated = _repeated(library, x, y.shape)
     result = described(library, y, outputs[0] or _result_layout(library, x, y))
@@ -91,24 +91,24 @@ def _repeated(library: Library, x: Spec, shape: Dims) -> Any:
     try:
         return strided(library, shape, x.dtype, [0] * new_axes + steps)
     except OneDnnError as error:
-        raise Unimplemented(f"this oneDNN does not read a tensor with steps of 0: {error}") from error
+        raise Unimplemented(f"this oneDNN does not read a tensor with strides of 0: {error}") from error
 
 
 def _result_layout(library: Library, x: Spec, y: Spec) -> Layout:
-    """C order, but where pixels become images, as in the gradient of a mean over images, what convolutions like."""
+    """Return C order; for pixels that become images, as in the gradient of their mean, that of convolutions."""
     is_pixels = len(x.shape) == 4 and x.shape[2:] == (1, 1) != y.shape[2:] and x.shape[1] == y.shape[1]
     return preferred_layout(library, y) if is_pixels and y.dtype in FLOATS else plain(y)
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Where one part lies in the whole: its first element and its extents."""
+    """The first element and the extents of one part."""
 
     begin: Dims
     size: Dims
 
     def is_cut_between(self, name: str, extents: Dims) -> bool:
-        """Whether it begins and ends with the blocks of the named format."""
+        """Whether the part begins and ends at blocks of the named format."""
         return all(
             begin % block_along(name, axis) == 0
             and (size % block_along(name, axis) == 0 or begin + size == extents[axis])
@@ -173,7 +173,7 @@ def _layout(library: Library, spec: Spec, name: str) -> Layout:
 
 @dataclass(frozen=True)
 class _Copy:
-    """A copy, and how its ends lie in the tensors they belong to; the larger one is taken from ``offset`` bytes on."""
+    """A copy with the descriptors of source and result; the whole tensor is addressed from ``offset`` bytes on."""
 
     made: Description
     source: Any
@@ -182,12 +182,12 @@ class _Copy:
 
 
 def _copies(library: Library, node: Node, name: str, blocks: Sequence[_Block], *, into: bool) -> list[_Copy]:
-    """One copy for each block; everything lies in the named format."""
+    """Return one copy for each block; all tensors have the named format."""
     (whole,), pieces = (node.outputs, node.inputs) if into else (node.inputs, node.outputs)
     copies = []
     for block, piece in zip(blocks, pieces, strict=True):
         offset = 0 if name else _bytes_before(whole, block)
-        # Where a description begins with a gap the library knows no fast copy: in C order the address is moved on.
+        # oneDNN has no fast copy for descriptors with an offset, so in C order the address is moved instead.
         moved = block if name else replace(block, begin=(0,) * len(block.begin))
         inside = _part_of(library, formatted(library, whole.shape, whole.dtype, name), moved)
         alone = formatted(library, piece.shape, piece.dtype, name)
@@ -198,7 +198,7 @@ def _copies(library: Library, node: Node, name: str, blocks: Sequence[_Block], *
 
 
 def _bytes_before(whole: Spec, block: _Block) -> int:
-    """How far into a tensor in C order a block begins."""
+    """Return the byte offset of a block in a tensor in C order."""
     elements = 0
     for begin, extent in zip(block.begin, whole.shape, strict=True):
         elements = elements * extent + begin

@@ -1,6 +1,6 @@
 """Max and average pooling, their gradients, and the mean over whole images.
 
-oneDNN's maximum takes no notice of NaN. That of machine code does and comes before it, where LLVM is there.
+oneDNN's maximum ignores NaN. The kernel in machine code does not, and has priority if LLVM is available.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from runner.kernels.cpu.onednn.recipe import Layouts, Node, Port, Recipe, add_ke
 from runner.kernels.registry import Registry
 
 _MOST_IN_BYTES = 255
-"""Places of a window up to which the library keeps positions in bytes."""
+"""Window sizes up to which the library stores positions in bytes."""
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernels of this family. Nearly all images are taken as they lie, and results lie as the images do."""
+    """Add the kernels of this family. Nearly all keep the layout of the images."""
     add_kernel(registry, library, "max_pool", _max, _wish_maxima)
     add_kernel(registry, library, "max_pool_gradient", _max_gradient, _wish_maxima)
     add_kernel(registry, library, "avg_pool", _average, as_offered)
@@ -37,10 +37,10 @@ def _window(library: Library, node: Node) -> tuple[Any, ...]:
 
 
 def _forward(library: Library, node: Node, algorithm: int, name: str, x: Spec, y: Spec) -> Description:
-    """Pooling of images x that lie in the named format."""
+    """The primitive for images x in the named format."""
     image, pooled = formatted(library, x.shape, x.dtype, name), free(library, y.shape, x.dtype)
     geometry = (image, pooled, *_window(library, node))
-    # The result of training and inference is the same; training also keeps the positions of maxima.
+    # Training and inference give the same result; training also stores the positions of maxima.
     goal = dnnl.FORWARD_TRAINING if algorithm == dnnl.POOLING_MAX else dnnl.FORWARD_INFERENCE
     return Description(library, "pooling_forward", library.engine, goal, algorithm, *geometry, attributes(library))
 
@@ -52,13 +52,13 @@ def _backward(library: Library, node: Node, algorithm: int, forward: Description
 
 
 def _positions(library: Library, pooling: Description) -> Port:
-    """Where max pooling keeps the position of each maximum in its window: it lies as y does, in bytes if they do."""
+    """The layout of positions: that of y, in bytes if the positions fit."""
     kept = pooling.descriptor(dnnl.QUERY_WORKSPACE)
     return Port(dnnl.WORKSPACE, kept, BYTES if data_type(library, kept) == dnnl.TYPES["uint8"] else "")
 
 
 def _wish_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    """Plain images where the library's code for others mistakes positions: in bfloat16, where no byte holds them."""
+    """Request plain images if the library gets positions wrong otherwise: in bfloat16, if they fit in no byte."""
     if node.outputs[0].dtype == "bfloat16" and math.prod(node.attributes["window"]) > _MOST_IN_BYTES:
         return [plain(spec) for spec in node.inputs], [None] * len(node.outputs)
     return as_offered(node, offered)
@@ -72,7 +72,7 @@ def _max(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Rec
 
 
 def _max_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
-    """Inputs dy and argmax; output dx. The positions lie as the image did; dy follows."""
+    """Inputs dy and argmax; output dx. All have the layout of the positions."""
     dy, positions = inputs
     name = format_of(positions, dy)
     forward = _forward(library, node, dnnl.POOLING_MAX, name, node.outputs[0], node.inputs[0])
@@ -138,7 +138,7 @@ def _mean_of_image(library: Library, node: Node, inputs: Layouts, outputs: Layou
 
 
 def _is_array_of_pixels(library: Library, x: Spec, name: str) -> bool:
-    """Whether images of one pixel lie in the named format as they do in C order: N outermost, channels unpadded."""
+    """Whether images of one pixel have the same memory in the named format and in C order."""
     dims = (*x.shape[:2], 1, 1)
     pixel, array = formatted(library, dims, x.dtype, name), in_c_order(library, dims, x.dtype)
     return name.rfind("a") <= 0 and nbytes(library, pixel) == nbytes(library, array)

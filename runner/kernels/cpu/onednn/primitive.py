@@ -1,4 +1,4 @@
-"""From a primitive's description to a bound call."""
+"""Descriptions of primitives and their bound calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class Description:
-    """A primitive that oneDNN has chosen for given shapes, before it is built: it tells the layouts it wants."""
+    """A primitive that oneDNN has chosen for given shapes, before it is built; it knows the layouts it requests."""
 
     def __init__(self, library: Library, kind: str, *arguments: Any) -> None:
         """``arguments`` are those of ``dnnl_<kind>_primitive_desc_create`` after the result; raises Unimplemented."""
@@ -40,15 +40,15 @@ class Description:
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory the primitive spoils while it runs."""
+        """Bytes of scratch memory of the primitive."""
         return self.nbytes(dnnl.QUERY_SCRATCHPAD)
 
 
 def attributes(library: Library, *, relu: bool = False, added: Any = None) -> Any:
-    """Attributes of every primitive: scratch memory comes from the caller.
+    """Return the attributes of a primitive whose scratch memory the caller provides.
 
-    added: descriptor of a tensor of the result's shape that is added to the result. relu: then max(result, 0), where
-    NaN stays NaN, minus infinity becomes NaN, and a zero may be -0.
+    added: descriptor of a tensor that is added to the result. relu: whether max(result, 0) follows, in which NaN
+    stays NaN, minus infinity becomes NaN, and a zero may be -0.
     """
     made = library.owned(library.create("primitive_attr_create"), "primitive_attr")
     library.check("scratchpad", library.c.dnnl_primitive_attr_set_scratchpad_mode(made, dnnl.SCRATCHPAD_BY_USER))
@@ -57,8 +57,8 @@ def attributes(library: Library, *, relu: bool = False, added: Any = None) -> An
         if added is not None:
             library.check("add", library.c.dnnl_post_ops_append_binary(post_ops, dnnl.BINARY_ADD, added))
         if relu:
-            # The library's own ReLU makes 0 of NaN. This is x * max(0, min(1, LARGEST * x)): 0 for what is negative,
-            # and x itself from 3e-39 on, below which a float32 has no whole precision.
+            # The library's ReLU turns NaN into 0. This is x * max(0, min(1, LARGEST * x)): 0 for negative x, and x
+            # itself from 3e-39 on; smaller float32 numbers are subnormal.
             kind = dnnl.ELTWISE_HARDSWISH
             library.check("relu", library.c.dnnl_post_ops_append_eltwise(post_ops, kind, LARGEST, 0.0))
         library.check("post_ops", library.c.dnnl_primitive_attr_set_post_ops(made, post_ops))
@@ -72,13 +72,13 @@ Argument = tuple[Any, Operand]
 def bound(description: Description, arguments: Mapping[int, Argument], scratch: Array) -> NativeCall:
     """Build the primitive and fix its arguments: DNNL_ARG number -> (descriptor, tensor).
 
-    scratch: at least ``description.scratch_bytes`` bytes; ValueError where it is less.
+    Raises ValueError if ``scratch`` has less than ``description.scratch_bytes`` bytes.
     """
     library = description.library
     if scratch.nbytes < description.scratch_bytes:
-        # The library is told an address and no end: it would write on.
+        # The library receives an address without a size and would write past the end.
         raise ValueError(
-            f"a primitive for {library.threads()} threads wants {description.scratch_bytes} bytes of scratch memory, "
+            f"a primitive for {library.threads()} threads needs {description.scratch_bytes} bytes of scratch memory, "
             f"came {scratch.nbytes}: it was planned for other threads; plan and bind under one budget of threads"
         )
     ffi = library.ffi
@@ -100,7 +100,7 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
 
 
 def in_turn(library: Library, calls: Sequence[NativeCall]) -> PythonCall:
-    """A function that makes calls in order, for kernels that do something in Python besides; it raises OneDnnError."""
+    """Return a function that runs calls in order, for kernels with a part in Python; it raises OneDnnError."""
     joined = join_in_python(calls)
 
     def run() -> None:

@@ -1,8 +1,8 @@
-"""What all oneDNN kernels share: a recipe says which primitive does a node and where each tensor goes.
+"""The common part of oneDNN kernels: a recipe names the primitive of a node and the argument of each tensor.
 
-A kernel module writes one function, ``describe``: from the node and the layouts that are already fixed it makes the
-primitive's description, leaving the other layouts to the library. Asked with nothing but wishes it arranges the node;
-asked with every layout fixed it binds it.
+A kernel module has a function ``describe``, which makes the description of a primitive from the node and the fixed
+layouts and leaves the other layouts to the library. It is called with requested layouts to arrange a node, and with all
+layouts fixed to bind it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Layouts = Sequence[Layout | None]
 
 @dataclass(frozen=True)
 class Node:
-    """What there is to compute."""
+    """The node to compute."""
 
     attributes: Attributes
     inputs: Sequence[Spec]
@@ -45,9 +45,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Port:
-    """Where one tensor goes: DNNL_ARG number, its descriptor, and the prefix under which oneDNN sees it.
+    """The argument of one tensor: DNNL_ARG number, descriptor, and the prefix under which oneDNN sees the tensor.
 
-    layout: what the planner is told, where it is more than the descriptor says.
+    layout: the layout for the planner if the descriptor does not determine it.
     """
 
     number: int
@@ -73,10 +73,10 @@ Describe = Callable[[Library, Node, Layouts, Layouts], Recipe]
 """(library, node, fixed layouts of inputs, of outputs) -> recipe; None is a layout that is not fixed yet."""
 
 Wish = Callable[[Node, Layouts], tuple[Layouts, Layouts] | None]
-"""(node, offered layouts) -> what to fix before the library is asked, or None for a node it cannot do."""
+"""(node, offered layouts) -> requested layouts of inputs and outputs, or None if the node is not supported."""
 
 Finish = Callable[[Buffers], PythonCall]
-"""(memory of a node) -> what is called when the primitive has run."""
+"""(memory of a node) -> the function that runs after the primitive."""
 
 
 def add_kernel(
@@ -88,7 +88,7 @@ def add_kernel(
     dtypes: frozenset[str] = FLOATS,
     finish: Finish | None = None,
 ) -> None:
-    """Register a oneDNN kernel made of one primitive. finish: what is done behind it, if anything."""
+    """Register a oneDNN kernel made of one primitive. finish: makes the function that runs after it, if any."""
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         wished = wish(node, offered)
@@ -118,10 +118,10 @@ def _followed(first: PythonCall, second: PythonCall) -> PythonCall:
 
 
 def answering(library: Library, arrange: Callable[[Node, Layouts], Arrangement | None]) -> Arrange:
-    """A registry's arrange function: refuses what oneDNN cannot know or has not implemented, remembers its answers.
+    """Return an arrange function that refuses what oneDNN does not support and caches its answers.
 
-    Networks repeat their layers, and asking the library costs more than remembering what it said. It says it for the
-    threads that the caller has: most scratch memory is a piece for each of them.
+    Networks repeat layers, and queries of the library are slow. The cache key has the number of threads, because most
+    scratch memory is per thread.
     """
     known: dict[object, Arrangement | None] = {}
 
@@ -161,12 +161,12 @@ def _layout(library: Library, port: Port, spec: Spec) -> Layout:
 
 
 def as_offered(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
-    """The wish of an op that is bound by memory: it takes tensors as they come."""
+    """Request the offered layouts, for ops that are bound by memory."""
     return offered, [None] * len(node.outputs)
 
 
 def format_of(*layouts: Layout | None) -> str:
-    """Name of the format of the first tensor that has one of its own; "" for C order."""
+    """Return the name of the first format that is not C order, or ""."""
     for layout in layouts:
         prefix, name = split_tag(layout.tag) if layout is not None else ("", "")
         if name and prefix in ("", BYTES, BITS):

@@ -27,8 +27,7 @@ from runner.kernels.reference.indexing import check_range
 from runner.kernels.registry import Registry
 
 ALGORITHMS = {"exp": dnnl.ELTWISE_EXP, "sigmoid": dnnl.ELTWISE_LOGISTIC, "tanh": dnnl.ELTWISE_TANH}
-"""op -> algorithm. Relative errors are below 5e-7, except that what is below e ** -86.6 may be given as 0; the
-exponential of NaN is infinity."""
+"""op -> algorithm. Relative errors are below 5e-7, but results below e ** -86.6 may be 0; exp(NaN) is infinity."""
 
 
 def register(registry: Registry, library: Library) -> None:
@@ -46,7 +45,7 @@ def _add_function(registry: Registry, library: Library, op: str, algorithm: int)
         (x,), (given,) = node.inputs, offered
         if given is None or keeps_zero or given.nbytes == x.nbytes:
             return as_offered(node, offered)
-        # Blocks that are not full would no longer be filled up with zeros.
+        # The padding of blocks would not stay zero.
         return [plain(x)], [None]
 
     def describe(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
@@ -98,7 +97,7 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
         normalise = in_turn(library, [bound(made, tensors, buffers.host_scratch)])
         return _cross_entropy(normalise, logits.array, labels.array, loss.array, probabilities.array)
 
-    # A loss is a sum of few small numbers: it is not computed in less than float32.
+    # The loss is computed in float32 only.
     dtypes = frozenset({"float32"})
     registry.add(Kernel("softmax_cross_entropy", "cpu", "onednn", PRIORITY, dtypes, arrange, bind))
 
@@ -106,12 +105,12 @@ def _add_cross_entropy(registry: Registry, library: Library) -> None:
 def _cross_entropy(
     normalise: PythonCall, logits: Array, labels: Array, loss: Array, probabilities: Array
 ) -> Callable[[], None]:
-    """loss = (largest logit - logit of the label) - log(probability of the largest), which no logit can overflow.
+    """loss = (largest logit - logit of the label) - log(probability of the largest), which does not overflow.
 
-    ``normalise`` fills in the probabilities.
+    ``normalise`` computes the probabilities.
     """
     count, classes = logits.shape
-    unsigned = labels.view(f"u{labels.dtype.itemsize}")  # what is negative is too large
+    unsigned = labels.view(f"u{labels.dtype.itemsize}")  # as an unsigned number a negative label is too large
     starts = np.arange(0, count * classes, classes)
     positions, picked = np.empty((2, count), np.int64), np.empty((2, count), logits.dtype)
     (top, truth), (largest, own), share = positions, picked, np.empty_like(loss)
@@ -124,7 +123,7 @@ def _cross_entropy(
         logits.argmax(axis=1, out=top)
         np.copyto(truth, labels)
         np.add(positions, starts, out=positions)
-        # Positions are within range; mode "clip" spares take a copy that it could throw away.
+        # Positions are within range; with mode "clip" take makes no temporary copy.
         flat_logits.take(positions, out=picked, mode="clip")
         flat_probabilities.take(top, out=share, mode="clip")
         np.subtract(largest, own, out=loss)

@@ -1,6 +1,6 @@
-"""Convolutions of cuDNN, through its graph API: described, planned once for a GPU, executed by address.
+"""Convolutions of cuDNN through its graph API: described, planned once per GPU, executed by address.
 
-``description`` says what is computed, ``graphs`` says it to cuDNN, ``library`` has the plans of each GPU,
-``comparison`` takes the fastest of several where that is wanted, and ``convolution`` has the kernels. Only ``graphs``
-and ``library`` know cuDNN.
+``graphs`` describes a convolution as data and as a graph of cuDNN, ``library`` has the plans of each GPU,
+``comparison`` finds the fastest of several plans, and ``convolution`` has the kernels. Only ``graphs`` and ``library``
+know cuDNN.
 """

@@ -1,7 +1,7 @@
-"""The fastest of several plans of a convolution, found out on the GPU.
+"""The fastest of several plans of a convolution, measured on the GPU.
 
-Different plans add in different orders, and which is the fastest may differ from run to run: who wants the same bits
-in every run takes the plan that cuDNN's heuristics put first.
+Different plans add in different orders, and the fastest may differ between runs. For equal bits in every run, use the
+first plan of cuDNN's heuristics instead.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Comparable(Protocol):
 
 
 class Bench(Protocol):
-    """Memory of a GPU, and its clock."""
+    """Memory and clock of a GPU."""
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Memory of the GPU that the thread uses. Raises MemoryError where there is none."""
+        """Allocate memory of this thread's GPU. Raises MemoryError if there is not enough."""
         ...
 
     def seconds(self, work: Callable[[Stream], None]) -> float:
-        """How long the GPU takes for what ``work`` puts on a stream, once it has been done before."""
+        """Return the time that the GPU takes for ``work``, after a warm-up."""
         ...
 
 
@@ -40,7 +40,7 @@ Some = TypeVar("Some", bound=Comparable)
 
 
 def fastest(bench: Bench, convolution: Convolution, plans: Iterable[Some]) -> Some | None:
-    """The plan that takes the least time, the first of equals; None of none. Memory is lent for the time of it."""
+    """Return the plan that takes the least time, or None without plans. Allocates memory for the measurement."""
     several = list(plans)
     if len(several) < 2:
         return several[0] if several else None

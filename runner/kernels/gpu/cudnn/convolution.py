@@ -1,7 +1,7 @@
-"""Convolutions and their gradients by cuDNN, every image and filter with its channels last.
+"""Convolutions and their gradients by cuDNN, with channels last for every image and filter.
 
-What cuDNN has no plan for is left to the kernels of our own sources: images without elements and, in float64, a
-residual or a ReLU without bias.
+Nodes without a plan of cuDNN are left to our own kernels: images without elements and, in float64, a residual or a ReLU
+without bias.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
 ALIGNMENT = 256
-"""Of what cuDNN is given of scratch memory, in bytes."""
+"""Alignment of workspaces, in bytes."""
 
 Describe = Callable[[Attributes, Specs, Specs], Convolution]
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """conv2d, conv2d_fused, their gradients; none where the GPU has no cuDNN."""
+    """Return conv2d, conv2d_fused and their gradients, or none if cuDNN is not available."""
     planner: Planner | None = runtime.library("cudnn")
     if planner is None:
         return []
@@ -72,28 +72,27 @@ def _weight_gradient(attributes: Attributes, inputs: Specs, outputs: Specs) -> C
 
 
 def _planned(planner: Planner, convolution: Convolution) -> Plan | None:
-    """The plan, where cuDNN takes what it is given at all."""
+    """Return the plan, or None if cuDNN has none or a tensor is empty."""
     empty = any(0 in shape for shape in convolution.shapes.values())
     return None if empty else planner.plan(convolution)
 
 
 def _needed(planner: Planner, convolution: Convolution, room: int) -> Plan:
-    """The plan of a convolution that was arranged, in another process perhaps, with so much room for its workspace.
+    """Return a plan whose workspace fits into ``room``, as arranged before, possibly by another process.
 
-    Where plans are compared, the fastest here may be another than the one that was there. Raises ValueError where none
-    has so little.
+    If plans are compared, the fastest may differ between processes. Raises ValueError if no plan fits.
     """
     plan = planner.plan(convolution, room)
     if plan is None:
         raise ValueError(
-            f"cuDNN has no plan for {convolution} with {room} bytes of workspace, as they were arranged: GPUs of "
-            "one run are expected to be alike, and its processes to have the same cuDNN"
+            f"cuDNN has no plan for {convolution} with {room} bytes of workspace, as arranged: the GPUs of "
+            "one run must be alike and its processes must have the same cuDNN"
         )
     return plan
 
 
 def _layout(spec: Spec) -> Layout:
-    """Images and filters with their channels last; a bias has no other order than its own."""
+    """Return channels last for images and filters, C order for others."""
     return channels_last(spec) if len(spec.shape) == 4 else plain(spec)
 
 
@@ -102,7 +101,7 @@ def _layouts(specs: Specs) -> tuple[Layout, ...]:
 
 
 def _one_call(planner: Planner, op: str, describe: Describe, first: tuple[Role, Role]) -> Kernel:
-    """The kernel of an op that cuDNN does whole. first: roles of the first two inputs; bias and residual follow."""
+    """The kernel of an op that is one execution. first: roles of the first two inputs; bias and residual follow."""
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
         plan = _planned(planner, describe(attributes, inputs, outputs))
@@ -122,10 +121,10 @@ def _one_call(planner: Planner, op: str, describe: Describe, first: tuple[Role, 
 
 
 def _of_weights(runtime: Runtime, planner: Planner, op: str) -> Kernel:
-    """The gradient by the filters and, where there is a second output, by the bias.
+    """The gradient of the filters and, if there is a second output, of the bias.
 
-    cuDNN gives filters in the dtype of the image only: where float32 is wanted of bfloat16 they are rounded to
-    bfloat16 and widened. The bias is summed in float32 and rounded to what is wanted.
+    cuDNN computes filter gradients in the dtype of the image only: for float32 results of bfloat16 images they are
+    rounded to bfloat16 and converted. The bias gradient is summed in float32 and rounded to the dtype of its result.
     """
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
@@ -155,19 +154,19 @@ def _of_weights(runtime: Runtime, planner: Planner, op: str) -> Kernel:
 
 
 class _Scratch:
-    """Parts of scratch memory, one after the other, each aligned."""
+    """Consecutive aligned parts of scratch memory."""
 
     def __init__(self, *sizes: int) -> None:
         self._ends = list(accumulate(map(_aligned, sizes)))
 
     @property
     def nbytes(self) -> int:
-        """To ask for: the memory itself may begin anywhere."""
+        """The bytes to request; the memory itself need not be aligned."""
         return self._ends[-1] + ALIGNMENT if self._ends[-1] else 0
 
     @staticmethod
     def room(buffers: Buffers, *others: int) -> int:
-        """Bytes that one part may have, beside others of these sizes."""
+        """Return the bytes left for one part besides others of these sizes."""
         return max(0, buffers.scratch.nbytes - ALIGNMENT - sum(map(_aligned, others)))
 
     def within(self, buffers: Buffers) -> list[int]:
@@ -181,7 +180,7 @@ def _aligned(number: int) -> int:
 
 
 def _beside_workspace(inputs: Specs, outputs: Specs) -> tuple[int, int]:
-    """Bytes of filters that are yet to be widened, and of sums of the bias."""
+    """Return the bytes of filter gradients before their conversion, and of partial sums of the bias."""
     (dy, x), (dw, *db) = inputs, outputs
     narrow = dw.nbytes * numpy_dtype(x.dtype).itemsize // numpy_dtype(dw.dtype).itemsize
     slices = scratch_bytes(_over_pixels(dy), dy.dtype) if db else 0

@@ -22,7 +22,7 @@ WEIGHT_GRADIENT = "weight_gradient"
 
 
 class Role(IntEnum):
-    """A tensor of a convolution, by the number that cuDNN knows it by. Gradients have the role of what they are of."""
+    """A tensor of a convolution, with its number in cuDNN. A gradient has the role of its tensor."""
 
     X = 1
     W = 2
@@ -33,12 +33,12 @@ class Role(IntEnum):
 
 @dataclass(frozen=True)
 class Convolution:
-    """One convolution or gradient of one; everything in ``dtype`` and with the channels last.
+    """A convolution or one of its gradients; all tensors have ``dtype`` and channels last.
 
     kind: FORWARD (X, W -> Y), INPUT_GRADIENT (Y, W -> X) or WEIGHT_GRADIENT (X, Y -> W).
     x, w, y: shapes (N, C, H, W), (O, C/groups, R, S), (N, O, H', W'); so they say how many groups there are.
     strides: (rows, columns). padding: (top, bottom, left, right).
-    bias, residual, relu: what follows a forward one, in this order: + (O,), + like y, max(., 0).
+    bias, residual, relu: what follows a forward convolution, in this order: + (O,), + like y, max(., 0).
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Convolution:
 
     @property
     def shapes(self) -> dict[Role, Shape]:
-        """Every tensor that takes part, as cuDNN sees it: with four axes."""
+        """The shape of every tensor as cuDNN sees it: with four axes."""
         shapes = {Role.X: self.x, Role.W: self.w, Role.Y: self.y}
         if self.bias:
             shapes[Role.BIAS] = (1, self.w[0], 1, 1)
@@ -73,7 +73,7 @@ _COMPUTED_IN = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "FLOAT"}
 
 
 def build(cudnn: Any, convolution: Convolution, target: Mapping[str, Any]) -> Any:
-    """The ``cudnn.pygraph`` of a convolution, not validated yet, with its roles as numbers of the tensors.
+    """Return the ``cudnn.pygraph`` of a convolution, not validated, with roles as the numbers of tensors.
 
     target: ``handle`` of the GPU it is for, or ``device_property`` to plan without one.
     """
@@ -108,7 +108,7 @@ def _computed(graph: Any, convolution: Convolution, inputs: dict[Role, Any]) -> 
 
 
 def _followed(graph: Any, convolution: Convolution, inputs: dict[Role, Any], y: Any) -> Any:
-    """``y`` with bias, residual and ReLU, as far as they are wanted."""
+    """Return ``y`` with bias, residual and ReLU if the convolution has them."""
     for role in (Role.BIAS, Role.RESIDUAL):
         if role in inputs:
             y = graph.add(y, inputs[role])

@@ -1,4 +1,4 @@
-"""cuDNN on the GPUs of a process: a plan for every convolution, made once, and how it is put on a stream."""
+"""cuDNN on the GPUs of a process: one plan per convolution, and its execution on a stream."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from runner.kernels.gpu.cudnn.graphs import Convolution, Role, build
 from runner.kernels.gpu.runtime import Stream
 
 WORKSPACE_LIMIT = 1 << 30
-"""Bytes. Convolutions whose windows are laid out in memory want hundreds of millions."""
+"""Bytes. Plans that store the windows of a convolution need hundreds of millions."""
 
 COMPARED, COMPILED = 8, 2
-"""Plans of a convolution that are compared, and how many of them cuDNN may have to compile."""
+"""The maximum of compared plans per convolution, and of those among them that cuDNN compiles at run time."""
 
 Target = Mapping[str, Any]
-"""What a graph is made for: ``handle`` of a GPU or, to plan without one, its ``device_property``."""
+"""The target of a graph: ``handle`` of a GPU or, to plan without a GPU, its ``device_property``."""
 
 
 class Plan(Protocol):
-    """How one convolution is computed. workspace_bytes: memory that an execution may spoil."""
+    """A way to compute one convolution. workspace_bytes: memory that an execution may overwrite."""
 
     @property
     def workspace_bytes(self) -> int: ...
 
     def enqueue(self, stream: Stream, addresses: Mapping[Role, int], workspace: int) -> None:
-        """Put it on a stream, between tensors at these addresses."""
+        """Enqueue an execution on tensors at these addresses."""
         ...
 
 
 class Planner(Protocol):
-    """What the kernels ask of cuDNN."""
+    """The functions of cuDNN that kernels use."""
 
     def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> Plan | None:
-        """The plan of a convolution on the GPU that the thread uses, or None where cuDNN has none for it.
+        """Return the plan of a convolution on this thread's GPU, or None if cuDNN has none.
 
-        room: bytes of workspace that it may take at most.
+        room: maximum of workspace, in bytes.
         """
         ...
 
@@ -57,17 +57,17 @@ class BuiltPlan:
     target: Target = field(repr=False)
 
     def enqueue(self, stream: Stream, addresses: Mapping[Role, int], workspace: int) -> None:
-        """Put it on a stream, between tensors at these addresses."""
+        """Enqueue an execution on tensors at these addresses."""
         self.library.execute(self, stream, {int(role): address for role, address in addresses.items()}, workspace)
 
 
 class CudnnLibrary:
     """cuDNN for the GPUs of a process.
 
-    cudnn: the module of its front end. open_target: what graphs are made for, on the GPU that the thread uses; called
-    once for each. current_gpu: the number of that GPU. tf32: whether factors of float32 products may be rounded to
-    10 bits of mantissa. bench: to compare plans with; None for the one that cuDNN's heuristics put first. lock: held
-    while a handle is told anything; the same thread may take it again.
+    cudnn: the module of its front end. open_target: returns the target of graphs for this thread's GPU; called once per
+    GPU. current_gpu: returns the number of this GPU. tf32: whether factors of float32 products may be rounded to 10
+    mantissa bits. bench: compares plans; None for the first plan of cuDNN's heuristics. lock: a reentrant lock that is
+    held during calls with a handle.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class CudnnLibrary:
         self._targets: dict[int, Target] = {}
         self._plans: dict[tuple[int, Convolution], BuiltPlan | None] = {}
         self._numbers: dict[Convolution, int] = {}
-        # Plans that are compared are executed while they are made.
+        # Reentrant, because compared plans are executed while they are made.
         self._lock = lock or threading.RLock()
 
     @property
@@ -97,10 +97,10 @@ class CudnnLibrary:
         return str(self._cudnn.backend_version_string())
 
     def plan(self, convolution: Convolution, room: int = WORKSPACE_LIMIT) -> BuiltPlan | None:
-        """The first or the fastest plan of those that are allowed, or None where there is none.
+        """Return the first or the fastest of the allowed plans, or None.
 
-        Allowed are those that give the same bits every time, sum in at least float32, take at most ``room`` bytes and,
-        for float32 without TF32, do not round factors.
+        Allowed plans are deterministic, sum in at least float32, need at most ``room`` bytes and, for float32 without
+        TF32, do not round factors.
         """
         gpu = self._current_gpu()
         with self._lock:
@@ -109,11 +109,11 @@ class CudnnLibrary:
                     self._targets[gpu] = self._open_target()
                 self._plans[gpu, convolution] = self._planned(convolution, self._targets[gpu], room)
             found = self._plans[gpu, convolution]
-        # One that has been made for more room would write behind what there is now.
+        # A plan made for more room would write past the end of the workspace.
         return found if found is None or found.workspace_bytes <= room else None
 
     def execute(self, plan: BuiltPlan, stream: Stream, addresses: Mapping[int, int], workspace: int) -> None:
-        """Put a plan on a stream. What a handle is told belongs together, so one thread at a time."""
+        """Enqueue a plan. The calls with a handle belong together, so one thread at a time makes them."""
         handle = plan.target["handle"]
         with self._lock:
             self._cudnn.set_stream(handle=handle, stream=stream.handle)
@@ -131,7 +131,7 @@ class CudnnLibrary:
         graph.deselect_numeric_notes(self._forbidden(convolution))
         offered = range(graph.get_execution_plan_count())
         known = self._numbers.get(convolution)
-        # As on the GPUs before: they are alike, and scratch memory is arranged for one plan.
+        # The plan of the GPUs before: GPUs are alike, and scratch memory is arranged for one plan.
         plans = self._allowed(graph, target, offered if known is None else (known,), room)
         found = next(plans, None) if self._bench is None else fastest(self._bench, convolution, islice(plans, COMPARED))
         if found is not None:
@@ -139,7 +139,7 @@ class CudnnLibrary:
         return found
 
     def _allowed(self, graph: Any, target: Target, numbers: Iterable[int], room: int) -> Iterator[BuiltPlan]:
-        """Plans of these numbers, each built when it is asked for."""
+        """Yield the plans of these numbers that can be built and fit."""
         compiled = 0
         for number in numbers:
             notes = graph.get_behavior_notes_for_plan_at_index(number)
@@ -169,13 +169,13 @@ def open_library(
     bench: Bench | None = None,
     lock: AbstractContextManager[object] | None = None,
 ) -> CudnnLibrary | None:
-    """cuDNN for the GPUs of this process, or None where it or its front end is not installed."""
+    """Return cuDNN for the GPUs of this process, or None if it or its front end is not installed."""
     try:
         import cudnn
 
         cudnn.backend_version()
     except (ImportError, RuntimeError):
-        # The front end is imported without cuDNN too; then it knows no function of it.
+        # The front end can be imported without cuDNN, but its functions then fail.
         return None
 
     def target() -> Target:

@@ -1,7 +1,7 @@
-"""CUDA C++ sources of our kernels, as text: compiled for a GPU when a Plan is bound, one module for a set of dtypes.
+"""CUDA C++ sources of our kernels as text, compiled when a Plan is bound, one module per set of dtypes.
 
-A file ``NAME.cu`` of this folder is written for types that it does not define: ``text("softmax", T="float32")`` puts
-``typedef float T;`` in front, and ``common.cuh``, which has bfloat16 and what all sources use.
+A file ``NAME.cu`` uses types that it does not define: ``text("softmax", T="float32")`` prepends ``typedef float T;``
+and ``common.cuh``, which has bfloat16 and common functions.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ C_TYPES = {
 
 
 def text(name: str, /, **types: str) -> str:
-    """The source ``NAME.cu`` for these types, each a dtype of the engine; raises KeyError for a dtype it lacks."""
+    """Return the source ``NAME.cu`` for these types, each a dtype of the engine; raises KeyError for unknown dtypes."""
     definitions = "".join(f"typedef {C_TYPES[dtype]} {alias};\n" for alias, dtype in sorted(types.items()))
     return with_common(f"{definitions}\n{_read(f'{name}.cu')}")
 
 
 def with_common(code: str) -> str:
-    """The source that code is together with ``common.cuh``."""
+    """Return code after ``common.cuh``."""
     return f"{_read('common.cuh')}\n{code}"
 
 
 def computed_in(dtype: str) -> str:
-    """The dtype of the arithmetic on values of ``dtype``: float32 for bfloat16, else its own."""
+    """Return the dtype of computations on ``dtype``: float32 for bfloat16, else the same."""
     return "float32" if dtype == "bfloat16" else dtype
 
 

@@ -1,4 +1,4 @@
-"""What every pass is held to: the graph stays legal, and no bit of what it computes changes."""
+"""Checks of every pass: the graph stays legal, and no bit of its values changes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Array = NDArray[Any]
 
 
 def counts(graph: Graph) -> Counter[str]:
-    """How many nodes there are of each op."""
+    """The number of nodes of each op."""
     return Counter(node.op for node in graph)
 
 
 def assigned_values(graph: Graph) -> dict[str, Tensor]:
-    """Names of assigns and what they assign."""
+    """Name of each assign -> the assigned tensor."""
     return {node.name: node.inputs[1] for node in graph if node.op == "assign"}
 
 
 def roots_of(graph: Graph, fetches: Sequence[Tensor]) -> Roots:
-    """A graph is run for its fetches and its assigns."""
+    """The fetches and assigns of a graph as its roots."""
     return Roots.of(fetches, assigned_values(graph))
 
 
@@ -58,7 +58,7 @@ def assert_outcome(
 
 
 def assert_same_bits(a: Array, b: Array) -> None:
-    """Equal in dtype, shape and every bit, but that one NaN is like another."""
+    """Expect equal dtypes, shapes and bits; all NaNs count as equal."""
     assert a.dtype == b.dtype
     np.testing.assert_array_equal(a, b)
     if a.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""Graphs as text, and tables of what a pass makes of them.
+"""Graphs as text, and cases of a pass: a graph before and a graph after.
 
 A text has one statement per node: ``OUTPUTS = OP(INPUTS, ATTRIBUTE=VALUE)``. The first output, or the op, names the
 node; ``__`` in a name stands for "/". ``x = input(2, 3)`` is a placeholder, ``w = weights(2, 3)`` a variable.
@@ -86,7 +86,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Case:
-    """What a pass makes of a graph.
+    """A graph before and after a pass.
 
     after: None if the pass leaves the graph as it is. fetch: names of tensors, by default the outputs of the last node.
     targets: names of nodes. dtype: of inputs and weights that state none.
@@ -106,7 +106,7 @@ def check(
     same_bits: bool = True,
     values: Callable[[Graph], dict[Tensor, Array]] | None = None,
 ) -> None:
-    """Check that a pass leaves the graph of a case, which computes the same bits, and does not change it again.
+    """Check that a pass returns the graph of a case, which computes the same bits, and does not change it again.
 
     inputs: text in front of both graphs. values: of placeholders and variables; normal numbers by default.
     """

@@ -1,4 +1,4 @@
-"""Compressed transfers: cut once, widened once per device, and the same bits for all who read a tensor."""
+"""Compressed transfers: a tensor is truncated once and widened once per device; all readers see the same bits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of_op(graph: Graph, op: str) -> list[Node]:
 
 
 def spread(dtype: str = "float32", shape: tuple[int, ...] = (3,)) -> Graph:
-    """x on one device, read twice on two others and once at home."""
+    """x on one device, read twice on each of two others and once on its own."""
     graph = Graph()
     with graph.device(HERE), graph.layer(LayerStamp("fc1", "dense")):
         x = ops.placeholder(graph, shape, dtype, name="x")
@@ -51,7 +51,7 @@ def spread(dtype: str = "float32", shape: tuple[int, ...] = (3,)) -> Graph:
     return graph
 
 
-def test_a_tensor_is_cut_once_and_widened_once_per_device() -> None:
+def test_tensor_is_truncated_once_and_widened_once_per_device() -> None:
     graph, moved = compress_transfers(spread(), NOTHING)
     verify(graph)
     assert moved == {}
@@ -64,19 +64,19 @@ def test_a_tensor_is_cut_once_and_widened_once_per_device() -> None:
         assert set(graph.nodes[name].inputs) == {wide[graph.nodes[name].device]}
 
 
-def test_new_nodes_carry_the_layer_of_what_they_cut() -> None:
+def test_new_nodes_have_the_layer_of_the_truncated_tensor() -> None:
     graph, _ = compress_transfers(spread(), NOTHING)
     added = [node for node in graph if "compress/" in node.name]
     assert len(added) == 4
     assert {node.layer for node in added} == {LayerStamp("fc1", "dense")}
 
 
-def test_half_as_many_bytes_are_sent() -> None:
+def test_half_of_the_bytes_are_sent() -> None:
     graph, _ = compress_transfers(spread(), NOTHING)
     assert [node.outputs for node in of_op(insert_transfers(graph), "recv")] == [(TensorSpec((3,), "bfloat16"),)] * 2
 
 
-def test_nothing_is_widened_where_nobody_reads() -> None:
+def test_tensor_is_widened_only_on_devices_that_read_it() -> None:
     source = Graph()
     with source.device(HERE):
         x = ops.placeholder(source, (3,), "float32", name="x")
@@ -90,13 +90,13 @@ def test_nothing_is_widened_where_nobody_reads() -> None:
     ("dtype", "shape"),
     [("float64", (3,)), ("bfloat16", (3,)), ("int64", (3,)), ("bool", (3,)), ("float32", (2, 0)), ("float32", ())],
 )
-def test_other_dtypes_empty_tensors_and_scalars_are_left_alone(dtype: str, shape: tuple[int, ...]) -> None:
+def test_other_dtypes_empty_tensors_and_scalars_are_not_compressed(dtype: str, shape: tuple[int, ...]) -> None:
     source = spread(dtype, shape)
     graph, moved = compress_transfers(source, Roots.of([X]))
     assert (graph.nodes, moved) == (source.nodes, {})
 
 
-def test_what_stays_on_its_device_and_control_edges_are_left_alone() -> None:
+def test_edges_on_one_device_and_control_edges_are_not_compressed() -> None:
     source = Graph()
     with source.device(HERE):
         x = ops.placeholder(source, (3,), "float32", name="x")
@@ -107,13 +107,13 @@ def test_what_stays_on_its_device_and_control_edges_are_left_alone() -> None:
     assert (graph.nodes, moved) == (source.nodes, {})
 
 
-def test_a_fetch_is_a_reader_like_any_other() -> None:
+def test_fetch_reads_the_widened_tensor() -> None:
     graph, moved = compress_transfers(spread(), Roots.of([X, HOME]))
     at_home = next(node for node in of_op(graph, "cast") if node.device == HERE)
     assert moved == {X: at_home[0]}
 
 
-def test_what_a_variable_holds_is_whole_at_home_and_cut_elsewhere() -> None:
+def test_value_of_a_variable_is_whole_on_its_device_and_truncated_elsewhere() -> None:
     source = Graph()
     with source.device(HERE):
         w = ops.variable(source, (3,), "float32", name="w")
@@ -131,7 +131,7 @@ def test_what_a_variable_holds_is_whole_at_home_and_cut_elsewhere() -> None:
 
 @settings(max_examples=60)
 @given(training_samples(dtype="float32", max_devices=3))
-def test_whatever_is_worth_it_travels_in_16_bits_and_twice_is_once(sample: TrainingSample) -> None:
+def test_every_compressible_tensor_is_sent_in_16_bits_and_a_second_run_changes_nothing(sample: TrainingSample) -> None:
     placed = place(sample.graph, local_cluster(sample.devices), lambda node: None)
     graph, moved = compress_transfers(placed, Roots.of(sample.fetches))
     verify(graph)
@@ -149,7 +149,7 @@ def test_owner_and_others_read_the_same_bits(registry: Registry) -> None:
     with session(source, registry, asked, cluster=local_cluster(3, compression="high16")) as opened:
         came = opened.run("train", feeds={"x": x})
         assert opened.sent_bytes() == [2 * 3 * 2, 0, 0]
-    # A placeholder that is fed and fetched is what the caller gave, as its other readers see it.
+    # A fetch of a fed placeholder is the caller's value, truncated as for its other readers.
     for tensor in readers:
         np.testing.assert_array_equal(came[str(tensor)], np.resize(cut(x), came[str(tensor)].shape), strict=True)
 
@@ -167,7 +167,7 @@ def moving() -> tuple[Graph, Tensor, str]:
     return graph, got, put.node
 
 
-def test_variables_are_saved_and_restored_to_the_last_bit(registry: Registry) -> None:
+def test_variables_are_saved_and_restored_bit_for_bit(registry: Registry) -> None:
     graph, got, put = moving()
     x = np.array([1.001, 2.002, 3.003], np.float32)
     clients = [
@@ -181,7 +181,7 @@ def test_variables_are_saved_and_restored_to_the_last_bit(registry: Registry) ->
         np.testing.assert_array_equal(opened.run("train")["w"], cut(x), strict=True)
 
 
-def test_the_pass_runs_where_the_cluster_asks_for_it(registry: Registry) -> None:
+def test_pass_runs_if_the_cluster_requests_it(registry: Registry) -> None:
     client = Client("train", {"home": HOME}, targets=("reader_0",), feeds={"x": (X,)})
     for compression, expected in (("none", 0), ("high16", 1)):
         seen: dict[str, Graph] = {}

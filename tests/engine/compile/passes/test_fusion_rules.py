@@ -1,4 +1,4 @@
-"""Rules that fuse the nodes of a layer and its gradients: graphs before and after, and graphs that stay as they are."""
+"""Rules that fuse the nodes of a layer and its gradients: graphs before and after, and graphs that do not change."""
 
 from __future__ import annotations
 
@@ -239,14 +239,14 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("table", "name"), [(table, name) for table, (*_, cases) in TABLE.items() for name in cases])
-def test_a_layer_is_rewritten_as_the_table_says(table: str, name: str) -> None:
+def test_layer_is_rewritten_as_the_table_says(table: str, name: str) -> None:
     rules, inputs, dtype, cases = TABLE[table]
     run = partial(rewrite, rules=rules, from_end=rules is BIAS_AND_RELU)
     check(replace(cases[name], dtype=dtype), run, inputs, same_bits=rules is not UNROUNDED_SUMS)
 
 
 @pytest.mark.parametrize("name", [name for name, case in UNROUNDED_CASES.items() if case.after])
-def test_an_unrounded_sum_rounds_to_the_value_before(name: str) -> None:
+def test_unrounded_sum_rounds_to_the_previous_value(name: str) -> None:
     before = Text.parse(SUMS + UNROUNDED_CASES[name].before, "bfloat16")
     casts = [node[0] for node in before.graph if node.op == "cast"]
     result, moved = rewrite(before.graph, Roots.of(casts), UNROUNDED_SUMS)

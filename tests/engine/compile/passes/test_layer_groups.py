@@ -1,4 +1,4 @@
-"""What belongs to a layer, stamped or not, and that it stays together."""
+"""The layer of each node, with or without a stamp; the nodes of a layer stay together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FC, LOSS = LayerStamp("fc", "dense"), LayerStamp("loss", "loss")
 
 
 def trained() -> Graph:
-    """A layer, a loss, a clipped and applied gradient, by hand; labels and rate are fed."""
+    """A layer, a loss, and a gradient that is clipped and applied; labels and rate are fed."""
     graph = Graph()
     x, labels = (ops.placeholder(graph, (3,), "float32", name=name) for name in ("x", "labels"))
     rate = ops.placeholder(graph, (), "float32", name="rate")
@@ -35,7 +35,7 @@ def trained() -> Graph:
     return graph
 
 
-def test_nodes_without_a_stamp_belong_to_what_they_read_or_who_reads_them() -> None:
+def test_node_without_a_stamp_belongs_to_the_layer_of_an_input_or_a_reader() -> None:
     homes = home_layers(trained())
     fc = {"w", "y", "x", "gradient", "mul", "mul_1", "fill_1", "new", "assign", "rate", "unread"}
     assert {name for name, home in homes.items() if home == "fc"} == fc
@@ -43,14 +43,14 @@ def test_nodes_without_a_stamp_belong_to_what_they_read_or_who_reads_them() -> N
     assert homes.keys() == trained().nodes.keys()
 
 
-def test_a_graph_without_layers_has_no_homes() -> None:
+def test_graph_without_layers_has_no_groups() -> None:
     graph = Graph()
     ops.placeholder(graph, (), "float32", name="unread")
     assert home_layers(graph) == {}
     assert colocate_layers(graph, {}).nodes == graph.nodes
 
 
-def test_a_layer_is_placed_as_one() -> None:
+def test_layer_is_placed_on_one_device() -> None:
     graph = colocate_layers(trained(), {"loss": worker_device(1), "fc": worker_device(0)})
     placed = place(graph, local_cluster(2), lambda node: None)
     homes = home_layers(placed)
@@ -60,7 +60,7 @@ def test_a_layer_is_placed_as_one() -> None:
     assert all(node.colocate_with == () for node in placed)
 
 
-def test_devices_that_contradict_a_layer_are_told() -> None:
+def test_two_devices_in_one_layer_are_refused() -> None:
     graph = trained()
     with graph.device(worker_device(1)), graph.layer(FC):
         ops.neg(graph, graph.nodes["y"][0], name="elsewhere")

@@ -1,4 +1,4 @@
-"""Sums over workers become those of a library: on all devices or on none, in an order that keeps nobody waiting."""
+"""Sums over workers by a library: on all devices or on none, in an order in which no device waits forever."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEVICES = [f"/job:worker/task:{k}/device:gpu:0" for k in range(3)]
 
 
 def on_gpus(workers: int, **more: float) -> Cluster:
-    """Workers with a GPU of their own each, and NCCL between them."""
+    """Workers with a separate GPU each, and NCCL between them."""
     return local_cluster(workers, gpus=Gpus(tuple(range(workers))), collectives="nccl", **more)
 
 
@@ -60,7 +60,7 @@ def sums(graph: Graph, device: str) -> list[Node]:
     return [node for node in graph if node.op == "collective_sum" and node.device == device]
 
 
-def test_each_device_gives_its_own_part_and_nothing_else() -> None:
+def test_each_device_passes_its_own_part_to_the_library() -> None:
     graph = Graph()
     parts = parts_on(graph, DEVICES)
     result = lowered(graph, *summed(graph, parts, "g"))
@@ -71,7 +71,7 @@ def test_each_device_gives_its_own_part_and_nothing_else() -> None:
     assert all(result.nodes[t.node].device == node.device for node in result for t in node.inputs)
 
 
-def test_groups_have_one_order_on_every_device_and_edges_that_keep_it() -> None:
+def test_groups_have_the_same_order_on_every_device_and_edges_that_keep_it() -> None:
     graph = Graph()
     first, second = (summed(graph, parts_on(graph, DEVICES, f"of_{g}"), g) for g in ("a", "b"))
     result = lowered(graph, *first, *second)
@@ -81,7 +81,7 @@ def test_groups_have_one_order_on_every_device_and_edges_that_keep_it() -> None:
         assert (other.attributes["group"], other.control_inputs) == ("b", (f"a_{k}",))
 
 
-def test_nodes_of_groups_that_stand_criss_cross_get_one_order_too() -> None:
+def test_groups_whose_nodes_alternate_have_the_same_order_too() -> None:
     graph = Graph()
     of_a, of_b = (parts_on(graph, DEVICES[:2], f"of_{g}") for g in ("a", "b"))
     for device, groups in ((0, "ab"), (1, "ba")):
@@ -93,7 +93,7 @@ def test_nodes_of_groups_that_stand_criss_cross_get_one_order_too() -> None:
     assert orders[0] == orders[1]
 
 
-def test_what_an_earlier_sum_gives_may_be_a_part_of_a_later_one() -> None:
+def test_sum_may_be_a_part_of_a_later_sum() -> None:
     graph = Graph()
     totals = summed(graph, summed(graph, parts_on(graph, DEVICES), "a"), "b")
     result = lowered(graph, *totals)
@@ -138,14 +138,14 @@ def without_one(graph: Graph) -> None:
     [incomplete, of_other_parts, in_other_order, of_parts_elsewhere, twice, without_one],
     ids=lambda b: b.__name__,
 )
-def test_a_group_that_the_library_cannot_sum_stays_as_it_is(built: Callable[[Graph], None]) -> None:
+def test_group_that_the_library_cannot_sum_does_not_change(built: Callable[[Graph], None]) -> None:
     graph = Graph()
     built(graph)
     result = lowered(graph)
     assert list(result) == list(graph)
 
 
-def test_nobody_drops_a_sum_that_others_wait_for() -> None:
+def test_sum_that_other_devices_wait_for_is_no_dead_code() -> None:
     graph = Graph()
     totals = summed(graph, parts_on(graph, DEVICES), "g")
     result = lowered(graph, totals[0])
@@ -154,7 +154,7 @@ def test_nobody_drops_a_sum_that_others_wait_for() -> None:
 
 
 def in_pieces() -> tuple[Graph, list[str]]:
-    """Two devices, a sum over them, and on each something before it, after it and beside it."""
+    """Two devices, a sum over them, and on each a node before it, after it and independent of it."""
     graph = Graph()
     for k in range(2):
         with graph.device(DEVICES[k]):
@@ -165,7 +165,7 @@ def in_pieces() -> tuple[Graph, list[str]]:
     return graph, ["before_0", "sum_0", "after_0", "beside_0", "before_1", "beside_1", "sum_1", "after_1"]
 
 
-def test_a_group_comes_when_its_last_would_and_nothing_between_its_nodes() -> None:
+def test_group_has_the_place_of_its_last_node_without_other_nodes_in_between() -> None:
     graph, order = in_pieces()
     assert gathered(graph, order) == [
         *("before_0", "beside_0", "before_1", "beside_1"),
@@ -173,7 +173,7 @@ def test_a_group_comes_when_its_last_would_and_nothing_between_its_nodes() -> No
     ]
 
 
-def test_an_order_without_sums_is_left_alone() -> None:
+def test_order_without_sums_does_not_change() -> None:
     graph = Graph()
     parts_on(graph, DEVICES)
     assert gathered(graph, ["part_2", "part_0", "part_1"]) == ["part_2", "part_0", "part_1"]
@@ -197,7 +197,7 @@ def compiled(workers: int, cluster: Cluster, folder: Path) -> Compiled:
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_a_training_step_sends_nothing_of_a_gradient(workers: int, compiled_sources: Path) -> None:
+def test_training_step_sends_no_gradients(workers: int, compiled_sources: Path) -> None:
     found = compiled(workers, on_gpus(workers), compiled_sources)
     for part in found.parts.values():
         verify(part.graph)
@@ -214,7 +214,7 @@ def test_a_training_step_sends_nothing_of_a_gradient(workers: int, compiled_sour
 
 
 def expect_all_end(found: Compiled) -> None:
-    """A device waits in a sum until all are in it, and in a receive until that was sent: all come to their ends."""
+    """Expect that all devices finish; a sum waits until all devices are in it, a receive until its send has run."""
     left = [list(part.graph) for part in found.parts.values()]
     sent: set[str] = set()
     while any(left):
@@ -227,12 +227,12 @@ def expect_all_end(found: Compiled) -> None:
             assert begun, "each device waits for another"
 
 
-def test_nobody_waits_forever(compiled_sources: Path) -> None:
+def test_all_devices_finish_a_training_step(compiled_sources: Path) -> None:
     expect_all_end(compiled(3, on_gpus(3), compiled_sources))
 
 
-def test_who_could_begin_a_sum_early_sends_first_what_the_other_waits_for(compiled_sources: Path) -> None:
-    """The first device has its part at once, the second late, and meanwhile it asks the first for something."""
+def test_device_sends_an_awaited_tensor_before_it_begins_a_sum(compiled_sources: Path) -> None:
+    """The second device has its part late, and meanwhile needs a tensor from the first."""
     graph = Graph()
     first, second = parts_on(graph, DEVICES[:2])
     with graph.device(DEVICES[1]):
@@ -252,7 +252,7 @@ def test_who_could_begin_a_sum_early_sends_first_what_the_other_waits_for(compil
 
 
 def _run_until_it_waits(nodes: list[Node], sent: set[str]) -> int:
-    """Run a device's nodes up to the next that has to wait; returns how many."""
+    """Run the nodes of a device until one has to wait; return their number."""
     count = 0
     while nodes and nodes[0].op != "collective_sum" and (nodes[0].op != "recv" or nodes[0].attributes["key"] in sent):
         node = nodes.pop(0)
@@ -262,14 +262,14 @@ def _run_until_it_waits(nodes: list[Node], sent: set[str]) -> int:
     return count
 
 
-def test_without_the_library_the_parts_travel(compiled_sources: Path) -> None:
+def test_parts_are_sent_without_the_library(compiled_sources: Path) -> None:
     cluster = local_cluster(2, gpus=Gpus((0, 1)))
     graphs = [part.graph for part in compiled(2, cluster, compiled_sources).parts.values()]
     assert {node.op for graph in graphs for node in graph} >= {"all_reduce", "send"}
     assert not any(sums(graph, device) for graph in graphs for device in DEVICES)
 
 
-def test_what_a_step_needs_on_one_device_alone_travels(compiled_sources: Path) -> None:
+def test_parts_of_a_sum_that_one_device_needs_are_sent(compiled_sources: Path) -> None:
     graph = Graph()
     parts = parts_on(graph, DEVICES)
     totals = summed(graph, parts, "g")
@@ -281,7 +281,7 @@ def test_what_a_step_needs_on_one_device_alone_travels(compiled_sources: Path) -
     assert (ops_there.count("send"), ops_there.count("collective_sum")) == (2, 0)
 
 
-def test_edges_between_devices_are_not_needed_for_a_sum(compiled_sources: Path) -> None:
+def test_sum_has_no_edges_between_devices(compiled_sources: Path) -> None:
     for part in compiled(2, on_gpus(2), compiled_sources).parts.values():
         for node in part.graph:
             if node.op == "collective_sum":

@@ -45,11 +45,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_rule_is_applied_by_its_laws(name: str) -> None:
+def test_rule_is_applied_as_the_table_says(name: str) -> None:
     rules, case = CASES[name]
     check(case, partial(rewrite, rules=rules), same_bits=False)
 
 
-def test_a_text_that_is_no_statement_is_refused() -> None:
+def test_text_without_a_statement_is_refused() -> None:
     with pytest.raises(ValueError, match=r"rule 'y \+ 1': expected OUTPUTS = OP\(INPUTS, ATTRIBUTE=VALUE\)"):
         _ = Rule("y + 1", "y = neg(x)").statements

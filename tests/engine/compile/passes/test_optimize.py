@@ -1,4 +1,4 @@
-"""All passes together: nothing changes but the work."""
+"""All passes together: they change the work, and no value."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def test_each_pass_alone_and_all_together_change_no_bit(sample: TrainingSample) 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("optimizer", ["momentum", "clipped adam"])
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_a_training_step_changes_no_bit(network: str, optimizer: str, dtype: str) -> None:
+def test_passes_change_no_bit_of_a_training_step(network: str, optimizer: str, dtype: str) -> None:
     step = training_step(NETWORKS[network], OPTIMIZERS[optimizer], dtype)
     assert len(optimized(step)) < 0.6 * len(step.graph)
 
 
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
-def test_every_layer_of_lenet_is_a_node_each_way(strategy: Single | SyncData) -> None:
+def test_every_layer_of_lenet_is_one_node_forward_and_backward(strategy: Single | SyncData) -> None:
     graph = optimized(training_step(NETWORKS["lenet"], OPTIMIZERS["momentum"], strategy=strategy))
     per_worker = {op: count / strategy.workers for op, count in counts(graph).items()}
     expected = {
@@ -91,14 +91,14 @@ def test_every_layer_of_lenet_is_a_node_each_way(strategy: Single | SyncData) ->
     assert not per_worker.keys() & {"conv2d", "conv2d_weight_gradient", "relu", "batch_norm", "stop_gradient"}
 
 
-def test_every_normalisation_takes_its_relu_with_it() -> None:
+def test_every_normalization_is_fused_with_its_relu() -> None:
     left = counts(optimized(training_step(NETWORKS["cifar_convnet"], OPTIMIZERS["clipped adam"])))
     assert left["batch_norm_relu"] == left["batch_norm_relu_gradient"] == 5
     assert not left.keys() & {"batch_norm", "batch_norm_gradient", "relu", "relu_gradient"}
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
-def test_the_update_of_a_variable_and_its_slots_is_one_node(optimizer: Optimizer) -> None:
+def test_update_of_a_variable_and_its_slots_is_one_node(optimizer: Optimizer) -> None:
     graph = optimized(update_step(optimizer, [(4, 3), (3,), ()]))
     writers: dict[str, set[str]] = {}
     for assign in (node for node in graph if node.op == "assign"):
@@ -124,12 +124,12 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("optimizer", PROGRAMS)
-def test_the_program_of_an_update_is_its_rule(optimizer: str) -> None:
+def test_program_of_an_update_is_its_rule(optimizer: str) -> None:
     graph = optimized(update_step(OPTIMIZERS[optimizer], [(4, 3)]))
     assert [node.attributes["program"] for node in graph if node.op == "elementwise"] == [PROGRAMS[optimizer]]
 
 
-def test_what_moves_twice_is_found() -> None:
+def test_tensor_that_moves_twice_is_found() -> None:
     """y is the same as another sum, which becomes part of a group; both are fetched."""
     graph = Graph()
     x = ops.placeholder(graph, (3,), "float32", name="x")
@@ -163,7 +163,7 @@ def test_passes_are_observed_in_their_order() -> None:
     ]
 
 
-def test_the_graph_that_came_in_stays_as_it_was() -> None:
+def test_passes_do_not_change_their_input() -> None:
     step = training_step(NETWORKS["lenet"], OPTIMIZERS["momentum"])
     before = dict(step.graph.nodes)
     optimize(step.graph, step.roots, PASSES)

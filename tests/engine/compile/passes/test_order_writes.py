@@ -1,4 +1,4 @@
-"""Variables in place: whatever order the edges leave, a step reads the values of its start."""
+"""Variables in place: in every order that the edges allow, a step reads the values of its start."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_writes_are_ordered_as_the_table_says(name: str) -> None:
     check(CASES[name], pass_of, VARIABLES)
 
 
-def test_a_swap_goes_through_two_copies() -> None:
+def test_swap_of_two_variables_needs_two_copies() -> None:
     ordered = order_writes(Text.parse(SWAP, "float64").graph)
     verify(ordered)
     assert [node.name for node in ordered if node.op == "convert"] == ["write_v/copy", "write_w/copy"]
@@ -114,7 +114,7 @@ def test_a_swap_goes_through_two_copies() -> None:
     assert (memory["v"].tolist(), memory["w"].tolist()) == ([3.0, 4.0], [1.0, 2.0])
 
 
-def test_a_reader_that_waits_for_the_write_is_refused() -> None:
+def test_reader_that_waits_for_the_write_is_refused() -> None:
     text = Text.parse(
         f"""{VARIABLES}; new = neg(w); write = assign(v, new); between = exp(w, after='write'); early = tanh(v)
         r = exp(v, after='between')"""
@@ -130,7 +130,7 @@ def test_a_reader_that_waits_for_the_write_is_refused() -> None:
 
 @settings(max_examples=150)
 @given(training_samples(controls=False), st.booleans(), st.integers(0, 99))
-def test_any_order_that_is_left_gives_the_values_of_the_graph(sample: TrainingSample, fuse: bool, seed: int) -> None:
+def test_every_allowed_order_gives_the_values_of_the_graph(sample: TrainingSample, fuse: bool, seed: int) -> None:
     graph = sample.graph
     if fuse:
         passes = default_passes(load_kernels())
@@ -151,7 +151,7 @@ def test_any_order_that_is_left_gives_the_values_of_the_graph(sample: TrainingSa
 
 @settings(max_examples=60)
 @given(training_samples())
-def test_the_result_is_a_graph_in_order_or_the_variable_is_named(sample: TrainingSample) -> None:
+def test_result_is_a_legal_graph_or_a_refusal_that_names_the_variable(sample: TrainingSample) -> None:
     refusal = ""
     try:
         verify(order_writes(sample.graph))

@@ -1,4 +1,4 @@
-"""Gradients of ReLUs before max poolings are taken of the pooled tensor, and every bit stays."""
+"""The gradient of a ReLU before a max pooling is computed from the pooled tensor; no bit changes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ HOIST = partial(rewrite, rules=RELU_GRADIENTS)
 
 
 @pytest.mark.parametrize("name", RELU_GRADIENT_CASES)
-def test_relu_gradients_are_taken_of_pooled_tensors_as_the_table_says(name: str) -> None:
+def test_relu_gradients_are_moved_before_poolings_as_the_table_says(name: str) -> None:
     check(replace(RELU_GRADIENT_CASES[name], dtype="float64"), HOIST)
 
 
@@ -131,7 +131,7 @@ def pooled_gradient(shape: tuple[int, ...], geometry: Mapping[str, Any], dtype: 
 def test_relu_gradients_of_pooled_tensors_are_equal_bit_for_bit(
     found: tuple[dict[str, tuple[int, ...]], Array, int],
 ) -> None:
-    """For dy with zeros of both signs and infinities; windows overlap, leave gaps, cross edges and hold ties."""
+    """dy has zeros of both signs and infinities; windows overlap, leave gaps, cross edges and contain ties."""
     geometry, image, seed = found
     text = pooled_gradient(image.shape, geometry, "float64")
     z, dy, d, gate = text.names("z dy d gate")

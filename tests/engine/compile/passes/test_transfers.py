@@ -28,7 +28,7 @@ def of_op(graph: Graph, op: str) -> list[Node]:
 
 
 def spread() -> Graph:
-    """x on one device, read twice on two others and once at home."""
+    """x on one device, read twice on each of two others and once on its own."""
     graph = Graph()
     with graph.device(HERE), graph.layer(LayerStamp("fc1", "dense")):
         x = ops.placeholder(graph, (2,), "float64", name="x")
@@ -39,7 +39,7 @@ def spread() -> Graph:
     return graph
 
 
-def test_one_pair_per_destination_however_many_readers() -> None:
+def test_one_pair_per_destination_for_any_number_of_readers() -> None:
     cut = insert_transfers(spread())
     verify(cut)
     assert [node.inputs for node in of_op(cut, "send")] == [(Tensor("x"),)] * 2
@@ -53,7 +53,7 @@ def test_one_pair_per_destination_however_many_readers() -> None:
     assert cut.nodes["home"].inputs == (Tensor("x"),)
 
 
-def test_a_pair_shares_key_spec_and_layer_and_keeps_its_order() -> None:
+def test_pair_shares_key_spec_and_layer_and_keeps_its_order() -> None:
     cut = insert_transfers(spread())
     for send, recv in zip(of_op(cut, "send"), of_op(cut, "recv"), strict=True):
         assert send.attributes["key"] == recv.attributes["key"] == transfer_key(Tensor("x"), recv.device)
@@ -63,7 +63,7 @@ def test_a_pair_shares_key_spec_and_layer_and_keeps_its_order() -> None:
         assert recv.control_inputs == (send.name,)
 
 
-def test_ports_of_one_node_travel_separately() -> None:
+def test_outputs_of_one_node_are_sent_separately() -> None:
     graph = Graph()
     with graph.device(HERE):
         x = ops.placeholder(graph, (4,), "float64", name="x")
@@ -75,7 +75,7 @@ def test_ports_of_one_node_travel_separately() -> None:
     assert [node.outputs[0].shape for node in of_op(cut, "recv")] == [(3,), (1,)]
 
 
-def test_a_graph_on_one_device_is_left_alone() -> None:
+def test_graph_on_one_device_does_not_change() -> None:
     graph = Graph()
     with graph.device(HERE):
         x = ops.placeholder(graph, (4,), "float64", name="x")
@@ -84,7 +84,7 @@ def test_a_graph_on_one_device_is_left_alone() -> None:
     assert insert_transfers(graph).nodes == graph.nodes
 
 
-def test_a_control_edge_becomes_one_empty_transfer_per_destination() -> None:
+def test_control_edge_becomes_one_empty_transfer_per_destination() -> None:
     graph = Graph()
     with graph.device(HERE):
         x = ops.placeholder(graph, (4,), "float64", name="x")
@@ -103,7 +103,7 @@ def test_a_control_edge_becomes_one_empty_transfer_per_destination() -> None:
     assert cut.nodes["late_3"].control_inputs == ("first",)
 
 
-def test_a_constant_is_not_sent_but_made_where_it_is_read() -> None:
+def test_constant_is_repeated_on_the_device_that_reads_it() -> None:
     graph = Graph()
     with graph.device(HERE):
         half = ops.fill(graph, 0.5, (3,), "float32", name="half")

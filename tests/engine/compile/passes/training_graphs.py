@@ -1,4 +1,4 @@
-"""One training step of real networks and optimizers, as passes get to see it."""
+"""One training step of real networks and optimizers, as the input of passes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NETWORKS: dict[str, NetworkFunction] = {
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """A placed and pruned graph, what it is run for, and values for its placeholders and variables."""
+    """A placed and pruned graph, its roots, and values for its placeholders and variables."""
 
     graph: Graph
     roots: Roots
@@ -42,7 +42,7 @@ class TrainingStep:
 
     @property
     def fetches(self) -> list[Tensor]:
-        """What is fetched, in one order."""
+        """The fetches, sorted."""
         return sorted(self.roots.fetches)
 
 
@@ -61,7 +61,7 @@ def training_step(
 
 
 def update_step(optimizer: Optimizer, shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> TrainingStep:
-    """The update of weights, which decay, from gradients that are fed."""
+    """The update of weights with weight decay, from gradients that are fed."""
     graph = Graph()
     variables = Variables(graph, seed=0)
     pairs: list[tuple[Variable, Tensor]] = []
@@ -82,7 +82,7 @@ def update_step(optimizer: Optimizer, shapes: Sequence[tuple[int, ...]], dtype: 
 
 
 def values_for(graph: Graph) -> dict[Tensor, Array]:
-    """Values above 0 for floats, so that averages of squares can be had a root of, and small whole numbers."""
+    """Positive floats, so that averages of squares have a root, and small whole numbers."""
     rng = np.random.default_rng(0)
     feeds: dict[Tensor, Array] = {}
     for node in graph:

@@ -22,7 +22,7 @@ EXACT = {
     "matmul_fused",
     "matmul_cast",
 }
-"""Ops that passes put in the place of others in a graph, and that therefore must not change a bit."""
+"""Ops that replace others in a graph and must not change a bit."""
 
 _FUSED = [pytest.param(op, case, id=label) for op, case, label in all_cases() if OPS[op].decompose is not None]
 

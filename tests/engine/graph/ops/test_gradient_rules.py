@@ -1,4 +1,4 @@
-"""Decisions that differences cannot see: ties, kinks, stops and dtypes of gradients."""
+"""Gradients that finite differences cannot check: ties, kinks, stops and dtypes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _gradient_values(graph: Graph, y: Tensor, feeds: dict[Tensor, Array]) -> lis
 
 
 @pytest.mark.parametrize("extremum", [ops.maximum, ops.minimum])
-def test_a_tie_of_two_operands_gives_its_gradient_to_the_first(extremum: Binary) -> None:
+def test_first_of_two_equal_operands_receives_the_gradient(extremum: Binary) -> None:
     graph = Graph()
     a, b = _placeholders(graph, (3,), (3,))
     equal_values = {a: np.ones(3), b: np.ones(3)}
@@ -47,14 +47,14 @@ def test_ties_of_a_reduced_maximum_share_the_gradient() -> None:
 
 
 @pytest.mark.parametrize("function", [ops.relu, ops.abs])
-def test_the_derivative_at_a_kink_is_zero(function: Unary) -> None:
+def test_derivative_at_a_kink_is_zero(function: Unary) -> None:
     graph = Graph()
     (x,) = _placeholders(graph, (1,))
     (dx,) = _gradient_values(graph, function(graph, x), {x: np.zeros(1)})
     assert dx.tolist() == [0]
 
 
-def test_the_first_of_equal_values_in_a_pool_takes_the_gradient() -> None:
+def test_first_of_equal_values_in_a_window_receives_the_gradient() -> None:
     graph = Graph()
     (x,) = _placeholders(graph, (1, 1, 2, 2))
     y, _ = ops.max_pool(graph, x, window=(2, 2), strides=(2, 2))
@@ -77,7 +77,7 @@ def test_stop_gradient_treats_its_input_as_a_constant() -> None:
     assert dx.tolist() == [2.0, -3.0]
 
 
-def test_the_gradient_of_a_cast_has_the_dtype_of_what_was_cast() -> None:
+def test_gradient_of_a_cast_has_the_dtype_of_its_input() -> None:
     graph = Graph()
     x = ops.placeholder(graph, (2,), "float32")
     (dx,) = gradients(graph, [ops.cast(graph, x, "float64")], [x])

@@ -27,7 +27,7 @@ def test_gradient_agrees_with_differences(op: str, case: Case) -> None:
 
 
 def _port_choices(op: str, case: Case) -> list[list[int]]:
-    """All float outputs together and, of several, each by itself."""
+    """All float outputs together and, if there are several, each alone."""
     _, _, node = case.build(op)
     ports = [port for port, spec in enumerate(node.outputs) if spec.is_float]
     return [ports] if len(ports) == 1 else [ports, *([port] for port in ports)]

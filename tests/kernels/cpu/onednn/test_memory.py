@@ -99,7 +99,7 @@ def test_padding_counts_as_memory() -> None:
     ("strides", "reason"),
     [
         ((5, 10, 1, 30), r"no name for the memory format with strides \[5, 10, 1, 30\] and inner blocks \[\]"),
-        ((64, 20, 5, 1), r"the memory format abcd of \(2, 3, 4, 5\) has gaps, which no name tells"),
+        ((64, 20, 5, 1), r"the memory format abcd of \(2, 3, 4, 5\) has gaps, which no format name describes"),
     ],
 )
 def test_a_format_without_a_name_is_not_implemented(strides: Ints, reason: str) -> None:
@@ -111,7 +111,7 @@ def test_a_format_without_a_name_is_not_implemented(strides: Ints, reason: str) 
 
 def test_a_tensor_cannot_be_seen_in_a_way_its_tag_does_not_say() -> None:
     spec = floats(4, 6)
-    with pytest.raises(ValueError, match="a tensor in layout 'ba' was to be read as 't:'"):
+    with pytest.raises(ValueError, match="a tensor in layout 'ba' cannot be read as 't:'"):
         described(library(), spec, Layout("ba", spec.nbytes), "t:")
 
 

@@ -110,7 +110,7 @@ def _doubling() -> tuple[Description, dict[int, object]]:
 def test_too_little_memory_to_work_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Description, "scratch_bytes", 128)
     made, arguments = _doubling()
-    expected = "a primitive for 1 threads wants 128 bytes of scratch memory, came 64: it was planned for other threads"
+    expected = "a primitive for 1 threads needs 128 bytes of scratch memory, came 64: it was planned for other threads"
     with pytest.raises(ValueError, match=expected):
         bound(made, arguments, allocate(64))
 

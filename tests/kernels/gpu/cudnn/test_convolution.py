@@ -104,7 +104,7 @@ def test_a_plan_that_needs_more_workspace_than_arranged_is_refused(
 ) -> None:
     choice = choice_of(registry)
     planner.workspace_bytes = 1000
-    with pytest.raises(ValueError, match=r"cuDNN has no plan for .* with 256 bytes of workspace, as they"):
+    with pytest.raises(ValueError, match=r"cuDNN has no plan for .* with 256 bytes of workspace, as arranged"):
         run_choice(runtime, node_of("conv2d", INPUTS, ONE), choice, INPUTS)
 
 
