@@ -1,4 +1,4 @@
-"""Bad input: the exit code of its class, and one message that says what, where and what else there is."""
+"""Invalid input: the exit code of its class, and one message with the key, the value and the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of two runs: what differs by name, the rest by number."""
+"""The comparison of two runs: differing values by name, equal ones by number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the device of an evaluation: keys of the cluster, one device, and nothing of what trained."""
+"""The device of an evaluation: one device, chosen by keys of the cluster."""
 
 from __future__ import annotations
 

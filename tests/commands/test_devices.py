@@ -1,4 +1,4 @@
-"""The command line where a GPU is asked for and none is there."""
+"""The command line if a GPU is requested and none is available."""
 
 from __future__ import annotations
 

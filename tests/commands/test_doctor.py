@@ -1,4 +1,4 @@
-"""``runner doctor``: what it reports, and what it calls trouble."""
+"""``runner doctor``: its report, and the findings that are trouble."""
 
 from __future__ import annotations
 

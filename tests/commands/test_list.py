@@ -1,4 +1,4 @@
-"""Everything there is to choose from has a line of its own."""
+"""``runner list``: one line for each option."""
 
 from __future__ import annotations
 

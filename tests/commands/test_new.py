@@ -1,4 +1,4 @@
-"""The verb ``new``: what it writes runs as it is, and nothing is overwritten."""
+"""The verb ``new``: its templates run unchanged, and no file is overwritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which configuration repeats a run, and when none is promised to."""
+"""The configuration that repeats a run, and the reasons against a guarantee."""
 
 from __future__ import annotations
 

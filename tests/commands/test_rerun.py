@@ -1,4 +1,4 @@
-"""``runner rerun``: the stored configuration again, in a directory of its own, and a verdict on the weights."""
+"""``runner rerun``: the stored configuration in a new directory, and a comparison of the weights."""
 
 from __future__ import annotations
 

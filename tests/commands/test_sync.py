@@ -1,4 +1,4 @@
-"""``runner sync``: what was left is brought over, and the exit code says whether something still waits."""
+"""``runner sync``: waiting records are written, and the exit code reports whether some still wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``runner eval`` and ``runner predict``: a trained network at work, from a run directory and from a checkpoint."""
+"""``runner eval`` and ``runner predict``, from a run directory and from a checkpoint."""
 
 from __future__ import annotations
 

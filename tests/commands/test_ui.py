@@ -1,4 +1,4 @@
-"""``runner ui``: which server it becomes, and when it refuses."""
+"""``runner ui``: the server that it becomes, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backup workers as real processes: what counted is recorded, a replay comes to the same bits, a death is told."""
+"""Backup workers as processes: contributions are recorded and replayed bit for bit, and a death is reported."""
 
 from __future__ import annotations
 

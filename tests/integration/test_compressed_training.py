@@ -1,4 +1,4 @@
-"""Runs over compressed wires, as configured: they learn what plain ones learn, from half the bytes."""
+"""Runs with compressed transfers: about the same losses from half the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on a slow network that real processes emulate: they say so, take the time of the wires, and learn the same."""
+"""Runs on an emulated slow network: reported, slower by the emulated times, and equal bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A package that brings a model by an entry point: installed by pip, and there without being named."""
+"""A model of an installed package, found by its entry point."""
 
 from __future__ import annotations
 

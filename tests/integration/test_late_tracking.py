@@ -1,4 +1,4 @@
-"""Jobs that ended before the tracking store had all of their records: it has them when their sweep has ended."""
+"""Waiting tracking records of jobs are in the store after the end of their sweep."""
 
 from __future__ import annotations
 

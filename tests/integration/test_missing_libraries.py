@@ -1,4 +1,4 @@
-"""A machine without a library of fast kernels trains on those that are left, and the run says what it lacks."""
+"""Without a library of fast kernels a run uses the remaining ones and reports the missing one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model parallelism on real processes: the bits of ``single``, its placement kept, replayed and gone on with."""
+"""Model parallelism on worker processes: bits of ``single``; a placement that is stored, replayed and resumed."""
 
 from __future__ import annotations
 

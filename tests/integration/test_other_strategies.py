@@ -1,4 +1,4 @@
-"""One run, continued by other strategies and other numbers of workers: the weights are those of an undisturbed run."""
+"""A run that is resumed with other strategies and numbers of workers has the weights of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ COMMON = (
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run in one process from start to end."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+    folder = tmp_path_factory.mktemp("uninterrupted")
     succeed(folder, *COMMON, "parallelism=single", "train.steps=9")
     return folder / "run"
 
 
-def test_a_run_continues_with_four_then_two_workers_then_one_process(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_run_continues_with_four_then_two_workers_then_one_process(uninterrupted: Path, tmp_path: Path) -> None:
     for arguments in (
         (*COMMON, "parallelism=sync_data", "parallelism.workers=4", "train.steps=3"),
         ("resume=run", "parallelism=hybrid", "parallelism.workers=2", "train.steps=6"),
@@ -43,14 +43,14 @@ def test_a_run_continues_with_four_then_two_workers_then_one_process(undisturbed
         succeed(tmp_path, *arguments)
     run, weights = (
         tmp_path / "run",
-        [load(d / "checkpoints" / "step-9").variables for d in (undisturbed, tmp_path / "run")],
+        [load(d / "checkpoints" / "step-9").variables for d in (uninterrupted, tmp_path / "run")],
     )
     assert weights[0].keys() == weights[1].keys()
     assert max(float(np.abs(weights[0][name] - weights[1][name]).max()) for name in weights[0]) <= 1e-10
     stored = [load_stored(run / name).parallelism for name in ("config-1.yaml", "config-2.yaml", "config.yaml")]
     assert [(each.name, each.workers) for each in stored] == [("sync_data", 4), ("hybrid", 2), ("single", 1)]
     assert summary_of(run).run_id == load(run / "checkpoints" / "step-3").manifest.meta.run_id
-    expect_same_curves(undisturbed / "metrics.jsonl", run / "metrics.jsonl")
+    expect_same_curves(uninterrupted / "metrics.jsonl", run / "metrics.jsonl")
 
 
 def expect_same_curves(expected: Path, found: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run with code of its own: in its workers, in its record, and when it goes on."""
+"""A run with a plugin: in its workers, in its summary, and when it is resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of several processes is had again: by its configuration, or by the record of what its workers did."""
+"""A run of several processes is repeated: by its configuration, or by the record of its workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps that are killed and taken up again, with jobs one after the other and several at a time."""
+"""Sweeps that are killed and resumed, with one job or several jobs at a time."""
 
 from __future__ import annotations
 

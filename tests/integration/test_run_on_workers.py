@@ -1,4 +1,4 @@
-"""Runs on worker processes from start to end, whichever end it is: nothing is lost and nothing is left behind."""
+"""Runs on worker processes to every kind of end: no checkpoint is lost and no process is left."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SHORT = (
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a run that nothing happened to."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+    folder = tmp_path_factory.mktemp("uninterrupted")
     succeed(folder, *SHORT, "tracking.pictures=true")
     return folder / "run"
 
@@ -34,8 +34,8 @@ def checkpoint_exists(folder: Path, step: int) -> bool:
     return (folder / "run" / "checkpoints" / f"step-{step}").exists()
 
 
-def test_a_finished_run_leaves_its_record_and_no_process(undisturbed: Path) -> None:
-    summary = summary_of(undisturbed)
+def test_a_finished_run_leaves_its_record_and_no_process(uninterrupted: Path) -> None:
+    summary = summary_of(uninterrupted)
     assert (summary.status, summary.steps, summary.workers) == ("finished", 24, 2)
     assert summary.kernels == {"cpu": "llvm+numpy+onednn"}
     assert summary.kernels_missing == {}
@@ -44,19 +44,19 @@ def test_a_finished_run_leaves_its_record_and_no_process(undisturbed: Path) -> N
     assert len(summary.bytes_sent_per_worker) == 2
     assert set(summary.peak_memory_bytes) == {"master", "worker-0", "worker-1"}
     assert processes_of(summary.run_id) == []
-    left = {path.name for path in undisturbed.iterdir()}
+    left = {path.name for path in uninterrupted.iterdir()}
     assert {"config.yaml", "run.log", "metrics.jsonl", "plots", "checkpoints", "workers", "graph.dot"} <= left
-    assert {path.name for path in (undisturbed / "plots").iterdir()} == {
+    assert {path.name for path in (uninterrupted / "plots").iterdir()} == {
         "learning_curves.png",
         "confusion_matrix.png",
     }
-    steps = sorted(int(path.name.removeprefix("step-")) for path in (undisturbed / "checkpoints").iterdir())
+    steps = sorted(int(path.name.removeprefix("step-")) for path in (uninterrupted / "checkpoints").iterdir())
     assert steps == [16, 20, 24]
 
 
-def test_the_same_command_gives_the_same_weights(undisturbed: Path, tmp_path: Path) -> None:
+def test_the_same_command_gives_the_same_weights(uninterrupted: Path, tmp_path: Path) -> None:
     run_command(tmp_path, *SHORT)
-    assert summary_of(tmp_path / "run").weights_sha256 == summary_of(undisturbed).weights_sha256
+    assert summary_of(tmp_path / "run").weights_sha256 == summary_of(uninterrupted).weights_sha256
 
 
 def test_a_killed_worker_ends_the_run_with_its_name_exit_and_log(start: Start, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_killed_worker_ends_the_run_with_its_name_exit_and_log(start: Start, t
 
 
 def test_a_killed_run_resumes_to_the_weights_of_the_uninterrupted_one(
-    start: Start, undisturbed: Path, tmp_path: Path
+    start: Start, uninterrupted: Path, tmp_path: Path
 ) -> None:
     command = start(tmp_path, *SHORT)
     wait_until(lambda: checkpoint_exists(tmp_path, 8), "a checkpoint to resume from")
@@ -84,14 +84,14 @@ def test_a_killed_run_resumes_to_the_weights_of_the_uninterrupted_one(
     assert command.finish() == -signal.SIGKILL
     wait_until(lambda: not any(worker.is_running() for worker in workers), "the end of the workers")
     succeed(tmp_path, "resume=run")
-    expected, found = summary_of(undisturbed), summary_of(tmp_path / "run")
+    expected, found = summary_of(uninterrupted), summary_of(tmp_path / "run")
     assert found.weights_sha256 == expected.weights_sha256
     assert (found.steps, found.final["test/loss"]) == (24, expected.final["test/loss"])
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_run_after_a_checkpoint_and_it_resumes(
-    start: Start, undisturbed: Path, tmp_path: Path, signum: signal.Signals, code: int
+    start: Start, uninterrupted: Path, tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
     command = start(tmp_path, *SHORT)
     wait_until(lambda: checkpoint_exists(tmp_path, 4), "a first checkpoint")
@@ -104,7 +104,7 @@ def test_a_signal_ends_a_run_after_a_checkpoint_and_it_resumes(
     assert checkpoint_exists(tmp_path, stopped.steps)
     assert processes_of(stopped.run_id) == []
     run_command(tmp_path, "resume=run")
-    assert summary_of(tmp_path / "run").weights_sha256 == summary_of(undisturbed).weights_sha256
+    assert summary_of(tmp_path / "run").weights_sha256 == summary_of(uninterrupted).weights_sha256
 
 
 def test_two_runs_in_one_directory_are_refused(start: Start, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sandblaster on real processes, one of them slow, and stopped halfway: the numbers of ``single``."""
+"""Sandblaster on processes, one of them slow, stopped halfway and resumed: the numbers of ``single``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks like a secret stays in the stored configuration, which is its owner's, and shows nowhere else."""
+"""Secrets stay in stored configurations, which are private, and appear nowhere else."""
 
 from __future__ import annotations
 

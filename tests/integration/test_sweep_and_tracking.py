@@ -1,4 +1,4 @@
-"""What MLflow's store holds after a sweep, and after a run that was killed and resumed."""
+"""The contents of the MLflow store after a sweep, and after a run that was killed and resumed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_killed_run_resumes_into_the_same_run_with_contiguous_curves(start: St
         tmp_path,
         *ONE_PROCESS,
         "train.steps=1000000",
-        # Most of such a step is spent in matrix products, beside which another thread imports MLflow undisturbed.
+        # Most of such a step is spent in matrix products, beside which another thread imports MLflow uninterrupted.
         "train.batch_size=256",
         f"train.log_every={every}",
         "train.eval_every=1000000",

@@ -1,4 +1,4 @@
-"""Recorded runs whose clients are launched and overlap, on worker processes: what is on their timeline."""
+"""The timeline of runs on worker processes whose clients are launched and overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded run on worker processes: one timeline of all, in a file that viewers open and MLflow keeps."""
+"""The timeline of a run on worker processes, as a file for viewers and an artifact of MLflow."""
 
 from __future__ import annotations
 

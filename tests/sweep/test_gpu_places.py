@@ -1,4 +1,4 @@
-"""Jobs that run at the same time have GPUs of their own; who ends leaves them to the next."""
+"""Jobs that run at the same time have separate GPUs, which the next job takes over."""
 
 from __future__ import annotations
 

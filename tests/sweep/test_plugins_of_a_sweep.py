@@ -1,4 +1,4 @@
-"""A sweep with plugins: whoever takes it up again has the same ones, from the same sources."""
+"""A sweep with plugins is resumed with the same plugins from the same sources."""
 
 from __future__ import annotations
 

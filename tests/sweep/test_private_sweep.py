@@ -1,4 +1,4 @@
-"""A sweep that is told a secret, by whatever key, keeps what holds it for the eyes of its owner."""
+"""Files of a sweep that contain a secret are readable by their owner only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a sweep is ended late as the sweep went, and only when all of it has come to an end."""
+"""The tracking record of a sweep is ended after its last job, with the status of its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file for trace viewers: what they require of it, and what every event says."""
+"""The file for trace viewers: required fields, and the arguments of events."""
 
 from __future__ import annotations
 

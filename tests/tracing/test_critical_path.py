@@ -1,4 +1,4 @@
-"""The path that decides how long a step takes, on timelines whose path is known."""
+"""The critical path of a step, on timelines whose path is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums over critical paths, and the table of them."""
+"""Sums over critical paths, and their table."""
 
 from __future__ import annotations
 

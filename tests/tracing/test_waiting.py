@@ -1,4 +1,4 @@
-"""Who was idle for whom, on timelines where that is known."""
+"""Idle times of devices, on timelines where they are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps are recorded, and when their files are written."""
+"""The recorded steps, and the time at which their files are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of ``async_data`` in one process: what it leaves, and what it refuses."""
+"""A run of ``async_data`` in one process: its files, its repetition, and refused settings."""
 
 from __future__ import annotations
 

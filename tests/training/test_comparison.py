@@ -1,4 +1,4 @@
-"""A placement beside one device and data parallelism: predicted, measured, and said in a sentence."""
+"""A placement compared with one device and with data parallelism: predicted and measured step times."""
 
 from __future__ import annotations
 

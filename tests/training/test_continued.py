@@ -1,4 +1,4 @@
-"""A run that goes on under another strategy: what it takes along, what it leaves, and what it keeps of before."""
+"""Resumed runs: with another strategy, with other data, and after a kill at any operation on files."""
 
 from __future__ import annotations
 

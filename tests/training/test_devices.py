@@ -1,4 +1,4 @@
-"""The devices of a run: every strategy is planned on GPUs as it is on CPUs, in one process where that pays."""
+"""The devices of a run: every strategy is planned on GPUs as on CPUs, in one process if that is faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run, and how it ends when they press Ctrl-C."""
+"""The display of a run, its results table, and Ctrl-C."""
 
 from __future__ import annotations
 

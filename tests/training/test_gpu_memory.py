@@ -1,4 +1,4 @@
-"""Planned memory of GPUs: what a GPU is counted to hold, and which runs are refused."""
+"""Planned memory of GPUs, and the refusal of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of a graph: one box per layer and device, with or without Graphviz's program."""
+"""Pictures of a graph: one box for each layer and device, with or without the program of Graphviz."""
 
 from __future__ import annotations
 

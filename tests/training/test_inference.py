@@ -1,4 +1,4 @@
-"""A trained network on one device of this machine: a GPU where there is one, and what computes is said."""
+"""A trained network on one device of this machine, a GPU if there is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of another run to begin with: what matches, what is left and why, and what the run makes of them."""
+"""Initial weights of another run: matching weights, the others with the reason, and the run that uses them."""
 
 from __future__ import annotations
 
@@ -128,12 +128,12 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_the_same_
 ) -> None:
     """Although the run that they are from has gone on."""
     source = shutil.copytree(trained, tmp_path / "source")
-    undisturbed = train(tmp_path / "run", f"init_from={source}")
+    uninterrupted = train(tmp_path / "run", f"init_from={source}")
     assert load_stored(tmp_path / "run" / "config.yaml").init_from == str(source / "checkpoints" / "step-3")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-3")
     train(source, "train.steps=5", resume=True)
     resumed = run(load_stored(tmp_path / "run" / "config.yaml"), tmp_path / "run", overrides=[], resume=True)
-    assert resumed.weights_sha256 == undisturbed.weights_sha256
+    assert resumed.weights_sha256 == uninterrupted.weights_sha256
 
 
 def test_moving_averages_are_weights_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Planned memory: what a process is counted to take, and which runs are refused."""
+"""Planned memory of processes, and the refusal of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a loss that is not finite began: found by repeating the run as it went, as far as that is known."""
+"""The origin of a loss that is not finite, found by repeating the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""placement.json and measured costs: what a run writes, another reads, and nothing that does not fit is used."""
+"""placement.json and measured costs: one run writes them, another reads them, and unfitting files are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record of whose shares counted is replayed by the run that it is of, and as a whole."""
+"""A record of contributions is replayed as a whole, by a run with the same configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run whose gradients NCCL sums: a process for each GPU, and it is said; where NCCL cannot, that is said."""
+"""A run whose gradients NCCL sums: a process for each GPU; the log reports if NCCL cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loop in one process: what it does at each step, and what it leaves when it is stopped."""
+"""The training loop in one process: steps, evaluations, checkpoints, and its end after errors and signals."""
 
 from __future__ import annotations
 

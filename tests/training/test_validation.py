@@ -1,4 +1,4 @@
-"""A run with a validation split: what it scores, when it ends early, which checkpoint it keeps, and how it goes on."""
+"""A run with a validation split: scores, early stopping, the best checkpoint, and resuming."""
 
 from __future__ import annotations
 
