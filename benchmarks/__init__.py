@@ -1,1 +1,1 @@
-"""Measurements of the engine, each reproducible by the command that stands beside its table."""
+"""Measurements of the engine, each reproducible by the command next to its table."""

@@ -14,11 +14,11 @@ VERBS: Mapping[str, str] = {
     "tracking": "benchmarks.tracking",
     "gpu": "benchmarks.gpu.command",
 }
-"""Word -> module with its ``main``, imported when it is asked for: "gpu" runs where neither Hydra nor MLflow is."""
+"""Verb -> module with its ``main``, imported on use: "gpu" runs without Hydra and MLflow."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says; its first word is a verb, or else all of it is for the tables."""
+    """Run the command line: its first word is a verb, or else all of it is passed to ``tables``."""
     verb, *others = arguments or [""]
     module = VERBS.get(verb)
     chosen = import_module(module or "benchmarks.tables")
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _exit(signum: int, frame: FrameType | None) -> None:
-    """Leave as after an error, so that every subject is ended."""
+    """Raise an error for the signal, so that every subject is ended."""
     sys.exit(128 + signum)
 
 

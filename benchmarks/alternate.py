@@ -1,4 +1,4 @@
-"""Alternating runs: every subject has its turn in every round, so that a drift of the machine meets all of them."""
+"""Alternating runs: every subject has a turn in every round, so that a drift of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from benchmarks.process import SubjectError
 
 SETTLING = 1
-"""Runs at the start of a turn that do not count: caches and cores have just been another subject's."""
+"""Runs at the start of a turn that do not count: another subject has just used caches and cores."""
 
 
 class Asked(Protocol):
-    """Whatever answers requests of :mod:`benchmarks.protocol`."""
+    """A process that answers requests of :mod:`benchmarks.protocol`."""
 
     def ask(self, do: str, **more: object) -> dict[str, Any]:
         """Send a request and wait for the answer; raises SubjectError."""
@@ -22,9 +22,9 @@ class Asked(Protocol):
 
 @dataclass
 class Contestant:
-    """A subject at work, and what is known of it so far.
+    """A running subject and its results so far.
 
-    process: None for one that could not be started. failure: why it takes no further part, "" while it does.
+    process: None if it could not be started. failure: reason why it was dropped, "" if it was not.
     seconds: phase -> time of each run. memory_mib: peak before the network was made, and later.
     """
 
@@ -37,7 +37,7 @@ class Contestant:
     memory_mib: tuple[float, float] = (0.0, 0.0)
 
     def ask(self, do: str, **more: object) -> Mapping[str, Any] | None:
-        """The answer to a request; None from one that is out, as is one that fails now."""
+        """Return the answer to a request; None if the subject was dropped before or fails now."""
         if self.failure or self.process is None:
             return None
         try:
@@ -51,7 +51,7 @@ class Contestant:
 def alternate(contestants: Sequence[Contestant], phase: str, *, rounds: int, turn: int) -> None:
     """Time ``turn`` runs of a phase per subject and round; every round begins with another subject.
 
-    Seconds are added to each contestant's, under the phase. While one has its turn the others wait for a request.
+    Seconds are added to those of each contestant, under the phase. The others wait for a request meanwhile.
     """
     for round_number in range(rounds):
         first = round_number % max(1, len(contestants))

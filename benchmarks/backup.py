@@ -1,4 +1,4 @@
-"""What a backup worker is good for: steps of ``sync_data`` on an emulated network with slow workers, alternating.
+"""The benefit of backup workers: steps of ``sync_data`` on an emulated network with slow workers, alternating.
 
 ``python -m benchmarks backup``: see its ``--help``.
 """
@@ -44,13 +44,13 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "4 workers": (*SERVERS, *NETWORK, *STRAGGLERS),
     "4 workers and 1 backup worker": (*SERVERS, *NETWORK, *STRAGGLERS, "parallelism.backup_workers=1"),
 }
-"""Name -> overrides of what is compared."""
+"""Name -> overrides of a compared configuration."""
 
 
 @dataclass
 class Subject:
-    """One configuration at work. seconds: of the steps that count. record: of whose shares counted, if any were left
-    out. emulated: what its network is said to be.
+    """One running configuration. seconds: of the steps that count. record: of the shares that counted, if any were
+    dropped. emulated: description of its network.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Subject:
     emulated: str = ""
 
     def start(self, overrides: Sequence[str], stack: ExitStack) -> None:
-        """Start its processes; they end with ``stack``."""
+        """Start the processes; they end with ``stack``."""
         self._experiment = build(configuration(overrides))
         self.emulated = str(self._experiment.emulation)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-run-"))
@@ -70,7 +70,7 @@ class Subject:
         self._step = 0
 
     def take_turn(self, steps: int) -> None:
-        """Time some steps; the first of a turn do not count. Nothing is left under way."""
+        """Time some steps, without the first of a turn. No step is running afterwards."""
         for number in range(SETTLING + steps):
             started = time.perf_counter()
             train_step(self._step_driver, self._experiment, self._step, self._experiment.learning_rate(self._step))
@@ -82,7 +82,7 @@ class Subject:
 
 
 def measure(rounds: int, steps: int) -> list[Subject]:
-    """Let all subjects take turns; the others wait meanwhile, and every round begins with another one."""
+    """Time all subjects in turns; the others wait meanwhile, and every round begins with another one."""
     with ExitStack() as stack:
         subjects = [Subject(name) for name in SUBJECTS]
         for subject in subjects:
@@ -96,7 +96,7 @@ def measure(rounds: int, steps: int) -> list[Subject]:
 
 
 def document(subjects: Sequence[Subject], command: str) -> str:
-    """The tables, and how they came about."""
+    """Return the tables and a description of the measurement."""
     slow = next(subject for subject in subjects if subject.record)
     parts = [
         "# Backup workers",
@@ -121,7 +121,7 @@ def document(subjects: Sequence[Subject], command: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print the document, and write it where asked."""
+    """Measure, print the document, and write it to the output file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks backup", description="Measure a backup worker.")
     parser.add_argument("--rounds", type=int, default=6, help="turns that every subject has")
     parser.add_argument("--steps", type=int, default=15, help="steps in a turn")

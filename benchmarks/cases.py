@@ -1,4 +1,4 @@
-"""What is measured: networks, images and batches, each under the name the command line knows it by."""
+"""The measured cases: networks, images and batches, by their names on the command line."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 class Case:
     """One network on one batch.
 
-    model: overrides that choose it. shape: of an image, (C, H, W). turn: steps a subject makes before it is the next
-    one's turn. precisions: measured when none is asked for. learning_rate: such that the loss moves, and falls, from
-    the first step, so that a wrong update shows.
+    model: overrides that choose it. shape: of an image, (C, H, W). turn: steps of a subject in one turn. precisions:
+    measured by default. learning_rate: large enough that the loss falls from the first step, so that a wrong update
+    shows.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The case in words."""
+        """Describe the case."""
         return f"{self.name}, batch {self.batch} of {'x'.join(map(str, self.shape))}, {self.classes} classes"
 
     def overrides(
@@ -38,9 +38,9 @@ class Case:
         batch: int | None = None,
         batches: int = 1,
     ) -> tuple[str, ...]:
-        """The configuration of runner: this network, plain momentum, and synthetic examples for some batches.
+        """Return the configuration of runner: this network, momentum, and synthetic examples for some batches.
 
-        threads: of each worker. batch: the whole batch, the case's own by default.
+        threads: of each worker. batch: the whole batch, by default that of the case.
         """
         examples = batch or self.batch
         return (
@@ -103,5 +103,5 @@ _ALL = (
 )
 
 CASES = {case.name: case for case in _ALL}
-"""Every case by name. Two run only when they are named: "smoke", which is for tests, and "resnet1001", which some of
-the others need many minutes to compile."""
+"""Every case by name. Two are measured only if they are named: "smoke", for tests, and "resnet1001", which some peers
+compile for many minutes."""

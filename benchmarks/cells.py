@@ -1,21 +1,21 @@
-"""Tables of Markdown, and numbers as they stand in them."""
+"""Tables of Markdown and the format of their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 NOTHING = "-"
-"""In a cell of what was not measured."""
+"""The cell of a value that was not measured."""
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; the first column is text, the others are numbers."""
+    """Return a table; the first column is text, the others are numbers."""
     lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Seconds as milliseconds, with as many digits as mean something."""
+    """Return seconds as milliseconds, with significant digits only."""
     if seconds is None:
         return NOTHING
     value = seconds * 1e3
@@ -23,5 +23,5 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def ratio(value: float | None, of: float | None) -> str:
-    """One over another, where both are known."""
+    """Return the ratio of two values, if both are known."""
     return NOTHING if value is None or of is None else f"{value / of:.2f}"

@@ -1,9 +1,9 @@
-"""Sums over workers on this machine, ours and other libraries', at every size from one number to many megabytes.
+"""Sums over workers on this machine, by runner and by other libraries, at sizes from one number to many megabytes.
 
-What is compared: one step of runner that adds a vector of each worker up and leaves the sum in its place, and one
-blocking call of another library that does the same in place. A step of runner is timed by its master, from the order
-to the last worker's word that it is done: the round trip through the master, which the others do not need, is part of
-it, as it is of every training step. The row of 4 bytes shows what it costs.
+The comparison is between one step of runner that sums a vector of each worker in place, and one blocking call of
+another library that does the same. The master of runner times the step, from its order to the last worker's answer: the
+round trip through the master, which the other libraries do not need, is part of it, as of every training step. The row
+of 4 bytes shows its cost.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ COLLECTIVE_CASES = {
     f"{PREFIX}{RING}-4": Exchange(RING, 4),
     f"{PREFIX}{PUSH_PULL}-2": Exchange(PUSH_PULL, 2),
 }
-"""Name on the command line -> what is exchanged. They are measured only when they are named: the tables are long."""
+"""Name on the command line -> exchange. They are measured only if they are named, because the tables are long."""
 
 SIZES = (ITEM_BYTES, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
 """Bytes of one worker's vector."""
 
 LARGE = 16 << 20
-"""Bytes from which on bandwidth counts, and no longer the price of a message."""
+"""Bytes above which bandwidth determines the time, not the cost of a message."""
 
 _TURN_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class ExchangeResult:
-    """One exchange at every size. subjects: ours first; their phases are sizes in bytes, written as text."""
+    """One exchange at every size. subjects: runner first; their phases are sizes in bytes, as text."""
 
     case: str
     exchange: Exchange
@@ -49,12 +49,12 @@ class ExchangeResult:
     subjects: tuple[SubjectResult, ...]
 
     def bandwidth(self, subject: SubjectResult, nbytes: int) -> float | None:
-        """Bytes of one worker's vector per second at the median; None where it was not measured."""
+        """Return bytes of one worker's vector per median second; None if it was not measured."""
         seconds = subject.median(str(nbytes))
         return None if seconds is None else nbytes / seconds
 
     def of_peer(self, peer: SubjectResult, nbytes: int) -> float | None:
-        """Our bandwidth over a peer's."""
+        """Return the ratio of runner's bandwidth to a peer's."""
         ours, theirs = self.bandwidth(self.subjects[0], nbytes), self.bandwidth(peer, nbytes)
         return None if ours is None or theirs is None else ours / theirs
 
@@ -62,7 +62,7 @@ class ExchangeResult:
 def measure_collective(
     name: str, *, rounds: int, turn: int | None, with_peers: bool, sizes: Sequence[int] = SIZES
 ) -> ExchangeResult:
-    """Alternate all subjects at one size after the other. A subject whose sums are wrong takes no further part."""
+    """Alternate all subjects at one size after the other. A subject with wrong sums is dropped."""
     exchange = COLLECTIVE_CASES[name]
     specs = (EXCHANGE_OURS, *(EXCHANGE_PEERS if with_peers else ()))
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:
@@ -73,12 +73,12 @@ def measure_collective(
 
 
 def steps_in_a_turn(nbytes: int) -> int:
-    """As many as move about the same bytes, within reason."""
+    """Return a number of exchanges with about the same total of bytes, within limits."""
     return max(5, min(50, _TURN_BYTES // nbytes))
 
 
 def _started(spec: SubjectSpec, exchange: Exchange, folder: Path, stack: ExitStack) -> Contestant:
-    """Start a subject; its processes may use whatever cores they find, with one thread each."""
+    """Start a subject; its processes may use all cores, with one thread each."""
     asked = SubjectSpec(spec.name, spec.environment, spec.module, (*spec.arguments, *exchange.arguments))
     try:
         process = SubjectProcess(asked, threads=1, log=folder / f"{spec.name}.log", pinned=False)

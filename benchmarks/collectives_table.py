@@ -13,7 +13,7 @@ _UNITS = ((1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def collectives_section(results: Sequence[ExchangeResult]) -> str:
-    """How it was measured, and a table for each exchange."""
+    """Return a description of the measurement and a table for each exchange."""
     return "\n\n".join([f"## Collectives, float32\n\n{_METHOD}", *map(_one, results)])
 
 
@@ -28,7 +28,7 @@ median. From {LARGE >> 20} MiB on it is to be at least 0.9 of theirs."""
 
 
 def size_text(nbytes: int) -> str:
-    """A number of bytes in the largest unit that holds it whole."""
+    """Return a number of bytes in the largest unit that gives a whole number."""
     for unit, name in _UNITS:
         if nbytes >= unit and nbytes % unit == 0:
             return f"{nbytes // unit} {name}"

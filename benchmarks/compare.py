@@ -1,4 +1,4 @@
-"""One case, measured: the problem prepared, every subject started and warmed, and their turns alternated."""
+"""Measure one case: prepare its problem, start and warm up every subject, and alternate their turns."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from benchmarks.timed_single import CLIENTS
 from benchmarks.work import multiply_adds
 
 WARM_UP = 2
-"""Runs of a phase before the first that may count; for the step, after those whose losses are compared."""
+"""Warm-up runs of a phase; for the step, in addition to those whose losses are compared."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a comparison is made. turn: runs per turn, None for the case's own."""
+    """Settings of a comparison. turn: runs per turn, None for that of the case."""
 
     rounds: int = 5
     turn: int | None = None
@@ -36,7 +36,7 @@ class Settings:
 
 
 def compare(case: Case, precision: str, settings: Settings, specs: Sequence[SubjectSpec], rates: Rates) -> CaseResult:
-    """Measure a case; the first subject is ours. Raises ConfigError when runner does not know the model."""
+    """Measure a case; the first subject is runner. Raises ConfigError for an unknown model."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name, ExitStack() as stack:
         problem = prepare(case, Path(name), threads=settings.threads, precision=precision)
         contestants = [_started(spec.on(name), Path(name), settings, stack) for spec in specs]
@@ -49,13 +49,13 @@ def compare(case: Case, precision: str, settings: Settings, specs: Sequence[Subj
 
 
 def phase_work(case: Case) -> dict[str, int]:
-    """Multiply-adds of each phase of a case."""
+    """Return the multiply-adds of each phase of a case."""
     program = timed_experiment(case.overrides(threads=1, precision="float32")).program
     return {phase: multiply_adds(program.graph, program.clients[CLIENTS[phase]]) for phase in PHASES}
 
 
 def _started(spec: SubjectSpec, folder: Path, settings: Settings, stack: ExitStack) -> Contestant:
-    """Start a subject and let it make its first steps, while no other is at work."""
+    """Start a subject and run its first steps while no other subject runs."""
     try:
         process = SubjectProcess(spec, threads=settings.threads, log=folder / f"{spec.name}.log")
     except MissingEnvironmentError as missing:

@@ -22,7 +22,7 @@ from runner.training.trainer import train_step
 
 
 class Configured:
-    """What overrides describe, in a run directory of its own."""
+    """The configuration of overrides, in a separate run directory."""
 
     versions: Mapping[str, str] = versions()
 
@@ -31,7 +31,7 @@ class Configured:
         self._stack = stack
 
     def load(self) -> None:
-        """Start what the configuration says."""
+        """Start the configuration."""
         self._experiment = build(configuration(self._overrides))
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-run-")))
         directory = self._stack.enter_context(RunDirectory.open(folder / "run", resume=False))

@@ -1,4 +1,4 @@
-"""From our graph to the neutral layers of a problem: biases folded, variables by name, nothing of our engine left."""
+"""Convert runner's graph to the neutral layers of a problem, with folded biases and named variables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from runner.engine.graph.node import Node
 from runner.engine.graph.tensor import Tensor
 
 _SAME_KIND = {"relu": "relu", "add": "add", "add_n": "add", "concat": "concat", "pad": "pad", "slice": "slice"}
-"""Ops that are a kind of layer by themselves: tensors in, one tensor out, attributes as settings."""
+"""Ops that correspond to a kind of layer: tensors in, one tensor out, attributes as settings."""
 
 
 @dataclass
 class _Description:
-    """What is known so far. layers: by the name of their node. names: tensor -> layer, "x" or variable it is."""
+    """The description so far. layers: by name of the node. names: tensor -> name of a layer or variable, or "x"."""
 
     graph: Graph
     decays: Mapping[Tensor, StateUpdate]
@@ -38,7 +38,7 @@ def describe(graph: Graph, x: Tensor, logits: Tensor, state_updates: Sequence[St
     """Return the layers from images ``x`` to ``logits`` of a training graph, the logits' layer last.
 
     graph: forward pass as :mod:`runner.nn` adds it. state_updates: of the moving averages of batch normalisation.
-    Raises ValueError naming the first node for which there is no kind of layer.
+    Raises ValueError naming the first node without a kind of layer.
     """
     needed = _ancestors(graph, logits)
     part = Graph({node.name: node for node in graph if node.name in needed})
@@ -162,7 +162,7 @@ _TRANSLATIONS: dict[str, Callable[[_Description, Node], None]] = {
     "reduce_mean": _reduce_mean,
     "identity": _identity,
 }
-"""Op -> what it adds to the description."""
+"""Op -> its addition to the description."""
 
 
 def _check_flattened(layers: Sequence[Layer]) -> None:

@@ -1,4 +1,4 @@
-"""The peers' virtual environments, below ``.peers``: each library in one of its own, at a fixed version."""
+"""The peers' virtual environments, below ``.peers``: each library in a separate one, at a fixed version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-"""The repository: subjects start here, and find the package ``benchmarks``."""
+"""The repository: subjects start here, so that they find the package ``benchmarks``."""
 
 PEERS = ROOT / ".peers"
 
@@ -18,20 +18,20 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "mpi": ("mpi4py==4.1.2", "mpich==5.0.2", "numpy==2.4.6"),
     "tensorflow": ("tensorflow-cpu==2.21.0", "numpy==2.4.6"),
 }
-"""Environment -> what is installed into it. torch is best taken from an index of builds for CPUs only."""
+"""Environment -> its requirements. An index of CPU builds of torch saves space."""
 
 _STAMP = "installed.txt"
 
 
 class MissingEnvironmentError(Exception):
-    """An environment that a subject needs is not there, or not in the versions asked for."""
+    """An environment of a subject is missing or has other versions."""
 
     def __init__(self, environment: str) -> None:
         super().__init__(f"not installed: make bench-peers ARGS={environment}")
 
 
 def python_of(environment: str, peers: Path = PEERS) -> Path:
-    """The interpreter of an environment; "" is the one that runs this. Raises MissingEnvironmentError."""
+    """Return the interpreter of an environment; "" is the current one. Raises MissingEnvironmentError."""
     if not environment:
         return Path(sys.executable)
     folder = peers / environment
@@ -42,7 +42,7 @@ def python_of(environment: str, peers: Path = PEERS) -> Path:
 
 
 def install(environments: Sequence[str], peers: Path = PEERS) -> None:
-    """Make environments one after the other. Raises CalledProcessError when one cannot be made."""
+    """Make environments one after the other. Raises CalledProcessError if one cannot be made."""
     for environment in environments:
         folder = peers / environment
         print(f"{folder}: {' '.join(REQUIREMENTS[environment])}", flush=True)

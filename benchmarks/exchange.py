@@ -1,4 +1,4 @@
-"""runner's collectives as a subject: ``python -m benchmarks.exchange COLLECTIVE WORKERS``, on processes of its own."""
+"""runner's collectives as a subject, in worker processes: ``python -m benchmarks.exchange COLLECTIVE WORKERS``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runner.strategies.replica import ordered_sum
 
 
 def exchange_program(exchange: Exchange, nbytes: int) -> Program:
-    """A program with a float32 variable on every worker, whose client "exchange" puts the sum of all into each.
+    """Return a program with a float32 variable on every worker; its client "exchange" assigns the sum of all to each.
 
     "give" feeds them by the name ``worker-K``, and "look" fetches them.
     """
@@ -63,7 +63,7 @@ def push_pull(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], nam
 
 
 class Exchanging:
-    """Worker processes that exchange. A session for one size at a time."""
+    """Worker processes of an exchange, with a session for one size at a time."""
 
     versions: Mapping[str, str] = {"runner": versions()["runner"]}
 

@@ -1,11 +1,11 @@
-"""How a subject of the collectives is asked: one line of JSON per request and per answer, over its pipes.
+"""The protocol of subjects of the collectives: one line of JSON per request and per answer, over pipes.
 
 {"do": "start"}                                    -> {"versions": {name: version}}
 {"do": "exchange", "nbytes": 1024, "times": 5}     -> {"seconds": [...], "deviation": largest |sum - expected|}
 
 Every exchange adds one float32 vector per worker, :func:`given`, and leaves the sum on every worker. The sums of a
-request are looked at once, after the exchanges that are timed. The end of the requests ends the process. No import here
-but NumPy: peers read it in environments of their own.
+request are checked once, after the timed exchanges. The end of the requests ends the process. This module imports only
+NumPy, because peers use it in other environments.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float32]
 
 RING, PUSH_PULL = COLLECTIVES = ("ring", "push-pull")
-"""Every worker sends to its neighbour alone; all send to a server beside them, which adds and sends back."""
+"""Every worker sends to its neighbour only; all send to a server, which adds and sends back."""
 
 ITEM_BYTES = 4
 _PERIOD = 1021
-"""A prime number of values, so that a slice at the wrong place shows."""
+"""A prime number of values, so that a misplaced slice shows."""
 
 
 @dataclass(frozen=True)
@@ -46,48 +46,48 @@ class Exchange:
 
     @property
     def processes(self) -> int:
-        """Workers, and the server where there is one."""
+        """Number of workers and servers."""
         return self.workers + (self.collective == PUSH_PULL)
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> Exchange:
-        """Read what :attr:`arguments` made."""
+        """Read :attr:`arguments`."""
         collective, workers = arguments
         return cls(collective, int(workers))
 
     @property
     def arguments(self) -> tuple[str, str]:
-        """As words of a command line."""
+        """The exchange as arguments of a command line."""
         return self.collective, str(self.workers)
 
 
 class ExchangeSubject(Protocol):
-    """Whoever exchanges."""
+    """A subject that exchanges."""
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Of the library and what it rests on."""
+        """Return the versions of the library and its dependencies."""
         ...
 
     def exchange(self, nbytes: int, times: int) -> tuple[list[float], float]:
-        """Exchange vectors of ``nbytes`` some times: the seconds of each, and the deviation of the last sums."""
+        """Exchange vectors of ``nbytes`` some times; return the seconds of each and the deviation of the last sums."""
         ...
 
 
 def given(worker: int, nbytes: int) -> Vector:
-    """What a worker has to add: whole numbers small enough for exact sums."""
+    """Return the vector of a worker: whole numbers small enough for exact sums."""
     return (np.arange(nbytes // ITEM_BYTES) % _PERIOD * (worker + 1)).astype(np.float32)
 
 
 def deviation(total: Vector, workers: int) -> float:
-    """Largest difference between a sum and what it has to be; infinite for one that is no number."""
+    """Return the largest deviation of a sum; infinite for NaN."""
     expected = given(0, total.nbytes) * np.float32(workers * (workers + 1) // 2)
     largest = float(np.abs(total - expected).max(initial=0.0))
     return largest if np.isfinite(largest) else float("inf")
 
 
 def serve_exchanges(subject: ExchangeSubject) -> None:
-    """Answer requests until they end. Standard output is kept for answers; what else is printed goes to errors."""
+    """Answer requests until they end. Standard output is reserved for answers; other output goes to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:

@@ -26,12 +26,12 @@ from runner.training.experiment import Experiment
 
 
 def configuration(overrides: Sequence[str]) -> Config:
-    """The checked configuration of overrides; raises ConfigError. It computes on the CPU, as its peers do."""
+    """Return the checked configuration of overrides, on the CPU as its peers; raises ConfigError."""
     return fix_machine_values(compose([*overrides, "cluster.device=cpu"]).config(), usable_cores())
 
 
 def timed_experiment(overrides: Sequence[str]) -> Experiment:
-    """An experiment of strategy ``single`` whose program has the clients of :class:`TimedSingle`."""
+    """Return an experiment of strategy ``single`` whose program has the clients of :class:`TimedSingle`."""
     return build(dataclasses.replace(configuration(overrides), parallelism=TimedSingle()))
 
 
@@ -42,12 +42,12 @@ class FixedBatch:
     fields: Mapping[str, NDArray[Any]]
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
-        """Return the batch, whatever is asked for."""
+        """Return the batch for every request."""
         return self.fields
 
 
 def fixed_batch(experiment: Experiment, x: NDArray[Any], y: NDArray[Any]) -> FixedBatch:
-    """Images and labels in the dtypes the training step is fed with."""
+    """Return images and labels in the dtypes of the training step."""
     program = experiment.program
     values = {"x": x, "y": y, "index": np.arange(len(y)), "mask": np.ones(len(y))}
     inputs = [slot for client in program.training for slot in client.inputs]
@@ -57,8 +57,8 @@ def fixed_batch(experiment: Experiment, x: NDArray[Any], y: NDArray[Any]) -> Fix
 
 @contextmanager
 def opened(experiment: Experiment, batch: FixedBatch | None = None) -> Iterator[Session]:
-    """A session in this process, with the thread budget of the configuration, its variables initialised."""
-    # Before the budget of threads is set: it holds for libraries that are loaded.
+    """Open a session in this process, with the thread budget of the configuration and initialised variables."""
+    # Before the thread budget is set, which applies to loaded libraries.
     registry = load_kernels()
     with threadpool_limits(experiment.threads_per_worker):
         session = LocalSession(experiment.program, experiment.cluster, registry, batch)
@@ -70,7 +70,7 @@ def opened(experiment: Experiment, batch: FixedBatch | None = None) -> Iterator[
 
 
 def feeds(experiment: Experiment, client: Client, step: int) -> dict[str, NDArray[Any]]:
-    """The scalars a training client takes, in their dtypes."""
+    """Return the scalar feeds of a training client, in their dtypes."""
     values = {"step": step, "learning_rate": experiment.learning_rate(step)}
     graph = experiment.program.graph
     return {name: scalar(values[name], graph.spec(tensors[0]).dtype) for name, tensors in client.feeds.items()}

@@ -19,13 +19,13 @@ OPTIMIZER_BYTES_PER_PARAMETER = 5 * 4
 
 @dataclass(frozen=True)
 class Rates:
-    """The best seen of the cores. multiply_adds_per_s: by kernel; the limit takes the highest."""
+    """The best measured rates of the cores. multiply_adds_per_s: by kernel; the limit uses the highest."""
 
     multiply_adds_per_s: Mapping[str, float]
     bytes_per_s: float
 
     def limit_s(self, phase: str, multiply_adds: int, parameters: int) -> float | None:
-        """Seconds no subject can go below in a phase; None where no rate is known for the precision."""
+        """Return the shortest possible seconds of a phase; None without a rate for the precision."""
         if not self.multiply_adds_per_s:
             return None
         arithmetic = multiply_adds / max(self.multiply_adds_per_s.values())
@@ -33,7 +33,7 @@ class Rates:
         return arithmetic + moved
 
     def sentence(self) -> str:
-        """The rates in words."""
+        """Describe the rates."""
         rates = [f"{rate / 1e9:,.1f} G multiply-adds/s by {by}" for by, rate in self.multiply_adds_per_s.items()]
         return ", ".join([*rates, f"{self.bytes_per_s / 1e9:.1f} GB/s adding arrays"])
 
@@ -51,7 +51,7 @@ def measure_rates(threads: int, precision: str) -> Rates:
 
 
 def _best(phase: str, threads: int, precision: str) -> float:
-    """Seconds of the fastest run of a phase, in a process of its own, which takes its memory with it."""
+    """Return the seconds of the fastest run of a phase, in a separate process, which frees its memory."""
     spec = SubjectSpec("machine", "", "benchmarks.machine", (str(threads), precision))
     with (
         tempfile.TemporaryDirectory(prefix="benchmark-") as folder,

@@ -1,4 +1,4 @@
-"""What the cores can do at best, as a subject: ``python -m benchmarks.machine THREADS PRECISION``.
+"""The best rates of the cores, as a subject: ``python -m benchmarks.machine THREADS PRECISION``.
 
 Its phases are "gemm", a large float32 matrix product by NumPy; "conv", a convolution by runner in the precision; and
 "add", a += b over arrays far larger than the caches.
@@ -32,11 +32,11 @@ CONV_MULTIPLY_ADDS = 32 * 256 * 28 * 28 * 256 * 3 * 3
 
 ADDED = 48 << 20
 ADD_BYTES = 3 * 4 * ADDED
-"""Two arrays read and one of them written in place, which no CPU reads once more for it."""
+"""Two arrays are read, and one is written in place without being read again."""
 
 
 class Machine:
-    """Kernels that come close to what the machine can do."""
+    """Kernels close to the peak rates of the machine."""
 
     versions: Mapping[str, str] = {"numpy": np.__version__}
 
@@ -46,12 +46,12 @@ class Machine:
         self._stack = stack
 
     def load(self) -> None:
-        """Load the libraries and set their budget; every phase makes its own operands."""
+        """Load the libraries and set their thread budget; every phase makes its operands."""
         self._registry = load_kernels()
         self._stack.enter_context(threadpool_limits(self._threads))
 
     def phase(self, name: str) -> Run:
-        """What runs one phase once; there is no loss, so it is 0."""
+        """Return a function that runs one phase once; its loss is 0."""
         phases = {"gemm": self._gemm, "conv": self._conv, "add": self._add}
         return phases[name]()
 
@@ -80,7 +80,7 @@ class Machine:
 
 
 def convolution(precision: str) -> Program:
-    """One convolution of variables, so that its operands may lie as it likes them."""
+    """Return one convolution of variables, so that its operands can have any layout."""
     graph = Graph()
     with graph.device(worker_task(0)):
         operands = [

@@ -1,4 +1,4 @@
-"""The network of a task in neutral words, and a batch for it; nothing here needs a configuration."""
+"""The neutral description of a task's network, and a batch for it; no configuration is needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEED = 0
 
 
 def forward_layers(task: Task) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """The layers of the task's network in training, in float32, and the names of its trainable variables."""
+    """Return the layers of the task's network in training, in float32, and the names of its trainable variables."""
     graph = Graph()
     variables = Variables(graph, seed=task.seed)
     batch = task.batch_size
@@ -34,7 +34,7 @@ def forward_layers(task: Task) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
 
 
 def random_batch(case: Case) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Normal images (N, C, H, W) and labels (N,), always the same."""
+    """Return normal images (N, C, H, W) and labels (N,), always the same."""
     random = np.random.default_rng(_SEED)
     x = random.standard_normal((case.batch, *case.shape), np.float32)
     labels: NDArray[Any] = random.integers(0, case.classes, case.batch)

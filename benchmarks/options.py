@@ -21,7 +21,7 @@ from runner.system.machine import usable_cores
 NAMES = (*CASES, *SCALING_CASES, *STRATEGY_CASES, *COLLECTIVE_CASES, *OVERLAP_CASES)
 
 HIDDEN = ("smoke", "resnet1001", *COLLECTIVE_CASES, *OVERLAP_CASES)
-"""Cases that are measured only when they are named."""
+"""Cases that are measured only if they are named."""
 
 _DESCRIPTION = """Measure runner against other frameworks, and print the tables. CASE is the beginning of names among:
 {cases}. `python -m benchmarks peers [{environments} ...]` installs the other frameworks beforehand, each into an
@@ -33,7 +33,7 @@ compares with libraries of its own, all of them unless --subjects is none.
 
 @dataclass(frozen=True)
 class Options:
-    """What is to be measured. precisions: None for each case's own. output, raw: files for tables and numbers."""
+    """The requested measurements. precisions: None for the cases' own. output, raw: files for tables and numbers."""
 
     cases: tuple[str, ...]
     peers: tuple[SubjectSpec, ...]
@@ -44,7 +44,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Read the command line; leaves the process with code 2, and a message, when it cannot be followed."""
+    """Parse the command line; exits with code 2 and a message if it is wrong."""
     description = _DESCRIPTION.format(cases=", ".join(NAMES), environments="|".join(REQUIREMENTS))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=description)
     add = parser.add_argument
@@ -71,7 +71,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def parse_peers(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Read what follows ``peers``: environments to make, all by default."""
+    """Parse the arguments of ``peers``: environments to make, all by default."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks peers", description="Install other frameworks.")
     parser.add_argument("environments", nargs="*", metavar="NAME", help=f"some of: {', '.join(REQUIREMENTS)}")
     given = parser.parse_args(arguments).environments
@@ -92,7 +92,7 @@ def _choice(
     default: Sequence[str],
     names: Sequence[str],
 ) -> tuple[str, ...]:
-    """Names that begin with one of the words, in their order; the default without words."""
+    """Return the names that begin with one of the words, in their order; the default without words."""
     for beginning in beginnings:
         if not any(name.startswith(beginning) for name in names):
             parser.error(f"{option} {beginning!r}: no name begins so; there are {', '.join(names)}")

@@ -17,7 +17,7 @@ from runner.records.summary import versions
 
 
 class Ours:
-    """The problem's configuration in a session of this process."""
+    """The configuration of the problem in a session of this process."""
 
     def __init__(self, problem: Problem, stack: ExitStack) -> None:
         self._problem = problem
@@ -25,7 +25,7 @@ class Ours:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Of runner and what it computes with; libraries of fast kernels that this machine lacks say so."""
+        """Return the versions of runner and its libraries, with missing libraries of fast kernels marked."""
         own = {name: version for name, version in versions().items() if name in ("runner", "numpy")}
         return own | {each.name: each.version.split()[0] if each.version else "none" for each in native_libraries()}
 
@@ -36,7 +36,7 @@ class Ours:
         self._session = self._stack.enter_context(opened(self._experiment, batch))
 
     def phase(self, name: str) -> Run:
-        """A run of the phase's client, with what it is fed made beforehand."""
+        """Return a run of the phase's client with prepared feeds."""
         session, client = self._session, self._experiment.program.clients[CLIENTS[name]]
         fed = feeds(self._experiment, client, step=0)
         steps = count()

@@ -1,8 +1,8 @@
-"""How much of the exchange of gradients hides behind compute, on an emulated network.
+"""The fraction of the exchange of gradients that is overlapped with compute, on an emulated network.
 
-One case, three ways, alternating: as it is (overlapped), with all gradients held back until the last exists
+One case is measured in three ways, alternating: overlapped, with all gradients held back until the last one exists
 (blocking), and overlapped without the waits that emulate the network. All three have the same buckets, and the first
-and the last the very same plans.
+and the last have equal plans.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WAYS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class OverlapResult:
-    """Steps of every way. network: what was emulated, in words. turn: steps of a round."""
+    """Steps of every way. network: description of the emulated network. turn: steps of a round."""
 
     combine: str
     title: str
@@ -51,17 +51,17 @@ class OverlapResult:
     ways: tuple[SubjectResult, ...]
 
     def way(self, name: str) -> SubjectResult:
-        """The result of one way."""
+        """Return the result of one way."""
         return next(way for way in self.ways if way.name == name)
 
     @property
     def hidden(self) -> float:
-        """What part of the time that the network costs a blocking exchange is hidden, by medians of all steps."""
+        """Return the fraction of the network time of a blocking exchange that is hidden, by medians of all steps."""
         return _hidden({name: self._seconds(name) for name in WAYS})
 
     @property
     def hidden_quartiles(self) -> tuple[float, float]:
-        """First and third quartile over the rounds, each by medians of its own steps."""
+        """Return the first and third quartile over the rounds, each by medians of its steps."""
         rounds = [_hidden(each) for each in self._rounds()]
         if len(rounds) < 2:
             return rounds[0], rounds[0]
@@ -85,7 +85,7 @@ def _hidden(seconds: Mapping[str, Sequence[float]]) -> float:
 def measure_overlap(name: str, *, rounds: int, turn: int | None) -> OverlapResult:
     """Time the training step of a case of :data:`OVERLAP_CASES` in every way.
 
-    Raises SubjectError when a way fails, or computes something else than the others.
+    Raises SubjectError if a way fails or computes other values.
     """
     combine, turn = OVERLAP_CASES[name], turn or TURN
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, ExitStack() as stack:
@@ -97,7 +97,7 @@ def measure_overlap(name: str, *, rounds: int, turn: int | None) -> OverlapResul
 
 
 def require_same_losses(ways: Sequence[SubjectResult]) -> None:
-    """Raise SubjectError for a way that failed, or whose losses are not those of the first to the bit."""
+    """Raise SubjectError for a way that failed, or whose losses are not equal bit for bit to those of the first."""
     for way in ways:
         if way.failure:
             raise SubjectError(f"{way.name}: {way.failure}")
@@ -111,7 +111,7 @@ def _options(combine: str, way: str) -> tuple[str, ...]:
 
 
 def _started(way: str, combine: str, folder: Path, stack: ExitStack) -> Contestant:
-    """Start a way and let it make its first steps, while no other is at work."""
+    """Start a way and run its first steps while no other runs."""
     name = way.replace(" ", "-")
     process = configured(name, CASE, _options(combine, way), folder, threads=1, batch=CASE.batch)
     contestant = Contestant(way, stack.enter_context(process))
@@ -124,6 +124,6 @@ def _started(way: str, combine: str, folder: Path, stack: ExitStack) -> Contesta
 
 
 def _network(combine: str) -> str:
-    """The emulated network in words."""
+    """Describe the emulated network."""
     options = CASE.overrides(threads=1, parallelism=_options(combine, OVERLAPPED))
     return str(build(configuration(options)).emulation)

@@ -11,7 +11,7 @@ from benchmarks.results import LOSSES
 
 
 def overlap_section(results: Sequence[OverlapResult]) -> str:
-    """What part of the exchange of gradients hides behind compute."""
+    """Return the table of the exchange of gradients that is overlapped with compute."""
     first = results[0]
     header = ("combine", *(f"{way}, ms" for way in WAYS), "hidden", "quartiles of rounds")
     lines = [

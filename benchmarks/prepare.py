@@ -1,4 +1,4 @@
-"""From a case to its problem: the network described, its initial values and a batch drawn, all put in a folder."""
+"""Convert a case to its problem: description of the network, initial values and a batch, in a folder."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from runner.training.experiment import Experiment
 
 
 def prepare(case: Case, folder: Path, *, threads: int, precision: str) -> Problem:
-    """Write the problem of a case and return it; raises ConfigError when runner does not know the model.
+    """Write the problem of a case and return it; raises ConfigError for an unknown model.
 
-    Description and initial values are those of the float32 network, whatever the precision.
+    Description and initial values are those of the float32 network in every precision.
     """
     experiment = timed_experiment(case.overrides(threads=threads, precision="float32"))
     layers, trainable = forward_layers(task_of(experiment.config, experiment.facts))
@@ -39,13 +39,13 @@ def prepare(case: Case, folder: Path, *, threads: int, precision: str) -> Proble
 
 
 def initial_values(experiment: Experiment, problem: Problem) -> Mapping[str, NDArray[Any]]:
-    """The values the experiment's variables begin with, for those the problem names."""
+    """Return the initial values of the experiment's variables that the problem names."""
     with opened(experiment) as session:
         saved = session.run("save")
     return {name: saved[name] for name in (*problem.trainable, *problem.moving)}
 
 
 def experiment_momentum(experiment: Experiment) -> float:
-    """The momentum of the experiment's optimizer."""
+    """Return the momentum of the experiment's optimizer."""
     optimizer: Any = experiment.config.optimizer
     return float(optimizer.momentum)

@@ -1,7 +1,7 @@
-"""A problem that every subject solves alike: a network in neutral words, its initial values and one batch.
+"""A problem for every subject: a neutral description of a network, its initial values and one batch.
 
-A folder holds it: ``problem.json``, ``x.npy``, ``y.npy`` and ``variables/NAME.npy``, one file each, so that a
-subject can take over one variable at a time. Nothing of runner is imported here: peers read it as well.
+Its folder has ``problem.json``, ``x.npy``, ``y.npy`` and ``variables/NAME.npy``, one file each, so that a subject can
+load one variable at a time. Nothing of runner is imported here, because peers use this module too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = (
     "pad",
     "slice",
 )
-"""What a layer may be. Shapes are (N, C, H, W) and weights (O, C/groups, R, S), whatever a subject makes of them.
+"""The kinds of layers. Shapes are (N, C, H, W) and weights (O, C/groups, R, S), whatever layout a subject uses.
 
 conv: variables weights and maybe bias (O,); settings strides, padding (top, bottom, left, right), groups, and the
 sizes of the image (H, W) and the kernel (R, S). dense: variables weights (features, units) and maybe bias (units,);
@@ -65,12 +65,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is computed: mean softmax cross-entropy of the last layer's output against y, and its minimisation.
+    """The computation: mean softmax cross-entropy of the last layer's output against y, and its minimisation.
 
     A step is forward pass, backward pass and, at a fixed rate, v <- momentum * v - learning_rate * g, w <- w + v.
     trainable: names of the variables a step updates; the others are moving averages. precision: "float32", or
     "bfloat16" for bfloat16 compute with variables, statistics and loss in float32. threads: of a subject.
-    overrides: the configuration of runner this is.
+    overrides: the configuration of runner.
     """
 
     folder: Path
@@ -101,7 +101,7 @@ class Problem:
         return tuple(name for name in named if name not in self.trainable)
 
     def variable(self, name: str) -> Array:
-        """The initial value of a variable, float32, read anew."""
+        """Return the initial value of a variable, float32, read from its file."""
         value: Array = np.load(_variable_path(self.folder, name))
         return value
 
@@ -118,7 +118,7 @@ class Problem:
 
 
 def load_problem(folder: Path) -> Problem:
-    """Read what :meth:`Problem.save` wrote; arrays are read when they are asked for."""
+    """Read the folder of :meth:`Problem.save`; arrays are read on use."""
     document = json.loads((folder / DOCUMENT).read_text())
     layers = tuple(_layer(entry) for entry in document.pop("layers"))
     lists: dict[str, Any] = {name: tuple(document.pop(name)) for name in ("trainable", "overrides")}
@@ -135,7 +135,7 @@ def _variable_path(folder: Path, name: str) -> Path:
 
 
 def unsupported(layer: Layer, reader: str, supported: Sequence[str]) -> ValueError:
-    """The error of a subject that cannot make a layer."""
+    """Return the error of a subject that cannot make a layer."""
     return ValueError(
         f"layer {layer.name!r} is of kind {layer.kind!r}, which {reader} does not make; it makes {', '.join(supported)}"
     )

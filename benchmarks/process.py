@@ -1,4 +1,4 @@
-"""A subject's process, seen from outside: started with a thread budget, asked, and ended."""
+"""The process of a subject: start it with a thread budget, send requests, and end it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.environments import PEERS, ROOT, python_of
 from benchmarks.subjects import SubjectSpec
 
 ANSWER_TIMEOUT_S = 1800.0
-"""Compilers take minutes over the deepest networks; whoever takes longer than this is stuck."""
+"""Compilers take minutes for the deepest networks; a longer time means that the subject is stuck."""
 
 _END_TIMEOUT_S = 30.0
 _TERMINATION_TIMEOUT_S = 5.0
@@ -31,9 +31,9 @@ class SubjectError(Exception):
 class SubjectProcess:
     """One running subject.
 
-    threads: what its libraries are told; where there are more cores, it is also held to as many of them, because not
-    every library listens. log: file that receives whatever it prints. timeout_s: of an answer, or what says it when
-    one is waited for. Raises SubjectError when it cannot be started, and MissingEnvironmentError.
+    threads: budget of its libraries; if there are more cores, its affinity is also limited to as many, because not
+    every library respects the budget. log: file of its output. timeout_s: of an answer, or a function that returns it.
+    Raises SubjectError if it cannot be started, and MissingEnvironmentError.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SubjectProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                start_new_session=True,  # so that it can be ended together with the processes that it starts
+                start_new_session=True,  # so that its child processes can be ended with it
             )
 
     def __enter__(self) -> Self:
@@ -91,7 +91,7 @@ class SubjectProcess:
         timeout_s = self._timeout_s() if callable(self._timeout_s) else self._timeout_s
         readable, _, _ = select.select([answers], [], [], timeout_s)
         if not readable:
-            self._end(0.0)  # or it would take the others' time
+            self._end(0.0)  # otherwise it would take time from the others
             raise SubjectError(f"no answer within {timeout_s:.3g} s")
         line = answers.readline()
         if not line:
@@ -106,7 +106,7 @@ class SubjectProcess:
             try:
                 pipe.close()
             except BrokenPipeError:
-                continue  # what was not sent yet has no reader any more
+                continue  # unsent data has no reader any more
         self._end(_END_TIMEOUT_S)
 
     def _end(self, timeout_s: float, signum: signal.Signals | None = None) -> int:
@@ -138,7 +138,7 @@ def _environment(threads: int) -> Mapping[str, str]:
 
 @contextmanager
 def _held_to(threads: int | None) -> Iterator[None]:
-    """Let processes started inside have as many cores as threads, where this process has more."""
+    """Limit the affinity of processes started inside to as many cores as threads."""
     if threads is None or not hasattr(os, "sched_setaffinity"):
         yield
         return

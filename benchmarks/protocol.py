@@ -1,11 +1,11 @@
-"""How a subject in a process of its own is asked: one line of JSON per request and per answer, over its pipes.
+"""The protocol of subjects in separate processes: one line of JSON per request and per answer, over pipes.
 
 {"do": "start"}                              -> {"versions": {name: version}, "memory_mib": before the network}
 {"do": "load"}                               -> {}
 {"do": "run", "phase": "step", "times": 5}   -> {"seconds": [...], "losses": [...]}, one entry per run
 {"do": "memory"}                             -> {"memory_mib": largest resident set so far, or memory of a GPU}
 
-The end of the requests ends the process. A fault ends it as well, with its traceback on standard error.
+The end of the requests ends the process. An error ends it too, with its traceback on standard error.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 PHASES = ("forward", "gradients", "step")
-"""What is timed: the loss; the loss and its gradients; the loss, its gradients and the update."""
+"""Timed phases: the loss; the loss and its gradients; the loss, its gradients and the update."""
 
 Run = Callable[[], float]
-"""Does one phase once, waits for its end and returns the loss."""
+"""Runs one phase once, waits for its end and returns the loss."""
 
 
 class Subject(Protocol):
@@ -32,7 +32,7 @@ class Subject(Protocol):
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Of the framework and what it computes with."""
+        """Return the versions of the framework and its libraries."""
         ...
 
     def load(self) -> None:
@@ -40,12 +40,12 @@ class Subject(Protocol):
         ...
 
     def phase(self, name: str) -> Run:
-        """Return what does one of :data:`PHASES`, bound once."""
+        """Return a function that runs one of :data:`PHASES`."""
         ...
 
 
 def serve(subject: Subject, memory: Callable[[], float] | None = None) -> None:
-    """Answer requests until they end. memory: the peak so far, MiB; of the process where it is None."""
+    """Answer requests until they end. memory: returns the peak so far, MiB; None for that of the process."""
     answers = _take_standard_output()
     runs: dict[str, Run] = {}
     for line in sys.stdin:
@@ -91,17 +91,17 @@ def _timed(run: Run, times: int) -> dict[str, Any]:
 
 
 def peak_memory_mib() -> float:
-    """Largest resident set of this process so far, MiB."""
+    """Return the largest resident set of this process so far, MiB."""
     status = Path("/proc/self/status")
     if status.exists():
-        # The high-water mark of this program alone: that of getrusage is handed down from the parent by exec.
+        # The peak of this program only: getrusage includes that of the parent before exec.
         lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
         return int(lines["VmHWM"].split()[0]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _take_standard_output() -> TextIO:
-    """Keep standard output for answers; whatever else is printed goes to standard error."""
+    """Reserve standard output for answers; other output goes to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return answers

@@ -20,7 +20,7 @@ from benchmarks.strategies import StrategyTable
 
 @dataclass
 class Report:
-    """What was found so far. machine: facts by name. rates: by precision. failed: case -> why it was not measured."""
+    """The results so far. machine: facts by name. rates: by precision. failed: case -> reason."""
 
     machine: Mapping[str, str]
     rates: dict[str, Rates] = field(default_factory=dict)
@@ -33,14 +33,14 @@ class Report:
 
     @property
     def has_failures(self) -> bool:
-        """Whether something of ours could not be measured. A peer that is missing or fails is no failure."""
+        """Whether runner failed in a case. A peer that is missing or fails does not count."""
         ours = [result.ours for result in self.comparisons]
         ours += [strategy for each in self.strategies for strategy in each.strategies]
         ours += [result.subjects[0] for result in self.collectives]
         return bool(self.failed) or any(result.failure for result in ours)
 
     def markdown(self) -> str:
-        """Everything as one document."""
+        """Return all results as one document."""
         subjects = [s for result in (*self.comparisons, *self.collectives) for s in result.subjects]
         subjects += [way for result in self.overlaps for way in result.ways]
         versions = {name: version for subject in subjects for name, version in subject.versions.items()}
@@ -64,7 +64,7 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
     def write(self, markdown: Path | None, raw: Path | None) -> None:
-        """Write the document, and the raw numbers as JSON, to the files that are asked for."""
+        """Write the document, and the raw numbers as JSON, to the given files."""
         if markdown is not None:
             markdown.write_text(self.markdown())
         if raw is not None:

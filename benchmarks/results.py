@@ -1,4 +1,4 @@
-"""What a comparison found, as plain data: all that tables are made of and that ``--json`` writes."""
+"""The results of a comparison, as plain data for tables and ``--json``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LOSSES = 3
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a peer's losses may be from ours: relative to our loss, and to what our loss changed over the steps.
+    """Tolerances of a peer's losses: relative to runner's loss, and to its change over the steps.
 
-    The second is for a wrong update, which a loss that hardly moves would hide.
+    The second finds a wrong update if the loss changes little.
     """
 
     of_loss: float
     of_change: float
 
     def holds(self, ours: Sequence[float], theirs: Sequence[float]) -> bool:
-        """Whether every loss is near enough; False as well where one is not finite."""
+        """Return whether every loss is within the tolerances; False if one is not finite."""
         change = self.of_change * abs(ours[-1] - ours[0])
         return all(
             math.isfinite(their_loss) and abs(their_loss - our_loss) <= min(self.of_loss * abs(our_loss), change)
@@ -42,7 +42,7 @@ TOLERANCES: Mapping[str, Tolerance] = {
 
 @dataclass(frozen=True)
 class SubjectResult:
-    """One subject on one case. failure: why there are no seconds. seconds: phase -> time of each run.
+    """One subject on one case. failure: reason for missing seconds. seconds: phase -> time of each run.
 
     losses: of the first steps. memory_mib: peak before the network was made, and after the steps.
     """
@@ -55,12 +55,12 @@ class SubjectResult:
     memory_mib: tuple[float, float] = (0.0, 0.0)
 
     def median(self, phase: str) -> float | None:
-        """Median seconds of a phase, None where it was not measured."""
+        """Return the median seconds of a phase, None if it was not measured."""
         times = self.seconds.get(phase, ())
         return statistics.median(times) if times else None
 
     def quartiles(self, phase: str) -> tuple[float, float]:
-        """First and third quartile of a phase that was measured."""
+        """Return the first and third quartile of a measured phase."""
         times = self.seconds[phase]
         if len(times) < 2:
             return times[0], times[0]
@@ -69,7 +69,7 @@ class SubjectResult:
 
 
 def subject_result(contestant: Contestant) -> SubjectResult:
-    """What a contestant has come to."""
+    """Return the result of a contestant."""
     return SubjectResult(
         contestant.name,
         contestant.failure,
@@ -82,7 +82,7 @@ def subject_result(contestant: Contestant) -> SubjectResult:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case in one precision. subjects: ours first. multiply_adds, limit_s: by phase."""
+    """One case in one precision. subjects: runner first. multiply_adds, limit_s: by phase."""
 
     case: str
     title: str
@@ -98,12 +98,12 @@ class CaseResult:
         return self.subjects[0]
 
     def same_computation(self, peer: SubjectResult) -> bool:
-        """Whether a peer's losses are ours; without losses of ours nobody's are."""
+        """Return whether a peer's losses agree with runner's; False without losses of runner."""
         ours = self.ours.losses
         return bool(ours and peer.losses) and TOLERANCES[self.precision].holds(ours, peer.losses)
 
     def comparable(self) -> list[SubjectResult]:
-        """The peers that did not fail and computed what we did."""
+        """The peers that did not fail and computed the same losses."""
         return [peer for peer in self.subjects[1:] if not peer.failure and self.same_computation(peer)]
 
     def best_peer(self, phase: str) -> SubjectResult | None:

@@ -1,4 +1,4 @@
-"""What exchange costs: ``sync_data`` on one-thread workers against as many unconnected one-thread ``single`` runs."""
+"""The cost of exchange: ``sync_data`` on one-thread workers against as many independent one-thread ``single`` runs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ WORKERS = 2
 class ScalingResult:
     """Seconds of single steps. batch: examples of one worker, and of one single run.
 
-    connected: of sync_data. unconnected: of each single run while the others run beside it. alone: of one single run
-    by itself.
+    connected: of sync_data. unconnected: of each single run while the others run at the same time. alone: of one
+    single run without others.
     """
 
     case: str
@@ -43,17 +43,17 @@ class ScalingResult:
 
     @property
     def unconnected_rate(self) -> float:
-        """Examples per second of all single runs side by side."""
+        """Examples per second of all simultaneous single runs."""
         return sum(self.batch / statistics.median(seconds) for seconds in self.unconnected)
 
     @property
     def alone_rate(self) -> float:
-        """Examples per second of one single run by itself."""
+        """Examples per second of one single run without others."""
         return self.batch / statistics.median(self.alone)
 
 
 def measure_scaling(name: str, *, rounds: int, turn: int | None) -> ScalingResult:
-    """Alternate the three in rounds. Raises SubjectError when one of them fails."""
+    """Alternate the three in rounds. Raises SubjectError if one of them fails."""
     case = SCALING_CASES[name]
     batch = case.batch // WORKERS
     times = SETTLING + (turn or case.turn)

@@ -22,7 +22,7 @@ STRATEGY_CASES = {f"{PREFIX}{name}": CASES[name] for name in ("mlp", "lenet", "c
 
 
 BATCHES = 16
-"""Batches of synthetic examples there are, in an order that changes with every pass."""
+"""Number of batches of synthetic examples, whose order changes with every pass."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class StrategyTable:
 def configured(
     name: str, case: Case, parallelism: Sequence[str], folder: Path, *, threads: int, batch: int
 ) -> SubjectProcess:
-    """Start a case under a strategy; as runner itself, it may use whatever cores it finds.
+    """Start a case under a strategy; like runner, it may use all cores.
 
     threads: of each worker. batch: the whole batch. Raises SubjectError.
     """

@@ -1,4 +1,4 @@
-"""Who is measured: every subject's name, the environment it runs in and the module that is it."""
+"""The subjects: name, environment and module of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SubjectSpec:
-    """How a subject is started: ``python -m module *arguments``, with the interpreter of an environment.
+    """The command of a subject: ``python -m module *arguments``, with the interpreter of an environment.
 
     environment: a name of :data:`benchmarks.environments.REQUIREMENTS`, "" for the environment of runner itself.
     """
@@ -18,7 +18,7 @@ class SubjectSpec:
     arguments: tuple[str, ...] = ()
 
     def on(self, problem: str) -> SubjectSpec:
-        """The subject on the problem in a folder."""
+        """Return the subject on the problem in a folder."""
         return SubjectSpec(self.name, self.environment, self.module, (*self.arguments, problem))
 
 
@@ -39,7 +39,7 @@ PEERS = (
     _peer("tensorflow", "graph"),
     _peer("tensorflow", "xla"),
 )
-"""Whom ours is compared with."""
+"""The peers of runner."""
 
 EXCHANGE_OURS = SubjectSpec("runner", "", "benchmarks.exchange")
 
@@ -47,4 +47,4 @@ EXCHANGE_PEERS = (
     SubjectSpec("mpi", "mpi", "benchmarks.peers.exchange_peer", ("mpi",)),
     SubjectSpec("gloo", "torch", "benchmarks.peers.exchange_peer", ("gloo",)),
 )
-"""With whom our collectives are compared."""
+"""The peers of runner's collectives."""

@@ -1,4 +1,4 @@
-"""Results as Markdown: what a reader compares stands side by side, and how it was measured stands above it."""
+"""Results as Markdown: compared values are side by side, below a description of the measurement."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from benchmarks.strategies import StrategyTable
 
 
 def heading(machine: Mapping[str, str], rates: Mapping[str, Rates]) -> str:
-    """Where it was measured. machine: what is to be known of it, by name. rates: by precision."""
+    """Describe the machine. machine: facts by name. rates: by precision."""
     facts = [f"- {name}: {value}" for name, value in machine.items()]
     limits = [f"- best rates, {precision}: {found.sentence()}" for precision, found in rates.items()]
     return "\n".join(["# Measurements", "", *facts, *limits])
 
 
 def method() -> str:
-    """How networks are measured."""
+    """Describe the measurement of networks."""
     tolerances = "; ".join(
         f"{precision}: {tolerance.of_loss:g} of the loss and {tolerance.of_change:g} of its change"
         for precision, tolerance in TOLERANCES.items()
@@ -137,7 +137,7 @@ def _strategy_row(table: StrategyTable, strategy: SubjectResult) -> Sequence[str
 
 
 def scaling_section(results: Sequence[ScalingResult]) -> str:
-    """What exchange costs sync_data."""
+    """Return the table of the cost of exchange in sync_data."""
     header = ("case", "batch per worker", "sync_data, examples/s", "unconnected singles, sum", "sync_data / sum")
     rows = [_scaling_row(result) for result in results]
     table = markdown([*header, "one single alone", "sync_data / alone", "sum / alone"], rows)

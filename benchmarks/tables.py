@@ -25,7 +25,7 @@ from runner.system.machine import usable_cores
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says; return 1 when something of runner's own could not be measured."""
+    """Run the command line; return 1 if runner failed in a case."""
     options = parse(arguments)
     report = Report(_machine(options.settings.threads))
     for name in options.cases:

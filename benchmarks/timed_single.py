@@ -15,7 +15,7 @@ from runner.strategies.replica import Gradients, Replica
 from runner.strategies.single import Single
 
 CLIENTS: Mapping[str, str] = dict(zip(PHASES, ("forward", "gradients", "train"), strict=True))
-"""Phase -> the client that does it. All three fetch the loss and nothing else."""
+"""Phase -> its client. All three fetch only the loss."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class TimedSingle(Single):
 
 
 def timed_clients(whole: Program, computed: Gradients) -> dict[str, Client]:
-    """The clients of :data:`CLIENTS` of a program whose one replica computed these gradients."""
+    """Return the clients of :data:`CLIENTS` for a program whose replica computed these gradients."""
     step = replace(whole.clients["train"], fetches={"loss": computed.loss})
     gradients = tuple(dict.fromkeys(gradient.node for _, gradient in computed.gradients))
     return {

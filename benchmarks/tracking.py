@@ -1,8 +1,8 @@
-"""What training notices of a tracking store that is locked or away: steps of one run, with the store and without it.
+"""The effect of a tracking store that is locked or unavailable on training: steps with and without the store.
 
-``python -m benchmarks tracking``: see its ``--help``. The command ``runner`` trains in a process of its own and logs
-every step; windows in which the store answers take turns with windows in which it does not. A step's time is the time
-between two lines of metrics.jsonl, so that it holds all that recording costs the loop.
+``python -m benchmarks tracking``: see its ``--help``. The command ``runner`` trains in a separate process and logs
+every step; windows in which the store answers alternate with windows in which it does not. The time of a step is the
+time between two lines of metrics.jsonl, so that it includes all costs of recording.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TRAINING = (
     *("model=cifar_convnet", "data=synthetic", "data.shape=[3,32,32]", "data.examples=640", "parallelism=single"),
     *("cluster.threads_per_worker=1", "train.epochs=1000000", "train.log_every=1", "train.eval_every=1000000000"),
 )
-"""One thread, so that the other core is free for what is not training."""
+"""One thread, so that the other core is free for other processes."""
 
 _METHOD = """`runner {training}`
 
@@ -55,7 +55,7 @@ Disturbance = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of a run, in seconds since 1970."""
+    """A part of a run, in seconds since 1970."""
 
     begin: float
     end: float
@@ -63,9 +63,9 @@ class Window:
 
 @dataclass
 class Result:
-    """What one kind of failure did.
+    """The effect of one kind of failure.
 
-    windows: undisturbed and disturbed ones in turn. medians, counts: seconds of a step in each, and how many steps.
+    windows: undisturbed and disturbed ones in turn. medians, counts: seconds of a step and number of steps in each.
     points: logged; missing, repeated: of them in the store.
     """
 
@@ -79,13 +79,13 @@ class Result:
     repeated: int = 0
 
     def ratios(self) -> list[float]:
-        """Median step of every disturbed window by that of the undisturbed one before it."""
+        """Return the median step of every disturbed window, relative to the undisturbed window before it."""
         pairs = zip(self.medians[0::2], self.medians[1::2], strict=True)
         return [disturbed / undisturbed for undisturbed, disturbed in pairs]
 
 
 def measure(name: str, seconds: float, pairs: int) -> Result:
-    """Train while the store takes turns in answering and not; raises SubjectError where the run ends before that."""
+    """Train while the store alternates between answering and not; raises SubjectError if the run ends early."""
     result = Result(name)
     with tempfile.TemporaryDirectory(prefix="benchmark-tracking-") as place, ExitStack() as stack:
         folder = Path(place)
@@ -100,14 +100,14 @@ def measure(name: str, seconds: float, pairs: int) -> Result:
             finally:
                 run.send_signal(signal.SIGINT)
                 code = run.wait()
-        # 130: it was asked to stop, and did.
+        # 130: it was stopped by the signal.
         result.status = "stopped as asked" if code == 130 else f"failed with {code}"
         _read(result, folder)
     return result
 
 
 def document(results: Sequence[Result], seconds: float, command: str) -> str:
-    """The table, and how it came about."""
+    """Return the table and a description of the measurement."""
     header = ("store", "pairs", "steps", "undisturbed, ms", "disturbed, ms", "ratio", "quartiles")
     facts = {
         "CPU": f"{cpu_model()}, {usable_cores()} cores, one of them training",
@@ -125,7 +125,7 @@ def document(results: Sequence[Result], seconds: float, command: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print the document, and write it where asked; 1 where a run failed or its record is not whole."""
+    """Measure, print the document and write it to the output file; 1 if a run failed or its record is incomplete."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tracking", description="Measure a store that fails.")
     parser.add_argument("--seconds", type=float, default=60.0, help="that the store answers, and does not, in turn")
     parser.add_argument("--pairs", type=int, default=4, help="of such windows for each kind of failure")
@@ -172,7 +172,7 @@ def _database(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
 
 
 def _server(folder: Path, stack: ExitStack) -> tuple[str, Disturbance]:
-    """An MLflow server, which is ended and started anew."""
+    """An MLflow server, which is ended and started again."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
@@ -225,7 +225,7 @@ def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], what:
 
 
 def _points(database: Path) -> int:
-    """Points of all runs in a store; none while MLflow is still making its tables, or nobody has begun."""
+    """Return the points of all runs in a store; none before MLflow has created its tables."""
     if not database.exists():
         return 0
     with closing(sqlite3.connect(database)) as connection:

@@ -1,4 +1,4 @@
-"""How much arithmetic a phase is: counted in the graph as it is before any pass."""
+"""The arithmetic of a phase, counted in the graph before any pass."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from runner.engine.compile.program import Client
 from runner.engine.graph.graph import Graph
 
 MULTIPLYING = frozenset({"conv2d", "conv2d_input_gradient", "conv2d_weight_gradient", "matmul"})
-"""The ops that are counted. The others' work is small beside theirs."""
+"""The counted ops. The work of other ops is small in comparison."""
 
 
 def multiply_adds(graph: Graph, client: Client) -> int:
-    """Multiply-adds of everything a client needs. The gradient with respect to the images is not there."""
+    """Return the multiply-adds of all nodes of a client, without the gradient with respect to the images."""
     needed = {tensor.node for tensor in client.fetches.values()} | set(client.targets)
     total = 0
     for node in reversed(list(graph)):

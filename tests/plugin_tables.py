@@ -1,4 +1,4 @@
-"""The tables that plugins extend, as they were before: for tests that install some in this process."""
+"""Restoring the tables that plugins extend, for tests that install plugins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @contextmanager
 def restored_tables() -> Iterator[None]:
-    """Let the tables change within, and have them afterwards as they were."""
+    """Restore the tables at the end of the block."""
     tables: list[dict[Any, Any]] = [MODELS, DATASETS, OPTIMIZERS, STRATEGIES, OPS, PLUGINS]
     saved = [dict(table) for table in tables]
     kernels = {key: list(rivals) for key, rivals in REGISTRY._kernels.items()}

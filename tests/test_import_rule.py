@@ -73,11 +73,10 @@ MAY_IMPORT = {
     "config.check": "config.monitor config.schema errors engine.graph.device strategies.base",
     "config.configuration": "config bounds errors models optimizers strategies data tracking kernels.gpu.discovery",
     "config.outcome": "config config.configuration engine.graph.device",
-    "config.devices": "kernels.gpu.driver config.collectives config.schema errors engine.graph.device"
+    "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
-    "config.collectives": "config.schema errors engine.graph.device kernels.gpu.discovery",
     "config.hydra_app": "config config.configuration config.hydra_sweep errors",
-    "config.hydra_sweep": "config.hydra_command_line config.launcher errors system.redaction",
+    "config.hydra_sweep": "config.launcher errors system.redaction",
     "config.overriding": "config config.configuration config.hydra_app errors",
     # Training; build is the only wiring.
     "training": "system.console config config.configuration records strategies data checkpoint"
@@ -103,7 +102,7 @@ HEAVY = {"alembic", "matplotlib", "mlflow", "pandas", "rich", "scipy", "sklearn"
 """Imported inside functions only: ``runner --help`` answers in under a second."""
 
 ONLY_IN = {
-    "hydra": "config.hydra_app config.hydra_command_line config.hydra_sweep",
+    "hydra": "config.hydra_app config.hydra_sweep",
     "omegaconf": "config",
     "mlflow": "tracking",
     "matplotlib": "tracking",

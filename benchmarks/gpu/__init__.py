@@ -1,1 +1,1 @@
-"""Measurements on a GPU, against PyTorch on the same GPU. Nothing here needs Hydra or MLflow."""
+"""Measurements on a GPU, against PyTorch on the same GPU. Hydra and MLflow are not needed."""

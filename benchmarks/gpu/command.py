@@ -27,7 +27,7 @@ from runner.records.summary import cpu_model, git_commit
 RESULTS = ROOT / "benchmarks" / "results"
 
 LEAST_S = 40.0
-"""What a measurement needs at least; with less it is not begun."""
+"""Shortest time for a measurement; with less it is not started."""
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
 
@@ -39,7 +39,7 @@ name: below benchmarks/results, or where --output says, as Markdown with its num
 
 @dataclass(frozen=True)
 class Options:
-    """What is to be measured. output: folder of the results."""
+    """The requested measurements. output: folder of the results."""
 
     cases: tuple[str, ...]
     precisions: tuple[str, ...]
@@ -50,11 +50,11 @@ class Options:
 
 
 class NoGpuError(Exception):
-    """There is no GPU to measure."""
+    """No GPU was found."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says; return 1 when there is no GPU, or when ours failed or nothing was measured."""
+    """Run the command line; return 1 if there is no GPU, if runner failed, or if nothing was measured."""
     options = parse(arguments)
     deadline = Deadline(options.seconds)
     try:
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Read the command line; leaves the process with code 2, and a message, when it cannot be followed."""
+    """Parse the command line; exits with code 2 and a message if it is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=_DESCRIPTION)
     default = [name for name in GPU_CASES if name != "smoke"]
     add = parser.add_argument
@@ -112,7 +112,7 @@ def _members(
 
 
 def gpu_facts(device: str) -> Mapping[str, str]:
-    """What there is to know of the first GPU; raises NoGpuError without one."""
+    """Return the facts of the first GPU; raises NoGpuError without one."""
     if device == "cpu":
         return {"device": cpu_model()}
     try:
@@ -126,7 +126,7 @@ def gpu_facts(device: str) -> Mapping[str, str]:
 
 
 def passes(options: Options) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Case, precision and modes, in order: everything with what starts at once, then with compilers too."""
+    """Yield case, precision and modes, in order: first all without compilers, then with compilers."""
     quick = tuple(mode for mode in options.modes if mode in QUICK)
     rounds = [quick] if quick or not options.modes else []
     rounds += [options.modes] if any(mode in COMPILED for mode in options.modes) else []
@@ -161,7 +161,7 @@ def measurements(options: Options, deadline: Deadline) -> Iterator[Measured]:
 
 
 def _rates(options: Options, folder: Path, deadline: Deadline) -> Mapping[str, Rates]:
-    """What the GPU comes to; without it, shares of it are not known."""
+    """Measure the rates of the GPU; without them, its utilisation is unknown."""
     try:
         return measure_rates(options.settings, options.precisions, folder, deadline)
     except SubjectError as error:

@@ -1,4 +1,4 @@
-"""How long measuring may still take: it ends in time, with what was found until then."""
+"""The time that is left for measuring, so that it ends in time with partial results."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHORTEST_S = 0.5
-"""What somebody who is waited for is given at least."""
+"""Shortest timeout of an answer."""
 
 
 class Deadline:
-    """A point in time. seconds: from now on. clock: seconds that pass."""
+    """A point in time. seconds: from now. clock: returns the time in seconds."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -19,16 +19,16 @@ class Deadline:
         self._kept_s = 0.0
 
     def remaining_s(self) -> float:
-        """Seconds there are; negative when it has passed."""
+        """Remaining seconds; negative after the deadline."""
         return self._at - self._clock() - self._kept_s
 
     def patience_s(self) -> float:
-        """How long to wait for an answer."""
+        """Return the timeout of an answer."""
         return max(SHORTEST_S, self.remaining_s())
 
     @contextmanager
     def keeping(self, seconds: float) -> Iterator[None]:
-        """Keep some of the time for what comes after."""
+        """Reserve some of the time for later measurements."""
         self._kept_s += seconds
         try:
             yield

@@ -1,4 +1,4 @@
-"""Where our side runs: on a GPU or, to try all of this without one, on CPUs."""
+"""The device of runner's side: a GPU or, for a trial without one, CPUs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from runner.kernels.registry import Registry
 from runner.system.files import gpu_code_folder
 
 DISTRIBUTIONS = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
-"""Whose versions are told, where they are installed."""
+"""Libraries whose versions are reported if they are installed."""
 
 STAGES = 2
-"""Places on the GPU for each value on its way there."""
+"""Buffers on the GPU for each value that is transferred."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What a session is opened with: one device, and the kernels for it."""
+    """One device and its kernels, with which sessions are opened."""
 
     cluster: Cluster
     registry: Registry
@@ -32,7 +32,7 @@ class Engine:
 
     @contextmanager
     def opened(self, program: Program) -> Iterator[LocalSession]:
-        """A session of this process."""
+        """Return a session in this process."""
         session = LocalSession(program, self.cluster, self.registry)
         try:
             yield session
@@ -40,10 +40,10 @@ class Engine:
             session.close()
 
     def memory_mib(self, session: LocalSession) -> float:
-        """Memory of the GPU that a training step takes; on CPUs, the most that the process had.
+        """Return the GPU memory of a training step; on CPUs, the peak of the process.
 
-        It is what was planned, which is what is allocated: the memory that bringing in the first values took, and
-        that no training takes, is not in it.
+        It is the planned memory, which equals the allocated memory: the temporary memory for loading initial values is
+        not included.
         """
         (device,) = self.cluster.devices
         if device.gpu is None:
@@ -57,7 +57,7 @@ class Engine:
 def engine_on(device: str, precision: str, *, compare_plans: bool = False) -> Engine:
     """The engine on "cuda" or on "cpu", for a precision of :data:`~benchmarks.gpu.networks.PRECISIONS`.
 
-    compare_plans: see :class:`~runner.engine.graph.gpu_options.GpuOptions`. Raises ResourceError where there is no GPU.
+    compare_plans: see :class:`~runner.engine.graph.gpu_options.GpuOptions`. Raises ResourceError without a GPU.
     """
     use = GpuOptions(precision == "tf32", compare_plans, str(gpu_code_folder()))
     gpus = Gpus((0,), use=use) if device == "cuda" else None

@@ -1,4 +1,4 @@
-"""One network in one precision, measured: everybody started at once, warmed one by one, then timed in turns."""
+"""Measure one network in one precision: start all subjects, warm them up one by one, then time them in turns."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from benchmarks.timed_single import CLIENTS
 from benchmarks.work import multiply_adds
 
 PHASES = ("step", "gradients")
-"""What is timed: the training step; and, as convnet-benchmarks does, forward and backward pass without the update."""
+"""Timed phases: the training step and, as in convnet-benchmarks, forward and backward pass without the update."""
 
 QUICK, COMPILED = ("channels-last", "graph"), ("reduce-overhead", "max-autotune")
 MODES = (*QUICK, *COMPILED)
 """Of :mod:`benchmarks.peers.torch_gpu_peer`; the compiled ones take minutes to start."""
 
 UNKNOWN = Rates({}, 0.0)
-"""Of a GPU whose rates nobody measured."""
+"""Rates of a GPU that were not measured."""
 
 COMPARE_PLANS = "--compare-plans"
-"""What ours is told, and this command, to have cuDNN's plans timed."""
+"""Option of this command and of runner's subject to time cuDNN's plans."""
 
 WARM_UP = 5
 TURNS_S = 20.0
-"""Of the time there is, kept for the turns while compilers are waited for."""
+"""Fraction of the time that is reserved for the turns while compilers run."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure.
+    """Settings of a measurement.
 
     device: "cuda", or "cpu" to try it. turn: runs in a turn. compare_plans: see GpuOptions.
     """
@@ -59,7 +59,7 @@ class Settings:
 def measure(
     case: Case, precision: str, modes: Sequence[str], folder: Path, settings: Settings, rates: Rates, deadline: Deadline
 ) -> CaseResult:
-    """Measure a case whose problem is in a folder, ours first; who does not answer in time is out."""
+    """Measure a case whose problem is in a folder, runner first; a subject that does not answer in time is dropped."""
     options = (COMPARE_PLANS,) if settings.compare_plans else ()
     ours = SubjectSpec("runner", "", "benchmarks.gpu.ours", (settings.device, precision, case.name, *options))
     specs = [ours, *(_peer(settings.device, precision, mode) for mode in modes)]
@@ -79,7 +79,7 @@ def measure(
 
 
 def measure_rates(settings: Settings, precisions: Sequence[str], folder: Path, deadline: Deadline) -> dict[str, Rates]:
-    """What PyTorch's matrix product and copy come to, by precision; raises SubjectError where it cannot run."""
+    """Return the rates of PyTorch's matrix product and copy, by precision; raises SubjectError if it cannot run."""
     device = settings.device
     spec = SubjectSpec("rates", torch_environment(), "benchmarks.peers.gpu_rates", (device,))
     with ExitStack() as stack:
@@ -96,7 +96,7 @@ def measure_rates(settings: Settings, precisions: Sequence[str], folder: Path, d
 
 
 def torch_environment() -> str:
-    """Where PyTorch is: in this environment, or in one of its own."""
+    """Return the environment of PyTorch: this one, or a separate one."""
     return "" if importlib.util.find_spec("torch") else "torch"
 
 
@@ -122,7 +122,7 @@ def _load(contestant: Contestant) -> None:
 
 
 def _warm(contestant: Contestant) -> None:
-    """Let one run while no other does: what is compiled and tried out now is chosen by its time."""
+    """Run one subject alone: it compiles now and chooses kernels by their time."""
     if first := contestant.ask("run", phase=PHASES[0], times=LOSSES):
         contestant.losses = tuple(first["losses"])
     for phase in PHASES:

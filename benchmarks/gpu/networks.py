@@ -1,4 +1,4 @@
-"""What is measured on a GPU: the networks of convnet-benchmarks at its batches, and a deep residual network."""
+"""The networks measured on a GPU: those of convnet-benchmarks at its batches, and a deep residual network."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Task
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
-"""float32 as it is; float32 whose products have factors of 10 bits; bfloat16 compute with float32 state."""
+"""float32; float32 with products of 10-bit factors; bfloat16 compute with float32 state."""
 
 BATCHES = {"alexnet": 128, "vgg_a": 64, "googlenet": 128, "resnet110": 128, "overfeat": 128, "smoke": 4}
-"""Case -> batch, the more important ones first; "smoke" is for tests and measured only when it is named."""
+"""Case -> batch, the important ones first; "smoke" is for tests and measured only if it is named."""
 
 GPU_CASES = {name: replace(CASES[name], batch=batch, precisions=PRECISIONS) for name, batch in BATCHES.items()}
 
 
 def compute_dtype(precision: str) -> str:
-    """The dtype of activations in a precision."""
+    """Return the dtype of activations in a precision."""
     return "bfloat16" if precision == "bfloat16" else "float32"
 
 
 def task_of(case: Case, precision: str) -> Task:
-    """What is trained: the case's network with plain momentum."""
+    """Return the training task: the case's network with momentum."""
     dtype = compute_dtype(precision)
     assert state_dtype(dtype) == "float32", "variables and images are float32"
     return Task(
@@ -46,7 +46,7 @@ def task_of(case: Case, precision: str) -> Task:
 
 
 def model_of(overrides: Sequence[str]) -> Model:
-    """The model that overrides ``model=PRESET`` and ``model.KEY=VALUE`` choose, read without Hydra."""
+    """Return the model of overrides ``model=PRESET`` and ``model.KEY=VALUE``, read without Hydra."""
     chosen, *changes = (override.split("=", 1) for override in overrides)
     if chosen[0] != "model" or any(not key.startswith("model.") for key, _ in changes):
         raise ValueError(f"overrides {list(overrides)}: expected model=PRESET, then model.KEY=VALUE")

@@ -32,14 +32,14 @@ class OursOnGpu:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Of runner's libraries on the device."""
+        """Return the versions of runner's libraries on the device."""
         return self._engine.versions
 
     def load(self) -> None:
         """Open the session and give its variables their values."""
         self._program = resident_single(self._task)
         self._session = self._stack.enter_context(self._engine.opened(self._program))
-        # The optimizer's slots, which the problem does not name, begin with what they are initialised to.
+        # The optimizer's slots, which the problem does not name, keep their initial values.
         self._session.run("init")
         problem = self._problem
         saved = self._session.run("save")
@@ -50,7 +50,7 @@ class OursOnGpu:
         self._session.run(LOAD, feeds=batch)
 
     def phase(self, name: str) -> Run:
-        """A run of the phase's client, with what it is fed made beforehand."""
+        """Return a run of the phase's client with prepared feeds."""
         session, client = self._session, CLIENTS[name]
         graph, asked = self._program.graph, self._program.clients[client]
         values = {"step": 0, "learning_rate": self._problem.learning_rate}
@@ -63,7 +63,7 @@ class OursOnGpu:
         return run
 
     def memory_mib(self) -> float:
-        """Memory that a step takes of the GPU; of the process where there is none."""
+        """Return the GPU memory of a step, or the memory of the process without a GPU."""
         return self._engine.memory_mib(self._session)
 
 

@@ -22,7 +22,7 @@ from runner.strategies.single import Single
 
 
 def prepare(case: Case, folder: Path) -> Problem:
-    """Write the float32 problem of a case into a folder, which is made; its initial values are those on CPUs."""
+    """Create a folder with the float32 problem of a case; its initial values are those on CPUs."""
     folder.mkdir(parents=True)
     task = task_of(case, "float32")
     layers, trainable = forward_layers(task)

@@ -1,4 +1,4 @@
-"""``single`` on a batch that stays where it is computed on, so that steps move nothing but the loss to the host."""
+"""``single`` on a batch that stays on the device, so that steps transfer only the loss to the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOAD = "load"
 
 @dataclass
 class _Batch:
-    """What a batch is fed to. fed: field -> placeholder. assigns: nodes that keep them."""
+    """Inputs of a batch. fed: field -> placeholder. assigns: nodes that store it."""
 
     fed: dict[str, Tensor] = field(default_factory=dict)
     assigns: list[str] = field(default_factory=list)
@@ -35,7 +35,7 @@ class ResidentReplica(Replica):
         self.batch = _Batch()
 
     def inputs(self, split: str, share: Share) -> dict[str, Tensor]:
-        """Add variables for the training batch, and what they are loaded from."""
+        """Add variables for the training batch, and the nodes that load them."""
         if split != "train":
             return super().inputs(split, share)
         kept = {}

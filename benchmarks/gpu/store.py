@@ -1,4 +1,4 @@
-"""What was measured on one GPU, in a file: several calls, each of which has its time, fill it together."""
+"""The results of one GPU, in a file that several calls fill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Measured:
-    """A result, what the GPU came to in the same call, and of which code and when."""
+    """A result, the rates of the GPU in the same call, the commit and the date."""
 
     result: CaseResult
     rates: Rates
@@ -26,19 +26,19 @@ class Measured:
 
     @property
     def key(self) -> Key:
-        """What it is the result of."""
+        """Case and precision of the result."""
         return self.result.case, self.result.precision
 
 
 @dataclass
 class Store:
-    """All that is known of a GPU. facts: of it, by name."""
+    """All results of a GPU. facts: of it, by name."""
 
     facts: Mapping[str, str]
     results: dict[Key, Measured] = field(default_factory=dict)
 
     def add(self, measured: Measured) -> None:
-        """Take a result in the place of an older one, unless ours failed where it had not."""
+        """Replace an older result, unless runner failed in the new one only."""
         older = self.results.get(measured.key)
         if older is None or older.result.ours.failure or not measured.result.ours.failure:
             self.results[measured.key] = measured
@@ -50,7 +50,7 @@ class Store:
 
 
 def read_store(path: Path, facts: Mapping[str, str]) -> Store:
-    """What a file holds, for the GPU it is of; an empty store where there is no file.
+    """Return the content of a file, or an empty store without a file.
 
     Raises ValueError for a file of another GPU.
     """

@@ -1,4 +1,4 @@
-"""What was measured on a GPU as Markdown. What was not says so: *not run*, and never an estimate."""
+"""The results of a GPU as Markdown. Missing results are shown as *not run*, never as an estimate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Results = Mapping[Key, Measured]
 
 
 def document(store: Store, command: str) -> str:
-    """Everything as one document; the networks that nobody named are left out where they are for tests."""
+    """Return all results as one document, without the networks for tests unless they were named."""
     names = [name for name in GPU_CASES if name != "smoke" or any(key[0] == name for key in store.results)]
     results = store.results
     parts = [heading(store, command), overview(results, names), forward_and_backward(results, names)]
@@ -35,7 +35,7 @@ def document(store: Store, command: str) -> str:
 
 
 def heading(store: Store, command: str) -> str:
-    """Which GPU, and how it is measured."""
+    """Describe the GPU and the measurement."""
     facts = [f"- {name}: {value}" for name, value in store.facts.items()]
     versions = {n: v for each in store.results.values() for s in each.result.subjects for n, v in s.versions.items()}
     told = ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) or NOT_RUN
@@ -96,7 +96,7 @@ def _overview_row(results: Results, name: str, precision: str) -> Sequence[str]:
 
 
 def _arithmetic(measured: Measured, seconds: float | None) -> tuple[str, str]:
-    """Operations a second, and their share of what the matrix product came to."""
+    """Return operations a second, and their ratio to the rate of the matrix product."""
     rates = measured.rates.multiply_adds_per_s
     if seconds is None or not rates:
         return NOT_RUN, NOT_RUN

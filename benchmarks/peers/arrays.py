@@ -1,4 +1,4 @@
-"""What peers share: variables in the shapes of channels-last networks, and what average pooling divides by."""
+"""Shared by peers: variables in the shapes of channels-last networks, and divisors of average pooling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TO_NHWC = (0, 2, 3, 1)
 
 
 def channels_last(layer: Layer, role: str, values: Array) -> Array:
-    """A variable of a layer for a network whose images are (N, H, W, C).
+    """Return a variable of a layer for a network whose images are (N, H, W, C).
 
     Filters (O, C, R, S) become (R, S, C, O). The rows of a dense layer after a flattened image are put in the order
     of that network's features, so that the two compute the same.
@@ -33,7 +33,7 @@ def channels_last(layer: Layer, role: str, values: Array) -> Array:
 
 
 def places(layer: Layer) -> Array:
-    """For every window of an average pooling layer the number of its places that count, (H', W') float32."""
+    """Return the number of places that count in every window of an average pooling layer, (H', W') float32."""
     settings = layer.settings
     window, strides = settings["window"], settings["strides"]
     if settings["count_padding"]:
@@ -45,7 +45,7 @@ def places(layer: Layer) -> Array:
 
 
 def _inside(size: int, window: int, stride: int, edges: Sequence[int], count: int) -> Array:
-    """How many places of each of ``count`` windows along a side lie inside the image."""
+    """Return how many places of each of ``count`` windows along a side are inside the image."""
     starts = np.arange(count) * stride - edges[0]
     inside: Array = np.minimum(starts + window, size) - np.maximum(starts, 0)
     return inside

@@ -1,7 +1,7 @@
 """Another library's collectives as a subject: ``python -m benchmarks.peers.exchange_peer LIBRARY COLLECTIVE WORKERS``.
 
-This process starts one process per rank and hands requests on to them over a socket, on which they wait without using
-a core: a rank that waited within its library would take the time of whoever has the turn.
+This process starts one process per rank and forwards requests over a socket, on which ranks wait without using a core:
+a rank that waited within its library would take time from the subject whose turn it is.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Ranks:
 
 
 def commands(library: str, exchange: Exchange, folder: Path) -> list[list[str]]:
-    """What starts the ranks: one command for all where the library has a launcher, else one for each."""
+    """Return the commands that start the ranks: one for all if the library has a launcher, else one for each."""
     rank = [sys.executable, "-m", f"benchmarks.peers.{library}_rank", *exchange.arguments, str(folder)]
     if library == "mpi":
         launcher = str(Path(sys.executable).parent / "mpiexec")

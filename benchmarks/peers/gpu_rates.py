@@ -1,4 +1,4 @@
-"""What a GPU can do at best, as a subject: ``python -m benchmarks.peers.gpu_rates DEVICE``.
+"""The best rates of a GPU, as a subject: ``python -m benchmarks.peers.gpu_rates DEVICE``.
 
 Its phases are matrix products by PyTorch in each precision, and "copy", from one place of the GPU's memory to another.
 """
@@ -16,7 +16,7 @@ from benchmarks.protocol import Run, serve
 
 
 class GpuRates:
-    """Kernels that come close to what the GPU can do."""
+    """Kernels close to the peak rates of the GPU."""
 
     versions: Mapping[str, str] = {"torch": torch.__version__}
 
@@ -24,10 +24,10 @@ class GpuRates:
         self._device = device
 
     def load(self) -> None:
-        """Every phase makes its own operands."""
+        """Every phase makes its operands."""
 
     def phase(self, name: str) -> Run:
-        """What runs one phase once; there is no loss, so it is 0."""
+        """Return a function that runs one phase once; its loss is 0."""
         work = self._copy() if name == COPY else self._product(name)
 
         def run() -> float:
@@ -42,7 +42,7 @@ class GpuRates:
     def _product(self, precision: str) -> Callable[[], object]:
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         n = side(self._device)
-        # Not ones: a GPU at its limit of power is faster with factors that hardly change their bits.
+        # Not ones: at its power limit, a GPU is faster with factors of few changing bits.
         a, b = (torch.randn(n, n, device=self._device).to(dtype) for _ in range(2))
         c = torch.empty_like(a)
 

@@ -1,4 +1,4 @@
-"""How much the phases of :mod:`benchmarks.peers.gpu_rates` do, for those who ask and for those who do it."""
+"""The amount of work of the phases of :mod:`benchmarks.peers.gpu_rates`."""
 
 from __future__ import annotations
 

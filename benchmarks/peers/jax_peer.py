@@ -20,7 +20,7 @@ from benchmarks.problem import Layer, Problem, load_problem, unsupported
 from benchmarks.protocol import Run, serve
 
 VARIANTS = {"nchw": ("NCHW", "OIHW", "NCHW"), "nhwc": ("NHWC", "HWIO", "NHWC")}
-"""Name -> where examples, channels and places stand in images and filters."""
+"""Name -> axes of examples, channels and places in images and filters."""
 
 Values = dict[str, Array]
 Call = Callable[[Values, Values, list[Array]], Array]
@@ -184,7 +184,7 @@ def _dense(layer: Layer) -> Call:
 
 
 class Jax:
-    """One layout on one problem."""
+    """JAX with one layout on one problem."""
 
     versions: Mapping[str, str] = {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
 
@@ -203,7 +203,7 @@ class Jax:
         self._step = jax.jit(self._updated, donate_argnums=(0, 1, 2))
 
     def phase(self, name: str) -> Run:
-        """The phase over the batch."""
+        """Return the phase over the batch."""
         return {"forward": self._run_forward, "gradients": self._run_gradients, "step": self._run_step}[name]
 
     def _updated(

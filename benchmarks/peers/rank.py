@@ -1,4 +1,4 @@
-"""What the ranks of other libraries share: waiting for requests, timing exchanges, looking at sums."""
+"""Shared by the ranks of other libraries: waiting for requests, timing exchanges, checking sums."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Library(Protocol):
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Of the library and what it rests on."""
+        """Return the versions of the library and its dependencies."""
         ...
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """The rank of this process."""
         ...
 
     def barrier(self) -> None:
@@ -30,7 +30,7 @@ class Library(Protocol):
         ...
 
     def all_reduce(self, vector: Vector) -> None:
-        """Add the vectors of all ranks up, in their memory."""
+        """Sum the vectors of all ranks, in place."""
         ...
 
     def push_pull(self, vector: Vector) -> None:
@@ -55,7 +55,7 @@ def run_rank(library: Library, exchange: Exchange, folder: str) -> None:
 
 
 def _exchange(library: Library, exchange: Exchange, nbytes: int, times: int) -> tuple[list[float], float]:
-    """Time some exchanges, and look at the sums of one more: each works on what the one before has left."""
+    """Time some exchanges, and check the sums of one more: each one uses the results of the one before."""
     vector = given(library.rank, nbytes)
     received = [given(k, nbytes) for k in range(exchange.workers)] if _serves(library, exchange) else []
     seconds = []

@@ -143,7 +143,7 @@ def _subsample(layer: Layer) -> Call:
 
 
 def _padding(padding: Sequence[int], image: Sequence[int], window: Sequence[int], strides: Sequence[int]) -> Any:
-    """Padding in TensorFlow's words: "VALID", "SAME", or widths by axis of (N, H, W, C)."""
+    """Return padding in TensorFlow's notation: "VALID", "SAME", or widths by axis of (N, H, W, C)."""
     if not any(padding):
         return "VALID"
     totals = [
@@ -196,7 +196,7 @@ _CALLS: Mapping[str, Callable[[Layer], Call]] = {
 
 
 class TensorFlow:
-    """One way to run graphs, on one problem."""
+    """One variant of TensorFlow on one problem."""
 
     versions: Mapping[str, str] = {"tensorflow": tf.__version__}
 
@@ -214,13 +214,13 @@ class TensorFlow:
         self._batch = tf.constant(problem.x.transpose(TO_NHWC)), tf.constant(problem.y)
 
     def phase(self, name: str) -> Run:
-        """The phase over the batch, as one function of TensorFlow."""
+        """Return the phase over the batch, as one function of TensorFlow."""
         phases = {"forward": self._network.loss, "gradients": self._gradients, "step": self._step}
         function = tf.function(phases[name], jit_compile=self._jit)
 
         def run() -> float:
             results = function(*self._batch)
-            # Gradients come back as well, so that nothing of them is pruned.
+            # Gradients are returned as well, so that they are not pruned.
             return float(results[0] if isinstance(results, tuple) else results)
 
         return run

@@ -22,7 +22,7 @@ MODES = ("channels-last", "graph", "reduce-overhead", "max-autotune")
 """Eager; eager, with the whole phase captured as one CUDA graph; compiled in the two modes that use CUDA graphs."""
 
 GRAPH_WARM_UP = 3
-"""Runs before a capture, as PyTorch asks for: libraries choose what they do in these."""
+"""Runs before a capture, as PyTorch requires: libraries choose their algorithms in them."""
 
 
 def set_precision(precision: str) -> None:
@@ -54,13 +54,13 @@ class TorchGpu:
             self._network.parameters(), lr=problem.learning_rate, momentum=problem.momentum, fused=True
         )
         for parameter in self._network.parameters():
-            # As after a first step: what a capture puts back is there from the start.
+            # As after a first step: the state that a capture restores exists from the start.
             self._optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         compiled = self._mode in ("reduce-overhead", "max-autotune")
         self._loss = torch.compile(self._eager_loss, mode=self._mode) if compiled else self._eager_loss
 
     def phase(self, name: str) -> Run:
-        """The phase over the batch; the loss is waited for."""
+        """Return the phase over the batch, which waits for the loss."""
         work = {"forward": self._forward, "gradients": self._gradients, "step": self._step}[name]
         if self._mode == "graph":
             return self._captured(work)
@@ -75,7 +75,7 @@ class TorchGpu:
         return run
 
     def memory_mib(self) -> float:
-        """Most memory that PyTorch had taken from the GPU; of the process where there is none."""
+        """Return the peak GPU memory of PyTorch, or that of the process without a GPU."""
         if self._device == "cpu":
             return peak_memory_mib()
         return torch.cuda.max_memory_reserved() / 2**20
@@ -101,7 +101,7 @@ class TorchGpu:
         return loss
 
     def _captured(self, work: Callable[[], Tensor]) -> Run:
-        """A replay of all of a phase, from the state there is now: what the runs before it changed is put back."""
+        """Capture a phase for replay from the current state: the changes of warm-up runs are undone."""
         state = self._state()
         before = [tensor.clone() for tensor in state]
         stream = torch.cuda.Stream()
@@ -125,7 +125,7 @@ class TorchGpu:
         return run
 
     def _state(self) -> list[Tensor]:
-        """Everything a step changes: parameters, moving averages and velocities."""
+        """Return the state that a step changes: parameters, moving averages and velocities."""
         velocities = [state["momentum_buffer"] for state in self._optimizer.state.values()]
         return [*self._network.parameters(), *self._network.buffers(), *velocities]
 

@@ -25,11 +25,11 @@ VARIANTS = {
 """Name -> memory format of images and filters, and whether torch.compile compiles forward and backward pass."""
 
 VIEWS = ("flatten", "subsample", "slice")
-"""Kinds of layers whose output may lie in the memory of their input."""
+"""Kinds of layers whose output may reuse the memory of their input."""
 
 
 class Network(nn.Module):
-    """The problem's layers, each a module of PyTorch's own, called in order."""
+    """The problem's layers, each a module of PyTorch, called in order."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Network(nn.Module):
         self.wiring = [(layer.name, layer.inputs, layer.last_uses) for layer in problem.layers]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images to logits. What no later layer reads is let go."""
+        """Compute logits from images. Tensors that no later layer reads are freed."""
         values = {"x": x}
         for call, (name, inputs, last_uses) in zip(self.calls, self.wiring, strict=True):
             y = call(*[values[each] for each in inputs])
@@ -110,7 +110,7 @@ class GlobalAverage(nn.Module):
 
 
 def _private(layers: Sequence[Layer]) -> set[str]:
-    """Names of outputs in memory of their own that one layer reads."""
+    """Return the names of outputs in separate memory that one layer reads."""
     readers = Counter(name for layer in layers for name in layer.inputs)
     return {layer.name for layer in layers if readers[layer.name] == 1 and layer.kind not in VIEWS}
 
@@ -122,7 +122,7 @@ def _module(problem: Problem, layer: Layer, private: bool) -> nn.Module:
 
 
 def _parameter(values: np.ndarray) -> nn.Parameter:
-    # A copy: the file's array is let go, and PyTorch aligns its own memory.
+    # A copy: the file's array is freed, and PyTorch aligns its memory.
     return nn.Parameter(torch.from_numpy(values).clone())
 
 
@@ -158,7 +158,7 @@ def _batch_norm(problem: Problem, layer: Layer, private: bool) -> nn.Module:
 
 
 def _relu(problem: Problem, layer: Layer, private: bool) -> nn.Module:
-    # In place as in PyTorch's own networks; no kind of layer needs its output for its gradient but ReLU.
+    # In place as in PyTorch's networks; only ReLU needs its output for its gradient.
     return nn.ReLU(inplace=private)
 
 
@@ -181,7 +181,7 @@ def _avg_pool(problem: Problem, layer: Layer, private: bool) -> nn.Module:
 
 
 def _is_ceil(layer: Layer) -> bool:
-    """Whether uneven padding is what PyTorch's ceil_mode does: the last windows reach beyond the image."""
+    """Return whether PyTorch's ceil_mode gives this uneven padding: the last windows reach beyond the image."""
     names = ("image", "window", "strides", "padding")
     image, window, strides, (top, bottom, left, right) = (layer.settings[name] for name in names)
     if (bottom, right) == (top, left) or bottom < top or right < left:
@@ -194,7 +194,7 @@ def _is_ceil(layer: Layer) -> bool:
 
 
 def _symmetric(padding: list[int], value: float) -> tuple[tuple[int, int], nn.Module | None]:
-    """Padding as PyTorch takes it (rows, columns), and where it is uneven a module that pads beforehand."""
+    """Return padding for PyTorch (rows, columns) and, if it is uneven, a module that pads beforehand."""
     top, bottom, left, right = padding
     if top == bottom and left == right:
         return (top, left), None
@@ -241,7 +241,7 @@ class Torch:
         self._loss = torch.compile(self._eager_loss) if self._compiles else self._eager_loss
 
     def phase(self, name: str) -> Run:
-        """The phase over the batch."""
+        """Return the phase over the batch."""
         return {"forward": self._forward, "gradients": self._gradients, "step": self._step}[name]
 
     def _eager_loss(self, x: Tensor, y: Tensor) -> Tensor:

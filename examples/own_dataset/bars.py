@@ -1,4 +1,4 @@
-"""A dataset of one's own, made by code: bars that lie or stand (after Foeldiak 1990), under noise."""
+"""A custom dataset: horizontal and vertical bars under noise (after Foeldiak 1990)."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -35,7 +35,7 @@ class Bars(DatasetSettings):
         super().__post_init__()
 
     def facts(self) -> Facts:
-        """Return shape, classes and counts, as set: what the network looks like is known before any image is."""
+        """Return shape, classes and counts of the settings; no image is generated."""
         return Facts((1, self.side, self.side), CLASSES, self.examples, self.examples // 4)
 
     def load(self) -> Dataset:

@@ -1,4 +1,4 @@
-"""A model of one's own: a network of convolutions only, after Springenberg et al. 2015, "Striving for Simplicity"."""
+"""A custom model: a network of convolutions only, after Springenberg et al. 2015, "Striving for Simplicity"."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A strategy with an outer optimizer: DiLoCo (Douillard et al. 2023, "Distributed Low-Communication Training")."""
+"""A custom strategy with an outer optimizer: DiLoCo (Douillard et al. 2023, arXiv:2311.08105)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +56,7 @@ class DiLoCo(Strategy):
             for k, (lo, hi) in enumerate(own)
         ]
         computed = [each.compute_gradients(share, "train") for each, share in zip(replicas, own, strict=True)]
-        # Copies that no checkpoint holds: at the start of a round they equal the parameters.
+        # Copies that are not saved: at the start of a round they equal the parameters.
         anchors = [Variables(graph, seed=task.seed, prefix=each.prefix, device=each.device) for each in replicas]
         outer = Client(
             OUTER, targets=tuple(self._outer(replicas, computed, anchors)), exact=True, per_update=1 / self.inner_steps

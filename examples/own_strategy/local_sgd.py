@@ -1,4 +1,4 @@
-"""A strategy of one's own: local SGD (Stich 2019, "Local SGD Converges Fast and Communicates Little")."""
+"""A custom strategy: local SGD (Stich 2019, "Local SGD Converges Fast and Communicates Little")."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.commands.plugins import OPTION
-from runner.config.hydra_command_line import FULL_ERROR
-from runner.config.hydra_sweep import JOB, launch_planned
+from runner.config.hydra_sweep import FULL_ERROR, JOB, launch_planned
 from runner.config.launcher import jobs_at_once
 from runner.engine.cluster.processes import runner_command
 from runner.errors import ClusterError, Interrupted, ResourceError, RunnerError

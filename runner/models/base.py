@@ -1,4 +1,4 @@
-"""What a model is: settings, and the layers from images to logits."""
+"""The base of models: settings, and the layers from images to logits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

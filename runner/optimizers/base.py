@@ -1,4 +1,4 @@
-"""What an optimizer is: settings, and a rule that adds the update of each variable to a graph."""
+"""The base of optimizers: settings, and a rule that adds the update of each variable to a graph."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class Optimizer(ABC):
     """Base of all optimizers; the fields are their configuration.
 
     lr: base learning rate, which a schedule multiplies. weight_decay: strength of the pull of decayed variables
-    (weights, but not biases and normalisation parameters) towards 0; each optimizer says what it multiplies. clip_norm:
+    (weights, but not biases and normalisation parameters) towards 0; each optimizer states its use. clip_norm:
     all gradients of an update together are shortened to this Euclidean norm; None is off.
 
     State is held in slots, variables named after the one they serve ("conv1/weights/velocity"). They live on its device

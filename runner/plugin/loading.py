@@ -1,4 +1,4 @@
-"""What is said of an error that a plugin's code raised: the file and line it passed through last, and why."""
+"""Load the plugin of a file or module with its checksum, and locate the errors of its code."""
 
 from __future__ import annotations
 

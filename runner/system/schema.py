@@ -1,4 +1,4 @@
-"""Closed schemas: the one strict reader of every value that comes from outside, on the wire or in a file.
+"""Closed schemas: the one strict reader of every value from outside, on the wire or in a file.
 
 A record is a dataclass. The plain form of a field follows from its annotation; an annotation may bound it::
 

@@ -44,27 +44,21 @@ class Tracker(Protocol):
 
     def start(self, run: RunInfo) -> None:
         """Begin, or continue, the record of ``run``; returns before the store has been reached."""
-        ...
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Record a configuration; nested mappings become dotted keys."""
-        ...
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record values named ``section/name`` (sections: ``metrics_log.SECTIONS``) of a step."""
-        ...
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
         """Copy a file into the record, below ``folder``. It must stay as it is until ``finish`` returns."""
-        ...
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set facts about the run; a later value replaces an earlier one."""
-        ...
 
     def finish(self, status: str) -> None:
         """Write the pending records and end the run with one of ``STATUSES``; waits for a bounded time."""
-        ...
 
 
 class Tracking(Protocol):
@@ -75,18 +69,15 @@ class Tracking(Protocol):
 
     def check(self) -> None:
         """Raise ValueError if the settings cannot work."""
-        ...
 
     def create(self, run_dir: Path) -> Tracker:
         """Return a tracker for the run in this directory."""
-        ...
 
     def finish_sweep(self, sweep_dir: Path, status: str, artifacts: Sequence[Path] = (), description: str = "") -> None:
         """End the record of the sweep in this directory.
 
         artifacts: files to add to it. description: Markdown for its page, such as the table of jobs.
         """
-        ...
 
 
 class NullTracker:

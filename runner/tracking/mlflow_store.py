@@ -20,7 +20,7 @@ from runner.tracking.mlflow_rules import (
     safe_metric,
     safe_tags,
 )
-from runner.tracking.mlflow_sweep import SweepRecord, parent_run_id
+from runner.tracking.mlflow_sweep import parent_run_id
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, now_ms
 
 _log = logging.getLogger(__name__)
@@ -136,8 +136,8 @@ class MlflowStore:
     def _create_run(self, experiment_id: str) -> str:
         tags = {**source_tags(), RUN_ID_TAG: self._run.run_id}
         if self._run.sweep_dir is not None:
-            place = SweepRecord(self._uri, experiment_id, self._run.sweep_dir)
-            tags["mlflow.parentRunId"] = parent_run_id(self._client, place, self._run.sweep_name, self._started_ms)
+            sweep = (self._run.sweep_dir, self._run.sweep_name, self._started_ms)
+            tags["mlflow.parentRunId"] = parent_run_id(self._client, self._uri, experiment_id, *sweep)
         run = self._client.create_run(experiment_id, self._started_ms, tags, self._run.name)
         return str(run.info.run_id)
 

@@ -23,55 +23,43 @@ _DESCRIPTION_TAG = "mlflow.note.content"
 
 
 @dataclass(frozen=True)
-class _Stored:
-    """The content of sweep.json."""
+class SweepRecord:
+    """The content of sweep.json: the parent run, and its store (without user and password) and experiment."""
 
     store: str
     experiment_id: str
     run_id: str
 
 
-_FILE: JsonFile[_Stored] = JsonFile(
-    Record(_Stored), StoreUnavailableError, "delete it to record the sweep as a new parent run", version=None
+_FILE: JsonFile[SweepRecord] = JsonFile(
+    Record(SweepRecord), StoreUnavailableError, "delete it to record the sweep as a new parent run", version=None
 )
 
 
-@dataclass(frozen=True)
-class SweepRecord:
-    """The place of the record of a sweep: an experiment in a store, and the directory of the sweep."""
-
-    uri: str
-    experiment_id: str
-    sweep_dir: Path
-
-    def stored_run_id(self) -> str | None:
-        """Return the parent run in sweep.json, None if there is none in this store and experiment."""
-        path = self.sweep_dir / SWEEP_FILE
-        if not path.exists():
-            return None
-        stored = _FILE.read(path)
-        same = (stored.store, stored.experiment_id) == (redact_text(self.uri), self.experiment_id)
-        return stored.run_id if same else None
-
-    def store_run_id(self, run_id: str) -> None:
-        """Make ``run_id`` the parent run of the sweep; the caller holds its lock."""
-        _FILE.write(self.sweep_dir / SWEEP_FILE, _Stored(redact_text(self.uri), self.experiment_id, run_id))
+def _stored_run_id(uri: str, experiment_id: str, sweep_dir: Path) -> str | None:
+    """Return the parent run in sweep.json, None if there is none in this store and experiment."""
+    path = sweep_dir / SWEEP_FILE
+    if not path.exists():
+        return None
+    stored = _FILE.read(path)
+    return stored.run_id if (stored.store, stored.experiment_id) == (redact_text(uri), experiment_id) else None
 
 
-def parent_run_id(client: Any, place: SweepRecord, name: str, started_ms: int) -> str:
+def parent_run_id(client: Any, uri: str, experiment_id: str, sweep_dir: Path, name: str, started_ms: int) -> str:
     """Return the parent run of the jobs of a sweep. The first job creates it, with its own start time.
 
     It is created through the client, which ignores the variable MLFLOW_RUN_ID: MLflow's fluent functions would use that
     run for the parent and for every child.
     """
-    with file_lock(place.sweep_dir / f".{SWEEP_FILE}.lock"):
-        stored = place.stored_run_id()
+    with file_lock(sweep_dir / f".{SWEEP_FILE}.lock"):
+        stored = _stored_run_id(uri, experiment_id, sweep_dir)
         if stored is not None:
             return stored
-        tags = {**source_tags(), "runner.sweep_dir": str(place.sweep_dir)}
-        run = client.create_run(place.experiment_id, started_ms, tags, name or place.sweep_dir.name)
-        place.store_run_id(run.info.run_id)
-        return str(run.info.run_id)
+        tags = {**source_tags(), "runner.sweep_dir": str(sweep_dir)}
+        run = client.create_run(experiment_id, started_ms, tags, name or sweep_dir.name)
+        run_id = str(run.info.run_id)
+        _FILE.write(sweep_dir / SWEEP_FILE, SweepRecord(redact_text(uri), experiment_id, run_id))
+        return run_id
 
 
 def finish_parent(
@@ -90,7 +78,7 @@ def end_parent(
 ) -> None:
     """End the parent run, describe it and add files to it. Raises StoreUnavailableError."""
     client, experiment_id = connect(uri, experiment)
-    run_id = SweepRecord(uri, experiment_id, sweep_dir).stored_run_id()
+    run_id = _stored_run_id(uri, experiment_id, sweep_dir)
     if run_id is None:
         raise StoreUnavailableError(f"no job of it reached the tracking store {redact_text(uri)}")
     with store_errors(f"tracking store {redact_text(uri)}"):

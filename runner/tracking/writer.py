@@ -34,11 +34,9 @@ class Store(Protocol):
 
     def open(self) -> None:
         """Open the store and create or find the run; called until it succeeds."""
-        ...
 
     def write(self, records: Sequence[Record]) -> None:
         """Write records in order. After a failure the same records are written again, which must not duplicate them."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.config.collectives import sums_text
-from runner.config.devices import ON_CPU, device_texts, reason
+from runner.config.devices import ON_CPU, device_texts, reason, sums_text
 from runner.config.schema import AUTO, LocalCluster
 from runner.engine.cluster.communicator_setup import require_library
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT

@@ -1,4 +1,4 @@
-"""A save is atomic: whatever fails and whenever, the newest checkpoint on the disk is a whole one."""
+"""A save is atomic: whatever fails and whenever, the newest checkpoint on the disk is complete."""
 
 from __future__ import annotations
 

@@ -6,38 +6,25 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from safetensors.numpy import save as save_safetensors
 
-from runner.checkpoint import CheckpointMeta, load, newest, save
+from runner.checkpoint import load, newest, save
 from runner.errors import CheckpointError, SecurityError
-
-VARIABLES: dict[str, NDArray[Any]] = {
-    "conv/w": np.arange(6, dtype=np.float32).reshape(2, 3),
-    "step": np.array(3, np.int64),
-}
-META = CheckpointMeta(config_hash="c0ffee", run_id="0123abcd", epoch=1, examples=64, progress={"best": 0.5})
-FILES = ("manifest.json", "variables.safetensors")
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    return save(tmp_path / "checkpoints", step=3, variables=VARIABLES, meta=META)
+from tests.checkpoint.conftest import FILES, META, VARIABLES
 
 
 @pytest.fixture(scope="module")
 def shared_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One checkpoint for the tests that damage it a hundred times and mend it each time."""
+    """One checkpoint for tests that damage and restore it many times."""
     return save(tmp_path_factory.mktemp("checkpoints"), step=3, variables=VARIABLES, meta=META)
 
 
 @pytest.mark.parametrize("file", FILES)
+@settings(max_examples=50)
 @given(position=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_any_flipped_bit_is_found(shared_checkpoint: Path, file: str, position: int, bit: int) -> None:
     path = shared_checkpoint / file
@@ -53,6 +40,7 @@ def test_any_flipped_bit_is_found(shared_checkpoint: Path, file: str, position: 
 
 
 @pytest.mark.parametrize("file", FILES)
+@settings(max_examples=50)
 @given(length=st.integers(0, 10**6))
 def test_any_truncation_is_found(shared_checkpoint: Path, file: str, length: int) -> None:
     path = shared_checkpoint / file
@@ -97,7 +85,7 @@ def test_missing_file_is_named(checkpoint: Path, file: str) -> None:
         load(checkpoint)
 
 
-def test_newest_skips_damaged_checkpoints_and_says_so(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_newest_skips_damaged_checkpoints_with_a_warning(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = checkpoint.parent
     for step in (4, 5, 6, 7):
         save(directory, step=step, variables=VARIABLES, meta=META, keep=9)
@@ -123,7 +111,7 @@ def test_renamed_checkpoint_is_refused(checkpoint: Path) -> None:
         load(checkpoint.rename(checkpoint.with_name("step-9")))
 
 
-def test_checkpoint_under_a_name_of_its_own_loads(checkpoint: Path) -> None:
+def test_a_renamed_checkpoint_loads(checkpoint: Path) -> None:
     assert load(checkpoint.rename(checkpoint.with_name("best"))).step == 3
 
 

@@ -17,25 +17,13 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from safetensors.numpy import save as save_safetensors
 
-from runner.checkpoint import CheckpointMeta, Manifest, load, newest, save
+from runner.checkpoint import Manifest, load, newest, save
 from runner.checkpoint.manifest import encode
 from runner.checkpoint.shard import pack
 from runner.errors import CheckpointError, NumericError, ResourceError
-
-VARIABLES: dict[str, NDArray[Any]] = {
-    "conv/w": np.arange(6, dtype=np.float32).reshape(2, 3),
-    "step": np.array(3, np.int64),
-}
-META = CheckpointMeta(config_hash="c0ffee", run_id="0123abcd", epoch=1, examples=64, progress={"best": 0.5})
-FILES = ("manifest.json", "variables.safetensors")
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    return save(tmp_path / "checkpoints", step=3, variables=VARIABLES, meta=META)
+from tests.checkpoint.conftest import FILES, META, VARIABLES
 
 
 class Bomb:
@@ -190,7 +178,7 @@ def test_forged_manifest_is_refused(checkpoint: Path, change: Callable[[dict[str
 
 
 def replace_shard(checkpoint: Path, payload: bytes) -> None:
-    """Put another shard beside a manifest that vouches for it."""
+    """Replace the shard, with a manifest that fits it."""
     (checkpoint / "variables.safetensors").write_bytes(payload)
     digest = hashlib.sha256(payload).hexdigest()
     forge(checkpoint, lambda document: shard_of(document).update(size=len(payload), sha256=digest))

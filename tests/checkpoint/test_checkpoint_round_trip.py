@@ -1,4 +1,4 @@
-"""What is saved comes back, whatever its layout; what does not fit is named; the hash is what it says."""
+"""Variables of any layout are saved and read back, misfits are named, and the hash is the documented one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LAYOUTS: dict[str, NDArray[Any]] = {
 }
 
 
-def test_every_layout_and_type_comes_back(tmp_path: Path) -> None:
+def test_every_layout_and_type_is_read_back(tmp_path: Path) -> None:
     path = save(tmp_path, step=7, variables=LAYOUTS, meta=META)
     assert path == tmp_path / "step-7"
     assert sorted(file.name for file in path.iterdir()) == ["manifest.json", "variables.safetensors"]
@@ -66,7 +66,7 @@ def test_every_layout_and_type_comes_back(tmp_path: Path) -> None:
 
 @settings(max_examples=25)
 @given(data=st.data())
-def test_random_variables_come_back(data: st.DataObject) -> None:
+def test_random_variables_are_read_back(data: st.DataObject) -> None:
     names = data.draw(st.sets(st.from_regex(r"[A-Za-z0-9._/-]{1,11}", fullmatch=True), max_size=4))
     variables: dict[str, NDArray[Any]] = {}
     for name in sorted(names):
@@ -110,9 +110,7 @@ def test_expected_variables_are_accepted(tmp_path: Path) -> None:
         ({f"c{k}": ((), "int64") for k in range(8)}, r"8 missing: c0, c1, c2, c3, c4 and 3 more\."),
     ],
 )
-def test_what_does_not_fit_is_named(
-    change: dict[str, tuple[tuple[int, ...], str]], message: str, tmp_path: Path
-) -> None:
+def test_misfits_are_named(change: dict[str, tuple[tuple[int, ...], str]], message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
         load(saved(tmp_path), {**EXPECTED, **change})
 

@@ -1,4 +1,4 @@
-"""Which checkpoint a path means."""
+"""Finding the checkpoint of a path."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_damaged_newest_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptu
     assert "skipping a checkpoint" in caplog.text
 
 
-def test_a_best_that_is_gone_is_missed_when_it_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deleted_best_is_an_error_only_if_it_is_requested(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = run_with(tmp_path, 4, 5, best=3)
     with pytest.raises(CheckpointError, match="the best, step-3, does not exist any more"):
         find(run, BEST)
@@ -57,7 +57,7 @@ def test_a_best_that_is_gone_is_missed_when_it_is_asked_for(tmp_path: Path, capl
     assert "the best, step-3, does not exist any more; step-5 is used" in caplog.text
 
 
-def test_a_damaged_best_gives_way_unless_it_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_best_is_an_error_only_if_it_is_requested(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = run_with(tmp_path, 1, 2, best=1)
     (run / "checkpoints" / "step-1" / "variables.safetensors").write_bytes(b"")
     with caplog.at_level(logging.WARNING):
@@ -68,7 +68,7 @@ def test_a_damaged_best_gives_way_unless_it_is_asked_for(tmp_path: Path, caplog:
         find(run, BEST)
 
 
-def test_a_run_without_a_best_has_none_to_give(tmp_path: Path) -> None:
+def test_a_run_without_a_best_is_an_error_if_it_is_requested(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"none is kept as the best; a run keeps it with checkpoint\.keep_best"):
         find(run_with(tmp_path, 1), BEST)
 
@@ -80,6 +80,6 @@ def test_a_run_without_a_best_has_none_to_give(tmp_path: Path) -> None:
         ("absent", "absent: no such directory; expected the directory of a run"),
     ],
 )
-def test_where_there_is_none_that_is_said(tmp_path: Path, folder: str, said: str) -> None:
+def test_a_path_without_checkpoints_is_refused(tmp_path: Path, folder: str, said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
         find(tmp_path / folder)

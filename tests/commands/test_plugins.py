@@ -45,7 +45,7 @@ def test_yaml_without_its_plugin_reports_the_missing_plugin(folder: Path, capsys
     Path("conf/model").mkdir(parents=True)
     Path("conf/model/absent.yaml").write_text('defaults: ["/schema/model/absent@_here_"]')
     message = refused(["--config-dir", "conf", "model=absent"], capsys)
-    assert "There is no such option: correct the name, or give the --plugin that brings it." in message
+    assert "There is no such option: correct the name, or give the --plugin that defines it." in message
 
 
 def test_a_plugin_that_fails_ends_the_command_with_its_line(folder: Path, capsys: Capture) -> None:

@@ -1,13 +1,21 @@
-"""Impossible values and combinations, each refused in words that say what to do."""
+"""Impossible values and combinations, each refused with advice."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
 
+from runner.commands.explanation import explain
 from runner.config import hydra_app
+from runner.config.configuration import fix_machine_values
+from runner.config.schema import worker_processes
+from runner.engine.cluster.emulation import Emulation, Link, Stragglers
+from runner.engine.graph.device import Cluster, Device
 from runner.errors import ConfigError
+from runner.training.build import build
+from tests.small_runs import small_config
 
 STRAGGLERS = "cluster.stragglers"
 BACKED = ("parallelism.combine=parameter_server", "parallelism.backup_workers=1")
@@ -130,7 +138,7 @@ FAULTS: list[tuple[Sequence[str], str]] = [
 
 
 @pytest.mark.parametrize(("overrides", "complaint"), FAULTS, ids=[" ".join(fault[0]) for fault in FAULTS])
-def test_what_cannot_work_is_refused(overrides: Sequence[str], complaint: str):
+def test_impossible_configurations_are_refused(overrides: Sequence[str], complaint: str):
     job = hydra_app.compose(overrides)
     with pytest.raises(ConfigError) as caught:
         job.config()
@@ -152,7 +160,7 @@ def test_a_batch_may_be_smaller_than_the_workers_that_the_network_is_spread_over
     assert job.config().train.batch_size == 1
 
 
-def test_constraints_may_come_from_the_command_line():
+def test_constraints_can_be_overrides():
     config = hydra_app.compose(["parallelism=model", "parallelism.constraints={conv*: 0, fc?: 1}"]).config()
     assert config.parallelism.constraints == {"conv*": 0, "fc?": 1}
 
@@ -162,3 +170,69 @@ def test_the_smallest_possible_values_are_accepted():
         ["parallelism=single", "train.batch_size=1", "train.eval_batch_size=1", "train.steps=1", "seed=0"]
     ).config()
     assert config.train.batch_size == 1
+
+
+TWO_BACKUPS = (
+    "parallelism=sync_data",
+    "parallelism.workers=2",
+    "parallelism.combine=parameter_server",
+    "parallelism.backup_workers=2",
+)
+
+
+def test_cores_are_shared_out_to_backup_workers_too() -> None:
+    config = small_config(*TWO_BACKUPS)
+    config.cluster.threads_per_worker = None
+    assert worker_processes(config) == 4
+    fixed = fix_machine_values(config, cores=8)
+    assert (fixed.cluster.threads_per_worker, fixed.cluster.workers) == (2, 4)
+    assert worker_processes(small_config()) == 1
+
+
+def test_a_pass_over_the_data_gives_out_every_example_once() -> None:
+    experiment = build(small_config(*TWO_BACKUPS, "train.batch_size=50", "train.epochs=2", "train.steps=null"))
+    assert experiment.config.parallelism.examples_per_update(50) == 100
+    assert experiment.facts.train_examples == 1438
+    assert experiment.total_steps == math.ceil(2 * 14.38)
+
+
+TWO_WORKERS = ("parallelism=sync_data", "parallelism.workers=2")
+
+
+def test_without_a_description_the_network_is_real_and_the_cost_model_has_its_defaults() -> None:
+    experiment = build(small_config(*TWO_WORKERS))
+    assert experiment.emulation is None
+    assert (experiment.cluster.latency_s, experiment.cluster.bytes_per_s) == (Cluster.latency_s, Cluster.bytes_per_s)
+
+
+@pytest.mark.parametrize("emulate", [True, False])
+def test_the_cost_model_takes_links_as_described_whether_emulated_or_not(emulate: bool) -> None:
+    experiment = build(small_config(*TWO_WORKERS, "cluster=slow_network", f"cluster.emulate={emulate}"))
+    assert (experiment.cluster.latency_s, experiment.cluster.bytes_per_s) == (0.5e-3, 12.5e6)
+    assert experiment.emulation == (Emulation(Link(0.5e-3, 12.5e6), Stragglers()) if emulate else None)
+
+
+def test_stragglers_are_drawn_by_the_seed_of_the_run() -> None:
+    lognormal = ("distribution=lognormal", "median_ms=20", "sigma=0.5", "workers=[1]")
+    described = (f"cluster.stragglers.{each}" for each in lognormal)
+    experiment = build(small_config(*TWO_WORKERS, *described, "cluster.emulate=true", "seed=5"))
+    assert experiment.emulation == Emulation(Link(), Stragglers("lognormal", 0.02, 0.5, (1,), seed=5))
+
+
+def test_explain_reports_emulation_and_uses_its_times() -> None:
+    slow = (*TWO_WORKERS, "cluster=slow_network", "cluster.latency_ms=1000")
+    emulated, described = (explain(small_config(*slow, f"cluster.emulate={on}")) for on in ("true", "false"))
+    assert "network                 emulated: 100 Mbit/s, 1000 ms, no stragglers" in emulated
+    assert "emulated" not in described
+    rows = [line.split() for line in described.splitlines() if line.startswith("/job:worker")]
+    wires = [row for row in rows if len(row) == 6 and row[1].startswith("/job")]
+    assert len(wires) == 2
+    for *_, messages, _, transfer_ms, _ in wires:
+        assert float(transfer_ms.replace(",", "")) >= 1000 * int(messages)
+
+
+@pytest.mark.parametrize(("threads", "cores", "worth"), [(1, 0.5, 0.5), (1, 4.0, 1.0), (3, 2.0, 2.0)])
+def test_estimates_know_how_many_cores_a_worker_has(threads: int, cores: float, worth: float) -> None:
+    described = (f"cluster.threads_per_worker={threads}", f"cluster.cores_per_worker={cores}")
+    for device in build(small_config(*TWO_WORKERS, *described)).cluster.devices:
+        assert (device.flops_per_s, device.bytes_per_s) == (worth * Device.flops_per_s, worth * Device.bytes_per_s)

@@ -1,4 +1,4 @@
-"""What sums gradients of workers on GPUs: NCCL where it can, and said why not where it cannot."""
+"""The library that sums gradients on GPUs: NCCL if possible, else with the reason."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from runner.commands.train import _continued
-from runner.config.collectives import sums_text
 from runner.config.configuration import fix_machine_values, to_plain
-from runner.config.devices import retake_devices, take_devices
+from runner.config.devices import retake_devices, sums_text, take_devices
 from runner.config.hydra_app import compose
 from runner.config.outcome import differing_keys, outcome_hash
 from runner.config.schema import Config
@@ -31,12 +30,12 @@ WITHOUT = machine(gpu(0), gpu(1))
 
 
 def taken(found: Found, *overrides: str) -> Config:
-    """A configuration with what the machine decides."""
+    """A configuration with the values of a machine filled in."""
     config = compose([*SUMMED, *overrides]).config()
     return replace(config, cluster=take_devices(config, lambda: found))
 
 
-def test_nccl_is_taken_where_each_worker_has_a_gpu() -> None:
+def test_nccl_is_used_if_each_worker_has_a_gpu() -> None:
     config = taken(TWO)
     assert config.cluster.collectives == "nccl"
     assert sums_text(config, TWO, in_one_process=False) == "NCCL sums, from GPU to GPU"
@@ -63,7 +62,7 @@ def test_nccl_is_taken_where_each_worker_has_a_gpu() -> None:
         (TWO, ("cluster.collectives=none",), "cluster.collectives=none"),
     ],
 )
-def test_where_it_cannot_be_the_reason_is_said(found: Found, overrides: tuple[str, ...], why: str) -> None:
+def test_the_reason_for_not_using_nccl_is_reported(found: Found, overrides: tuple[str, ...], why: str) -> None:
     config = taken(found, *overrides)
     assert config.cluster.collectives == "none"
     said = sums_text(config, found, in_one_process=False)
@@ -79,7 +78,7 @@ def test_where_nothing_is_to_be_summed_by_gpus_nothing_is_decided(found: Found, 
     assert taken(found, *overrides).cluster.collectives is None
 
 
-def test_nccl_that_is_asked_for_is_taken_on_trust_or_refused() -> None:
+def test_requested_nccl_is_accepted_or_refused() -> None:
     assert taken(WITHOUT, "cluster.collectives=nccl").cluster.collectives == "nccl"
     with pytest.raises(
         ConfigError,
@@ -93,13 +92,13 @@ def test_nccl_that_is_asked_for_is_taken_on_trust_or_refused() -> None:
         taken(TWO, "cluster.collectives=ring")
 
 
-def test_it_decides_what_a_run_on_gpus_comes_to() -> None:
+def test_collectives_change_the_outcome_of_runs_on_gpus() -> None:
     config, other = taken(TWO), taken(TWO, "cluster.collectives=none")
     assert outcome_hash(config) != outcome_hash(other)
     assert differing_keys(to_plain(config), to_plain(other)) == ["cluster.collectives"]
 
 
-def test_a_run_that_is_repeated_with_fewer_gpus_sums_otherwise_and_says_so() -> None:
+def test_a_repetition_with_fewer_gpus_reports_its_other_sums() -> None:
     stored = taken(TWO)
     assert retake_devices(stored, lambda: TWO) == (stored, "")
     here, other = retake_devices(stored, lambda: with_nccl(0))
@@ -110,13 +109,13 @@ def test_a_run_that_is_repeated_with_fewer_gpus_sums_otherwise_and_says_so() -> 
 
 
 def test_sums_of_the_workers_stay_those_wherever_the_run_is_repeated() -> None:
-    """They need nothing of a machine, and NCCL's may have other bits."""
+    """Sums by workers do not depend on the machine; those of NCCL can have other bits."""
     stored = taken(with_nccl(2, 3), "cluster.collectives=none")
     here, other = retake_devices(stored, lambda: TWO)
     assert (here.cluster.gpus, here.cluster.collectives, other) == ([0, 1], "none", "")
 
 
-def test_a_run_that_goes_on_under_another_strategy_decides_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_continued_under_another_strategy_chooses_collectives_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.config.devices.discover", lambda: TWO)
     monkeypatch.setattr(
         "runner.config.configuration.take_devices", lambda config, *told: take_devices(config, lambda: TWO, *told[1:])

@@ -1,14 +1,17 @@
-"""On what a run computes: what is asked, what this machine has, and what is kept of both."""
+"""The devices of a run: what is requested, what this machine has, and what is stored."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 
 from runner.config.configuration import fix_machine_values, from_plain, to_plain
 from runner.config.devices import (
+    ALL_GPUS,
+    GpuShare,
     device_texts,
     look_at,
     reason,
@@ -28,6 +31,7 @@ TWO = ("parallelism=sync_data", "parallelism.workers=2", "tracking=none")
 SERVED = (*TWO, "parallelism.combine=parameter_server", "parallelism.servers=2")
 
 
+@cache
 def asked(*overrides: str) -> Config:
     """A checked configuration as it is composed."""
     return compose([*TWO, *overrides]).config()
@@ -48,7 +52,7 @@ def test_auto_takes_all_gpus_in_turn_or_the_cpu() -> None:
     assert reason(cluster, NO_DRIVER) == "cluster.device=auto finds no GPU: there is no NVIDIA driver: no libcuda"
 
 
-def test_a_gpu_that_cannot_be_used_is_not_taken_and_the_reason_says_why() -> None:
+def test_a_gpu_that_cannot_be_used_is_not_taken_and_the_reason_is_reported() -> None:
     here = machine(gpu(), obstacle="Big GPU cannot be used: CuPy is not installed")
     cluster = taken(here)
     assert cluster.device_taken == "cpu"
@@ -62,7 +66,7 @@ def test_the_cpu_is_taken_without_looking_for_gpus() -> None:
     assert reason(cluster, NO_GPUS) == "cluster.device=cpu"
 
 
-def test_a_gpu_that_is_asked_for_and_not_there_is_an_error() -> None:
+def test_a_requested_gpu_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ResourceError) as refusal:
         taken(NO_DRIVER, "cluster.device=gpu")
     assert str(refusal.value) == (
@@ -79,7 +83,7 @@ def test_gpus_may_be_shared_and_have_to_be_there() -> None:
         taken(here, "cluster.gpus=[0,2]")
 
 
-def test_gpus_that_are_named_are_asked_for() -> None:
+def test_named_gpus_are_requested() -> None:
     cluster = taken(machine(gpu(0), gpu(1)), "cluster.gpus=[1,1]")
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("gpu", "gpu", [1, 1])
     with pytest.raises(ResourceError) as refusal:
@@ -179,7 +183,7 @@ def test_servers_on_gpus_need_a_gpu_each() -> None:
         compose([*SERVED, "cluster.server_device=gpu", "cluster.gpus=[0,0,0]"]).config()
 
 
-def test_what_is_stored_says_what_was_asked_and_what_was_taken() -> None:
+def test_the_stored_configuration_has_the_requested_and_the_used_devices() -> None:
     stored = to_plain(fix_machine_values(asked(), 4, lambda: machine(gpu())))
     assert {key: stored["cluster"][key] for key in ("device", "device_taken", "gpus")} == {
         "device": "auto",
@@ -201,7 +205,7 @@ def test_a_run_of_the_cpu_stays_there() -> None:
     assert reason(stored.cluster, here) == ("cluster.device=auto found no GPU when the run began; there is Big GPU now")
 
 
-def test_a_rerun_elsewhere_takes_what_is_there_and_says_so() -> None:
+def test_a_rerun_on_another_machine_uses_and_reports_its_devices() -> None:
     stored = fix_machine_values(asked(), 4, lambda: machine(gpu()))
     here, other = retake_devices(stored, lambda: machine(gpu()))
     assert (here, other) == (stored, "")
@@ -213,7 +217,7 @@ def test_a_rerun_elsewhere_takes_what_is_there_and_says_so() -> None:
         retake_devices(wanted, lambda: NO_DRIVER)
 
 
-def test_gpus_that_nobody_named_are_dealt_anew_where_there_are_fewer() -> None:
+def test_unnamed_gpus_are_assigned_again_if_there_are_fewer() -> None:
     two, one = machine(gpu(0), gpu(1)), machine(gpu(0))
     stored = fix_machine_values(asked(), 4, lambda: two)
     here, other = retake_devices(stored, lambda: one)
@@ -245,3 +249,38 @@ def test_devices_are_described() -> None:
         "/job:ps/task:0/device:cpu:0": "CPU",
     }
     require_devices(asked(), NO_DRIVER)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "jobs", "expected"),
+    [
+        (4, 1, [[0, 1, 2, 3]]),
+        (4, 2, [[0, 1], [2, 3]]),
+        (8, 3, [[0, 1, 2], [3, 4, 5], [6, 7]]),
+        (2, 2, [[0], [1]]),
+        (2, 5, [[0], [1], [0], [1], [0]]),
+        (0, 2, [[], []]),
+    ],
+)
+def test_every_gpu_is_dealt_once_unless_there_are_fewer_than_jobs(
+    gpus: int, jobs: int, expected: list[list[int]]
+) -> None:
+    there = [gpu(number) for number in range(gpus)]
+    dealt = [[each.number for each in GpuShare(place, jobs).of(there)] for place in range(jobs)]
+    assert dealt == expected
+    assert [each.number for each in GpuShare(jobs, jobs).of(there)] == expected[0], "one more than were expected"
+
+
+def test_a_run_that_has_the_machine_to_itself_has_all_gpus_by_their_numbers() -> None:
+    there = [gpu(3), gpu(5)]
+    assert ALL_GPUS.of(there) == there
+    assert GpuShare(1, 2).of(there) == [gpu(5)]
+
+
+def test_the_log_of_a_job_names_its_gpus_and_whether_they_are_shared() -> None:
+    there = [gpu(0), gpu(1), gpu(2)]
+    assert GpuShare(0, 2).text(there) == "2 jobs of the sweep run at a time: this one has GPU 0, 1 of 3"
+    assert (
+        GpuShare(3, 4).text(there)
+        == "4 jobs of the sweep run at a time: this one has GPU 0 of 3, shared with other jobs"
+    )

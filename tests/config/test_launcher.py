@@ -1,11 +1,13 @@
-"""How many jobs a launcher has running at once, and what its settings may hold."""
+"""Launchers of sweeps, and the metric that compares runs."""
 
 from __future__ import annotations
 
 import pytest
 
 from runner.config.launcher import Launcher, jobs_at_once
+from runner.config.monitor import keeps_best, monitor_of
 from runner.errors import SecurityError
+from tests.small_runs import small_config
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,23 @@ def test_jobs_at_once_of_six_on_four_cores(launcher: Launcher, expected: int) ->
 def test_settings_name_no_code(settings: dict[str, object]) -> None:
     with pytest.raises(SecurityError, match="a stored sweep must not name code"):
         Launcher("joblib", settings)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "metric", "highest", "kept"),
+    [
+        ([], "test/accuracy", True, False),
+        (["data.val_fraction=0.1"], "val/accuracy", True, True),
+        (["data.val_fraction=0.1", "train.monitor=val/loss"], "val/loss", False, True),
+        (["data.val_fraction=0.1", "checkpoint.keep_best=false"], "val/accuracy", True, False),
+        (["train.monitor=train/loss"], "train/loss", False, True),
+        (["train.patience=3"], "test/accuracy", True, True),
+        (["checkpoint.keep_best=true"], "test/accuracy", True, True),
+    ],
+)
+def test_the_monitored_metric_and_whether_the_best_is_kept(
+    overrides: list[str], metric: str, highest: bool, kept: bool
+) -> None:
+    config = small_config(*overrides)
+    monitor = monitor_of(config)
+    assert (monitor.metric, monitor.highest, keeps_best(config)) == (metric, highest, kept)

@@ -1,4 +1,4 @@
-"""What decides the values of a run, and what does not."""
+"""Keys that decide the values of a run, and keys that do not."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def test_room_in_memory_decides_no_value() -> None:
         "cluster.threads_per_worker=3",
     ],
 )
-def test_what_changes_the_values_counts(override: str) -> None:
+def test_keys_that_change_values_count(override: str) -> None:
     assert outcome_hash(small_config(*ASYNC, override)) != REFERENCE

@@ -19,7 +19,7 @@ def stored(tmp_path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_plain_values_come_back(tmp_path: Path):
+def test_plain_values_are_read_back(tmp_path: Path):
     path = stored(tmp_path, "a: 1\nb: [0.5, null, text]\nc: {d: true}\n")
     assert safe_yaml.load(path) == {"a": 1, "b": [0.5, None, "text"], "c": {"d": True}}
 

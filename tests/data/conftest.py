@@ -123,7 +123,7 @@ def serve(tmp_path: Path, tiny: Tiny) -> Callable[..., Origin]:
 
 @pytest.fixture
 def tiny_members(tiny: Tiny) -> list[Member]:
-    """The members of an archive that holds ``tiny``, and a file that nobody asked for."""
+    """The members of an archive that holds ``tiny``, and an unwanted file."""
     wanted = [Member(f"package/{filename}", data) for filename, data in tiny.files.items()]
     return [Member("package/setup.py", b"raise SystemExit"), *wanted]
 

@@ -1,4 +1,4 @@
-"""Small data of a user's own, written to files."""
+"""Small data of the user, written to files."""
 
 from __future__ import annotations
 

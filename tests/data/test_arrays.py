@@ -77,7 +77,7 @@ def test_train_images_are_normalised_by_their_own_statistics(path: Path, dtype: 
     assert data.normalisation.scale == (255.0 if dtype == "uint8" else 1.0)
 
 
-def test_given_statistics_are_taken(path: Path) -> None:
+def test_configured_statistics_are_used(path: Path) -> None:
     data = arrays(path, mean=[0.5], std=[0.25]).load()
     assert (data.normalisation.mean, data.normalisation.std) == ((0.5,), (0.25,))
 
@@ -165,7 +165,7 @@ def test_impossible_settings_are_refused(path: Path, settings: dict[str, object]
         arrays(path, **settings)
 
 
-def test_without_a_path_there_is_nothing_to_train_on() -> None:
+def test_a_missing_path_is_refused_with_advice() -> None:
     with pytest.raises(ConfigError, match=r"data\.path is not set: dataset 'arrays' .* data=arrays data\.path=my\.npz"):
         Arrays().facts()
 

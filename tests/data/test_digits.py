@@ -57,7 +57,7 @@ def test_scikit_learn_is_not_imported():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_missing_scikit_learn_is_said(monkeypatch: pytest.MonkeyPatch):
+def test_missing_scikit_learn_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(digits, "find_spec", lambda _: None)
     with pytest.raises(DataError, match="'digits' is read from scikit-learn, which is not installed"):
         Digits().load()

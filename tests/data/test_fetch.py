@@ -1,4 +1,4 @@
-"""Fetching against archives made on the spot; nothing here uses a network."""
+"""Fetching of archives that the tests make; no network is used."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.data import fetch as commands
 from runner.data.cache import load_published
-from runner.data.fetch import fetch, fetch_published
+from runner.data.fetch import fetch, fetch_published, main
+from runner.data.origins import ORIGINS
 from runner.errors import ConfigError, DataError, ResourceError, SecurityError
 
 
@@ -44,7 +46,7 @@ def test_a_corrupt_cache_is_replaced(tmp_path, tiny, tiny_members, make_tar, ser
     assert (folder / "train-images").read_bytes() == tiny.files["train-images"]
 
 
-def test_goes_on_to_the_next_place_and_says_so(tmp_path, tiny, tiny_members, make_tar, serve):
+def test_the_next_origin_is_tried_and_reported(tmp_path, tiny, tiny_members, make_tar, serve):
     data = make_tar(tiny_members)
     said: list[str] = []
     origins = (serve(data, size=len(data) + 1, place="first"), serve(data, place="second"))
@@ -120,7 +122,7 @@ def test_files_that_decode_to_other_data_are_not_stored(tmp_path, tiny, tiny_mem
     _assert_nothing_stored(tmp_path / "cache")
 
 
-def test_a_cache_that_cannot_be_written_is_said_at_once(tmp_path, tiny, tiny_members, make_tar, serve):
+def test_a_cache_that_cannot_be_written_is_an_error_at_once(tmp_path, tiny, tiny_members, make_tar, serve):
     (tmp_path / "cache").write_text("a file where a folder should be")
     with pytest.raises(ResourceError, match=f"cannot write the data cache {tmp_path / 'cache'}"):
         fetch_published(tiny.published, (serve(make_tar(tiny_members)),), tmp_path / "cache", _silent)
@@ -143,3 +145,54 @@ def test_an_interrupted_store_leaves_the_old_files(tmp_path, tiny, tiny_members,
 def test_a_dataset_that_needs_no_fetching_is_refused_with_the_options(tmp_path):
     with pytest.raises(ConfigError, match="'digits' cannot be fetched; expected one of mnist, fashion_mnist, cifar10"):
         fetch("digits", tmp_path)
+
+
+def test_list_shows_cached_datasets_and_how_to_fetch_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    main(["list", "--cache-dir", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "name",
+        "digits",
+        "synthetic",
+        "mnist",
+        "fashion_mnist",
+        "cifar10",
+        "arrays",
+        "image_folder",
+    ]
+    assert lines[1].split(maxsplit=5)[1:] == ["1x8x8", "10", "1438", "359", "nothing to fetch"]
+    assert lines[3].endswith("to get it: runner data fetch mnist")
+    assert lines[6].endswith("your files: name an .npz file, as in data=arrays data.path=my.npz")
+
+
+def test_fetch_fills_the_cache_that_list_then_shows(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tiny,
+    tiny_members,
+    make_tar,
+    serve,
+):
+    monkeypatch.setitem(ORIGINS, "tiny", (tiny.published, (serve(make_tar(tiny_members)),)))
+    root = tmp_path / "cache"
+    main(["fetch", "tiny", "--cache-dir", str(root)])
+    assert f"tiny: stored in {root / 'tiny'}" in capsys.readouterr().out
+    monkeypatch.setitem(commands.DATASETS, "tiny", lambda: _Settings(tiny.published.facts))
+    main(["list", "--cache-dir", str(root)])
+    assert capsys.readouterr().out.splitlines()[-1].endswith(str(root / "tiny"))
+
+
+class _Settings:
+    """The part of a dataset's settings that the table needs."""
+
+    def __init__(self, facts: object) -> None:
+        self.facts = lambda: facts
+
+
+@pytest.mark.parametrize("arguments", [[], ["fetch"], ["fetch", "digits"], ["take", "mnist"]])
+def test_wrong_arguments_exit_as_a_configuration_error(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: runner data" in capsys.readouterr().err

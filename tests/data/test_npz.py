@@ -1,4 +1,4 @@
-"""Reading .npz files: what NumPy writes comes back, and nothing that only looks like it."""
+"""Reading .npz files: arrays written by NumPy are read, and others are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_what_numpy_writes_comes_back(tmp_path: Path, save) -> None:
+def test_arrays_written_by_numpy_are_read(tmp_path: Path, save) -> None:
     path = tmp_path / "file.npz"
     save(path, **ARRAYS)
     headers = read_headers(path)
@@ -38,7 +38,7 @@ def test_what_numpy_writes_comes_back(tmp_path: Path, save) -> None:
 
 
 def member(shape: tuple[int, ...], descr: object = "<f4", payload: bytes = b"") -> bytes:
-    """A .npy file whose header says ``shape``, whatever follows."""
+    """A .npy file with ``shape`` in its header and any payload."""
     file = io.BytesIO()
     npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
     return file.getvalue() + payload
@@ -99,7 +99,7 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("order", "<>")
-def test_text_that_is_none_is_refused(tmp_path: Path, text: str, point: str, order: str) -> None:
+def test_control_characters_are_refused(tmp_path: Path, text: str, point: str, order: str) -> None:
     names = np.array(["schön", text], f"{order}U5")
     np.savez(tmp_path / "file.npz", names=names)
     with pytest.raises(DataError, match=f"'names' holds {point} in entry 1; expected text without control"):
@@ -149,7 +149,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
         read_headers(path)
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_files_and_arrays_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.npz: no such file"):
         read_headers(tmp_path / "none.npz")
     np.savez(tmp_path / "file.npz", x=np.arange(3))

@@ -1,4 +1,4 @@
-"""What the datasets in a user's own files have in common."""
+"""The common base of datasets in the user's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images from files: what they become, and what is refused in which words."""
+"""Images from files: their conversion, and refusals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_its_range_becomes_that_of_the_dataset(tmp_path: Path) -> None:
     np.testing.assert_allclose(picture.pixels, PIXELS[np.newaxis] * (16 / 255), rtol=1e-12)
 
 
-def test_channels_come_first_and_a_grey_image_serves_a_colour_network(tmp_path: Path) -> None:
+def test_channels_are_the_first_axis_and_a_grey_image_fits_a_colour_network(tmp_path: Path) -> None:
     colours = np.stack([PIXELS, PIXELS + 1, PIXELS + 2], axis=-1)
     np.testing.assert_array_equal(read(saved(tmp_path / "a.png", colours), COLOUR)[0].pixels[2], PIXELS + 2)
     np.testing.assert_array_equal(read(saved(tmp_path / "b.PNG", PIXELS), COLOUR)[0].pixels, np.stack([PIXELS] * 3))
@@ -65,7 +65,7 @@ def test_channels_come_first_and_a_grey_image_serves_a_colour_network(tmp_path: 
         (PIXELS, "RGBA", COLOUR, "its pixels are RGBA, the network takes RGB"),
     ],
 )
-def test_what_does_not_fit_is_refused_unless_it_may_be_changed(
+def test_an_image_that_does_not_fit_is_refused_unless_fit_is_set(
     tmp_path: Path, pixels: np.ndarray, mode: str | None, shape: tuple[int, int, int], complaint: str
 ) -> None:
     path = saved(tmp_path / "a.png", pixels, mode)
@@ -101,7 +101,7 @@ def test_many_grey_images_need_no_axis_of_channels(tmp_path: Path) -> None:
     np.testing.assert_array_equal([each.pixels for each in pictures], [[PIXELS], [PIXELS + 1]])
 
 
-def test_numbers_of_any_range_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_numbers_of_any_range_are_unchanged(tmp_path: Path) -> None:
     wide = np.array([[-1e9, -0.5, 0], [1, 300, 1e9]])
     np.testing.assert_array_equal(read(array_file(tmp_path, wide), scale=ANY)[0].pixels, wide[np.newaxis])
     for value in (np.inf, np.nan):
@@ -146,7 +146,7 @@ def test_an_array_of_objects_is_never_unpickled(tmp_path: Path) -> None:
     ("name", "reason"),
     [("a.png", "cannot be decoded: cannot identify image file"), ("a.npy", "a NumPy array"), ("a.gif", "ends in")],
 )
-def test_what_is_no_image_is_refused(tmp_path: Path, name: str, reason: str) -> None:
+def test_a_file_that_is_no_image_is_refused(tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / name).write_text("text")
     with pytest.raises(DataError, match=reason):
         read(tmp_path / name)

@@ -1,4 +1,4 @@
-"""The law of the stream: what a batch holds depends on seed, split, step and share, and on nothing else."""
+"""The stream: a batch depends only on seed, split, step and share."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_shares_of_any_number_of_workers_make_up_the_batch(
     shares = []
     for part in np.array_split(np.arange(batch_size), workers):
         lo, hi = (int(part[0]), int(part[-1]) + 1) if len(part) else (0, 0)
-        # A pipeline of its own, as in a process of its own.
+        # A separate pipeline, as in another process.
         shares.append(make_pipeline(13, batch_size, seed, ALL_AUGMENTS).read(split, step, lo, hi))
     assert_same(joined(shares), whole)
 
@@ -149,7 +149,7 @@ def test_the_last_evaluation_batch_is_filled_up_and_masked():
     assert batch["x"][:2].all()
 
 
-def test_beyond_the_test_split_there_is_only_padding():
+def test_batches_after_the_test_split_are_padding():
     batch = make_pipeline(test_examples=7, batch_size=5).read("test", 9, 0, 5)
     assert not batch["mask"].any()
     assert not batch["x"].any()
@@ -188,5 +188,5 @@ def test_which_examples_validate_depends_on_the_seed():
     assert not np.array_equal(first["y"], other["y"])
 
 
-def test_a_stream_without_validation_is_what_it_always_was():
+def test_a_stream_without_validation_is_unchanged():
     np.testing.assert_array_equal(stream(make_pipeline(7, 7), 7, 7), [2, 0, 3, 4, 6, 5, 1])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from omegaconf import OmegaConf
 
 from runner.errors import ConfigError
 from runner.models import (
-    MODELS,
     AlexNet,
     CifarAlexNet,
     CifarConvNet,
@@ -344,12 +341,3 @@ def test_impossible_setting_is_refused(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         REFUSED[message]()
     assert str(caught.value) == message
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_is_a_schema(name: str) -> None:
-    schema = MODELS[name]
-    assert dataclasses.fields(schema)[0].name == "name"
-    built = OmegaConf.to_object(OmegaConf.structured(schema))
-    assert built == schema()
-    assert schema().name == name

@@ -1,4 +1,4 @@
-"""What single models add beyond their sizes: which tensors layers read, how they normalize, how they begin."""
+"""Properties of single models: the tensors that layers read, normalization and initial values."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
-from omegaconf import OmegaConf
 
 from runner.engine.graph import ops
 from runner.engine.graph.op import ShapeError
@@ -14,19 +11,6 @@ from tests.optimizers.support import START, Trainer
 
 RULES = sorted(set(OPTIMIZERS) - {"lbfgs"})
 """Optimizers whose update is determined by one gradient."""
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_is_a_schema(name: str) -> None:
-    schema = OPTIMIZERS[name]
-    assert [field.name for field in dataclasses.fields(schema)][:4] == [
-        "name",
-        "lr",
-        "weight_decay",
-        "clip_norm",
-    ]
-    assert schema().name == name
-    assert OmegaConf.to_object(OmegaConf.structured(schema)) == schema()
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -1,30 +1,20 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from runner.errors import ConfigError
-from runner.optimizers.schedules import SCHEDULES, Constant, Cosine, Exponential, Schedule, Step
+from runner.optimizers.schedules import Constant, Cosine, Exponential, Schedule, Step
 
 TOTAL, PER_EPOCH = 100, 12.5
 
 
 def factors(schedule: Schedule, *steps: int) -> list[float]:
     return [schedule.factor(step, TOTAL, PER_EPOCH) for step in steps]
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_every_schedule_is_a_schema(name: str) -> None:
-    schema = SCHEDULES[name]
-    assert [field.name for field in dataclasses.fields(schema)][:2] == ["name", "warmup_steps"]
-    assert schema().name == name
-    assert OmegaConf.to_object(OmegaConf.structured(schema)) == schema()
 
 
 def test_constant() -> None:

@@ -12,7 +12,7 @@ from tests.plugin_tables import restored_tables
 
 @pytest.fixture(autouse=True)
 def tables() -> Iterator[None]:
-    """The tables as they are without plugins, now and afterwards."""
-    load_kernels()  # or the kernels that come with it would be taken back too
+    """Tables without plugins, before and after the test."""
+    load_kernels()  # otherwise its kernels would be removed too
     with restored_tables():
         yield

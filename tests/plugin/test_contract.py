@@ -1,4 +1,4 @@
-"""What a plugin may offer: plain dataclasses by their names, and ops with kernels."""
+"""The content of a plugin: plain dataclasses by their names, and ops with kernels."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def kernel(op: str = "swish", device_type: str = "cpu"):
     return function_kernel(op, abs, device_type=device_type)
 
 
-def test_what_fits_is_accepted() -> None:
+def test_valid_plugins_are_accepted() -> None:
     plugin = Plugin(models={"tiny": Tiny}, strategies={"single": STRATEGIES["single"]}, ops=[SWISH], kernels=[kernel()])
     assert plugin.models == {"tiny": Tiny}
     assert plugin.datasets == {}
@@ -92,7 +92,7 @@ def test_what_fits_is_accepted() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(offered: dict[str, Any], complaint: str) -> None:
+def test_invalid_plugins_are_refused(offered: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         Plugin(**offered)
 

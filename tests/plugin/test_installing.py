@@ -1,4 +1,4 @@
-"""Plugins in the tables: all of one or nothing, once, told to workers and to the record."""
+"""Plugins in the tables: installed completely or not at all, once, and recorded; and their changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.registry import REGISTRY
 from runner.models import MODELS
-from runner.plugin import install, pinned_references, provenance
+from runner.plugin import changed_plugins, install, pinned_references, plugin_notes, provenance
+from runner.plugin.installing import PLUGINS
 from runner.plugin.loading import locate
 from tests.plugin_tables import EXAMPLES
 from tests.small_runs import small_config
@@ -44,7 +45,7 @@ def test_a_model_can_be_configured(tmp_path: Path) -> None:
     assert from_plain(plain).model.hidden == [3]
 
 
-def test_an_op_comes_with_its_kernel() -> None:
+def test_an_op_is_installed_with_its_kernel() -> None:
     install([str(EXAMPLES / "own_op" / "swish.py")])
     assert OPS["swish"].arity == 1
     assert load_kernels() is REGISTRY, "which requires a kernel for every op, and an op for every kernel"
@@ -62,7 +63,7 @@ def test_the_same_plugin_is_installed_once(tmp_path: Path) -> None:
         install([path])
 
 
-def test_what_was_installed_is_recorded_and_can_be_asked_for_again(tmp_path: Path) -> None:
+def test_installed_plugins_are_recorded_and_pinned(tmp_path: Path) -> None:
     assert provenance() == {}
     path = model_file(tmp_path, "tiny")
     install([path])
@@ -72,7 +73,7 @@ def test_what_was_installed_is_recorded_and_can_be_asked_for_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["lenet", "tiny"])
-def test_a_name_that_is_taken_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_exists_is_refused(tmp_path: Path, name: str) -> None:
     install([model_file(tmp_path, "tiny")])
     before = dict(MODELS)
     with pytest.raises(ConfigError, match=rf"other\.py: models: '{name}' exists already, in runner"):
@@ -109,7 +110,7 @@ plugin = Plugin(ops=[{ops}], kernels=[{kernels}])
         ),
     ],
 )
-def test_ops_and_kernels_in_each_others_way_are_refused(
+def test_conflicting_ops_and_kernels_are_refused(
     tmp_path: Path, op: str, ops: str, kernels: str, complaint: str
 ) -> None:
     path = tmp_path / "mine.py"
@@ -127,3 +128,43 @@ def test_a_second_kernel_of_an_op_of_the_packages_may_be_added(tmp_path: Path) -
     path.write_text(KERNELS.format(op="mine", ops="", kernels=kernel))
     install([str(path)])
     assert REGISTRY.of("tanh", "cpu")[0].library == "mine"
+
+
+A, B = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "changed", "notes"),
+    [
+        (None, {}, [], []),
+        (None, {"pack.m": A}, [], ["the run has no record of its plugins; not compared with pack.m"]),
+        ({"/x/m.py": A, "pack.m": B}, {"/x/m.py": A, "pack.m": B}, [], []),
+        ({"pack.m": A}, {"pack.m": B}, [f"plugin pack.m was changed: its SHA-256 was {A}, and is {B}"], []),
+        ({"/x/m.py": A}, {"/y/m.py": A}, [], ["plugin /x/m.py is now /y/m.py"]),
+        ({"/x/m.py": A}, {"/y/n.py": A}, [], ["plugin /x/m.py is now /y/n.py"]),
+        (
+            {"/x/m.py": A},
+            {"/y/m.py": B},
+            [f"plugin /x/m.py (now /y/m.py) was changed: its SHA-256 was {A}, and is {B}"],
+            ["plugin /x/m.py is now /y/m.py"],
+        ),
+        (
+            {"/x/m.py": A, "/y/m.py": B},
+            {"/y/m.py": B},
+            [],
+            ["plugin /x/m.py of the run is not given: its content is not available"],
+        ),
+        ({}, {"pack.m": A}, [], ["plugin pack.m is given, but the run did not have it"]),
+    ],
+)
+def test_changes_of_plugins_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: dict[str, str] | None,
+    now: dict[str, str],
+    changed: list[str],
+    notes: list[str],
+) -> None:
+    for reference, sha256 in now.items():
+        monkeypatch.setitem(PLUGINS, reference, sha256)
+    assert [str(each) for each in changed_plugins(recorded or {})] == changed
+    assert list(plugin_notes(recorded)) == notes

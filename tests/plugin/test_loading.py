@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from runner.errors import ConfigError
-from runner.plugin import Plugin
+from runner.config.schema import Config
+from runner.errors import ConfigError, DataError
+from runner.plugin import Plugin, install, plugin_errors, provenance
 from runner.plugin.loading import execute, locate
+from runner.records.summary import Failure, Summary
+from runner.training.build import build
+from runner.training.run import run
+from tests.small_runs import small_config
 
 GOOD = "from runner.plugin import Plugin\n\nplugin = Plugin()\n"
 
@@ -66,7 +72,7 @@ def test_a_pinned_source_must_be_that_one(tmp_path: Path) -> None:
         ("sys", "--plugin sys: Python finds no module of that name"),
     ],
 )
-def test_what_is_not_there_is_refused(reference: str, complaint: str) -> None:
+def test_missing_plugins_are_refused(reference: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         locate(reference)
 
@@ -91,7 +97,7 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
         ("plugin = 3\n", r"mine\.py: plugin is of class int; expected"),
     ],
 )
-def test_what_goes_wrong_in_a_file_is_told_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
+def test_an_error_in_a_file_is_reported_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         execute(locate(written(tmp_path, text)))
 
@@ -106,3 +112,166 @@ def test_a_file_that_failed_is_no_module(tmp_path: Path) -> None:
 def test_a_plugin_that_leaves_python_leaves(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         execute(locate(written(tmp_path, "import sys\nsys.exit(3)\n")))
+
+
+MODEL = """\
+from dataclasses import dataclass
+from runner import nn
+from runner.models.base import Model
+from runner.plugin import Plugin
+
+@dataclass
+class MyNet(Model):
+    name: str = "my_net"
+
+    def forward(self, net, x, classes):
+        h = nn.flatten(net, x, name="flat")
+        {body}
+
+plugin = Plugin(models={{"my_net": MyNet}})
+"""
+
+
+def faulty(folder: Path, body: str) -> str:
+    path = folder / "mine.py"
+    path.write_text(MODEL.format(body=body))
+    return str(path)
+
+
+def build_mine(folder: Path, body: str) -> None:
+    install([faulty(folder, body)])
+    (folder / "model").mkdir()
+    (folder / "model" / "my_net.yaml").write_text("name: my_net\n")
+    overrides = [f"hydra.searchpath=[file://{folder}]", "model=my_net", "train.steps=1", "tracking=none"]
+    build(small_config(*overrides))
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "complaint"),
+    [
+        ('raise ValueError("oops")', 12, "ValueError: oops; correct it (--debug prints the traceback)"),
+        ('return nn.dense(net, x, classes, name="fc")', 12, "expected an input (N, features); flatten images first"),
+        ('return nn.dense(net, h, classes, name="flat")', 12, "layer 'flat' is added twice"),
+    ],
+)
+def test_an_error_in_a_model_is_reported_with_its_line(tmp_path: Path, body: str, line: int, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path / 'mine.py'}:{line}: ")) as refused:
+        build_mine(tmp_path, body)
+    assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "came"),
+    [("return None", "None"), ("return x", "float32[32,1,8,8]"), ("return h", "float32[32,64]"), ("return 3", "3")],
+)
+def test_an_output_that_is_no_logits_is_refused_before_the_start(tmp_path: Path, body: str, came: str) -> None:
+    message = f"model.name=my_net: forward returned {came}; expected logits (N, 10)"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        build_mine(tmp_path, body)
+
+
+def test_an_error_of_a_module_is_located_and_others_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "module_that_divides"
+    text = "from runner.plugin import Plugin\ndef divide():\n    return 1 / 0\nplugin = Plugin()\n"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    install([name])
+    module = sys.modules[name]
+    monkeypatch.setitem(sys.modules, name, module)
+    with (
+        pytest.raises(ConfigError, match=rf"{name}\.py:3: ZeroDivisionError: division by zero"),
+        plugin_errors(provenance()),
+    ):
+        module.divide()
+    with pytest.raises(ZeroDivisionError), plugin_errors(provenance()):
+        1 / 0  # noqa: B018
+    with pytest.raises(DataError, match="as it is"), plugin_errors(provenance()):
+        raise DataError("as it is")
+
+
+STRATEGY = """\
+from dataclasses import dataclass
+from runner.plugin import Plugin
+from runner.strategies.base import Strategy
+
+@dataclass
+class Mine(Strategy):
+    name: str = "mine"
+
+    def build(self, task):
+        return "a graph"
+
+plugin = Plugin(strategies={"mine": Mine})
+"""
+
+DATASET = """\
+from dataclasses import dataclass
+from runner.data.dataset import Facts
+from runner.data.settings import DatasetSettings
+from runner.plugin import Plugin
+
+@dataclass
+class Mine(DatasetSettings):
+    name: str = "mine"
+
+    def facts(self):
+        return FACTS
+
+    def load(self):
+        raise OSError("lost")
+
+plugin = Plugin(datasets={"mine": Mine})
+"""
+
+
+def with_mine(folder: Path, group: str, text: str) -> Config:
+    (folder / "mine.py").write_text(text)
+    install([str(folder / "mine.py")])
+    (folder / group).mkdir()
+    (folder / group / "mine.yaml").write_text("name: mine\n")
+    return small_config(f"hydra.searchpath=[file://{folder}]", f"{group}=mine")
+
+
+def test_a_strategy_that_returns_no_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"parallelism\.name=mine: build returned a graph; expected a Program"):
+        build(with_mine(tmp_path, "parallelism", STRATEGY))
+
+
+def test_a_dataset_without_facts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.name=mine: facts returned None; expected Facts"):
+        build(with_mine(tmp_path, "data", DATASET.replace("FACTS", "None")))
+
+
+def test_an_error_of_loading_data_is_reported_with_the_line(tmp_path: Path) -> None:
+    facts = 'Facts((1, 4, 4), ("a", "b"), 64, 16)'
+    config = with_mine(tmp_path, "data", DATASET.replace("FACTS", facts))
+    with pytest.raises(ConfigError, match=rf"{tmp_path / 'mine.py'}:14: OSError: lost; correct it"):
+        run(config, tmp_path / "run", overrides=[])
+
+
+LOST_LATER = """
+import numpy as np
+from pathlib import Path
+from runner.data.dataset import Dataset, Normalisation, Split
+
+def load(self):
+    if Path(RUN_LOG).exists():
+        raise OSError("lost")
+    split = Split(np.zeros((64, 1, 4, 4), np.uint8), np.arange(64) % 2)
+    test = Split(split.images[:16], split.labels[:16])
+    return Dataset("mine", split, test, ("a", "b"), Normalisation(1.0, (0.0,), (1.0,)))
+
+Mine.load = load
+"""
+
+
+def test_an_error_during_a_run_is_recorded_as_reported(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    text = DATASET.replace("FACTS", 'Facts((1, 4, 4), ("a", "b"), 64, 16)') + LOST_LATER
+    config = with_mine(tmp_path, "data", text.replace("RUN_LOG", repr(str(run_dir / "run.log"))))
+    with pytest.raises(ConfigError, match=r"mine\.py:\d+: OSError: lost; correct it") as told:
+        run(config, run_dir, overrides=[])
+    assert Summary.read(run_dir / "summary.json").error == Failure(
+        "ConfigError", str(told.value), ConfigError.exit_code
+    )
+    assert str(told.value) in (run_dir / "run.log").read_text()

@@ -1,4 +1,4 @@
-"""data.json: what is kept of the data of a run, and in what they can differ."""
+"""data.json: the stored facts of the data of a run, and their changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KNOWN = Normalisation(255.0, (0.1,), (0.3,))
 RECORD = DataRecord(FACTS, KNOWN)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_written_record_is_read_back(tmp_path: Path) -> None:
     assert read_record(tmp_path) is None
     write_record(tmp_path, RECORD)
     assert read_record(tmp_path) == RECORD
@@ -36,7 +36,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 @dataclass
 class PluginData(Synthetic):
-    """A dataset whose facts and normalisation are those of arrays, as a plugin's may be."""
+    """A dataset whose facts and normalisation are arrays, as those of a plugin can be."""
 
     mean: Any = (0.25,)
 
@@ -53,7 +53,7 @@ class PluginData(Synthetic):
 
 
 def test_numbers_of_arrays_are_kept_as_plain_ones(tmp_path: Path) -> None:
-    """One mean serves the channels, each of which has a deviation of its own."""
+    """One mean for all channels, and a standard deviation for each."""
     record = record_of(PluginData())
     assert record.normalisation == Normalisation(1.0, (0.25,), (0.5, 0.25, 0.125))
     write_record(tmp_path, record)
@@ -61,7 +61,7 @@ def test_numbers_of_arrays_are_kept_as_plain_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mean", [None, "x", (0.1, 0.2), (float("nan"),), np.zeros((3, 2))])
-def test_what_no_data_can_be_is_refused_before_it_is_kept(mean: Any) -> None:
+def test_impossible_facts_are_refused_before_they_are_stored(mean: Any) -> None:
     with pytest.raises(DataError, match=r"data=synthetic: .*; came scale=1\.0"):
         record_of(PluginData(mean=mean))
 
@@ -103,7 +103,7 @@ def test_a_file_of_before_knows_no_normalisation(tmp_path: Path) -> None:
         (replace(FACTS, class_names=("cat", "elk")), "class 1 is 'elk', in training it was 'dög'"),
     ],
 )
-def test_data_of_another_kind_are_told(now: Facts, expected: str) -> None:
+def test_data_of_another_kind_are_described(now: Facts, expected: str) -> None:
     assert difference(now, FACTS) == expected
 
 
@@ -126,5 +126,5 @@ def test_data_of_another_kind_are_told(now: Facts, expected: str) -> None:
         ),
     ],
 )
-def test_data_that_changed_are_told(now: DataRecord, expected: str) -> None:
+def test_changes_of_data_are_described(now: DataRecord, expected: str) -> None:
     assert changes(now, RECORD) == expected

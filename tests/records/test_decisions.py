@@ -1,4 +1,4 @@
-"""Decisions of a run on the disk: whole lines, continued from where a process begins, counted by worker."""
+"""Files of decisions: complete lines, continued from the first step of a process, counted by worker."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def test_a_later_process_forgets_the_steps_that_it_makes_again(tmp_path: Path) -
         assert read_decisions(tmp_path / "x.jsonl") == LINES[:2] + again
 
 
-def test_a_process_that_begins_anew_keeps_nothing(tmp_path: Path) -> None:
+def test_a_new_run_keeps_no_decisions(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("damaged")
     Decisions(tmp_path, first_step=0, outcome="abc").write({"x": LINES})
     assert read_decisions(tmp_path / "x.jsonl") == LINES
 
 
-def test_the_first_line_says_what_run_it_is_of_and_is_no_decision(tmp_path: Path) -> None:
+def test_the_first_line_identifies_the_run_and_is_no_decision(tmp_path: Path) -> None:
     Decisions(tmp_path, 0, "abc").write({"x": LINES})
     assert outcome_of(tmp_path / "x.jsonl") == "abc"
     assert (tmp_path / "x.jsonl").read_text().splitlines()[0] == '{"version": 1, "outcome": "abc"}'
-    # Of a run that goes on with other limits it is the outcome of those.
+    # A run that continues with other limits has another outcome.
     Decisions(tmp_path, 2, "longer").write({"x": []})
     assert (outcome_of(tmp_path / "x.jsonl"), read_decisions(tmp_path / "x.jsonl")) == ("longer", LINES[:2])
 
@@ -71,7 +71,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
         read_decisions(tmp_path / "x.jsonl")
 
 
-def test_what_was_dropped_is_counted_by_worker(tmp_path: Path) -> None:
+def test_dropped_shares_are_counted_by_worker(tmp_path: Path) -> None:
     assert dropped_by_worker(tmp_path / "x.jsonl") == ({}, {})
     Decisions(tmp_path, first_step=0, outcome="abc").write({"x": LINES})
     shares, examples = dropped_by_worker(tmp_path / "x.jsonl")

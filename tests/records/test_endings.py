@@ -1,4 +1,4 @@
-"""The file of endings: what was noted is read, and what is no such record is refused."""
+"""The file of endings: written endings are read back, and other files are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDINGS = [
 
 
 class Endings:
-    """Clients that end as listed, and note what else is asked of them."""
+    """Clients that end as listed, and record other calls."""
 
     def __init__(self) -> None:
         self.endings = list(ENDINGS)
@@ -58,7 +58,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "endings-1.jsonl"
 
 
-def test_what_was_noted_is_read(path: Path) -> None:
+def test_written_endings_are_read_back(path: Path) -> None:
     note(path)
     assert read_endings(path, "abc") == [Ending(each.client, each.step, each.turns) for each in ENDINGS]
 
@@ -71,12 +71,12 @@ def test_all_else_is_passed_on(path: Path) -> None:
     assert clients.asked == [("run", "init", 3, {"x": 1}), ("launch", "compute", 4, {"x": 2})]
 
 
-def test_without_an_ending_there_is_no_file(path: Path) -> None:
+def test_no_file_is_created_without_an_ending(path: Path) -> None:
     note(path, count=0)
     assert not path.exists()
 
 
-def test_a_record_is_bounded_and_says_so(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_is_limited_with_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         note(path, most=1)
     assert len(read_endings(path, "abc")) == 1
@@ -111,7 +111,7 @@ def test_no_link_is_followed(path: Path, tmp_path: Path) -> None:
         read_endings(tmp_path / "link", "abc")
 
 
-def test_a_file_that_is_not_there_is_told(path: Path) -> None:
+def test_a_missing_file_is_reported(path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"^{path}: the record of a run cannot be read: .*No such file"):
         read_endings(path, "abc")
 
@@ -146,7 +146,7 @@ def test_another_file_is_refused(path: Path, first: str) -> None:
         ("[" * 60_000, "line 5: no JSON"),
     ],
 )
-def test_a_damaged_line_is_told_by_its_number(path: Path, line: str, expected: str) -> None:
+def test_a_damaged_line_is_reported_with_its_number(path: Path, line: str, expected: str) -> None:
     note(path)
     with path.open("a") as file:
         file.write(line + "\n")
@@ -155,7 +155,7 @@ def test_a_damaged_line_is_told_by_its_number(path: Path, line: str, expected: s
 
 
 def test_a_record_that_contradicts_itself_is_refused() -> None:
-    """Each of two clients is the first on the device that the other's first part comes after."""
+    """Each of two clients waits for the other on one device."""
     there, back = DEVICES
     recorded = Recorded([Ending("go", 0, {there: 0, back: 1}), Ending("come", 0, {there: 1, back: 0})])
     recorded.launched(Launched("go", 0, {there: {back: 4}, back: {}}))

@@ -1,4 +1,4 @@
-"""Which runs have tracking records left, and what is said of those that are brought over and those that are not."""
+"""Runs with pending tracking records, and the report of writing them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.tracking.writer import StoreUnavailableError
 
 
 class FakeReplay(Replay):
-    """Brings over three records of each run, but of those in ``failing``."""
+    """Writes three records of each run except those in ``failing``."""
 
     def __init__(self, failing: dict[str, Exception] | None = None) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def test_runs_with_a_spool_are_found_wherever_they_lie(tmp_path: Path) -> None:
     assert late_runs(runs[0]) == runs[:1]
 
 
-def test_what_fails_for_one_run_fails_for_it_alone(tmp_path: Path) -> None:
+def test_an_error_of_one_run_does_not_stop_the_others(tmp_path: Path) -> None:
     away, full = StoreUnavailableError("no answer"), OSError("disk full")
     replay = FakeReplay({"0": away, "1": full, "3": away})
     runs = [late_run(tmp_path / str(number)) for number in range(4)] + [late_run(tmp_path / "4", "[")]
@@ -91,7 +91,7 @@ def test_the_store_of_the_configuration_is_read_without_the_rest_of_it(
     assert replay.asked == [("run", uri)]
 
 
-def test_how_a_run_ended_is_what_its_summary_says(tmp_path: Path) -> None:
+def test_the_end_of_a_run_is_that_of_its_summary(tmp_path: Path) -> None:
     runs = [late_run(tmp_path / name) for name in ("damaged", "failed", "killed")]
     (runs[0] / SUMMARY_FILE).write_text("{")
     failure_summary(NumericError("the loss is nan"), runs[1], []).write(runs[1] / SUMMARY_FILE)
@@ -104,7 +104,7 @@ def test_how_a_run_ended_is_what_its_summary_says(tmp_path: Path) -> None:
     assert "summary.json: cannot be read as JSON" in why
 
 
-def test_what_is_left_is_named_with_what_to_type() -> None:
+def test_pending_records_are_listed_with_the_command_to_write_them() -> None:
     outcome = BroughtOver({Path("/s/0"): 5, Path("/s/1"): 2}, [Path("/s/2")], {"no answer": [Path("/s/3")]})
     assert list(outcome.lines([Path("/s"), Path("/a b")])) == [
         "written to the tracking store: 7 records of 2 runs",

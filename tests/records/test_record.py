@@ -1,22 +1,25 @@
-"""The record of a run: what goes to the tracker, and what final and best mean."""
+"""The record of a run: parameters, artifacts, and final and best metrics."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from runner.records.record import Record
+from runner.records.provenance import Provenance
+from runner.records.record import Record, summary_tags
 from runner.records.run_directory import RunDirectory
+from runner.records.summary import Summary
 from runner.tracking import NullTracker, RunInfo
 
 
 class NotingTracker(NullTracker):
-    """Notes parameters and artifacts."""
+    """Records parameters and artifacts."""
 
     def __init__(self) -> None:
         self.params: Mapping[str, Any] = {}
@@ -39,7 +42,7 @@ def record_into(directory: RunDirectory, tracker: NotingTracker) -> Record:
     return Record(directory, tracker, RunInfo(directory.run_id, "a run", directory.path))
 
 
-def test_parameters_are_what_decides_the_outcome_and_the_file_is_whole(directory: RunDirectory) -> None:
+def test_parameters_decide_the_outcome_and_the_file_is_complete(directory: RunDirectory) -> None:
     tracker = NotingTracker()
     record = record_into(directory, tracker)
     no_parameters = {"tracking": {"uri": None}, "resume": None, "trace": True, "trace_skip": 1, "trace_steps": 2}
@@ -59,7 +62,7 @@ def test_the_file_that_is_recorded_has_no_secrets(directory: RunDirectory) -> No
     assert directory.shown_config_yaml.read_text() == "seed: 1\ndata:\n  token: '[redacted]'\n  name: mine\n"
 
 
-def test_what_was_decided_is_a_file_and_the_staleness_of_pushes_a_picture_and_a_table(directory: RunDirectory) -> None:
+def test_decisions_are_a_file_and_staleness_a_picture_and_a_table(directory: RunDirectory) -> None:
     tracker = NotingTracker()
     record = record_into(directory, tracker)
     record.decided({"staleness": [{"0": 2}], "dropped_pushes": [0]})
@@ -78,7 +81,7 @@ def test_without_pictures_tables_are_left(directory: RunDirectory) -> None:
     assert [path.name for path in directory.plots.iterdir()] == ["staleness.csv"]
 
 
-def test_other_decisions_are_a_file_and_none_is_none(directory: RunDirectory) -> None:
+def test_other_decisions_are_a_file_and_no_decisions_are_none(directory: RunDirectory) -> None:
     tracker = NotingTracker()
     record = record_into(directory, tracker)
     record.decided({})
@@ -95,3 +98,28 @@ def test_best_is_the_lowest_loss_and_the_highest_accuracy_and_final_the_last_of_
     record.close("finished")
     assert final == {"test/loss": 0.3, "test/accuracy": 0.7, "perf/step_time_s": 0.3}
     assert best == {"test/loss": 0.2, "test/accuracy": 0.9}
+
+
+SUMMARY = Summary("0123", "failed", "", "/runs/1", "single", 1, {"python": "3.11.7", "numpy": "2.3.0"}, "Linux", "CPU")
+
+
+def test_known_facts_are_tags() -> None:
+    known = {
+        "runner.run_dir": "/runs/1",
+        "runner.cpu_model": "CPU",
+        "runner.system": "Linux",
+        "runner.versions": "python 3.11.7, numpy 2.3.0",
+    }
+    assert summary_tags(SUMMARY) == known
+    more = replace(
+        SUMMARY, git_commit="c0ffee", emulated="slow", repeats="4567", provenance=Provenance("runner x", "/", 2, 8)
+    )
+    assert summary_tags(more) == known | {
+        "mlflow.source.git.commit": "c0ffee",
+        "runner.emulated": "slow",
+        "runner.repeats": "4567",
+        "runner.command_line": "runner x",
+        "runner.working_directory": "/",
+        "runner.cores": "2",
+        "runner.memory_bytes": "8",
+    }

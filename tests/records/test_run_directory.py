@@ -75,7 +75,7 @@ def test_relative_path_survives_a_change_of_directory(tmp_path: Path, monkeypatc
     assert (tmp_path / "here" / "config.yaml").exists()
 
 
-def test_directory_that_exists_without_a_run_is_taken(tmp_path: Path) -> None:
+def test_a_directory_without_a_run_is_used(tmp_path: Path) -> None:
     (tmp_path / ".hydra").mkdir()
     (tmp_path / "run.log").write_text("starting\n")
     with start(tmp_path) as directory:
@@ -149,7 +149,7 @@ def test_children_do_not_inherit_the_lock(tmp_path: Path) -> None:
         child.kill()
 
 
-def test_what_is_to_be_typed_is_quoted_for_the_shell(tmp_path: Path) -> None:
+def test_commands_in_messages_are_quoted_for_the_shell(tmp_path: Path) -> None:
     folder = tmp_path / "my run"
     with start(folder) as directory:
         directory.store_configuration(b"seed: 0\n")
@@ -213,7 +213,7 @@ def test_damaged_state_is_refused(content: str, fault: str, tmp_path: Path) -> N
         resume(tmp_path)
     assert (tmp_path / "run.json").read_text() == content
     with pytest.raises(CheckpointError, match="damaged"):
-        resume(tmp_path)  # and the lock was given back
+        resume(tmp_path)  # the lock was released
 
 
 def test_crash_while_counting_keeps_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Runs are found by their directory or by how their id begins."""
+"""Earlier runs: found by directory or id, with their plugins."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import ConfigError
-from runner.records.run_directory import RunDirectory
-from runner.records.stored_run import StoredRun, find_run, read_run
+from runner.errors import ConfigError, DataError
+from runner.records.run_directory import SUMMARY_FILE, RunDirectory
+from runner.records.stored_run import PLUGINS_FILE, StoredRun, find_run, read_plugins, read_run, write_plugins
 from runner.records.summary import Summary
 
 
@@ -30,7 +30,7 @@ def test_a_directory_is_read(tmp_path: Path) -> None:
     assert find_run("run", tmp_path, nowhere) == StoredRun(tmp_path / "run", run_id, 3, None)
 
 
-def test_a_summary_is_read_where_there_is_one(tmp_path: Path) -> None:
+def test_a_summary_is_read_if_it_exists(tmp_path: Path) -> None:
     run_id = make_run(tmp_path)
     summary = Summary(run_id, "failed", "", "", "single", 1, {}, "", "")
     summary.write(tmp_path / "summary.json")
@@ -45,7 +45,7 @@ def test_an_id_is_found_among_the_outputs(place: str, tmp_path: Path) -> None:
     assert find_run(run_id[:8], tmp_path, nowhere).path == tmp_path / place
 
 
-def test_an_id_that_is_not_there_is_asked_of_the_store(tmp_path: Path) -> None:
+def test_an_unknown_id_is_searched_in_the_store(tmp_path: Path) -> None:
     run_id = make_run(tmp_path / "elsewhere")
     asked = []
 
@@ -67,7 +67,7 @@ def test_an_id_that_is_not_there_is_asked_of_the_store(tmp_path: Path) -> None:
         ("empty", [], r"empty holds no config\.yaml: not the directory of a run"),
     ],
 )
-def test_what_names_no_run_is_refused(text: str, directories: list[str], message: str, tmp_path: Path) -> None:
+def test_names_of_no_run_are_refused(text: str, directories: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=message):
         find_run(text, tmp_path, lambda run_id: [Path(each) for each in directories])
@@ -78,3 +78,21 @@ def test_a_damaged_neighbour_is_passed_over(tmp_path: Path) -> None:
     make_run(tmp_path / "outputs/day/damaged")
     (tmp_path / "outputs/day/damaged/run.json").write_text("{")
     assert find_run(run_id, tmp_path, nowhere).run_id == run_id
+
+
+def test_stored_plugins_are_read_back_and_none_differs_from_not_stored(tmp_path: Path) -> None:
+    assert read_plugins(tmp_path) is None
+    write_plugins(tmp_path, {"/x/m.py": "a" * 64})
+    assert read_plugins(tmp_path) == {"/x/m.py": "a" * 64}
+    write_plugins(tmp_path, {})
+    assert read_plugins(tmp_path) == {}
+    (tmp_path / PLUGINS_FILE).unlink()
+    Summary("0123", "failed", "", "", "", 1, {}, "", "", plugins={"pack.m": "b" * 64}).write(tmp_path / SUMMARY_FILE)
+    assert read_plugins(tmp_path) == {"pack.m": "b" * 64}, "as an earlier version kept them"
+
+
+@pytest.mark.parametrize("text", ["", '{"m": 3}'])
+def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / PLUGINS_FILE).write_text(text)
+    with pytest.raises(DataError, match=r"plugins\.json is damaged: .*; expected references and the SHA-256"):
+        read_plugins(tmp_path)

@@ -101,14 +101,14 @@ def test_numbers_that_are_not_finite_survive_in_strict_json(path: Path) -> None:
     assert math.isnan(final["test/loss"])
 
 
-def test_a_newer_schema_is_refused_with_the_way_out(path: Path) -> None:
+def test_a_newer_schema_is_refused_with_advice(path: Path) -> None:
     SUMMARY.write(path)
     _edit(path, schema_version=4, surprise=True)
     with pytest.raises(DataError, match=r"summary\.json: schema_version 4, expected 1 to 3; read it with a newer"):
         Summary.read(path)
 
 
-def test_an_older_schema_is_read_with_the_defaults_of_what_it_lacks(path: Path) -> None:
+def test_an_older_schema_is_read_with_defaults_of_missing_fields(path: Path) -> None:
     SUMMARY.write(path)
     document = json.loads(path.read_text())
     for name in ("provenance", "repeats", "emulated", "dropped_shares"):
@@ -117,7 +117,7 @@ def test_an_older_schema_is_read_with_the_defaults_of_what_it_lacks(path: Path) 
     assert Summary.read(path) == replace(SUMMARY, provenance=None, repeats="", emulated="", dropped_shares={})
 
 
-def test_what_no_version_can_do_without_is_missed_in_an_older_one_too(path: Path) -> None:
+def test_required_fields_are_required_in_an_older_schema_too(path: Path) -> None:
     SUMMARY.write(path)
     document = json.loads(path.read_text()) | {"schema_version": 1}
     del document["run_id"]
@@ -211,7 +211,7 @@ def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.Monk
     assert git_commit(tmp_path) is None
 
 
-def test_versions_name_what_a_result_depends_on() -> None:
+def test_versions_include_python_and_libraries() -> None:
     found = versions()
     assert {"python", "runner", "numpy", "mlflow"} <= found.keys()
     assert found["numpy"] == np.__version__

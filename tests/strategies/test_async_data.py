@@ -61,7 +61,7 @@ def test_one_worker_that_sees_its_own_writes_is_single_bit_for_bit(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_other_precisions_too_are_single_bit_for_bit(dtype: str, registry: Registry) -> None:
+def test_other_precisions_equal_single_bit_for_bit(dtype: str, registry: Registry) -> None:
     task = task_for("convolutional", "adagrad", dtype)
     weights, history = trained(AsyncData(workers=1, loop="sequential"), task, registry, STEPS)
     expected, reference = trained(Single(), task, registry, STEPS)
@@ -113,7 +113,7 @@ def run_of(workers: int, variant: str, seed: int, again: int = 0) -> tuple[Weigh
 @pytest.mark.parametrize(
     ("workers", "variant"), [*product([1, 2, 4], ["overlapped", "sequential"]), *((3, each) for each in VARIANTS)]
 )
-def test_a_run_in_virtual_time_repeats_itself_to_the_bit(workers: int, variant: str) -> None:
+def test_a_run_in_virtual_time_is_repeated_bit_for_bit(workers: int, variant: str) -> None:
     weights, history, record = run_of(workers, variant, 7)
     again, history_again, record_again = run_of(workers, variant, 7, again=1)
     expect_equal_bits(weights, again)
@@ -143,7 +143,7 @@ def test_seeds_differ_in_the_interleaving() -> None:
     assert turns_of(1) != turns_of(2)
 
 
-def test_several_workers_come_to_other_weights_than_single(registry: Registry) -> None:
+def test_several_workers_end_with_other_weights_than_single(registry: Registry) -> None:
     weights, _, record = run_of(3, "overlapped", 7)
     expected, _ = trained(Single(), task_for("batch_normalised", "adagrad"), registry, STEPS)
     assert difference(weights, {name: expected[name] for name in weights}) > 1e-3
@@ -249,7 +249,7 @@ def test_moving_averages_advance_once_a_push_by_the_mean(registry: Registry) -> 
     np.testing.assert_allclose(at_once[2], expected, rtol=1e-9)
 
 
-def test_a_run_goes_on_from_a_checkpoint_as_if_never_interrupted_with_one_worker(registry: Registry) -> None:
+def test_one_worker_continues_from_a_checkpoint_as_the_undisturbed_run(registry: Registry) -> None:
     """Adam's corrections need the number of updates, which no checkpoint holds."""
     task, strategy = task_for("dropped_out", "adam"), AsyncData(workers=1, servers=2, loop="sequential")
     undisturbed, _ = trained(strategy, task, registry, 6)
@@ -265,7 +265,7 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_never_interrupted_with_one_worker
 
 @pytest.mark.parametrize("network", ["batch_normalised", "dropped_out"])
 @pytest.mark.parametrize(("workers", "variant"), [(1, "rare"), *((3, each) for each in VARIANTS)])
-def test_a_run_in_virtual_time_goes_on_from_a_checkpoint_as_the_undisturbed_one(
+def test_a_run_in_virtual_time_continues_from_a_checkpoint_as_the_undisturbed_one(
     workers: int, variant: str, network: str, registry: Registry
 ) -> None:
     task, strategy = task_for(network, "adam"), virtual(workers, variant)
@@ -283,7 +283,7 @@ def test_a_run_in_virtual_time_goes_on_from_a_checkpoint_as_the_undisturbed_one(
         expect_equal_bits(trainer.weights(), undisturbed)
 
 
-def test_gradients_that_are_held_at_a_checkpoint_are_applied(registry: Registry) -> None:
+def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -> None:
     """Without local moves, a run that is checkpointed before its only push equals one that pushes there."""
     task, weights = task_for("dense", "adagrad"), []
     for n_push in (2, 3):
@@ -297,7 +297,7 @@ def test_gradients_that_are_held_at_a_checkpoint_are_applied(registry: Registry)
     expect_equal_bits(*weights)
 
 
-def test_checkpoints_hold_what_those_of_single_do() -> None:
+def test_checkpoints_have_the_variables_of_single() -> None:
     task = task_for("batch_normalised", "adam")
     assert dict(AsyncData(workers=3, servers=2).build(task).variables) == dict(Single().build(task).variables)
 
@@ -315,7 +315,7 @@ def test_evaluation_scores_the_servers_variables(registry: Registry) -> None:
         np.testing.assert_allclose(scored[name], value, rtol=1e-12)
 
 
-def test_compression_takes_what_is_fetched_and_pushed(registry: Registry) -> None:
+def test_fetches_and_pushes_are_compressed(registry: Registry) -> None:
     """A power of two keeps its value in 16 bits; other weights lose some."""
     task = task_for("dense", "sgd", "float32")
     strategy = AsyncData(workers=1, loop="sequential")
@@ -343,7 +343,7 @@ SENDERS = [("fetch_0_0", "/job:ps/task:0/device:cpu:0"), ("push_0_0", "/job:work
         ({"virtual_time": True, "replay": "x"}, r"parallelism\.virtual_time=true with replay=x: a replay takes"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_contradictory_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
         AsyncData(**settings)
 
@@ -356,7 +356,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
         ({"policy": "scale", "limit": 2}, r"parallelism\.staleness\.limit=2 with policy=scale: only bounded and drop"),
     ],
 )
-def test_a_staleness_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_a_contradictory_staleness_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
         Staleness(**settings)
 
@@ -378,9 +378,7 @@ OWN = [
 
 
 @pytest.mark.parametrize(("loop", "n_fetch", "n_push", "own"), OWN)
-def test_a_limit_by_which_a_replica_alone_would_drop_its_pushes_is_refused(
-    loop: str, n_fetch: int, n_push: int, own: int
-) -> None:
+def test_a_limit_below_the_staleness_of_own_pushes_is_refused(loop: str, n_fetch: int, n_push: int, own: int) -> None:
     rhythm: dict[str, Any] = {"loop": loop, "n_fetch": n_fetch, "n_push": n_push}
     AsyncData(**rhythm, staleness=Staleness("drop", own))
     AsyncData(**rhythm, staleness=Staleness("bounded", 0))
@@ -394,7 +392,7 @@ def test_a_limit_by_which_a_replica_alone_would_drop_its_pushes_is_refused(
 
 
 @pytest.mark.parametrize(("loop", "n_fetch", "n_push", "own"), OWN)
-def test_a_replica_alone_makes_its_pushes_so_stale(
+def test_a_single_replica_has_the_staleness_of_its_own_pushes(
     loop: str, n_fetch: int, n_push: int, own: int, registry: Registry
 ) -> None:
     strategy = AsyncData(workers=1, loop=loop, n_fetch=n_fetch, n_push=n_push, virtual_time=True)

@@ -38,7 +38,7 @@ def test_shares_are_those_of_array_split(total: int, parts: int) -> None:
     assert cut == [part.tolist() for part in np.array_split(np.arange(total), parts)]
 
 
-def test_a_sum_of_one_part_is_that_part() -> None:
+def test_a_sum_of_one_part_is_the_part() -> None:
     graph = Graph()
     assert ordered_sum(graph, [Tensor("x")]) == Tensor("x")
     assert len(graph) == 0
@@ -103,7 +103,7 @@ def test_a_restored_run_continues_with_the_bits_of_the_undisturbed_one(
         expect_same_bits(second.weights(), undisturbed)
 
 
-def test_what_was_saved_stays_as_it_was_while_training_goes_on(registry: Registry) -> None:
+def test_saved_values_do_not_change_with_further_training(registry: Registry) -> None:
     with opened(Single(), task_of(dense, Momentum(), batch_size=7), registry) as trainer:
         trainer.session.run("init")
         saved = trainer.weights()
@@ -113,7 +113,7 @@ def test_what_was_saved_stays_as_it_was_while_training_goes_on(registry: Registr
         assert difference(trainer.weights(), saved) > 0
 
 
-def test_what_was_restored_is_not_the_caller_s_memory(registry: Registry) -> None:
+def test_restored_values_are_copies(registry: Registry) -> None:
     with opened(Single(), task_of(dense, Sgd(), batch_size=7), registry) as trainer:
         trainer.session.run("init")
         mine = {name: value.copy() for name, value in trainer.weights().items()}

@@ -72,7 +72,7 @@ def test_workers_equal_microbatches_bit_for_bit(network: str, workers: int) -> N
 
 
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
-def test_what_is_fed_fetched_and_kept_is_float32(strategy: Strategy) -> None:
+def test_feeds_fetches_and_variables_are_float32(strategy: Strategy) -> None:
     program = strategy.build(convnet_task("bfloat16"))
     graph = program.graph
     assert {spec.dtype for spec in program.variables.values()} == {"float32"}

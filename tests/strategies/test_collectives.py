@@ -97,7 +97,7 @@ def test_bytes_on_the_wire_are_those_of_the_formula(
 
 @settings(max_examples=30)
 @given(shape=shapes, workers=st.integers(1, 5), dtype=st.sampled_from(["float32", "float64"]))
-def test_of_all_parts_every_worker_makes_the_ordered_sum_itself(
+def test_with_all_reduce_each_worker_computes_the_ordered_sum(
     shape: tuple[int, ...], workers: int, dtype: str, registry: Registry
 ) -> None:
     parts = parts_of(shape, workers, dtype)
@@ -108,7 +108,7 @@ def test_of_all_parts_every_worker_makes_the_ordered_sum_itself(
     assert counted == planned == [(workers - 1) * parts[0].nbytes] * workers
 
 
-def test_sums_of_one_name_are_groups_of_their_own() -> None:
+def test_sums_of_one_name_are_separate_groups() -> None:
     graph, placed, _ = reduce_graph(parts_of((3,), 2), all_reduce)
     all_reduce(graph, placed, [worker_device(0), worker_device(1)], "fc1/weights")
     groups = [node.attributes["group"] for node in graph if node.op == "all_reduce"]
@@ -117,7 +117,7 @@ def test_sums_of_one_name_are_groups_of_their_own() -> None:
 
 @settings(max_examples=60)
 @given(shape=shapes, workers=st.integers(1, 5), dtype=st.sampled_from(["float32", "float64"]))
-def test_around_a_ring_every_slice_is_summed_from_behind_its_owner(
+def test_around_a_ring_the_sum_of_a_slice_starts_after_its_owner(
     shape: tuple[int, ...], workers: int, dtype: str, registry: Registry
 ) -> None:
     parts = parts_of(shape, workers, dtype)
@@ -145,7 +145,7 @@ def test_bytes_around_a_ring_are_those_of_the_formula(
     assert counted == planned
 
 
-def test_around_a_ring_everybody_sends_to_the_next_alone(registry: Registry) -> None:
+def test_around_a_ring_each_worker_sends_to_its_neighbour_only(registry: Registry) -> None:
     parts = parts_of((7,), 4)
     graph, placed, totals = reduce_graph(parts, ring_all_reduce)
     with session(graph, registry, client("run", totals, feeds=placed), cluster=local_cluster(4)) as opened:

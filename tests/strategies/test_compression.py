@@ -83,7 +83,7 @@ def sum_of_slice(parts: list[Array], owner: int, combine: Combine) -> Array:
 @pytest.mark.parametrize("combine", [sharded_reduce, ring_all_reduce], ids=lambda each: each.__name__)
 @pytest.mark.parametrize("workers", [2, 3, 4])
 @pytest.mark.parametrize("size", [1, 11])
-def test_a_sum_is_that_of_what_arrived_and_the_same_for_all(
+def test_a_sum_is_that_of_the_received_values_and_equal_on_all_workers(
     size: int, workers: int, combine: Combine, registry: Registry
 ) -> None:
     rng = np.random.default_rng(workers)
@@ -99,7 +99,7 @@ def test_a_sum_is_that_of_what_arrived_and_the_same_for_all(
 
 
 @pytest.mark.parametrize("strategy", [SyncData(), SyncData(combine="parameter_server", servers=2)])
-def test_only_training_loses_bits(strategy: SyncData) -> None:
+def test_only_training_is_compressed(strategy: SyncData) -> None:
     clients = strategy.build(task_for("dense")).clients
     assert {name for name, each in clients.items() if not each.signature.exact} == {"train"}
 
@@ -147,7 +147,7 @@ def after(steps: int, compression: str, registry: Registry) -> tuple[Weights, We
         return before, trainer.weights(), losses
 
 
-def test_a_step_differs_by_what_was_cut(registry: Registry) -> None:
+def test_a_compressed_step_differs_by_the_dropped_bits(registry: Registry) -> None:
     """Parts and their sum lose less than 1/128 of themselves each: 1/64 of a change, twice that where parts cancel."""
     before, exact, _ = after(1, "none", registry)
     _, lossy, _ = after(1, "high16", registry)

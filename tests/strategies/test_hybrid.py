@@ -69,7 +69,7 @@ def test_it_equals_single_with_the_same_batch(network: str, workers: int, scheme
 
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 @pytest.mark.parametrize("network", ["batch_normalised", "hybrid", "logistic"])
-def test_in_single_precision_it_does_but_for_rounding(network: str, scheme: str, registry: Registry) -> None:
+def test_in_float32_it_does_up_to_rounding(network: str, scheme: str, registry: Registry) -> None:
     strategy = Hybrid(workers=3, scheme=scheme, statistics="pooled")
     weights, history = trained(strategy, task_for(network, "float32"), registry, STEPS)
     expected, reference = single(network, "float32")
@@ -86,7 +86,7 @@ def test_bfloat16_gives_about_the_same_losses(registry: Registry) -> None:
 
 @pytest.mark.parametrize("combine", ["all_reduce", "ring_all_reduce", "sharded_reduce"])
 @pytest.mark.parametrize("bucket_bytes", [0, 100])
-def test_gradients_below_meet_in_any_way(combine: str, bucket_bytes: int, registry: Registry) -> None:
+def test_gradients_below_are_combined_in_any_way(combine: str, bucket_bytes: int, registry: Registry) -> None:
     strategy = Hybrid(workers=3, combine=combine, bucket_bytes=bucket_bytes)
     weights, _ = trained(strategy, task_for("hybrid"), registry, STEPS)
     assert difference(weights, single("hybrid")[0]) <= 1e-10
@@ -117,7 +117,7 @@ def test_between_dense_layers_each_pass_of_a_worker_has_statistics_like_its_shar
     assert difference(weights, expected) <= 1e-10
 
 
-def test_statistics_of_the_batch_are_refused_where_passes_have_their_own() -> None:
+def test_pooled_statistics_are_refused_for_several_passes() -> None:
     task = task_of(normalised_between, momentum(), batch_size=BATCH)
     expected = r"statistics=pooled with parallelism\.scheme=c: layer 'norm2' .* each of 3 passes; use scheme=a"
     with pytest.raises(ConfigError, match=expected):
@@ -133,7 +133,7 @@ MODELS: dict[str, tuple[NetworkFunction, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_models_too_equal_single(model: str, registry: Registry) -> None:
+def test_models_equal_single(model: str, registry: Registry) -> None:
     network, shape = MODELS[model]
     task = task_of(network, Adam(), batch_size=10, example_shape=shape)
     weights, _ = trained(Hybrid(workers=3, scheme="a", statistics="pooled"), task, registry, 4)
@@ -142,7 +142,7 @@ def test_models_too_equal_single(model: str, registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_it_begins_with_the_bits_of_single(workers: int, registry: Registry) -> None:
+def test_initial_values_are_those_of_single_bit_for_bit(workers: int, registry: Registry) -> None:
     weights, _ = trained(Hybrid(workers=workers), task_for("hybrid"), registry, 0)
     expected, _ = trained(Single(), task_for("hybrid"), registry, 0)
     expect_same_bits(weights, expected)

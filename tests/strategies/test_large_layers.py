@@ -113,13 +113,13 @@ def _reads(plan: DevicePlan, instruction: Instruction, shape: tuple[int, ...]) -
     return any(plan.slots[slot].spec.shape == shape for slot in instruction.inputs)
 
 
-def test_weights_that_are_rounded_in_use_train_as_others(registry: Registry, in_pieces: Registry) -> None:
+def test_weights_cast_in_products_train_as_others(registry: Registry, in_pieces: Registry) -> None:
     (fused, _), (apart, _) = (trained(Single(), even_task(), each, STEPS) for each in (registry, in_pieces))
     for name, weights in apart.items():
         assert np.abs(fused[name] - weights).max() <= TOLERANCE["bfloat16"] * np.abs(weights).max(), name
 
 
-def test_workers_and_microbatches_round_weights_alike(registry: Registry) -> None:
+def test_workers_and_microbatches_cast_weights_alike(registry: Registry) -> None:
     connected, _ = trained(SyncData(workers=2), even_task(), registry, STEPS)
     in_turn, _ = trained(Single(), even_task(microbatches=2), registry, STEPS)
     expect_same_bits(connected, in_turn)
@@ -155,7 +155,7 @@ def test_the_arena_has_no_room_for_the_gradient(registry: Registry, in_pieces: R
     assert fused < math.prod((INNER, COLUMNS)) * 4 <= apart
 
 
-def test_gradients_that_workers_add_up_are_kept(registry: Registry) -> None:
+def test_gradients_summed_by_workers_are_kept(registry: Registry) -> None:
     strategy = SyncData(workers=2)
     with opened(strategy, task("float32"), registry) as trainer:
         plans = trainer.session.plans("train").values()
@@ -163,7 +163,7 @@ def test_gradients_that_workers_add_up_are_kept(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_workers_and_microbatches_compute_parts_of_a_gradient_alike(registry: Registry, dtype: str) -> None:
+def test_workers_and_microbatches_compute_equal_parts_of_a_gradient(registry: Registry, dtype: str) -> None:
     def batch_of_96(microbatches: int) -> Task:
         return task_of(wide, Momentum(), batch_size=96, microbatches=microbatches, dtype=dtype)
 

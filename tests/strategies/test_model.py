@@ -71,7 +71,7 @@ def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, work
 
 
 @pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
-def test_in_parts_too_it_equals_single_with_the_same_batch(network: str) -> None:
+def test_in_parts_it_equals_single_with_the_same_batch(network: str) -> None:
     """Batch normalisation takes the statistics of parts, and so is left out."""
     found, history = model(network, ModelParallel(workers=3, concurrent_steps=3))
     expected, reference = single(network)
@@ -105,7 +105,7 @@ def program_of(network: str, strategy: ModelParallel) -> Program:
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_everything_of_a_layer_is_on_its_device(network: str) -> None:
+def test_all_nodes_of_a_layer_are_on_its_device(network: str) -> None:
     program = program_of(network, ModelParallel(workers=3, concurrent_steps=2))
     homes = home_layers(program.graph)
     devices: dict[str, set[str]] = {}
@@ -128,7 +128,7 @@ def test_variables_slots_updates_and_restored_values_are_together() -> None:
         assert program.graph.nodes[name].device == worker_device(worker), name
 
 
-def test_constraints_are_met_and_the_rest_is_free() -> None:
+def test_constraints_hold_and_other_layers_are_free() -> None:
     layers = layers_of(program_of("convolutional", ModelParallel(workers=3, constraints={"conv*": 2, "fc": 1})))
     assert (layers["conv1"], layers["conv2"], layers["fc"]) == ("2", "2", "1")
 
@@ -168,7 +168,7 @@ def test_impossible_constraints_are_refused_with_the_layers(constraints: dict[st
         ({"placement": "p", "constraints": {"a": 0}}, "parallelism.constraints with parallelism.placement=p"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], complaint: str) -> None:
+def test_contradictory_settings_are_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ModelParallel(**settings)
     assert complaint in str(caught.value)
@@ -181,9 +181,7 @@ def compiled(program: Program, registry: Registry, observe: Observer | None = No
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 @pytest.mark.parametrize("parts", [1, 2])
-def test_bytes_on_each_wire_are_those_of_cut_tensors_once_per_destination(
-    network: str, parts: int, registry: Registry
-) -> None:
+def test_each_cut_tensor_is_sent_once_per_destination(network: str, parts: int, registry: Registry) -> None:
     strategy = Placed(ModelParallel(workers=3, concurrent_steps=parts, constraints=LAYERS[network]))
     task = task_for(network)
     uncut: dict[str, Graph] = {}

@@ -44,7 +44,7 @@ def watched(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return runs
 
 
-def test_a_step_of_lenet_is_one_native_stretch(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_lenet_is_one_fused_call_group(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = watched(registry, monkeypatch)
     task = task_of(lenet, Momentum(), batch_size=1, dtype="float32", example_shape=(1, 28, 28))
     train = Single().build(task).clients["train"]

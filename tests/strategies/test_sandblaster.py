@@ -77,13 +77,13 @@ def test_its_objective_is_that_of_the_whole_batch(network: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_in_other_precisions_it_is_near(dtype: str) -> None:
+def test_in_other_precisions_it_differs_by_rounding(dtype: str) -> None:
     found, expected = blasted("dense", 2, 2, 4, dtype=dtype), single("dense", 4, dtype)
     np.testing.assert_allclose(found.told, expected.told, rtol=1e-3)
 
 
 @pytest.mark.parametrize("slow_s", [3.0, 50.0, 2000.0])
-def test_a_slow_worker_changes_nothing_but_who_computes(slow_s: float) -> None:
+def test_a_slow_worker_changes_the_assignment_only(slow_s: float) -> None:
     found = blasted("dense", 3, 2, 9, speeds(1.0, slow_s, 1.0))
     expect_same(found, blasted("dense", 3, 2, 9, speeds(1.0, 1.0, 1.0)))
     assert found.duplicated > 0
@@ -91,7 +91,7 @@ def test_a_slow_worker_changes_nothing_but_who_computes(slow_s: float) -> None:
     assert by.count(1) < by.count(0)
 
 
-def test_a_worker_that_is_late_for_evaluations_on_end_computes_nothing_of_them() -> None:
+def test_a_worker_late_for_several_evaluations_computes_no_portion_of_them() -> None:
     found = blasted("dense", 2, 1, 4, speeds(1.0, 1e6))
     assert {worker for each in found.record["evaluations"] for worker in each["by"]} == {0}
     assert [each["fetches"] for each in found.record["evaluations"]] == [2] + [1] * (found.evaluations - 1)
@@ -99,7 +99,7 @@ def test_a_worker_that_is_late_for_evaluations_on_end_computes_nothing_of_them()
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_course_of_events_changes_a_bit(seed: int) -> None:
+def test_no_order_of_events_changes_a_bit(seed: int) -> None:
     expect_same(blasted("dense", 4, 2, 8, drawn_speeds(seed)), single("dense", 8))
 
 
@@ -149,7 +149,7 @@ def test_only_numbers_pass_between_the_coordinator_and_others() -> None:
         assert {graph.spec(tensor).shape for tensor in told} <= {()}, client.name
 
 
-def test_a_checkpoint_of_one_goes_on_under_another(registry: Registry) -> None:
+def test_a_checkpoint_of_one_continues_under_another(registry: Registry) -> None:
     undisturbed = iterated(Single(), task_for(microbatches=6), registry, range(6))
     first = iterated(Sandblaster(workers=3, servers=2, portions_per_worker=2), task_for(), registry, range(3))
     second = iterated(Sandblaster(portions_per_worker=3), task_for(), registry, range(3, 5), saved=first.weights)
@@ -182,6 +182,6 @@ def test_a_batch_of_the_test_split_is_scored_with_the_servers_parameters(registr
         (Sandblaster(), task_for("batch_normalised"), "the network has moving averages such as 'norm1/moving_mean'"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(strategy: Sandblaster, task: Task, message: str) -> None:
+def test_untrainable_tasks_are_refused(strategy: Sandblaster, task: Task, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         strategy.build(task)

@@ -133,7 +133,7 @@ def test_bits_do_not_depend_on_where_layers_are(network: str, registry: Registry
     assert found[1] == expected[1]
 
 
-def test_stale_gradients_lead_elsewhere_than_summed_ones(registry: Registry) -> None:
+def test_stale_gradients_end_with_other_weights_than_summed_ones(registry: Registry) -> None:
     task = task_of(dense, Sgd(), batch_size=12)
     summed = Placed(ModelParallel(concurrent_steps=2))
     assert difference(*(trained(s, task, registry, 3)[0] for s in (stale(2, 2), summed))) > 1e-4

@@ -84,13 +84,13 @@ def test_around_a_ring_of_two_sums_have_the_same_bits(network: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_sums_that_every_worker_makes_itself_have_the_same_bits_too(workers: int) -> None:
+def test_all_reduce_has_the_same_bits(workers: int) -> None:
     (weights, history), (expected, reference) = sync("dense", workers, combine="all_reduce"), single("dense", workers)
     expect_same_bits(weights, expected)
     assert history == reference
 
 
-def test_single_precision_too_equals_microbatches_bit_for_bit() -> None:
+def test_float32_equals_microbatches_bit_for_bit() -> None:
     (weights, history), (expected, reference) = sync("dense", 3, "float32"), single("dense", 3, "float32")
     assert weights["fc1/weights"].dtype == np.float32
     expect_same_bits(weights, expected)
@@ -165,7 +165,7 @@ def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
 
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
-def test_how_gradients_are_bundled_changes_no_bit(network: str, registry: Registry) -> None:
+def test_buckets_change_no_bit(network: str, registry: Registry) -> None:
     weights, history = sync(network, 3)
     for bucket_bytes in (0, 200):
         other = trained(SyncData(workers=3, bucket_bytes=bucket_bytes), task_for(network), registry, STEPS)
@@ -187,7 +187,7 @@ def test_gradients_that_fit_a_bucket_are_one_message_for_each_owner() -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_lenet_too_equals_single(workers: int, registry: Registry) -> None:
+def test_lenet_equals_single(workers: int, registry: Registry) -> None:
     def task(microbatches: int) -> Task:
         lenet = LeNet(filters=[6, 8], units=32).network(classes=3)
         return task_of(lenet, Adam(), batch_size=10, microbatches=microbatches, example_shape=(1, 16, 16))
@@ -199,7 +199,7 @@ def test_lenet_too_equals_single(workers: int, registry: Registry) -> None:
     expect_same_bits(weights, cut)
 
 
-def test_an_unknown_combine_is_refused_with_those_there_are() -> None:
+def test_an_unknown_combine_is_refused_with_the_options() -> None:
     expected = "parallelism.combine='ring': expected one of all_reduce, parameter_server, ring_all_reduce, "
     expected += "sharded_reduce"
     with pytest.raises(ConfigError, match=expected):

@@ -1,4 +1,4 @@
-"""A tracking store in memory that fails when told to."""
+"""A tracking store in memory that fails on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FAST = Pace(flush_s=0.001, first_retry_s=0.001, last_retry_s=0.005, final_tries=
 
 
 class FakeStore:
-    """Holds what was written. The first ``open_failures`` opens, ``write_failures`` writes fail; -1: all."""
+    """Keeps the written records. The first ``open_failures`` opens, ``write_failures`` writes fail; -1: all."""
 
     def __init__(self, open_failures: int = 0, write_failures: int = 0) -> None:
         self.written: list[Record] = []

@@ -1,4 +1,4 @@
-"""A real MLflow server in a process of its own, and a gate before it that closes, delays and asks for a password."""
+"""A real MLflow server in a separate process, and a gate that closes, delays and requires a password."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def wait_for_server(port: int, process: subprocess.Popen[str] | subprocess.Popen
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A free port of this machine."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -66,7 +66,7 @@ def free_port() -> int:
 class Gate:
     """A server that passes requests on to another one.
 
-    user, password: whoever does not send them is refused. is_open: else every connection is dropped unheard.
+    user, password: required of requests. is_open: False drops every connection.
     loses_answers: requests arrive, answers do not. delay_s: before each answer. The rest counts requests.
     """
 

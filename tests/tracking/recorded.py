@@ -1,4 +1,4 @@
-"""Runs for tests to record, and what the store then holds of them."""
+"""Runs that tests record, and their content in the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stored_steps(client: Any, run: RunInfo, key: str) -> list[int]:
 
 
 def record(settings: MlflowTracking, run: RunInfo, steps: range, status: str = "finished") -> None:
-    """What the training loop does: every metric into metrics.jsonl and into the tracker."""
+    """Record like the training loop: every metric in metrics.jsonl and in the tracker."""
     history = run.run_dir / "metrics.jsonl"
     tracker = settings.create(run.run_dir)
     with MetricsLog(history, run.first_step) as log:

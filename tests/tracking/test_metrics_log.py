@@ -27,7 +27,7 @@ def _write(path: Path, steps: range, first_step: int = 0) -> None:
             log.append(step, {"train/loss": 1.0 / (step + 1)}, time_s=100.0 + step)
 
 
-def test_what_was_appended_is_read_back(path: Path) -> None:
+def test_appended_values_are_read_back(path: Path) -> None:
     with MetricsLog(path) as log:
         log.append(3, {"train/loss": np.float32(0.5), "perf/step_time_s": 0.25}, time_s=1.5)
     assert list(read_metrics(path)) == [Metrics(3, 1500, {"train/loss": 0.5, "perf/step_time_s": 0.25})]
@@ -41,7 +41,7 @@ def test_a_line_is_in_the_file_before_append_returns(path: Path) -> None:
     log.close()
 
 
-def test_resuming_cuts_off_what_the_killed_process_logged_beyond_its_checkpoint(path: Path) -> None:
+def test_resuming_drops_lines_beyond_the_checkpoint(path: Path) -> None:
     _write(path, range(8))
     _write(path, range(5, 10), first_step=5)
     assert _steps(path) == list(range(10))

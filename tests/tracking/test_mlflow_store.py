@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -88,7 +86,7 @@ def test_a_point_that_was_logged_again_as_the_run_was_resumed_at_its_end_is_rest
     assert (point.step, point.value) == (3, 0.5)
 
 
-def test_what_one_process_spooled_the_next_one_writes_once(
+def test_spooled_records_are_written_once_by_the_next_process(
     settings: MlflowTracking, client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     blocked = tmp_path / "blocked"
@@ -177,19 +175,19 @@ def test_the_experiment_of_the_newest_run_is_known(uri: str, client: Any, tmp_pa
     assert experiment_of_newest_run(uri) == client.get_experiment_by_name("newest").experiment_id
 
 
-def test_a_deleted_experiment_is_named_with_the_way_out(uri: str, client: Any, tmp_path: Path) -> None:
+def test_a_deleted_experiment_is_named_with_advice(uri: str, client: Any, tmp_path: Path) -> None:
     client.delete_experiment(client.create_experiment("old"))
     with pytest.raises(StoreUnavailableError, match=r"'old' has been deleted; restore it or set tracking\.experiment"):
         MlflowStore(uri, "old", a_run(tmp_path)).open()
 
 
-def test_a_file_that_is_no_database_is_said_at_once(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_fails_at_once(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("hello " * 100)
     with pytest.raises(StoreUnavailableError, match="DatabaseError: file is not a database"):
         MlflowStore(f"sqlite:///{tmp_path}/mlflow.db", "runner", a_run(tmp_path)).open()
 
 
-def test_a_place_where_no_database_can_be_is_said_at_once(tmp_path: Path) -> None:
+def test_an_impossible_path_of_a_database_fails_at_once(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").mkdir()
     # MLflow's own message has the driver's name before it, and comes after 100 s of trying.
     with pytest.raises(StoreUnavailableError, match="OperationalError: unable to open database file"):
@@ -207,28 +205,3 @@ def test_a_database_that_is_locked_is_tried_again(uri: str, tmp_path: Path) -> N
 class _LockedClient:
     def log_batch(self, *args: Any, **kwargs: Any) -> None:
         raise sqlite3.OperationalError("database is locked")
-
-
-def test_fresh_processes_may_create_the_same_store_at_once(tmp_path: Path) -> None:
-    code = (
-        "import sys, pathlib, mlflow;"
-        "from runner.tracking import RunInfo;"
-        "from runner.tracking.mlflow_store import MlflowStore;"
-        "store = MlflowStore(sys.argv[1], 'runner', RunInfo(sys.argv[2], 'n', pathlib.Path()));"
-        "print('ready', flush=True);"
-        "sys.stdin.readline();"
-        "store.open(); print(store.run_id)"
-    )
-    command = [sys.executable, "-c", code, f"sqlite:///{tmp_path}/mlflow.db"]
-    pipe = subprocess.PIPE
-    processes = [subprocess.Popen([*command, name], stdin=pipe, stdout=pipe, stderr=pipe, text=True) for name in "ab"]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [process.communicate(timeout=100) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], answers
-    assert len({out for out, _ in answers}) == 2

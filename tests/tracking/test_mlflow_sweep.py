@@ -41,7 +41,7 @@ def test_jobs_of_a_sweep_are_children_of_one_run(
     assert parent.data.tags["mlflow.note.content"] == "| lr |"
 
 
-def test_a_sweep_that_never_reached_the_store_says_so(
+def test_a_sweep_that_never_reached_the_store_is_reported(
     settings: MlflowTracking, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):

@@ -23,13 +23,13 @@ def test_a_job_that_goes_on_by_itself_stays_the_job_it_was(tmp_path: Path) -> No
     assert again.run(tmp_path) == job
 
 
-def test_another_run_in_the_same_directory_has_an_origin_of_its_own(tmp_path: Path) -> None:
+def test_another_run_in_the_same_directory_has_another_origin(tmp_path: Path) -> None:
     Origin.begun("http://here", "runner", a_run(tmp_path))
     other = a_run(tmp_path)
     assert Origin.begun("http://here", "runner", other).run_id == other.run_id
 
 
-def test_user_and_password_are_not_kept_and_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_and_password_are_not_stored_and_required_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin = Origin.begun("http://me:hunter2@host", "runner", a_run(tmp_path))
     assert "hunter2" not in (tmp_path / ORIGIN_FILE).read_text()
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -40,7 +40,7 @@ def test_user_and_password_are_not_kept_and_asked_for(tmp_path: Path, monkeypatc
     assert origin.address(None, tmp_path) == "http://me:hunter2@host"
 
 
-def test_a_password_behind_an_address_is_not_kept_and_nobody_else_reads_the_file(tmp_path: Path) -> None:
+def test_a_password_in_an_address_is_not_stored_and_the_file_is_private(tmp_path: Path) -> None:
     (tmp_path / ORIGIN_FILE).touch(0o644)
     address = "postgresql://host/db?sslmode=require&sslpassword=hunter2"
     origin = Origin.begun(address, "runner", a_run(tmp_path))
@@ -66,14 +66,14 @@ WRONG_KIND = '{"store": 1, "experiment": "", "run_id": "", "name": "", "started_
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"store": "http://here"}', WRONG_KIND])
-def test_without_a_whole_origin_the_way_out_is_named(tmp_path: Path, text: str | None) -> None:
+def test_a_damaged_origin_is_refused_with_advice(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / ORIGIN_FILE).write_text(text)
     with pytest.raises(ValueError, match=f"does not state how the run is recorded .*; `runner resume={tmp_path}`"):
         Origin.read(tmp_path)
 
 
-def test_a_damaged_origin_is_replaced_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_origin_is_replaced_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / ORIGIN_FILE).write_text("{")
     run = a_run(tmp_path)
     with caplog.at_level(logging.WARNING):

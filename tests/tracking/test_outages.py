@@ -36,7 +36,7 @@ def server(folder_of_server: Path) -> Iterator[int]:
 
 @pytest.fixture
 def database(server: int, folder_of_server: Path) -> Path:
-    """Where the server keeps what it is sent."""
+    """The database of the server."""
     return folder_of_server / "mlflow.db"
 
 
@@ -47,7 +47,7 @@ def gate(server: int) -> Iterator[Gate]:
 
 
 class Training:
-    """What the training loop does with its record, in pieces between which something happens to the store."""
+    """The recording of a training loop, in parts between which the store changes."""
 
     def __init__(self, settings: MlflowTracking, run: RunInfo) -> None:
         self._log = MetricsLog(run.run_dir / "metrics.jsonl")
@@ -79,7 +79,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def points(database: Path, run: RunInfo, key: str) -> list[tuple[int, float]]:
-    """Step and value of what the store holds, in the order it was written."""
+    """Step and value of the points in the store, in the order of writing."""
     query = (
         "SELECT m.step, m.value FROM metrics m JOIN tags t ON t.run_uuid = m.run_uuid"
         f" WHERE t.key = '{RUN_ID_TAG}' AND t.value = ? AND m.key = ? ORDER BY m.rowid"
@@ -89,7 +89,7 @@ def points(database: Path, run: RunInfo, key: str) -> list[tuple[int, float]]:
 
 
 def assert_complete(database: Path, run: RunInfo) -> None:
-    """The store holds what metrics.jsonl does, once and in order, and nothing waits any more."""
+    """The store has the points of metrics.jsonl, once and in order, and no record is pending."""
     logged = list(read_metrics(run.run_dir / "metrics.jsonl"))
     for key in KEYS:
         assert points(database, run, key) == [(each.step, each.values[key]) for each in logged]
@@ -111,7 +111,7 @@ def test_a_server_that_goes_away_in_mid_run(gate: Gate, database: Path, tmp_path
     assert_complete(database, run)
 
 
-def test_a_server_that_comes_late(gate: Gate, database: Path, tmp_path: Path) -> None:
+def test_a_server_that_starts_late(gate: Gate, database: Path, tmp_path: Path) -> None:
     gate.is_open = False
     run = a_run(tmp_path)
     training = Training(through(gate), run)

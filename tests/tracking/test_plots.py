@@ -1,3 +1,5 @@
+"""Pictures and tables of a run."""
+
 from __future__ import annotations
 
 import math
@@ -6,9 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from runner.tracking.metrics_log import MetricsLog
-from runner.tracking.plots import confusion_matrix, learning_curves
+from runner.tracking.plots import (
+    Box,
+    box_diagram,
+    confusion_matrix,
+    learning_curves,
+    staleness_histogram,
+    staleness_table,
+)
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -62,3 +72,41 @@ def test_a_class_without_examples_is_no_division_by_zero(tmp_path: Path) -> None
 def test_one_name_per_class_is_expected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"shape \(2, 3\): expected \(2, 2\), one name per class"):
         confusion_matrix(np.zeros((2, 3), np.int64), ["a", "b"], tmp_path / "confusion.png")
+
+
+def test_the_table_has_a_row_for_each_staleness_and_a_column_for_each_server(tmp_path: Path) -> None:
+    table = tmp_path / "plots" / "s.csv"
+    assert staleness_table([{"0": 3, "2": 1}, {"1": 4}], table) == table
+    assert table.read_text().splitlines() == ["staleness,server 0,server 1", "0,3,0", "1,0,4", "2,1,0"]
+
+
+@pytest.mark.parametrize("counts", [[{}], [{}, {}], [{"0": 1}]])
+def test_few_pushes_make_a_picture_too(counts: list[dict[str, int]], tmp_path: Path) -> None:
+    picture = staleness_histogram(counts, tmp_path / "s.png")
+    assert np.asarray(imread(picture)).ndim == 3
+
+
+def size(picture: Path) -> tuple[int, int]:
+    """Width and height of a PNG in pixels."""
+    width, height = struct.unpack(">II", picture.read_bytes()[16:24])
+    return width, height
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(1, 1), (2, 3), (4, 12)])
+def test_every_column_and_row_fits(columns: int, rows: int, tmp_path: Path) -> None:
+    boxes: dict[Box, str] = {(f"layer{y}", f"device{x}"): "9 nodes" for x in range(columns) for y in range(rows)}
+    assert size(box_diagram(boxes, {}, tmp_path / "graph.png")) == (420 * columns, 85 * (rows + 1))
+
+
+def test_arrows_in_both_directions_do_not_overlap(tmp_path: Path) -> None:
+    a, b = ("top", "left"), ("bottom", "left")
+    boxes: dict[Box, str] = {a: "a", b: "b"}
+    there = box_diagram(boxes, {(a, b): "1"}, tmp_path / "there.png").read_bytes()
+    back = box_diagram(boxes, {(b, a): "1"}, tmp_path / "back.png").read_bytes()
+    both = box_diagram(boxes, {(a, b): "1", (b, a): "1"}, tmp_path / "both.png").read_bytes()
+    assert len({there, back, both}) == 3
+
+
+def test_an_arrow_needs_boxes_at_both_ends(tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        box_diagram({("a", "x"): "a"}, {(("a", "x"), ("b", "x")): "1"}, tmp_path / "graph.png")

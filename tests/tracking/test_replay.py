@@ -1,4 +1,4 @@
-"""What a run left in its spool reaches its store from another process: in order, and told as what the run was."""
+"""Pending records of a run are written to its store by another process, in order, under the same run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ended_run(directory: Path, uri: str = ADDRESS, left: Sequence[Record] = LEFT
 
 
 class Stores:
-    """Makes fake stores and keeps what they were made for."""
+    """Makes fake stores and records the arguments."""
 
     def __init__(self, *stores: FakeStore) -> None:
         self._stores = iter(stores)
@@ -47,7 +47,7 @@ class Stores:
         return next(self._stores)
 
 
-def test_what_waits_is_written_once_and_in_order_into_the_record_of_the_run(tmp_path: Path) -> None:
+def test_pending_records_are_written_once_and_in_order(tmp_path: Path) -> None:
     run = ended_run(tmp_path / "0")
     started_ms = Origin.read(run.run_dir).started_ms
     store = FakeStore()
@@ -100,7 +100,7 @@ class _FillingStore(FakeStore):
         super().write(records)
 
 
-def test_what_a_store_does_not_take_waits_on(tmp_path: Path) -> None:
+def test_records_that_a_store_refuses_stay_pending(tmp_path: Path) -> None:
     run = ended_run(tmp_path / "0")
     store = FakeStore()
     replay = Replay(Stores(_FillingStore(), store))
@@ -110,7 +110,7 @@ def test_what_a_store_does_not_take_waits_on(tmp_path: Path) -> None:
     assert store.written == LEFT
 
 
-def test_a_store_that_did_not_answer_is_not_asked_again_and_another_is(tmp_path: Path) -> None:
+def test_a_store_that_did_not_answer_is_not_tried_again(tmp_path: Path) -> None:
     first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
     elsewhere = ended_run(tmp_path / "2", "http://127.0.0.1:10")
     away = FakeStore(open_failures=1)
@@ -122,7 +122,7 @@ def test_a_store_that_did_not_answer_is_not_asked_again_and_another_is(tmp_path:
     assert replay.run(elsewhere.run_dir, None, None) == len(LEFT)
 
 
-def test_a_store_that_is_slow_to_fail_is_not_asked_again(tmp_path: Path) -> None:
+def test_a_store_that_fails_slowly_is_not_tried_again(tmp_path: Path) -> None:
     first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
     other = FakeStore()
     replay = Replay(Stores(FakeStore(write_failures=1), other), patience_s=0.0)
@@ -132,7 +132,7 @@ def test_a_store_that_is_slow_to_fail_is_not_asked_again(tmp_path: Path) -> None
     assert other.opens == 0
 
 
-def test_a_store_that_refuses_one_run_at_once_is_asked_for_the_next(tmp_path: Path) -> None:
+def test_a_store_that_refuses_one_run_at_once_is_tried_for_the_next(tmp_path: Path) -> None:
     first, second = ended_run(tmp_path / "0"), ended_run(tmp_path / "1")
     replay = Replay(Stores(FakeStore(write_failures=1), FakeStore()))
     with pytest.raises(StoreUnavailableError, match="database is locked"):
@@ -140,7 +140,7 @@ def test_a_store_that_refuses_one_run_at_once_is_asked_for_the_next(tmp_path: Pa
     assert replay.run(second.run_dir, None, None) == len(LEFT)
 
 
-def test_a_writer_that_does_not_come_back_is_not_waited_for(tmp_path: Path) -> None:
+def test_the_wait_for_another_writer_is_limited(tmp_path: Path) -> None:
     runs = [ended_run(tmp_path / name) for name in ("0", "1")]
     stores = Stores(FakeStore())
     replay = Replay(stores, patience_s=0.01)
@@ -176,7 +176,7 @@ class _WatchfulStore(FakeStore):
                 self.alone.append(False)
 
 
-def test_nobody_else_writes_meanwhile(tmp_path: Path) -> None:
+def test_no_other_writer_writes_meanwhile(tmp_path: Path) -> None:
     run = ended_run(tmp_path / "0")
     store = _WatchfulStore(run.run_dir)
     Replay(Stores(store)).run(run.run_dir, None, None)

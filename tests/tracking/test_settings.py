@@ -5,25 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
-from omegaconf.errors import ValidationError
 
-from runner.tracking import TRACKERS, MlflowTracking, NoTracking, RunInfo, job_name, sweep_name
+from runner.tracking import MlflowTracking, NoTracking, RunInfo, job_name, sweep_name
 from runner.tracking.mlflow_client import resolve_uri
-
-
-def test_the_table_names_its_schemas() -> None:
-    assert {name: schema().name for name, schema in TRACKERS.items()} == {"mlflow": "mlflow", "none": "none"}
-
-
-@pytest.mark.parametrize("schema", TRACKERS.values())
-def test_schemas_are_understood_by_omegaconf(schema: type) -> None:
-    assert OmegaConf.to_object(OmegaConf.structured(schema)) == schema()
-
-
-def test_a_wrong_type_is_refused() -> None:
-    with pytest.raises(ValidationError):
-        OmegaConf.structured(MlflowTracking).queue_size = "many"
 
 
 def test_the_default_store_is_mlflow_db_in_the_folder() -> None:

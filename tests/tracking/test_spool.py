@@ -39,7 +39,7 @@ def test_the_file_exists_only_while_records_wait(path: Path) -> None:
     assert not spool.pending
 
 
-def test_prepending_keeps_only_what_still_waits(path: Path) -> None:
+def test_prepending_keeps_only_pending_records(path: Path) -> None:
     spool = Spool(path)
     spool.append(_tags(1, 2))
     spool.advance(spool.head(1)[1])

@@ -49,7 +49,7 @@ def test_a_store_that_recovers_gets_every_record_once_and_in_order(failures: int
     assert not spool.exists()
 
 
-def test_a_store_that_stays_away_leaves_everything_in_the_spool_and_says_so(
+def test_an_unavailable_store_leaves_all_records_in_the_spool_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = FakeStore(open_failures=-1)
@@ -65,7 +65,7 @@ def test_a_store_that_stays_away_leaves_everything_in_the_spool_and_says_so(
     assert str(spool) in caplog.text
 
 
-def test_the_next_process_writes_what_the_last_one_left_before_its_own_records(tmp_path: Path) -> None:
+def test_the_next_process_writes_earlier_records_first(tmp_path: Path) -> None:
     first, spool = _writer(FakeStore(open_failures=-1), tmp_path)
     first.start()
     for record in _tags(range(3)):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from runner.config.collectives import sums_text
-from runner.config.devices import device_texts, reason
+from runner.config.devices import device_texts, reason, sums_text
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import GPU

@@ -6,14 +6,13 @@ combines these (Chan, Golub and LeVeque 1979), always in the same order on one G
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Specs
-from runner.kernels.gpu.calls import StreamCall, in_order, launch
+from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Specs
+from runner.kernels.gpu.calls import Bind, StreamCall, in_order, launch, own_kernels
 from runner.kernels.gpu.channels import THREADS, Division, division, source, vector_dtype
 from runner.kernels.gpu.layouts import arrange_alike, innermost_channels
 from runner.kernels.gpu.runtime import Argument, Runtime
@@ -24,22 +23,23 @@ _MOMENTS, _SUMS = 3, 2
 
 _NO_MASK = np.uintp(0)
 
-Bind = Callable[[Runtime, Attributes, Arrangement, Buffers], StreamCall]
-
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of batch normalization, without and with ReLU."""
-    return [
-        *(_kernel(runtime, op, _MOMENTS, 0, _bind_training) for op in ("batch_norm", "batch_norm_relu")),
-        *(_kernel(runtime, f"{op}_gradient", _SUMS, -1, _bind_gradient) for op in ("batch_norm", "batch_norm_relu")),
-        _kernel(runtime, "batch_norm_inference", 0, 0, _bind_inference),
-    ]
 
+    def functions(kept: int, replaced: int, bind: Bind) -> tuple[Arrange, Bind]:
+        """kept: numbers per part of a channel. replaced: the input whose memory the first output may take."""
+        return partial(_arrange, runtime.multiprocessors, kept, replaced), bind
 
-def _kernel(runtime: Runtime, op: str, kept: int, replaced: int, bind: Bind) -> Kernel:
-    """kept: numbers per part of a channel. replaced: the input whose memory the first output may take."""
-    arrange = partial(_arrange, runtime.multiprocessors, kept, replaced)
-    return Kernel(op, "gpu", "cuda", 0, FLOATS, arrange, partial(bind, runtime))
+    training, gradient = functions(_MOMENTS, 0, _bind_training), functions(_SUMS, -1, _bind_gradient)
+    table = {
+        "batch_norm": training,
+        "batch_norm_relu": training,
+        "batch_norm_gradient": gradient,
+        "batch_norm_relu_gradient": gradient,
+        "batch_norm_inference": functions(0, 0, _bind_inference),
+    }
+    return own_kernels(runtime, table)
 
 
 def _arrange(
@@ -57,7 +57,7 @@ def _arrange(
     return replace(alike, scratch_bytes=scratch, in_place=((replaced % len(inputs), 0),))
 
 
-def _bind_training(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_training(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     """Inputs x, gamma, beta; outputs y, mean, variance, and with ReLU the mask of positive elements."""
     x, gamma, beta = map(_address, buffers.inputs)
     y, mean, variance, *masks = map(_address, buffers.outputs)
@@ -68,7 +68,7 @@ def _bind_training(runtime: Runtime, attributes: Attributes, arrangement: Arrang
     return in_order([statistics, _launch(runtime, "batch_norm", buffers, *normalised)])
 
 
-def _bind_gradient(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     """Inputs x, gamma, mean, variance, with ReLU its mask, and dy; outputs dx, dgamma, dbeta."""
     x, gamma, mean, variance, *masks, dy = map(_address, buffers.inputs)
     dx, dgamma, dbeta = map(_address, buffers.outputs)
@@ -80,7 +80,7 @@ def _bind_gradient(runtime: Runtime, attributes: Attributes, arrangement: Arrang
     return in_order([sums, _launch(runtime, "batch_norm_gradient", buffers, *mapped)])
 
 
-def _bind_inference(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_inference(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     operands = (*buffers.inputs, *buffers.outputs)
     return _launch(runtime, "batch_norm_inference", buffers, *map(_address, operands), _epsilon(attributes, buffers))
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.kernels.contract import DeviceCall
+from runner.kernels.contract import FLOATS, Arrange, Attributes, Buffers, DeviceCall, Kernel
 from runner.kernels.gpu.runtime import Argument, DeviceMemory, Function, Runtime, Size, Stream
 
+LIBRARY = "cuda"
 THREADS = 256
 """The default number of threads per block."""
 
@@ -76,6 +77,18 @@ def in_order(calls: Sequence[StreamCall]) -> StreamCall:
     if len(failing) > 1:
         raise ValueError("at most one of the calls of a node may have failures")
     return StreamCall(enqueue, tuple(calls), failing[0] if failing else None)
+
+
+Bind = Callable[[Runtime, Attributes, Buffers], StreamCall]
+
+
+def own_kernels(runtime: Runtime, table: Mapping[str, tuple[Arrange, Bind]]) -> list[Kernel]:
+    """Return the kernels of library "cuda" for a table: op -> its functions, without runtime and arrangement."""
+
+    def kernel(op: str, arrange: Arrange, bind: Bind) -> Kernel:
+        return Kernel(op, "gpu", LIBRARY, 0, FLOATS, arrange, lambda given, _, buffers: bind(runtime, given, buffers))
+
+    return [kernel(op, *functions) for op, functions in table.items()]
 
 
 def blocks_for(runtime: Runtime, count: int, threads: int = THREADS) -> int:

@@ -7,25 +7,13 @@ sums, is cut into runs of pixels whose results are added in one fixed order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import (
-    FLOATS,
-    Arrange,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Offers,
-    Spec,
-    Specs,
-)
-from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
+from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Layout, Offers, Spec, Specs
+from runner.kernels.gpu.calls import Bind, StreamCall, blocks_for, in_order, launch, own_kernels
 from runner.kernels.gpu.channels import channel_sums, sums_bytes
 from runner.kernels.gpu.layouts import CHANNELS_LAST, arrange_alike, innermost_channels
 from runner.kernels.gpu.runtime import Argument, Runtime, Size
@@ -44,20 +32,19 @@ _LEAST_DEPTH, _MOST_DEPTH = 256, 1 << 16
 """Limits of the pixels that a block adds: enough to be efficient, few enough for float32 sums."""
 
 _MOST_SPLITS = 1024
-_NOTHING = np.uintp(0)
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of convolution, fused convolution, and their gradients."""
-    gpu = runtime.multiprocessors
-    found: dict[str, tuple[Arrange, Callable[..., StreamCall]]] = {
+    gradients = partial(_arrange_gradients, runtime.multiprocessors), _bind_gradients
+    table: dict[str, tuple[Arrange, Bind]] = {
         "conv2d": (arrange_alike, _bind_forward),
+        "conv2d_fused": (_arrange_fused, _bind_forward),
         "conv2d_input_gradient": (arrange_alike, _bind_input_gradient),
-        "conv2d_weight_gradient": (partial(_arrange_weight_gradient, gpu), _bind_weight_gradient),
-        "conv2d_fused": (_arrange_fused, _bind_fused),
-        "conv2d_weight_bias_gradient": (partial(_arrange_gradients, gpu), _bind_gradients),
+        "conv2d_weight_gradient": gradients,
+        "conv2d_weight_bias_gradient": gradients,
     }
-    return [Kernel(op, "gpu", "cuda", 0, FLOATS, both[0], partial(both[1], runtime)) for op, both in found.items()]
+    return own_kernels(runtime, table)
 
 
 @dataclass(frozen=True)
@@ -115,22 +102,27 @@ def source(dtype: str, result: str | None = None) -> str:
     return text("convolution", T=dtype, C=computed, R=result or computed)
 
 
-def forward(
-    runtime: Runtime, attributes: Attributes, buffers: Buffers, bias: int = 0, residual: int = 0, relu: bool = False
-) -> StreamCall:
-    """Return the call that computes y from the first two inputs, x and w. bias, residual: addresses, or 0."""
-    x, w = buffers.inputs[:2]
-    y = buffers.outputs[0]
+def _arrange_fused(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
+    alike = arrange_alike(attributes, inputs, outputs, offered)
+    residual = len(inputs) - 1
+    return replace(alike, in_place=((residual, 0),) if attributes["residual"] else ())
+
+
+def _bind_forward(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    """Inputs x, w, then bias and residual if the attributes have them; output y."""
+    (x, w), (y,) = buffers.inputs[:2], buffers.outputs
     geometry = Geometry(attributes, x.spec.shape, w.spec.shape, y.spec.shape, y.layout.tag == CHANNELS_LAST)
+    bias = buffers.inputs[2].address if attributes.get("bias") else 0
+    residual = buffers.inputs[-1].address if attributes.get("residual") else 0
     addresses = (x.address, w.address, bias, residual, y.address)
     return launch(
         runtime.function(source(x.spec.dtype), "conv2d"),
         _grid(geometry.pixels, w.spec.shape[0] // geometry.groups, geometry.groups),
-        [*map(np.uintp, addresses), np.int32(relu), *geometry.arguments],
+        [*map(np.uintp, addresses), np.int32(attributes.get("relu", False)), *geometry.arguments],
     )
 
 
-def weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+def _weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     """Return the call that computes the first output from dy and x, with partial sums in scratch memory."""
     (dy, x), dw = buffers.inputs, buffers.outputs[0]
     geometry = _of_weight_gradient(attributes, dy.spec, x.spec, dw.spec, dw.layout)
@@ -152,45 +144,35 @@ def weight_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) 
     return in_order([parts, total])
 
 
-def weight_gradient_bytes(
-    multiprocessors: int, attributes: Attributes, inputs: Specs, outputs: Specs, layout: Layout
-) -> int:
-    """Return the bytes of scratch memory of :func:`weight_gradient`."""
-    dy, x = inputs
-    geometry = _of_weight_gradient(attributes, dy, x, outputs[0], layout)
-    count, itemsize = math.prod(outputs[0].shape), numpy_dtype(computed_in(inputs[0].dtype)).itemsize
-    return geometry.splits(multiprocessors)[0] * count * itemsize
-
-
-def _arrange_weight_gradient(
-    multiprocessors: int,
-    attributes: Attributes,
-    inputs: Specs,
-    outputs: Specs,
-    offered: Offers,
+def _arrange_gradients(
+    multiprocessors: int, attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers
 ) -> Arrangement:
     alike = arrange_alike(attributes, inputs, outputs, offered)
-    nbytes = weight_gradient_bytes(multiprocessors, attributes, inputs, outputs, alike.outputs[0])
-    return replace(alike, scratch_bytes=nbytes)
+    (dy, x), dw = inputs, outputs[0]
+    geometry = _of_weight_gradient(attributes, dy, x, dw, alike.outputs[0])
+    itemsize = numpy_dtype(computed_in(dy.dtype)).itemsize
+    weights = geometry.splits(multiprocessors)[0] * math.prod(dw.shape) * itemsize
+    is_last = innermost_channels(dy, alike.inputs[0])
+    bias = sums_bytes(multiprocessors, dy, is_last) if len(outputs) > 1 else 0
+    # The sums of the bias come after the weight gradient, in the same memory.
+    return replace(alike, scratch_bytes=max(weights, bias))
+
+
+def _bind_gradients(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    """Inputs dy, x; outputs dw and, if there are two, db."""
+    calls = [_weight_gradient(runtime, attributes, buffers)]
+    for db in buffers.outputs[1:]:
+        dy, scratch = buffers.inputs[0], address_of(buffers.scratch)
+        is_last = innermost_channels(dy.spec, dy.layout)
+        calls.append(channel_sums(runtime, dy.spec, is_last, dy.address, scratch, db.address, db.spec.dtype))
+    return in_order(calls)
 
 
 def _of_weight_gradient(attributes: Attributes, dy: Spec, x: Spec, dw: Spec, layout: Layout) -> Geometry:
     return Geometry(attributes, x.shape, dw.shape, dy.shape, layout.tag == CHANNELS_LAST)
 
 
-def _bind_forward(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-    return forward(runtime, attributes, buffers)
-
-
-def _bind_weight_gradient(
-    runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers
-) -> StreamCall:
-    return weight_gradient(runtime, attributes, buffers)
-
-
-def _bind_input_gradient(
-    runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers
-) -> StreamCall:
+def _bind_input_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (dy, w), dx = buffers.inputs, buffers.outputs[0]
     geometry = Geometry(attributes, dx.spec.shape, w.spec.shape, dy.spec.shape, dx.layout.tag == CHANNELS_LAST)
     pixels = dx.spec.shape[0] * math.prod(dx.spec.shape[2:])
@@ -204,37 +186,3 @@ def _bind_input_gradient(
 def _grid(rows: int, columns: int, groups: int) -> Size:
     """Return the grid for a product (rows, columns) per group."""
     return (max(1, -(-rows // TILE)), max(1, -(-columns // TILE)), groups)
-
-
-def _arrange_fused(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
-    alike = arrange_alike(attributes, inputs, outputs, offered)
-    residual = len(inputs) - 1
-    return replace(alike, in_place=((residual, 0),) if attributes["residual"] else ())
-
-
-def _bind_fused(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-    bias = buffers.inputs[2].address if attributes["bias"] else 0
-    residual = buffers.inputs[-1].address if attributes["residual"] else 0
-    return forward(runtime, attributes, buffers, bias, residual, attributes["relu"])
-
-
-def _arrange_gradients(
-    multiprocessors: int,
-    attributes: Attributes,
-    inputs: Specs,
-    outputs: Specs,
-    offered: Offers,
-) -> Arrangement:
-    alike = arrange_alike(attributes, inputs, outputs, offered)
-    dy, layout = inputs[0], alike.outputs[0]
-    weights = weight_gradient_bytes(multiprocessors, attributes, inputs, outputs, layout)
-    bias = sums_bytes(multiprocessors, dy, innermost_channels(dy, alike.inputs[0]))
-    # The two calls run one after the other and share the memory.
-    return replace(alike, scratch_bytes=max(weights, bias))
-
-
-def _bind_gradients(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-    dy, db = buffers.inputs[0], buffers.outputs[1]
-    is_last, scratch = innermost_channels(dy.spec, dy.layout), address_of(buffers.scratch)
-    bias = channel_sums(runtime, dy.spec, is_last, dy.address, scratch, db.address, db.spec.dtype)
-    return in_order([weight_gradient(runtime, attributes, buffers), bias])

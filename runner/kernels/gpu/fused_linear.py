@@ -1,4 +1,4 @@
-"""Dense layers: products with bias and ReLU, both parameter gradients, and products consumed by element-wise chains."""
+"""Both parameter gradients of a dense layer in one call, and products consumed by element-wise chains."""
 
 from __future__ import annotations
 
@@ -19,45 +19,18 @@ from runner.kernels.contract import (
 )
 from runner.kernels.gpu import elementwise
 from runner.kernels.gpu.calls import StreamCall, in_order
-from runner.kernels.gpu.linear import (
-    Dense,
-    Multiplier,
-    ScratchMatrix,
-    aligned,
-    arrange_dense,
-    bind_dense,
-    multipliers,
-    product_of,
-)
+from runner.kernels.gpu.linear import Dense, Multiplier, ScratchMatrix, aligned, arrange_dense, multipliers, product_of
 from runner.kernels.gpu.reduction import Reduction, reduce, reduced_shape, scratch_bytes
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime
 from runner.kernels.memory import address_of
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Return matmul_fused, matmul_bias_gradient and matmul_elementwise for each available library."""
+    """Return matmul_bias_gradient and matmul_elementwise for each available library."""
     (program,) = (kernel for kernel in elementwise.kernels(runtime) if kernel.op == "elementwise")
     return [
-        kernel
-        for each in multipliers(runtime)
-        for kernel in (_fused(each), _bias_gradient(runtime, each), _chained(each, program))
+        kernel for each in multipliers(runtime) for kernel in (_bias_gradient(runtime, each), _chained(each, program))
     ]
-
-
-def _fused(multiplier: Multiplier) -> Kernel:
-    def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-        return arrange_dense(multiplier, _dense(inputs, attributes), inputs, outputs)
-
-    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        dense = _dense([operand.spec for operand in buffers.inputs], attributes)
-        return bind_dense(multiplier, dense, buffers)
-
-    return Kernel("matmul_fused", "gpu", multiplier.library, multiplier.priority, FLOATS, arrange, bind)
-
-
-def _dense(inputs: Sequence[Spec], attributes: Attributes) -> Dense:
-    product = product_of(inputs[0], inputs[1], attributes, attributes["dtype"])
-    return Dense(product, attributes["bias"], attributes["relu"])
 
 
 def _bias_gradient(runtime: Runtime, multiplier: Multiplier) -> Kernel:
@@ -87,8 +60,7 @@ def _bias_gradient(runtime: Runtime, multiplier: Multiplier) -> Kernel:
 def _parts(inputs: Sequence[Spec], attributes: Attributes) -> tuple[Dense, Reduction]:
     """x' dy, and the sum of dy over its rows."""
     x, dy = inputs
-    turned = {"transpose_a": True, "transpose_b": False}
-    dense = Dense(product_of(x, dy, turned, attributes["dtype"]))
+    dense = Dense(product_of(x, dy, {**attributes, "transpose_a": True, "transpose_b": False}))
     return dense, reduced_shape(dy.shape, (dy.shape[1], 1), (0,))
 
 
@@ -96,7 +68,7 @@ def _chained(multiplier: Multiplier, program: Kernel) -> Kernel:
     """A product and the element-wise program that reads it, with the product in scratch memory between them."""
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-        dense = Dense(product_of(inputs[0], inputs[1], attributes, attributes["dtype"]))
+        dense = Dense(product_of(inputs[0], inputs[1], attributes))
         if not multiplier.takes(dense):
             return None
         following = _arranged(program, attributes, dense, inputs, outputs)
@@ -117,7 +89,7 @@ def _chained(multiplier: Multiplier, program: Kernel) -> Kernel:
 
 def _bind_chained(multiplier: Multiplier, program: Kernel, attributes: Attributes, buffers: Buffers) -> StreamCall:
     a, b, *operands = buffers.inputs
-    dense = Dense(product_of(a.spec, b.spec, attributes, attributes["dtype"]))
+    dense = Dense(product_of(a.spec, b.spec, attributes))
     between = _between(dense)
     start = address_of(buffers.scratch)
     result = Operand(between, plain(between), DeviceMemory(start, between.nbytes))

@@ -7,39 +7,26 @@ status, so a second launch, which ends at once if all indices are valid, records
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Operand
+from runner.kernels.contract import Attributes, Buffers, Kernel, Operand
 from runner.kernels.functions import arrange_plain
 from runner.kernels.gpu import copies
-from runner.kernels.gpu.calls import Failures, StreamCall, blocks_for, in_order, launch
-from runner.kernels.gpu.runtime import Runtime
+from runner.kernels.gpu.calls import Failures, StreamCall, blocks_for, in_order, launch, own_kernels
+from runner.kernels.gpu.runtime import Argument, Function, Runtime
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import numpy_dtype
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """gather, scatter_add and one_hot; each refuses indices out of range."""
-
-    def bind_gather(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        return _gather(runtime, buffers)
-
-    def bind_scatter(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        return _scatter_add(runtime, attributes["rows"], buffers)
-
-    def bind_one_hot(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        return _one_hot(runtime, attributes["depth"], buffers)
-
-    return [
-        Kernel("gather", "gpu", "cuda", 0, FLOATS, arrange_plain, bind_gather),
-        Kernel("scatter_add", "gpu", "cuda", 0, FLOATS, arrange_plain, bind_scatter),
-        Kernel("one_hot", "gpu", "cuda", 0, FLOATS, arrange_plain, bind_one_hot),
-    ]
+    """Return gather, scatter_add and one_hot; each refuses indices out of range."""
+    binds = {"gather": _gather, "scatter_add": _scatter_add, "one_hot": _one_hot}
+    return own_kernels(runtime, {op: (arrange_plain, bind) for op, bind in binds.items()})
 
 
-def _gather(runtime: Runtime, buffers: Buffers) -> StreamCall:
+def _gather(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (table, indices), (y,) = buffers.inputs, buffers.outputs
     rows, *row = table.spec.shape
     itemsize = numpy_dtype(table.spec.dtype).itemsize
@@ -47,52 +34,38 @@ def _gather(runtime: Runtime, buffers: Buffers) -> StreamCall:
     unit, ((columns, _),) = copies.in_units([(math.prod(row), 1)], itemsize, (table.address, y.address))
     count = math.prod(indices.spec.shape) * columns
     source = text("indexing", T=copies.UNITS[unit], A="float32", I=indices.spec.dtype)
-    function = runtime.function(source, "gather")
-
-    def call(failures: Failures) -> StreamCall:
-        fixed = [
-            *(np.uintp(operand.address) for operand in (table, indices, y)),
-            *(np.int64(count), np.int64(columns), np.int64(rows), failures.argument),
-        ]
-        return launch(function, blocks_for(runtime, count), fixed, failures=failures)
-
-    return refusing(runtime, "gather", indices, rows, call)
+    fixed = [*_addresses(table, indices, y), np.int64(count), np.int64(columns), np.int64(rows)]
+    blocks = blocks_for(runtime, count)
+    return refusing(runtime, "gather", indices, rows, runtime.function(source, "gather"), blocks, fixed)
 
 
-def _scatter_add(runtime: Runtime, rows: int, buffers: Buffers) -> StreamCall:
+def _scatter_add(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (indices, updates), (y,) = buffers.inputs, buffers.outputs
-    count = math.prod(indices.spec.shape)
+    count, rows = math.prod(indices.spec.shape), attributes["rows"]
     columns = math.prod(updates.spec.shape[len(indices.spec.shape) :])
-    dtype = updates.spec.dtype
     zeros = copies.clear(runtime, y.spec.nbytes, y.address)
     if not count:
         return zeros
-    function = runtime.function(text("indexing", T=dtype, A=computed_in(dtype), I=indices.spec.dtype), "scatter_add")
-
-    def call(failures: Failures) -> StreamCall:
-        fixed = [
-            *(np.uintp(operand.address) for operand in (indices, updates, y)),
-            *(np.int64(count), np.int64(columns), np.int64(rows), failures.argument),
-        ]
-        return launch(function, count, fixed, failures=failures)
-
-    return in_order([zeros, refusing(runtime, "scatter_add", indices, rows, call)])
+    function = _function(runtime, "scatter_add", updates, indices)
+    fixed = [*_addresses(indices, updates, y), np.int64(count), np.int64(columns), np.int64(rows)]
+    return in_order([zeros, refusing(runtime, "scatter_add", indices, rows, function, count, fixed)])
 
 
-def _one_hot(runtime: Runtime, depth: int, buffers: Buffers) -> StreamCall:
+def _one_hot(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (indices,), (y,) = buffers.inputs, buffers.outputs
-    count = math.prod(y.spec.shape)
-    dtype = y.spec.dtype
-    function = runtime.function(text("indexing", T=dtype, A=computed_in(dtype), I=indices.spec.dtype), "one_hot")
+    count, depth = math.prod(y.spec.shape), attributes["depth"]
+    function = _function(runtime, "one_hot", y, indices)
+    fixed = [*_addresses(indices, y), np.int64(count), np.int64(depth)]
+    return refusing(runtime, "one_hot", indices, depth, function, blocks_for(runtime, count), fixed)
 
-    def call(failures: Failures) -> StreamCall:
-        fixed = [
-            *(np.uintp(indices.address), np.uintp(y.address)),
-            *(np.int64(count), np.int64(depth), failures.argument),
-        ]
-        return launch(function, blocks_for(runtime, count), fixed, failures=failures)
 
-    return refusing(runtime, "one_hot", indices, depth, call)
+def _addresses(*operands: Operand) -> list[Argument]:
+    return [np.uintp(operand.address) for operand in operands]
+
+
+def _function(runtime: Runtime, name: str, values: Operand, indices: Operand) -> Function:
+    dtype = values.spec.dtype
+    return runtime.function(text("indexing", T=dtype, A=computed_in(dtype), I=indices.spec.dtype), name)
 
 
 _RECORD = 24
@@ -100,11 +73,17 @@ _RECORD = 24
 
 
 def refusing(
-    runtime: Runtime, op: str, indices: Operand, rows: int, call: Callable[[Failures], StreamCall]
+    runtime: Runtime,
+    op: str,
+    indices: Operand,
+    rows: int,
+    function: Function,
+    blocks: int,
+    arguments: Sequence[Argument],
 ) -> StreamCall:
-    """A call whose kernel refuses indices outside 0..rows-1, and that of the kernel which says what was refused.
+    """Return the launch of a kernel that refuses indices outside 0..rows-1, and of the kernel that records the first.
 
-    call: makes the call of the kernel from where it is to set a status.
+    arguments: without the last one, the address of the status.
     """
     record = runtime.pinned(_RECORD)
     record[:] = 0
@@ -122,4 +101,5 @@ def refusing(
         *(np.uintp(indices.address), np.int64(count), np.int64(rows)),
         *(failures.argument, np.uintp(found.ctypes.data)),
     ]
-    return in_order([call(failures), launch(runtime.function(source, "report"), 1, fixed)])
+    call = launch(function, blocks, [*arguments, failures.argument], failures=failures)
+    return in_order([call, launch(runtime.function(source, "report"), 1, fixed)])

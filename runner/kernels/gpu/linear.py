@@ -63,8 +63,8 @@ class Multiplier(Protocol):
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """Return matmul for each available library."""
-    return [_matmul(multiplier) for multiplier in multipliers(runtime)]
+    """Return matmul and matmul_fused for each available library."""
+    return [_product(op, each) for op in ("matmul", "matmul_fused") for each in multipliers(runtime)]
 
 
 def multipliers(runtime: Runtime) -> list[Multiplier]:
@@ -73,12 +73,12 @@ def multipliers(runtime: Runtime) -> list[Multiplier]:
     return [OwnProducts(runtime)] if library is None else [OwnProducts(runtime), LibraryProducts(runtime, library)]
 
 
-def product_of(a: Spec, b: Spec, attributes: Attributes, result: str | None = None) -> Product:
-    """Return the product of two matrices under the attributes of a node. result: its dtype, by default that of a."""
+def product_of(a: Spec, b: Spec, attributes: Attributes) -> Product:
+    """Return the product of two matrices under the attributes of a node."""
     turn_a, turn_b = attributes["transpose_a"], attributes["transpose_b"]
     m, k = reversed(a.shape) if turn_a else a.shape
     n = b.shape[0 if turn_b else 1]
-    return Product(m, n, k, a.dtype, result or a.dtype, turn_a, turn_b)
+    return Product(m, n, k, a.dtype, attributes.get("dtype", a.dtype), turn_a, turn_b)
 
 
 def arrange_dense(multiplier: Multiplier, dense: Dense, inputs: Specs, outputs: Specs) -> Arrangement | None:
@@ -87,13 +87,6 @@ def arrange_dense(multiplier: Multiplier, dense: Dense, inputs: Specs, outputs: 
         return None
     scratch = multiplier.scratch_bytes(dense)
     return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), scratch)
-
-
-def bind_dense(multiplier: Multiplier, dense: Dense, buffers: Buffers) -> StreamCall:
-    """Return the call for a node with inputs a, b and perhaps a bias."""
-    a, b, *bias = (operand.address for operand in buffers.inputs)
-    (y,) = buffers.outputs
-    return multiplier.call(dense, a, b, bias[0] if bias else 0, y.address, address_of(buffers.scratch))
 
 
 @dataclass(frozen=True)
@@ -114,15 +107,21 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _matmul(multiplier: Multiplier) -> Kernel:
+def _product(op: str, multiplier: Multiplier) -> Kernel:
+    """A product of inputs a and b, then a bias if the attributes have it."""
+
+    def dense(attributes: Attributes, a: Spec, b: Spec) -> Dense:
+        return Dense(product_of(a, b, attributes), attributes.get("bias", False), attributes.get("relu", False))
+
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-        return arrange_dense(multiplier, Dense(product_of(inputs[0], inputs[1], attributes)), inputs, outputs)
+        return arrange_dense(multiplier, dense(attributes, *inputs[:2]), inputs, outputs)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        a, b = buffers.inputs
-        return bind_dense(multiplier, Dense(product_of(a.spec, b.spec, attributes)), buffers)
+        (a, b, *bias), (y,) = buffers.inputs, buffers.outputs
+        addresses = (a.address, b.address, bias[0].address if bias else 0, y.address, address_of(buffers.scratch))
+        return multiplier.call(dense(attributes, a.spec, b.spec), *addresses)
 
-    return Kernel("matmul", "gpu", multiplier.library, multiplier.priority, FLOATS, arrange, bind)
+    return Kernel(op, "gpu", multiplier.library, multiplier.priority, FLOATS, arrange, bind)
 
 
 class OwnProducts:

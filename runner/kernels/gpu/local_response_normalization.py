@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Spec, Specs
-from runner.kernels.gpu.calls import StreamCall, blocks_for, in_order, launch
+from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Offers, Operand, Spec, Specs
+from runner.kernels.gpu.calls import Bind, StreamCall, blocks_for, in_order, launch, own_kernels
 from runner.kernels.gpu.layouts import arrange_alike, innermost_channels
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.gpu.source import computed_in, text
@@ -22,13 +21,12 @@ from runner.kernels.memory import address_of, numpy_dtype
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of local response normalization."""
-    forward, gradient = "local_response_normalization", "local_response_normalization_gradient"
-    window_sum = partial(_bind_window_sum, runtime)
-    return [
-        Kernel("channel_window_sum", "gpu", "cuda", 0, FLOATS, arrange_alike, window_sum),
-        Kernel(forward, "gpu", "cuda", 0, FLOATS, arrange_alike, partial(_bind_forward, runtime)),
-        Kernel(gradient, "gpu", "cuda", 0, FLOATS, _arrange_gradient, partial(_bind_gradient, runtime)),
-    ]
+    table: dict[str, tuple[Arrange, Bind]] = {
+        "channel_window_sum": (arrange_alike, _bind_window_sum),
+        "local_response_normalization": (arrange_alike, _bind_forward),
+        "local_response_normalization_gradient": (_arrange_gradient, _bind_gradient),
+    }
+    return own_kernels(runtime, table)
 
 
 def source(dtype: str) -> str:
@@ -46,21 +44,19 @@ def _bytes_of_part(x: Spec) -> int:
     return math.prod(x.shape) * numpy_dtype(computed_in(x.dtype)).itemsize
 
 
-def _bind_window_sum(
-    runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers
-) -> StreamCall:
+def _bind_window_sum(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     x, y = buffers.inputs[0], buffers.outputs[0]
     return _launch(runtime, "channel_window_sum", x, attributes["size"], (x.address, y.address))
 
 
-def _bind_forward(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_forward(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     x, y = buffers.inputs[0], buffers.outputs[0]
     numbers = (_weight(attributes), attributes["k"], -attributes["beta"])
     addresses = (x.address, y.address)
     return _launch(runtime, "local_response_normalization", x, attributes["size"], addresses, numbers)
 
 
-def _bind_gradient(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (x, dy), dx = buffers.inputs, buffers.outputs[0]
     scaled = address_of(buffers.scratch)
     ratio = scaled + _bytes_of_part(x.spec)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Layout, Operand, Spec, plain
-from runner.kernels.gpu import fused_linear, structural
+from runner.kernels.gpu import linear, structural
 from runner.kernels.gpu.calls import StreamCall, in_order
 from runner.kernels.gpu.linear import ScratchMatrix, aligned
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime
@@ -21,7 +21,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the op as our own cast and our own product."""
     (cast,) = (kernel for kernel in structural.kernels(runtime) if kernel.op == "cast")
     (product,) = (
-        kernel for kernel in fused_linear.kernels(runtime) if (kernel.op, kernel.library) == ("matmul_fused", LIBRARY)
+        kernel for kernel in linear.kernels(runtime) if (kernel.op, kernel.library) == ("matmul_fused", LIBRARY)
     )
 
     def arrange(

@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel
-from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
+from runner.kernels.contract import Attributes, Buffers, Kernel
+from runner.kernels.gpu.calls import StreamCall, blocks_for, launch, own_kernels
 from runner.kernels.gpu.layouts import CHANNELS_LAST, arrange_alike
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.gpu.source import computed_in, text
@@ -25,7 +25,7 @@ PACK_BYTES = 16
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of pooling."""
-    return [Kernel(op, "gpu", "cuda", 0, FLOATS, arrange_alike, partial(_bind, runtime, op)) for op in OPS]
+    return own_kernels(runtime, {op: (arrange_alike, partial(_bind, op)) for op in OPS})
 
 
 def source(dtype: str, pack: int) -> str:
@@ -39,7 +39,7 @@ def pack_of(dtype: str, channels: int) -> int:
     return full if channels % full == 0 else 1
 
 
-def _bind(runtime: Runtime, op: str, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind(op: str, runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     x_shape = attributes.get("input_shape", buffers.inputs[0].spec.shape)
     y_shape = (buffers.inputs if op.endswith("_gradient") else buffers.outputs)[0].spec.shape
     spec, layout = buffers.outputs[0].spec, buffers.outputs[0].layout

@@ -11,10 +11,9 @@ from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Spec
+from runner.kernels.contract import Attributes, Buffers, Kernel, Spec
 from runner.kernels.functions import arrange_plain
-from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
-from runner.kernels.gpu.element_kernels import LIBRARY
+from runner.kernels.gpu.calls import Bind, StreamCall, blocks_for, launch, own_kernels
 from runner.kernels.gpu.runtime import Argument, Function, Runtime
 from runner.kernels.gpu.source import computed_in, text
 from runner.kernels.memory import numpy_dtype
@@ -28,19 +27,16 @@ Parameters = Callable[[Attributes], tuple[float, float]]
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of uniform and normal draws and of dropout masks."""
-    uniform = partial(_bind_draws, runtime, "uniform", lambda given: (given["low"], given["high"] - given["low"]))
-    normal = partial(_bind_draws, runtime, "normal", lambda given: (given["mean"], given["stddev"]))
-    binds = {"random_uniform": uniform, "random_normal": normal, "dropout_mask": partial(_bind_mask, runtime)}
-    return [Kernel(op, "gpu", LIBRARY, 0, FLOATS, arrange_plain, bind) for op, bind in binds.items()]
+    binds: dict[str, Bind] = {
+        "random_uniform": partial(_bind_draws, "uniform", lambda given: (given["low"], given["high"] - given["low"])),
+        "random_normal": partial(_bind_draws, "normal", lambda given: (given["mean"], given["stddev"])),
+        "dropout_mask": _bind_mask,
+    }
+    return own_kernels(runtime, {op: (arrange_plain, bind) for op, bind in binds.items()})
 
 
 def _bind_draws(
-    runtime: Runtime,
-    name: str,
-    parameters: Parameters,
-    attributes: Attributes,
-    arrangement: Arrangement,
-    buffers: Buffers,
+    name: str, parameters: Parameters, runtime: Runtime, attributes: Attributes, buffers: Buffers
 ) -> StreamCall:
     (y,) = buffers.outputs
     count = math.prod(y.spec.shape)
@@ -48,7 +44,7 @@ def _bind_draws(
     return launch(_function(runtime, y.spec, name), blocks_for(runtime, count), arguments)
 
 
-def _bind_mask(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_mask(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (mask,) = buffers.outputs
     rows, columns = mask.spec.shape[0], math.prod(mask.spec.shape[1:])
     pointers = [np.uintp(operand.address) for operand in (*buffers.inputs, mask)]

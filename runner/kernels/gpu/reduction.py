@@ -9,24 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from runner.kernels.contract import (
-    FLOATS,
+    Arrange,
     Arrangement,
     Attributes,
     Buffers,
     Kernel,
     Layout,
     Offers,
-    Operand,
     Spec,
     Specs,
     plain,
 )
 from runner.kernels.gpu import copies
-from runner.kernels.gpu.calls import THREADS, StreamCall, in_order, launch
+from runner.kernels.gpu.calls import THREADS, Bind, StreamCall, in_order, launch, own_kernels
 from runner.kernels.gpu.layouts import Axis, arguments, merged, offered_layout, strides, strides_of
 from runner.kernels.gpu.runtime import Argument, Runtime
 from runner.kernels.gpu.source import computed_in, text
@@ -72,19 +72,12 @@ class Reduction:
 
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """reduce_sum, reduce_mean, reduce_max, argmax and broadcast_to."""
-
-    def bind_argmax(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        return _argmax(runtime, attributes["axis"], buffers.inputs[0], buffers.outputs[0])
-
-    def bind_broadcast(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        return _broadcast(runtime, buffers.inputs[0], buffers.outputs[0])
-
-    return [
-        *(_reducing(runtime, op) for op in ("reduce_sum", "reduce_mean", "reduce_max")),
-        Kernel("argmax", "gpu", "cuda", 0, FLOATS, _arrange_argmax, bind_argmax),
-        Kernel("broadcast_to", "gpu", "cuda", 0, FLOATS, _arrange_broadcast, bind_broadcast),
-    ]
+    """Return the kernels of reductions and of broadcast_to."""
+    table: dict[str, tuple[Arrange, Bind]] = {
+        op: (_arrange, partial(_reduce, op)) for op in ("reduce_sum", "reduce_mean", "reduce_max")
+    }
+    table |= {"argmax": (_arrange_argmax, _argmax), "broadcast_to": (_arrange_broadcast, _broadcast)}
+    return own_kernels(runtime, table)
 
 
 def reduced_shape(shape: Sequence[int], near: Sequence[int], axes: Sequence[int]) -> Reduction:
@@ -116,14 +109,11 @@ def reduce(
     return in_order([first, _launch(runtime, op, _of_slices(reduction), reduction.count, partial, target)])
 
 
-def _reducing(runtime: Runtime, op: str) -> Kernel:
-    def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        (x,), (y,) = buffers.inputs, buffers.outputs
-        reduction = reduced_shape(x.spec.shape, strides_of(x), attributes["axes"])
-        source, target = (x.spec.dtype, x.address), (y.spec.dtype, y.address)
-        return reduce(runtime, op, reduction, source, target, address_of(buffers.scratch))
-
-    return Kernel(op, "gpu", "cuda", 0, FLOATS, _arrange, bind)
+def _reduce(op: str, runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (x,), (y,) = buffers.inputs, buffers.outputs
+    reduction = reduced_shape(x.spec.shape, strides_of(x), attributes["axes"])
+    source, target = (x.spec.dtype, x.address), (y.spec.dtype, y.address)
+    return reduce(runtime, op, reduction, source, target, address_of(buffers.scratch))
 
 
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
@@ -142,7 +132,8 @@ def _arrange_argmax(attributes: Attributes, inputs: Specs, outputs: Specs, offer
     return Arrangement((layout,), (plain(y),)) if len(reduction.kept) <= RANK else None
 
 
-def _argmax(runtime: Runtime, axis: int, x: Operand, y: Operand) -> StreamCall:
+def _argmax(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (x,), (y,), axis = buffers.inputs, buffers.outputs, attributes["axis"]
     near = strides_of(x)
     reduction = reduced_shape(x.spec.shape, near, (axis,))
     function = runtime.function(_source(x.spec.dtype, computed_in(x.spec.dtype)), "argmax")
@@ -162,7 +153,8 @@ def _arrange_broadcast(attributes: Attributes, inputs: Specs, outputs: Specs, of
     return Arrangement((layout,), (out,)) if copies.copyable(block) else None
 
 
-def _broadcast(runtime: Runtime, x: Operand, y: Operand) -> StreamCall:
+def _broadcast(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
+    (x,), (y,) = buffers.inputs, buffers.outputs
     block = zip(y.spec.shape, _repeated(x.spec, x.layout, y.spec), strides_of(y), strict=True)
     return copies.copy(runtime, numpy_dtype(x.spec.dtype).itemsize, block, x.address, y.address)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 from runner.kernels.contract import (
-    FLOATS,
     Arrange,
     Arrangement,
     Attributes,
@@ -19,16 +18,14 @@ from runner.kernels.contract import (
     plain,
 )
 from runner.kernels.gpu import copies
-from runner.kernels.gpu.calls import StreamCall, in_order
+from runner.kernels.gpu.calls import Bind, StreamCall, in_order, own_kernels
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout, strides, strides_of
 from runner.kernels.gpu.runtime import Runtime
 from runner.kernels.memory import numpy_dtype
 
-Bind = Callable[[Runtime, Attributes, Buffers], StreamCall]
-
 
 def kernels(runtime: Runtime) -> list[Kernel]:
-    """reshape, transpose, concat, split, slice and pad."""
+    """Return the kernels of rearrangements."""
     table: dict[str, tuple[Arrange, Bind]] = {
         "reshape": (_arrange_reshape, _reshape),
         "transpose": (_arrange_transpose, _transpose),
@@ -37,14 +34,7 @@ def kernels(runtime: Runtime) -> list[Kernel]:
         "slice": (_arrange_alike, _slice),
         "pad": (_arrange_alike, _pad),
     }
-    return [_kernel(runtime, op, arrange, bind) for op, (arrange, bind) in table.items()]
-
-
-def _kernel(runtime: Runtime, op: str, arrange: Arrange, bind: Bind) -> Kernel:
-    def bound(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
-        return bind(runtime, attributes, buffers)
-
-    return Kernel(op, "gpu", "cuda", 0, FLOATS, arrange, bound)
+    return own_kernels(runtime, table)
 
 
 def _arrange_alike(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:

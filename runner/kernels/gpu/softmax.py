@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import FLOATS, Arrangement, Attributes, Buffers, Kernel, Offers, Specs, plain
+from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Offers, Specs, plain
 from runner.kernels.functions import arrange_plain
-from runner.kernels.gpu.calls import THREADS, Failures, StreamCall, blocks_for, launch
+from runner.kernels.gpu.calls import THREADS, Bind, StreamCall, blocks_for, launch, own_kernels
 from runner.kernels.gpu.indexing import refusing
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
 from runner.kernels.gpu.runtime import Argument, Function, Runtime
@@ -18,18 +18,17 @@ from runner.kernels.gpu.source import computed_in, text
 ELEMENTS_PER_THREAD = 4
 """Of a row, before the row is given more threads."""
 
-_GRADIENT = "softmax_cross_entropy_gradient"
-
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels of softmax, of its logarithm, and of the cross-entropies."""
-    return [
-        Kernel("softmax", "gpu", "cuda", 0, FLOATS, _arrange_in_place, partial(_bind, runtime, "softmax")),
-        Kernel("log_softmax", "gpu", "cuda", 0, FLOATS, _arrange_in_place, partial(_bind, runtime, "log_softmax")),
-        Kernel("softmax_cross_entropy", "gpu", "cuda", 0, FLOATS, arrange_plain, partial(_bind_loss, runtime)),
-        Kernel(_GRADIENT, "gpu", "cuda", 0, FLOATS, _arrange_in_place, partial(_bind_gradient, runtime)),
-        Kernel("sigmoid_cross_entropy", "gpu", "cuda", 0, FLOATS, _arrange_sigmoid, partial(_bind_sigmoid, runtime)),
-    ]
+    table: dict[str, tuple[Arrange, Bind]] = {
+        "softmax": (_arrange_in_place, partial(_bind, "softmax")),
+        "log_softmax": (_arrange_in_place, partial(_bind, "log_softmax")),
+        "softmax_cross_entropy": (arrange_plain, _bind_loss),
+        "softmax_cross_entropy_gradient": (_arrange_in_place, _bind_gradient),
+        "sigmoid_cross_entropy": (_arrange_sigmoid, _bind_sigmoid),
+    }
+    return own_kernels(runtime, table)
 
 
 def of_rows(runtime: Runtime, name: str, dtype: str, label_dtype: str) -> Function:
@@ -54,7 +53,7 @@ def _arrange_in_place(attributes: Attributes, inputs: Specs, outputs: Specs, off
     return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), in_place=((0, 0),))
 
 
-def _bind(runtime: Runtime, op: str, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind(op: str, runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (x,), (y,) = buffers.inputs, buffers.outputs
     *leading, columns = x.spec.shape
     blocks, extents = rows_and_depth(math.prod(leading), columns)
@@ -62,30 +61,26 @@ def _bind(runtime: Runtime, op: str, attributes: Attributes, arrangement: Arrang
     return launch(function, blocks, [np.uintp(x.address), np.uintp(y.address), *extents])
 
 
-def _bind_loss(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_loss(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     logits, labels = buffers.inputs
     rows, classes = logits.spec.shape
     function = of_rows(runtime, "cross_entropy", logits.spec.dtype, labels.spec.dtype)
     addresses = [np.uintp(operand.address) for operand in (*buffers.inputs, *buffers.outputs)]
     blocks, extents = rows_and_depth(rows, classes)
 
-    def call(failures: Failures) -> StreamCall:
-        return launch(function, blocks, [*addresses, *extents, failures.argument], failures=failures)
-
-    return refusing(runtime, "softmax_cross_entropy", labels, classes, call)
+    arguments = [*addresses, *extents]
+    return refusing(runtime, "softmax_cross_entropy", labels, classes, function, blocks, arguments)
 
 
-def _bind_gradient(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     probabilities, labels, _ = buffers.inputs
     rows, classes = probabilities.spec.shape
     function = of_rows(runtime, "cross_entropy_gradient", probabilities.spec.dtype, labels.spec.dtype)
     addresses = [np.uintp(operand.address) for operand in (*buffers.inputs, *buffers.outputs)]
     blocks, extents = blocks_for(runtime, rows * classes), [np.int64(rows * classes), np.int64(classes)]
 
-    def call(failures: Failures) -> StreamCall:
-        return launch(function, blocks, [*addresses, *extents, failures.argument], failures=failures)
-
-    return refusing(runtime, _GRADIENT, labels, classes, call)
+    arguments = [*addresses, *extents]
+    return refusing(runtime, "softmax_cross_entropy_gradient", labels, classes, function, blocks, arguments)
 
 
 def _arrange_sigmoid(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
@@ -94,7 +89,7 @@ def _arrange_sigmoid(attributes: Attributes, inputs: Specs, outputs: Specs, offe
     return Arrangement(tuple(map(lie, inputs)), tuple(map(lie, outputs)), in_place=((0, 0), (1, 0)))
 
 
-def _bind_sigmoid(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_sigmoid(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (loss,) = buffers.outputs
     count = math.prod(loss.spec.shape)
     function = of_rows(runtime, "sigmoid_cross_entropy", loss.spec.dtype, "int64")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from math import prod
 
 import numpy as np
@@ -22,8 +20,8 @@ from runner.kernels.contract import (
     plain,
 )
 from runner.kernels.functions import arrange_plain
-from runner.kernels.gpu.calls import StreamCall, blocks_for, launch
-from runner.kernels.gpu.element_kernels import LIBRARY, element_kernel
+from runner.kernels.gpu.calls import Bind, StreamCall, blocks_for, launch, own_kernels
+from runner.kernels.gpu.element_kernels import element_kernel
 from runner.kernels.gpu.element_loops import Elements
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, offered_layout
 from runner.kernels.gpu.runtime import Function, Runtime, Stream
@@ -33,24 +31,18 @@ from runner.kernels.memory import numpy_dtype
 _WORDS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 _SQUARE = 32
 
-Bind = Callable[[Runtime, Attributes, Arrangement, Buffers], StreamCall]
-
 
 def kernels(runtime: Runtime) -> list[Kernel]:
     """Return the kernels that move, set or convert elements."""
-
-    def kernel(op: str, arrange: Arrange, bind: Bind) -> Kernel:
-        return Kernel(op, "gpu", LIBRARY, 0, FLOATS, arrange, partial(bind, runtime))
-
-    return [
-        kernel("identity", _arrange_copy, _bind_copy),
-        kernel("stop_gradient", _arrange_copy, _bind_copy),
-        kernel("convert", _arrange_convert, _bind_convert),
-        kernel("fill", arrange_plain, _bind_fill),
-        kernel("constant", arrange_plain, _bind_constant),
-        element_kernel(runtime, "cast", _cast),
-        element_kernel(runtime, "truncate_to_bfloat16", _truncate),
-    ]
+    table: dict[str, tuple[Arrange, Bind]] = {
+        "identity": (_arrange_copy, _bind_copy),
+        "stop_gradient": (_arrange_copy, _bind_copy),
+        "convert": (_arrange_convert, _bind_convert),
+        "fill": (arrange_plain, _bind_fill),
+        "constant": (arrange_plain, _bind_constant),
+    }
+    elements = {"cast": _cast, "truncate_to_bfloat16": _truncate}
+    return own_kernels(runtime, table) + [element_kernel(runtime, *each) for each in elements.items()]
 
 
 def _arrange_copy(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
@@ -58,7 +50,7 @@ def _arrange_copy(attributes: Attributes, inputs: Specs, outputs: Specs, offered
     return Arrangement((layout,), (layout,), in_place=((0, 0),))
 
 
-def _bind_copy(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_copy(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     return _copy(runtime, buffers.outputs[0], buffers.inputs[0].address)
 
 
@@ -82,7 +74,7 @@ def _arrange_convert(attributes: Attributes, inputs: Specs, outputs: Specs, offe
     return Arrangement((layouts[0],), (layouts[-1],))
 
 
-def _bind_convert(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_convert(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (x,), (y,) = buffers.inputs, buffers.outputs
     if x.layout == y.layout:
         return _copy(runtime, y, x.address)
@@ -96,7 +88,7 @@ def _bind_convert(runtime: Runtime, attributes: Attributes, arrangement: Arrange
     )
 
 
-def _bind_fill(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_fill(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (y,) = buffers.outputs
     count = prod(y.spec.shape)
     with np.errstate(over="ignore"):
@@ -111,7 +103,7 @@ def _of_words(runtime: Runtime, spec: Spec, name: str) -> Function:
     return runtime.function(text("memory", T=_WORDS[numpy_dtype(spec.dtype).itemsize]), name)
 
 
-def _bind_constant(runtime: Runtime, attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> StreamCall:
+def _bind_constant(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (y,) = buffers.outputs
     value: bytes = attributes["value"]
     pinned = runtime.pinned(len(value))

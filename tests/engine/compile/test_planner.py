@@ -9,11 +9,10 @@ from runner.engine.compile.passes.rewriting import needed_by
 from runner.engine.compile.planner import small_updates_last
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
-from runner.kernels.elementwise import parse
 from runner.kernels.registry import Registry
 from tests.engine.running import Bench
 
-HALF = parse("mul 0 #0.5", 1, [1])
+HALF = {"program": "mul 0 #0.5", "outputs": (1,)}
 
 
 def training(sizes: dict[str, int]) -> Graph:
@@ -23,7 +22,7 @@ def training(sizes: dict[str, int]) -> Graph:
     for name, size in sizes.items():
         variable = ops.variable(graph, (size,), "float32", name=name)
         value = ops.reduce_sum(graph, ops.mul(graph, variable, value, name=f"{name}_product"), name=f"{name}_sum")
-        updated = ops.elementwise(graph, [variable], HALF, name=f"{name}_update")[0]
+        updated = graph.add("elementwise", [variable], HALF, name=f"{name}_update")[0]
         ops.assign(graph, variable, updated, name=f"{name}_assign")
     ops.identity(graph, value, name="result")
     return graph
@@ -57,7 +56,7 @@ def test_update_that_other_nodes_need_does_not_move() -> None:
 def test_node_that_computes_no_variable_does_not_move() -> None:
     graph = Graph()
     value = ops.placeholder(graph, (3,), "float32", name="value")
-    ops.elementwise(graph, [value], HALF, name="fetched")
+    graph.add("elementwise", [value], HALF, name="fetched")
     ops.identity(graph, value, name="other")
     assert names(small_updates_last(graph)) == names(graph)
 

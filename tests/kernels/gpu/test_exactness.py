@@ -14,7 +14,7 @@ from runner.kernels.gpu import (
     batch_normalization,
     convolution,
     elementwise,
-    fused_linear,
+    linear,
     pooling,
     random,
     reduction,
@@ -78,7 +78,7 @@ def test_a_product_of_bfloat16_is_rounded_once(
     bias = (rng.integers(-99, 99, 20) / 16).astype("bfloat16")
     attributes = {"transpose_a": False, "transpose_b": True, "bias": fusion[0], "relu": fusion[1], "dtype": result}
     inputs = [a, b, bias] if fusion[0] else [a, b]
-    found = run_op(gpu, "matmul_fused", inputs, attributes, registry=registry_of(gpu, fused_linear), library=library)
+    found = run_op(gpu, "matmul_fused", inputs, attributes, registry=registry_of(gpu, linear), library=library)
     require_close(found, reference("matmul_fused", inputs, attributes))
 
 

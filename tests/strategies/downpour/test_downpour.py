@@ -68,7 +68,7 @@ def update_until_stuck(step_driver: Downpour) -> None:
             step_driver.update(step, RATE)
 
 
-def test_sequentially_a_replica_fetches_computes_and_pushes_one_after_the_other() -> None:
+def test_a_sequential_replica_fetches_computes_and_pushes_in_turn() -> None:
     clients = Played()
     step_driver = Downpour(clients, Rules(replicas=1, shards=2, overlaps=False))
     step_driver.update(0, RATE)
@@ -87,7 +87,7 @@ def test_overlapped_a_replica_computes_on_while_it_pushes_and_fetches() -> None:
     assert " ".join(clients.noted) == expected
 
 
-def test_a_push_that_is_due_waits_for_the_one_before() -> None:
+def test_a_due_push_waits_for_the_previous_one() -> None:
     clients = Played(["fetch_0_0", "compute_0", "fetch_0_0", "compute_0"], strict=True)
     step_driver = Downpour(clients, Rules(replicas=1, shards=1))
     update_until_stuck(step_driver)
@@ -97,7 +97,7 @@ def test_a_push_that_is_due_waits_for_the_one_before() -> None:
     assert clients.noted[-4:] == ["-push_0_0", "+push_0_0", "+fetch_0_0", "+compute_0"]
 
 
-def test_a_fetch_that_is_due_waits_for_the_one_before() -> None:
+def test_a_due_fetch_waits_for_the_previous_one() -> None:
     clients = Played(["fetch_0_0", "compute_0", "push_0_0", "compute_0", "push_0_0"], strict=True)
     step_driver = Downpour(clients, Rules(replicas=1, shards=1))
     update_until_stuck(step_driver)
@@ -117,7 +117,7 @@ def test_without_a_copy_nothing_is_fetched() -> None:
 
 
 @pytest.mark.parametrize(("n_fetch", "n_push"), [(1, 1), (2, 3), (3, 1)])
-def test_fetches_and_pushes_come_after_so_many_steps(n_fetch: int, n_push: int) -> None:
+def test_fetches_and_pushes_follow_n_fetch_and_n_push_steps(n_fetch: int, n_push: int) -> None:
     clients = Played()
     step_driver = Downpour(clients, Rules(replicas=1, shards=1, n_fetch=n_fetch, n_push=n_push, overlaps=False))
     for step in range(12):
@@ -127,7 +127,7 @@ def test_fetches_and_pushes_come_after_so_many_steps(n_fetch: int, n_push: int) 
     assert clients.noted.count("+push_0_0") == 12 // n_push
 
 
-def test_an_update_is_so_many_steps_whoever_makes_them() -> None:
+def test_an_update_is_a_number_of_steps_of_any_replicas() -> None:
     rules = Rules(replicas=2, shards=1, fetches=False, overlaps=False)
     clients = Played(order=["compute_0", "push_0_0", "compute_0", "push_0_0", "compute_0", "compute_1"])
     step_driver = Downpour(clients, rules)
@@ -136,7 +136,7 @@ def test_an_update_is_so_many_steps_whoever_makes_them() -> None:
     assert step_driver.record()["replica_steps"] == [3, 1]
 
 
-def test_settling_finishes_and_pushes_what_is_under_way_and_its_scores_count_in_the_next_update() -> None:
+def test_synchronize_finishes_and_pushes_running_steps_whose_scores_count_in_the_next_update() -> None:
     clients = Played(order=["compute_0", "compute_1"])
     step_driver = Downpour(clients, Rules(replicas=2, shards=1, fetches=False))
     step_driver.update(0, RATE)
@@ -149,7 +149,7 @@ def test_settling_finishes_and_pushes_what_is_under_way_and_its_scores_count_in_
     assert not any(each.startswith("-") for each in clients.noted[before:])
 
 
-def test_after_a_checkpoint_all_replicas_fetch_and_go_on_with_the_batch_of_the_next_update() -> None:
+def test_after_a_checkpoint_all_replicas_fetch_and_continue_with_the_next_batch() -> None:
     clients = Played(order=["fetch_0_0", "compute_0", "push_0_0", "fetch_0_0", "compute_0"])
     step_driver = Downpour(clients, Rules(replicas=2, shards=1))
     step_driver.update(0, RATE)
@@ -164,7 +164,7 @@ def test_after_a_checkpoint_all_replicas_fetch_and_go_on_with_the_batch_of_the_n
 
 
 @pytest.mark.parametrize(("updates", "flushes"), [(2, 0), (3, 1)])
-def test_gradients_that_are_held_are_applied_before_a_checkpoint(updates: int, flushes: int) -> None:
+def test_accumulated_gradients_are_applied_before_a_checkpoint(updates: int, flushes: int) -> None:
     clients = Played()
     step_driver = Downpour(clients, Rules(replicas=1, shards=2, n_push=2, overlaps=False))
     for step in range(updates):
@@ -195,7 +195,7 @@ def test_a_warm_start_is_made_by_the_first_replica_alone() -> None:
     assert {"+fetch_1_0", "+fetch_2_0"} <= set(clients.noted)
 
 
-def test_a_run_that_goes_on_after_its_warm_start_has_none() -> None:
+def test_a_run_resumed_after_its_warm_start_has_no_warm_start() -> None:
     clients = Played()
     step_driver = Downpour(clients, Rules(replicas=3, shards=1, n_push=2, warmstart_steps=2))
     step_driver.update(5, RATE)
@@ -205,7 +205,7 @@ def test_a_run_that_goes_on_after_its_warm_start_has_none() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
-def test_no_replica_begins_while_it_is_too_far_ahead(limit: int) -> None:
+def test_no_replica_starts_a_step_while_it_is_too_far_ahead(limit: int) -> None:
     rules = Rules(replicas=2, shards=1, fetches=False, overlaps=False, most_ahead=limit)
     clients = Played(["compute_0", "push_0_0"] * (limit + 1), strict=True)
     step_driver = Downpour(clients, rules)
@@ -217,14 +217,14 @@ def test_no_replica_begins_while_it_is_too_far_ahead(limit: int) -> None:
     assert clients.under_way.keys() == {"compute_0", "push_1_0"}
 
 
-def test_who_is_let_go_late_is_not_behind() -> None:
+def test_a_replica_released_late_is_not_behind() -> None:
     rules = Rules(replicas=2, shards=1, fetches=False, overlaps=False, warmstart_steps=1, most_ahead=0)
     clients = Played(["compute_0", "push_0_0", "compute_0", "push_0_0"], strict=True)
     update_until_stuck(Downpour(clients, rules))
     assert clients.under_way.keys() == {"compute_0", "compute_1"}
 
 
-def test_staleness_is_told_since_the_last_time_and_recorded_by_shard() -> None:
+def test_staleness_is_logged_since_the_last_call_and_recorded_by_shard() -> None:
     clients = Played(staleness={"push_0_0": 4, "push_0_1": 1})
     step_driver = Downpour(clients, Rules(replicas=1, shards=2, overlaps=False, most_stale=2))
     assert step_driver.metrics() == {}

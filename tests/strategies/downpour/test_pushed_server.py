@@ -58,7 +58,7 @@ def test_staleness_is_the_number_of_pushes_applied_since_the_fetch(staleness: in
         assert pushed(trainer, staleness)[1] == staleness
 
 
-def test_of_gradients_held_together_the_oldest_counts(registry: Registry) -> None:
+def test_of_accumulated_gradients_the_oldest_counts(registry: Registry) -> None:
     with opened(AsyncData(n_push=2), task(), registry) as trainer:
         trainer.session.run("init")
         trainer.session.run("begin", feeds={"applied": np.int64(0)})
@@ -83,7 +83,7 @@ def test_a_fetch_after_the_gradient_does_not_make_it_younger(registry: Registry)
         assert int(step(trainer, "push_0_0")["staleness"]) == 1
 
 
-def test_a_gradient_is_as_old_as_the_copy_it_was_computed_on(registry: Registry) -> None:
+def test_staleness_counts_from_the_fetch_of_the_copy(registry: Registry) -> None:
     with opened(AsyncData(), task(), registry) as trainer:
         trainer.session.run("init")
         trainer.session.run("begin", feeds={"applied": np.int64(0)})
@@ -124,7 +124,7 @@ def test_the_rate_is_divided_by_the_staleness_where_that_is_above_one(
         np.testing.assert_allclose(scaled[name], move / divisor, rtol=0, atol=1e-15)
 
 
-def test_a_shard_counts_on_from_what_it_begins_with(registry: Registry) -> None:
+def test_a_shard_counts_from_its_start_value(registry: Registry) -> None:
     """Momentum has no use for it, so that the count itself is looked at."""
     with opened(AsyncData(), task(), registry) as trainer:
         _, told, _ = pushed(trainer, 2)

@@ -79,13 +79,13 @@ def test_other_precisions_descend_too(dtype: str, registry: Registry) -> None:
     assert {value.dtype.name for value in found.weights.values()} == {"float32", "float64", "int64"}
 
 
-def test_on_one_batch_it_gets_to_a_minimum(registry: Registry) -> None:
+def test_on_one_batch_it_reaches_a_minimum(registry: Registry) -> None:
     found = iterated(Single(), task_for(decay=0.0), registry, [0] * 40)
     assert found.told[-1][0] < 0.1 * found.told[0][0]
     assert found.told[-1][1] > 0.9
 
 
-def test_a_run_goes_on_from_its_variables(registry: Registry) -> None:
+def test_a_run_continues_from_its_variables(registry: Registry) -> None:
     undisturbed = iterated(Single(), task_for("dropped_out"), registry, range(7))
     begun = iterated(Single(), task_for("dropped_out"), registry, range(4))
     continued = iterated(Single(), task_for("dropped_out"), registry, range(4, 7), saved=begun.weights)

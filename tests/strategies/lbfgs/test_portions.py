@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from runner.strategies.lbfgs.portions import Portions
 
 
-def test_a_worker_gets_neighbouring_portions_of_its_own() -> None:
+def test_a_worker_gets_its_range_of_neighbouring_portions() -> None:
     portions = Portions(6, 2)
     assert [portions.give(worker) for worker in (1, 0, 0, 1, 0, 1)] == [3, 0, 1, 4, 2, 5]
 
 
-def test_who_is_through_takes_the_last_of_those_with_most_left() -> None:
+def test_a_worker_without_portions_takes_the_last_of_the_longest_range() -> None:
     portions = Portions(9, 3)
     assert [portions.give(2) for _ in range(3)] == [6, 7, 8]
     assert [portions.give(0) for _ in range(2)] == [0, 1]
@@ -23,7 +23,7 @@ def test_who_is_through_takes_the_last_of_those_with_most_left() -> None:
     assert portions.give(1) == 3
 
 
-def test_at_the_end_the_one_given_out_first_is_given_out_again_to_another() -> None:
+def test_at_the_end_the_oldest_unfinished_portion_is_repeated() -> None:
     portions = Portions(3, 3)
     assert [portions.give(worker) for worker in (1, 0, 2)] == [1, 0, 2]
     assert portions.finish(2)
@@ -32,7 +32,7 @@ def test_at_the_end_the_one_given_out_first_is_given_out_again_to_another() -> N
     assert portions.give(0) == 1, "the only one left, whoever is busy with it"
 
 
-def test_at_the_end_the_one_with_fewest_copies_comes_first_then_the_oldest() -> None:
+def test_at_the_end_portions_with_fewest_workers_are_repeated_first_then_the_oldest() -> None:
     portions = Portions(5, 5)
     assert [portions.give(worker) for worker in (1, 0, 2, 3, 4)] == [1, 0, 2, 3, 4]
     assert portions.finish(3)
@@ -55,7 +55,7 @@ def test_the_first_to_finish_counts() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.randoms(use_true_random=False))
-def test_whoever_is_fast_each_portion_is_finished_once(count: int, workers: int, random: object) -> None:
+def test_each_portion_is_finished_once_at_any_speed(count: int, workers: int, random: object) -> None:
     portions, busy = Portions(count, workers), {}
     first: list[int] = []
     while not portions.complete:

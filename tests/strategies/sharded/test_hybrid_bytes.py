@@ -114,7 +114,7 @@ def test_every_wire_carries_the_bytes_of_the_formula(workers: int, scheme: str, 
 
 
 @pytest.mark.parametrize(("scheme", "fc_batch"), [("b", 3), ("b", 4), ("c", 2), ("c", 6)])
-def test_smaller_updates_send_no_byte_more(scheme: str, fc_batch: int) -> None:
+def test_smaller_updates_send_the_same_bytes(scheme: str, fc_batch: int) -> None:
     program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
     assert wires(program) == formula(3, 12)
 
@@ -135,7 +135,7 @@ def test_totals_are_those_of_the_description(workers: int) -> None:
     assert formula(workers).total() == boundary.total() + between.total() + last + heads.total() + rest
 
 
-def test_what_two_dense_layers_read_is_exchanged_once(registry: Registry) -> None:
+def test_the_input_of_two_dense_layers_is_exchanged_once(registry: Registry) -> None:
     def forked(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
         sides = [nn.dense(net, h, CLASSES, name=name) for name in ("left", "right")]
@@ -158,7 +158,7 @@ def test_clipping_sends_a_scalar_for_each_shard_and_a_factor_to_each_worker() ->
     assert wires(Hybrid(workers=3).build(task_for(clip_norm=0.5))) == expected
 
 
-def test_images_are_sent_forward_only_where_nothing_below_is_trained() -> None:
+def test_images_have_no_backward_transfer_if_no_layer_below_is_trained() -> None:
     program = Hybrid(workers=2).build(task_of(NETWORKS["dense"], Sgd(), batch_size=4))
     images, units = gathered([2, 2], [1, 1], 36 * B, backward=False), [8, 6]
     for width in units:
@@ -200,7 +200,7 @@ def test_no_pass_waits_for_another_unless_it_is_updated_in_between(scheme: str) 
 
 @pytest.mark.parametrize("fc_batch", [None, 4])
 @pytest.mark.parametrize("scheme", ["b", "c"])
-def test_activations_leave_before_dense_layers_are_computed(scheme: str, fc_batch: int | None) -> None:
+def test_activations_are_sent_before_dense_layers_are_computed(scheme: str, fc_batch: int | None) -> None:
     """So the transfer of the next pass is under way while the present one is computed."""
     program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
     compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(3), load_kernels())

@@ -133,7 +133,7 @@ def test_dense_layers_are_updated_after_each_pass(
 
 
 @pytest.mark.parametrize("scheme", ["b", "c"])
-def test_the_fast_kernels_do_the_same_but_for_rounding(scheme: str, registry: Registry) -> None:
+def test_fast_kernels_agree_up_to_rounding(scheme: str, registry: Registry) -> None:
     strategy = Hybrid(workers=3, scheme=scheme, fc_batch=4)
     runs = [
         trained(strategy, task_of(hybrid, Momentum(), batch_size=BATCH, dtype=dtype), registry, STEPS)[0]
@@ -142,14 +142,14 @@ def test_the_fast_kernels_do_the_same_but_for_rounding(scheme: str, registry: Re
     assert difference(*runs) <= 1e-5
 
 
-def test_the_batch_as_number_is_one_update(registry: Registry) -> None:
+def test_fc_batch_of_the_batch_is_one_update(registry: Registry) -> None:
     task = task_of(hybrid, Momentum(), batch_size=BATCH)
     runs = [trained(Hybrid(workers=3, fc_batch=size), task, registry, STEPS)[0] for size in (BATCH, None)]
     assert difference(*runs) == 0.0
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(), Adam()], ids=lambda each: each.name)
-def test_without_layers_below_small_updates_are_steps_of_their_own(optimizer: Optimizer, registry: Registry) -> None:
+def test_without_layers_below_small_updates_are_separate_steps(optimizer: Optimizer, registry: Registry) -> None:
     """Also for an optimizer that counts: four updates in a step are those of four steps of a quarter of the batch."""
     with opened(Hybrid(workers=2, fc_batch=3), task_of(dense, optimizer, batch_size=BATCH), registry) as trainer:
         trainer.session.run("init")
@@ -165,7 +165,7 @@ def test_without_layers_below_small_updates_are_steps_of_their_own(optimizer: Op
         assert difference(found, trainer.weights()) <= 1e-10
 
 
-def test_a_rate_of_their_own_moves_dense_layers_alone(registry: Registry) -> None:
+def test_dense_lr_factor_changes_dense_layers_only(registry: Registry) -> None:
     task = task_of(hybrid, Sgd(), batch_size=BATCH)
     start, usual, slow = (
         trained(Hybrid(workers=2, dense_lr_factor=factor), task, registry, steps)[0]

@@ -38,7 +38,7 @@ def test_dense_layers_are_named_in_order() -> None:
     assert dense_layers(drawn(hybrid)) == ["fc1", "fc2", "fc3"]
 
 
-def test_what_is_element_wise_behind_a_column_is_cut_alike() -> None:
+def test_element_wise_layers_after_a_column_are_sharded_like_it() -> None:
     cuts = cut_layers(drawn(dropped_out), {"fc1": Way.COLUMN}, 5)
     assert list(cuts) == ["fc1", "relu1", "drop"]
     assert [cut.way for cut in cuts.values()] == [Way.COLUMN, Way.UNITS, Way.UNITS]
@@ -47,12 +47,12 @@ def test_what_is_element_wise_behind_a_column_is_cut_alike() -> None:
     }
 
 
-def test_a_row_is_cut_by_inputs_and_nothing_behind_it_is() -> None:
+def test_a_row_layer_is_sharded_by_inputs_and_later_layers_are_whole() -> None:
     cuts = cut_layers(drawn(hybrid), {"fc2": Way.ROW}, 2)
     assert {name: dict(cut.shares) for name, cut in cuts.items()} == {"fc2": {0: (0, 4), 1: (4, 7)}}
 
 
-def test_a_merge_is_cut_where_all_it_reads_is_and_normalisation_and_loss_are_not() -> None:
+def test_a_merge_is_sharded_if_all_its_inputs_are_but_normalisation_and_loss_are_not() -> None:
     assert ways(residual, left=Way.COLUMN) == {"left": Way.COLUMN}
     asked = {"left": Way.COLUMN, "right": Way.COLUMN, "fc": Way.COLUMN}
     assert ways(residual, **asked) == {**asked, "sum": Way.UNITS}
@@ -67,7 +67,7 @@ def gated(net: NetworkBuilder, batch: Batch) -> Outputs:
     return nn.classify(net, h, batch["y"])
 
 
-def test_units_of_different_numbers_are_not_cut_alike() -> None:
+def test_layers_with_other_units_are_not_sharded() -> None:
     assert set(ways(gated, units=Way.COLUMN, gate=Way.COLUMN)) == {"units", "gate"}
 
 

@@ -110,7 +110,7 @@ def test_an_op_that_mixes_units_is_refused_with_its_layer() -> None:
     refused(mixed, r"layer 'squash' \(activation\) follows a dense layer, and its op 'softmax' cannot")
 
 
-def test_a_convolution_behind_a_dense_layer_is_refused() -> None:
+def test_a_convolution_after_a_dense_layer_is_refused() -> None:
     def back(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 16, name="fc1")
         with net.layer("images", "shape"):
@@ -121,5 +121,5 @@ def test_a_convolution_behind_a_dense_layer_is_refused() -> None:
     refused(back, r"layer 'images' \(shape\) follows a dense layer, and its op 'reshape' cannot")
 
 
-def test_ops_that_are_cut_by_units_are_ops() -> None:
+def test_by_unit_names_known_ops() -> None:
     assert set(OPS) >= BY_UNIT

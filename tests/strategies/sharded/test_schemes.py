@@ -28,7 +28,7 @@ def test_in_scheme_c_a_pass_has_a_part_of_every_share() -> None:
     assert sizes(dense_passes("c", 7, 3, None)) == [[1, 1, 1], [1, 1, 0], [1, 0, 1]]
 
 
-def test_a_smaller_update_says_how_many_passes_there_are() -> None:
+def test_fc_batch_decides_the_number_of_passes() -> None:
     assert sizes(dense_passes("b", 8, 2, 2)) == [[2, 0], [2, 0], [0, 2], [0, 2]]
     assert sizes(dense_passes("c", 8, 2, 2)) == [[1, 1]] * 4
     assert sizes(dense_passes("b", 12, 4, 6)) == [[3, 3, 0, 0], [0, 0, 3, 3]]
@@ -39,7 +39,7 @@ def test_in_scheme_b_an_update_may_take_the_last_of_one_worker_and_the_first_of_
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_whole_batch_as_number_is_the_whole_batch(scheme: str) -> None:
+def test_fc_batch_of_the_batch_equals_null(scheme: str) -> None:
     assert dense_passes(scheme, 12, 3, 12) == dense_passes(scheme, 12, 3, None)
     assert updates_per_batch(scheme, 12, 12) == updates_per_batch(scheme, 12, None) == 1
 

@@ -83,7 +83,7 @@ def test_in_parts_it_equals_single(shard: dict[str, str], parts: int) -> None:
 
 @pytest.mark.parametrize("network", sorted(NETWORKS))
 @pytest.mark.parametrize("way", ["column", "row"])
-def test_all_dense_layers_of_a_network_can_be_cut(network: str, way: str, registry: Registry) -> None:
+def test_all_dense_layers_of_a_network_can_be_sharded(network: str, way: str, registry: Registry) -> None:
     task = task_of(NETWORKS[network], Momentum(), batch_size=BATCH)
     strategy = Placed(ModelParallel(workers=3, shard={"fc*": way}))
     (weights, _), (expected, _) = trained(strategy, task, registry, STEPS), trained(Single(), task, registry, STEPS)
@@ -100,7 +100,7 @@ def beside_each_other(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 @pytest.mark.parametrize("left", ["column", "row"])
 @pytest.mark.parametrize("right", ["column", "row"])
-def test_branches_that_meet_can_be_cut_in_any_way(left: str, right: str, registry: Registry) -> None:
+def test_merging_branches_can_be_sharded_in_any_way(left: str, right: str, registry: Registry) -> None:
     task = task_of(beside_each_other, Momentum(), batch_size=BATCH)
     strategy = Placed(ModelParallel(workers=3, shard={"left": left, "right": right}))
     (weights, _), (expected, _) = trained(strategy, task, registry, STEPS), trained(Single(), task, registry, STEPS)
@@ -122,7 +122,7 @@ def test_lower_precision_differs_by_rounding(dtype: str, tolerance: float) -> No
     np.testing.assert_allclose([loss for loss, _ in history], [loss for loss, _ in reference], rtol=tolerance)
 
 
-def test_initial_values_are_those_of_the_whole_network_to_the_bit(registry: Registry) -> None:
+def test_initial_values_equal_those_of_the_whole_network_bit_for_bit(registry: Registry) -> None:
     found, _ = trained(Placed(ModelParallel(workers=3, shard=WAYS["column, row"])), task_for(), registry, 0)
     expected, _ = trained(Single(), task_for(), registry, 0)
     expect_same_bits(found, expected)
@@ -164,7 +164,7 @@ def test_variables_are_parts_on_the_workers_in_order() -> None:
     assert rows == {(3, 5), (2, 5)}
 
 
-def test_shards_are_placed_in_order_and_a_sum_is_beside_who_reads_it() -> None:
+def test_shards_are_placed_in_order_and_a_sum_is_with_its_reader() -> None:
     layers = layers_of(program_of(3, WAYS["column, row"], conv1=1, relu3=2))
     assert {name: layers[name] for name in layers if "/" in name} == {
         f"{layer}/shard_{j}": str(j) for layer in ("fc1", "relu2", "drop", "fc2") for j in range(3)
@@ -189,7 +189,7 @@ def read_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
     return nn.classify(net, nn.add(net, left, right, name="sum"), batch["y"])
 
 
-def test_columns_are_gathered_by_a_whole_layer_and_by_every_shard_for_itself() -> None:
+def test_columns_are_gathered_once_for_whole_layers_and_once_per_shard() -> None:
     task = task_of(read_twice, Momentum(), batch_size=BATCH)
     graph = Placed(ModelParallel(workers=2, shard={"first": "column", "right": "column"})).build(task).graph
     for reader, layer in {"left": "left", "shard_0/right": "right/shard_0", "shard_1/right": "right/shard_1"}.items():
@@ -296,14 +296,14 @@ def wires(program: Program) -> Wires:
         ),
     ],
 )
-def test_what_cannot_be_cut_or_constrained_is_refused(settings: dict[str, Any], complaint: str) -> None:
+def test_impossible_shards_and_constraints_are_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ModelParallel(**settings).build(task_for())
     assert complaint in str(caught.value)
 
 
 @pytest.mark.parametrize("shard", [["fc1"], {"fc1": "both"}, {"fc1": 0}, {1: "row"}, "column", {"fc1": ["row"]}])
-def test_settings_that_are_no_map_of_ways_are_refused(shard: Any) -> None:
+def test_invalid_maps_of_shards_are_refused(shard: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         ModelParallel(shard=shard)
     assert (

@@ -86,7 +86,7 @@ def test_without_backup_workers_nothing_changes(registry: Registry) -> None:
     expect_same_bits(same, weights)
 
 
-def test_a_late_share_is_dropped_by_its_step_and_its_worker_goes_on_with_the_open_one(registry: Registry) -> None:
+def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step(registry: Registry) -> None:
     with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 16.0})) as run:
         run.train(range(6))
         run.step_driver.synchronize()
@@ -100,7 +100,7 @@ def test_a_late_share_is_dropped_by_its_step_and_its_worker_goes_on_with_the_ope
     assert dropped[0] == dropped[4] == dropped[5] == [{"worker": 2, "examples": 6}]
 
 
-def test_a_worker_that_has_only_read_when_its_step_is_over_computes_nothing_of_it(registry: Registry) -> None:
+def test_a_worker_that_has_only_read_when_its_step_ends_computes_no_share(registry: Registry) -> None:
     with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 18.0}, "read")) as run:
         run.train(range(7))
         run.step_driver.synchronize()
@@ -111,7 +111,7 @@ def test_a_worker_that_has_only_read_when_its_step_is_over_computes_nothing_of_i
     assert slow / 4 == other / 7
 
 
-def test_what_was_dropped_is_counted_once(registry: Registry) -> None:
+def test_a_dropped_share_is_counted_once(registry: Registry) -> None:
     with running(backed(2, 1), task_for("dense", 12), registry, late(0, {1: 16.0})) as run:
         run.train(range(6))
         run.step_driver.synchronize()
@@ -136,7 +136,7 @@ class Spoilt(Examples):
 
 
 @pytest.mark.parametrize("worker", [0, 1, 2])
-def test_a_share_that_does_not_count_may_be_anything(worker: int, registry: Registry) -> None:
+def test_a_dropped_share_may_have_any_value(worker: int, registry: Registry) -> None:
     task = task_for("batch_normalised", 12)
     slow = dict.fromkeys(range(20), 4.0)
     with running(backed(2, 1), task, registry, late(worker, slow)) as run:
@@ -155,7 +155,7 @@ def written(lines: list[Line], folder: Path) -> str:
     return str(path)
 
 
-def test_a_replay_waits_for_the_recorded_shares_and_comes_to_the_same_bits(registry: Registry, tmp_path: Path) -> None:
+def test_a_replay_waits_for_the_recorded_shares_and_ends_with_the_same_bits(registry: Registry, tmp_path: Path) -> None:
     task = task_for("dropped_out")
     with running(backed(3, 2, 2), task, registry, drawn_time(1)) as run:
         history, weights, lines = run.train(range(STEPS)), run.weights(), list(run.lines())
@@ -237,7 +237,7 @@ def test_estimates_count_the_shares_that_are_begun(tmp_path: Path) -> None:
         assert [clients[f"read_{k}"].per_update for k in range(3)] == begun
 
 
-def test_every_part_of_every_client_is_where_it_belongs() -> None:
+def test_every_node_of_every_client_is_on_its_device() -> None:
     strategy = backed(2, 1, 2)
     program = strategy.build(task_for("batch_normalised"))
     assert (program.workers, program.servers, strategy.examples_per_update(13)) == (3, 2, 20)
@@ -269,12 +269,12 @@ def test_every_part_of_every_client_is_where_it_belongs() -> None:
         ),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_contradictory_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}$"):
         SyncData(**settings)
 
 
-def test_a_client_of_its_own_is_refused_while_shares_are_under_way(registry: Registry) -> None:
+def test_run_refuses_a_client_while_shares_are_running(registry: Registry) -> None:
     with running(backed(2, 1), task_for("dense"), registry, late(0, {0: 50.0})) as run:
         run.step_driver.update(0, rate_of(0, run.dtype))
         with pytest.raises(RunnerError, match="client 'save' was run while share_0"):

@@ -92,14 +92,14 @@ def test_pooled_statistics_make_many_workers_one(workers: int, combine: str) -> 
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
-def test_in_single_precision_they_do_but_for_rounding(workers: int) -> None:
+def test_in_float32_they_do_up_to_rounding(workers: int) -> None:
     (weights, history), (expected, reference) = sync(workers, "pooled", "float32"), single("float32")
     assert weights["norm1/moving_mean"].dtype == np.float32
     assert difference(weights, expected) <= 1e-5
     np.testing.assert_allclose(history, reference, rtol=1e-5)
 
 
-def test_a_share_of_one_example_is_normalised_by_the_batch(registry: Registry) -> None:
+def test_pooled_statistics_normalise_a_share_of_one_example(registry: Registry) -> None:
     task = task_for(batch_size=4)
     (weights, _), (expected, _) = (
         trained(s, task, registry, STEPS) for s in (SyncData(workers=4, statistics="pooled"), Single())
@@ -234,7 +234,7 @@ def test_one_worker_has_the_statistics_of_the_batch_already() -> None:
     assert list(pooled.graph) == list(usual.graph)
 
 
-def test_unknown_statistics_are_refused_with_those_there_are() -> None:
+def test_unknown_statistics_are_refused_with_the_options() -> None:
     expected = r"parallelism\.statistics='global': expected one of first_worker, pooled, shares"
     with pytest.raises(ConfigError, match=expected):
         SyncData(statistics="global")

@@ -48,7 +48,7 @@ def backward(part: Graph) -> list[int]:
 
 @pytest.mark.parametrize("combine", COMBINES)
 @pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
-def test_every_gradient_is_there_before_one_is_sent(network: str, combine: str, registry: Registry) -> None:
+def test_all_gradients_exist_before_one_is_sent(network: str, combine: str, registry: Registry) -> None:
     for blocking, overlapped in zip(
         *(parts(combine, network, registry, overlap=each) for each in (False, True)), strict=True
     ):

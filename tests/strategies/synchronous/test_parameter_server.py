@@ -88,7 +88,7 @@ def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, work
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("network", ["dense", "convolutional"])
-def test_other_precisions_too_equal_microbatches_bit_for_bit(network: str, dtype: str) -> None:
+def test_other_precisions_equal_microbatches_bit_for_bit(network: str, dtype: str) -> None:
     (weights, history), (expected, reference) = through_servers(network, 3, 2, dtype), single(network, 3, dtype)
     assert {value.dtype for value in weights.values()} == {np.dtype(np.float32)}
     expect_same_bits(weights, expected)
@@ -193,7 +193,7 @@ def test_statistics_that_need_no_sum_are_sent_by_the_first_worker_alone(statisti
     assert counted == expected
 
 
-def test_in_total_parameters_cross_the_wire_twice_for_every_worker(registry: Registry) -> None:
+def test_parameters_are_sent_twice_per_worker_in_total(registry: Registry) -> None:
     with opened(served(3, 2), task_for("dense", optimizer=momentum(None)), registry) as trainer:
         trainer.session.run("init")
         trainer.train(range(1))
@@ -259,7 +259,7 @@ def test_more_servers_than_variables_are_refused() -> None:
         served(2, 7).build(task_for("dense"))
 
 
-def test_servers_of_another_combine_are_refused() -> None:
+def test_servers_of_a_collective_are_refused() -> None:
     expected = (
         r"^parallelism\.servers=2 with parallelism\.combine=sharded_reduce: only combine=parameter_server has "
         "servers; choose it, or set servers to null$"

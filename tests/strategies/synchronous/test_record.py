@@ -16,7 +16,7 @@ def file_of(folder: Path, content: str) -> Path:
     return path
 
 
-def test_steps_and_workers_are_those_of_the_lines(tmp_path: Path) -> None:
+def test_steps_and_workers_are_read_from_the_lines(tmp_path: Path) -> None:
     path = file_of(
         tmp_path, '{"step": 4, "contributors": [0, 2], "dropped": []}\n{"step": 5, "contributors": [1, 2]}\n'
     )
@@ -26,7 +26,7 @@ def test_steps_and_workers_are_those_of_the_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "chosen", ["[0]", "[0, 1, 2]", "[0, 3]", "[-1, 0]", "[1, 0]", "[1, 1]", "[0, true]", '[0, "1"]', "3", "null"]
 )
-def test_other_workers_than_there_are_are_refused(chosen: str, tmp_path: Path) -> None:
+def test_workers_that_do_not_exist_are_refused(chosen: str, tmp_path: Path) -> None:
     path = file_of(tmp_path, f'{{"step": 0, "contributors": [0, 1]}}\n{{"step": 1, "contributors": {chosen}}}\n')
     expected = (
         r"^parallelism\.replay=.*contributors\.jsonl: found .*; expected a step and 2 different workers of 0 to 2"
@@ -41,7 +41,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "no JSON", "[" * 100_000])
-def test_what_cannot_be_read_is_refused(content: str | None, tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(content: str | None, tmp_path: Path) -> None:
     path = tmp_path / "contributors.jsonl" if content is None else file_of(tmp_path, content)
     with pytest.raises(ConfigError, match=r"cannot be read \(.*\); expected contributors\.jsonl of an earlier run$"):
         contributors_of(path, workers=2, backups=1)

@@ -3,8 +3,8 @@
 from runner.engine.graph import ops
 y = ops.relu(graph, ops.matmul(graph, x, w))
 
-Each file defines a family of ops: functions that add them, then their shape rules, gradients and costs. Read in this
-order:
+Each file defines a family of ops: functions that add them, then their shape rules, gradients and costs. Ops that only
+passes make have no functions; their files state what they compute. Read in this order:
 
 * ``common``: shape conditions and adapters for gradient formulas that all families share.
 * ``arithmetic``, ``comparison``, ``structural``, ``shape``, ``reduction``, ``indexing``: the basic ops.
@@ -15,6 +15,13 @@ order:
 * ``collective``: sums over workers; ``executor``: instructions without kernels.
 """
 
+from runner.engine.graph.ops import (
+    elementwise,
+    fused_convolution,
+    fused_linear,
+    fused_normalization,
+    matmul_elementwise,
+)
 from runner.engine.graph.ops.activation import log_softmax, relu, relu_gradient, sigmoid, softmax, tanh
 from runner.engine.graph.ops.arithmetic import (
     abs,  # noqa: A004 - the op's name
@@ -37,11 +44,7 @@ from runner.engine.graph.ops.collective import all_reduce, collective_sum
 from runner.engine.graph.ops.common import unbroadcast
 from runner.engine.graph.ops.comparison import equal, greater, greater_equal, less, maximum, minimum, select
 from runner.engine.graph.ops.convolution import conv2d, conv2d_input_gradient, conv2d_weight_gradient
-from runner.engine.graph.ops.elementwise import elementwise
 from runner.engine.graph.ops.executor import assign, placeholder, recv, send, variable
-from runner.engine.graph.ops.fused_convolution import conv2d_fused, conv2d_weight_bias_gradient
-from runner.engine.graph.ops.fused_linear import matmul_bias_gradient, matmul_fused
-from runner.engine.graph.ops.fused_normalization import batch_norm_relu, batch_norm_relu_gradient
 from runner.engine.graph.ops.indexing import gather, one_hot, scatter_add
 from runner.engine.graph.ops.linear import matmul
 from runner.engine.graph.ops.local_response_normalization import (
@@ -51,7 +54,6 @@ from runner.engine.graph.ops.local_response_normalization import (
 )
 from runner.engine.graph.ops.loss import sigmoid_cross_entropy, softmax_cross_entropy, softmax_cross_entropy_gradient
 from runner.engine.graph.ops.matmul_cast import matmul_cast
-from runner.engine.graph.ops.matmul_elementwise import matmul_elementwise
 from runner.engine.graph.ops.pooling import (
     avg_pool,
     avg_pool_gradient,

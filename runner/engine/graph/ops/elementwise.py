@@ -1,4 +1,8 @@
-"""A chain of element-wise operations in one pass over memory, written in a small language."""
+"""A chain of element-wise operations in one pass over memory, written in a small language.
+
+``elementwise``: the ``outputs`` of ``program`` over its inputs, each of one shape or of shape (), all of one float
+dtype.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,7 @@ from collections.abc import Sequence
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
 from runner.engine.graph.ops.common import MADE_BY_PASSES, expect_floats
 from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.kernels.elementwise import Operand, Program, parse
-
-
-def elementwise(
-    graph: Builder, inputs: Sequence[Tensor], program: Program, *, name: str | None = None
-) -> tuple[Tensor, ...]:
-    """Add the outputs of a program over ``inputs``, each of one shape or of shape (), all of one float dtype."""
-    attributes = {"program": program.text, "outputs": program.outputs}
-    return graph.add("elementwise", inputs, attributes, name=name).tensors
+from runner.kernels.elementwise import Operand, parse
 
 
 def program_specs(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:

@@ -1,18 +1,21 @@
-"""Convolution with what follows it, and its weight gradient with that of the bias: each in one pass over memory."""
+"""Convolution with what follows it, and its weight gradient with that of the bias: each in one pass over memory.
+
+* ``conv2d_fused``: y = conv2d(x, w) + bias + residual, summed in this order, then max(y, 0) if ``relu``. bias: (O,),
+  one number per output channel, an input if ``bias``. residual: like y, an input if ``residual``.
+* ``conv2d_weight_bias_gradient``: (dw, db) of dy and x: conv2d_weight_gradient, and db (O,), the sum of dy over
+  examples and pixels. dtype: of both; float32 is possible for bfloat16 inputs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack
 
 from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
+from runner.engine.graph.op import Attributes, OpDef, expect, register
 from runner.engine.graph.ops.activation import relu as add_relu
 from runner.engine.graph.ops.common import MADE_BY_PASSES, decomposition, expect_floats
 from runner.engine.graph.ops.convolution import (
     GEOMETRY,
-    Geometry,
-    complete,
     conv2d,
     conv2d_weight_gradient,
     convolution_flops,
@@ -22,43 +25,7 @@ from runner.engine.graph.ops.convolution import (
 from runner.engine.graph.ops.reduction import reduce_sum
 from runner.engine.graph.ops.shape import reshape
 from runner.engine.graph.ops.structural import as_dtype
-from runner.engine.graph.tensor import Tensor, TensorSpec
-
-
-def conv2d_fused(
-    graph: Builder,
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    *,
-    relu: bool = False,
-    name: str | None = None,
-    **geometry: Unpack[Geometry],
-) -> Tensor:
-    """Add y = conv2d(x, w) + bias + residual, summed in this order, then max(y, 0) if ``relu``.
-
-    x, w: as for conv2d. bias: (O,), one number per output channel. residual: like y.
-    """
-    inputs = [tensor for tensor in (x, w, bias, residual) if tensor is not None]
-    fused = {"bias": bias is not None, "residual": residual is not None, "relu": relu}
-    return graph.add("conv2d_fused", inputs, {**complete(geometry), **fused}, name=name)[0]
-
-
-def conv2d_weight_bias_gradient(
-    graph: Builder,
-    dy: Tensor,
-    x: Tensor,
-    *,
-    weight_shape: Sequence[int],
-    dtype: str | None = None,
-    name: str | None = None,
-    **geometry: Unpack[Geometry],
-) -> tuple[Tensor, Tensor]:
-    """Add (dw, db): conv2d_weight_gradient, and db (O,), the sum of dy over examples and pixels, in its dtype."""
-    attributes = {**complete(geometry), "weight_shape": tuple(weight_shape), "dtype": dtype or graph.spec(dy).dtype}
-    node = graph.add("conv2d_weight_bias_gradient", [dy, x], attributes, name=name)
-    return node[0], node[1]
+from runner.engine.graph.tensor import TensorSpec
 
 
 def _infer_fused(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:

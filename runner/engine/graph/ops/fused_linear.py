@@ -1,10 +1,17 @@
-"""A matrix product with what follows it in a dense layer, and its weight gradient with that of the bias."""
+"""A matrix product with what follows it in a dense layer, and its weight gradient with that of the bias.
+
+* ``matmul_fused``: y = A B + bias, followed by max(y, 0) if ``relu``; A (m, k) and B (k, n) as for matmul. bias: (n,),
+  an input if ``bias``.
+* ``matmul_bias_gradient``: (dw, db) of x (m, k) and dy (m, n): dw (k, n) = x' dy and db (n,), the sum of dy over rows.
+
+dtype: of the results, float32 is possible for bfloat16 inputs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.op import Attributes, Builder, OpDef, expect, register
@@ -28,19 +35,6 @@ class Followed(TypedDict, total=False):
     dtype: str
 
 
-def matmul_fused(
-    graph: Builder,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None = None,
-    *,
-    name: str | None = None,
-    **options: Unpack[Followed],
-) -> Tensor:
-    """Add y = A B + bias, followed by max(y, 0) if ``relu``; A (m, k) and B (k, n) as for matmul, bias (n,)."""
-    return add_followed(graph, "matmul_fused", (a, b, bias), name, options)
-
-
 def add_followed(
     graph: Builder,
     op: str,
@@ -59,17 +53,6 @@ def add_followed(
         **more,
     }
     return graph.add(op, [a, b] if bias is None else [a, b, bias], attributes, name=name)[0]
-
-
-def matmul_bias_gradient(
-    graph: Builder, x: Tensor, dy: Tensor, *, dtype: str | None = None, name: str | None = None
-) -> tuple[Tensor, Tensor]:
-    """Add (dw, db) for x (m, k) and dy (m, n): dw (k, n) = x' dy and db (n,), the sum of dy over rows.
-
-    dtype: of dw and db, that of x by default; float32 is possible for bfloat16 inputs.
-    """
-    node = graph.add("matmul_bias_gradient", [x, dy], {"dtype": dtype or graph.spec(x).dtype}, name=name)
-    return node[0], node[1]
 
 
 def infer_fused(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:

@@ -1,4 +1,10 @@
-"""Batch normalization with the ReLU that follows it, forward and backward."""
+"""Batch normalization with the ReLU that follows it, forward and backward.
+
+* ``batch_norm_relu``: (y, mean, variance, mask) of x, gamma and beta: batch_norm with y = max(y, 0), and mask = y > 0,
+  bool, of x's shape.
+* ``batch_norm_relu_gradient``: (dx, dgamma, dbeta) of x, gamma, mean, variance, mask and dy, the gradient of that y:
+  batch_norm_gradient of dy where mask.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +17,6 @@ from runner.engine.graph.ops.batch_normalization import batch_norm, batch_norm_g
 from runner.engine.graph.ops.common import MADE_BY_PASSES, expect_same_dtype, input_flops
 from runner.engine.graph.ops.comparison import greater, select
 from runner.engine.graph.tensor import Tensor, TensorSpec
-
-
-def batch_norm_relu(
-    graph: Builder, x: Tensor, gamma: Tensor, beta: Tensor, *, epsilon: float, name: str | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Add (y, mean, variance, mask): batch_norm with y = max(y, 0), and mask = y > 0, bool, of x's shape."""
-    node = graph.add("batch_norm_relu", [x, gamma, beta], {"epsilon": epsilon}, name=name)
-    return node[0], node[1], node[2], node[3]
-
-
-def batch_norm_relu_gradient(
-    graph: Builder,
-    x: Tensor,
-    gamma: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    mask: Tensor,
-    dy: Tensor,
-    *,
-    epsilon: float,
-    name: str | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Add (dx, dgamma, dbeta) for the gradient dy of batch_norm_relu's y: batch_norm_gradient of dy where mask."""
-    inputs = [x, gamma, mean, variance, mask, dy]
-    node = graph.add("batch_norm_relu_gradient", inputs, {"epsilon": epsilon}, name=name)
-    return node[0], node[1], node[2]
 
 
 def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:

@@ -1,4 +1,9 @@
-"""A matrix product that is the input of a chain of element-wise operations and is not stored itself."""
+"""A matrix product that is the input of a chain of element-wise operations and is not stored itself.
+
+``matmul_elementwise``: the ``outputs`` of ``program``, which reads A B, A (m, k) and B (k, n) as for matmul, as its
+input ``product``. Inputs A, B, and the program's other inputs in order, each (m, n) or (), of the dtype of the product.
+dtype: of the product and of the outputs (m, n); float32 is possible for bfloat16 A and B.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +16,6 @@ from runner.engine.graph.ops.elementwise import program_flops, program_nodes, pr
 from runner.engine.graph.ops.linear import TRANSPOSES, matmul, product_flops, product_spec
 from runner.engine.graph.ops.structural import as_dtype
 from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.kernels.elementwise import Program
-
-OP = "matmul_elementwise"
-
-
-def matmul_elementwise(
-    graph: Builder,
-    a: Tensor,
-    b: Tensor,
-    operands: Sequence[Tensor],
-    program: Program,
-    *,
-    product: int,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    dtype: str | None = None,
-    name: str | None = None,
-) -> tuple[Tensor, ...]:
-    """Add the outputs of a program that reads A B, A (m, k) and B (k, n) as for matmul, as its input ``product``.
-
-    operands: the program's other inputs in order, each (m, n) or (), of the dtype of the product. dtype: of the
-    product and of the outputs (m, n), that of a by default; float32 is possible for bfloat16 a and b.
-    """
-    attributes = {
-        "transpose_a": transpose_a,
-        "transpose_b": transpose_b,
-        "dtype": dtype or graph.spec(a).dtype,
-        "program": program.text,
-        "outputs": program.outputs,
-        "product": product,
-    }
-    return graph.add(OP, [a, b, *operands], attributes, name=name).tensors
 
 
 def _infer(specs: Sequence[TensorSpec], attributes: Attributes) -> Sequence[TensorSpec]:
@@ -74,7 +47,7 @@ def _flops(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attribut
 
 register(
     OpDef(
-        OP,
+        "matmul_elementwise",
         _infer,
         MADE_BY_PASSES,
         arity=None,

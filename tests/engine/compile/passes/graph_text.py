@@ -24,8 +24,8 @@ from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.verify import verify
 from tests.engine.compile.passes.exactness import Array, assert_unchanged
 
-HERE, THERE = (f"/job:worker/task:{task}/device:cpu:0" for task in (0, 1))
-DEVICES = {"here": HERE, "there": THERE}
+HERE, THERE, FAR = (f"/job:worker/task:{task}/device:cpu:0" for task in (0, 1, 2))
+DEVICES = {"here": HERE, "there": THERE, "far": FAR}
 DEFAULTS: dict[str, Any] = {
     "strides": (1, 1),
     "padding": (0, 0, 0, 0),

@@ -13,18 +13,18 @@ from runner.engine.compile.passes.transfers import insert_transfers
 from runner.engine.compile.placement import place
 from runner.engine.compile.program import Client
 from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster, worker_device
+from runner.engine.graph.device import device_slug, local_cluster
 from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph.node import Node
+from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
+from tests.engine.compile.passes.graph_text import DEVICES, FAR, HERE, THERE, Case, check
 from tests.engine.compile.verified_parts import verify_partition
 from tests.engine.graph.random_graphs import TrainingSample, training_samples
 from tests.engine.running import session
 from tests.op_cases import Array
 
-HERE, THERE, ELSEWHERE = (worker_device(k) for k in range(3))
 X, HOME = Tensor("x"), Tensor("home")
 NOTHING = Roots()
 HIGH16 = local_cluster(2, compression="high16")
@@ -39,94 +39,87 @@ def of_op(graph: Graph, op: str) -> list[Node]:
     return [node for node in graph if node.op == op]
 
 
-def spread(dtype: str = "float32", shape: tuple[int, ...] = (3,)) -> Graph:
+def spread() -> Graph:
     """x on one device, read twice on each of two others and once on its own."""
     graph = Graph()
-    with graph.device(HERE), graph.layer(LayerStamp("fc1", "dense")):
-        x = ops.placeholder(graph, shape, dtype, name="x")
+    with graph.device(HERE):
+        x = ops.placeholder(graph, (3,), "float32", name="x")
         ops.identity(graph, x, name="home")
-    for k, device in enumerate((THERE, THERE, ELSEWHERE, ELSEWHERE)):
+    for k, device in enumerate((THERE, THERE, FAR, FAR)):
         with graph.device(device):
-            ops.concat(graph, [x, x], axis=0, name=f"reader_{k}") if shape else ops.identity(graph, x)
+            ops.concat(graph, [x, x], axis=0, name=f"reader_{k}")
     return graph
 
 
-def test_tensor_is_truncated_once_and_widened_once_per_device() -> None:
-    graph, moved = compress_transfers(spread(), NOTHING)
-    verify(graph)
-    assert moved == {}
-    (narrow,) = of_op(graph, "truncate_to_bfloat16")
-    assert (narrow.name, narrow.inputs, narrow.device) == ("compress/x_0", (X,), HERE)
-    wide = {node.device: node[0] for node in of_op(graph, "cast")}
-    assert list(wide) == [HERE, THERE, ELSEWHERE]
-    assert len(of_op(graph, "cast")) == 3
-    for name in ("home", *(f"reader_{k}" for k in range(4))):
-        assert set(graph.nodes[name].inputs) == {wide[graph.nodes[name].device]}
+def seen(tensor: str, device: str) -> str:
+    """The statement that widens a truncated tensor on a device."""
+    slug = device_slug(DEVICES[device]).replace("/", "__")
+    return f"decompress__{tensor}__{slug} = cast(compress__{tensor}, dtype='float32', on='{device}')"
 
 
-def test_new_nodes_have_the_layer_of_the_truncated_tensor() -> None:
-    graph, _ = compress_transfers(spread(), NOTHING)
-    added = [node for node in graph if "compress/" in node.name]
-    assert len(added) == 4
-    assert {node.layer for node in added} == {LayerStamp("fc1", "dense")}
+def name_of(statement: str) -> str:
+    return statement.split()[0]
 
 
-def test_half_of_the_bytes_are_sent() -> None:
-    graph, _ = compress_transfers(spread(), NOTHING)
-    assert [node.outputs for node in of_op(insert_transfers(graph), "recv")] == [(TensorSpec((3,), "bfloat16"),)] * 2
+X_HERE, X_THERE, X_FAR = (seen("x_0", device) for device in DEVICES)
+SENT = "compress__x_0 = truncate_to_bfloat16(x, on='here')"
+READ = """x = input(3, on='here'); home = identity(x, on='here'); a = neg(x, on='there'); b = exp(x, on='there')
+    c = concat(x, x, axis=0, on='far')"""
+STATE = "w = weights(3, on='here'); update = neg(w, on='here'); set = assign(w, update, on='here')"
+W, SET = seen("w_0", "there"), seen("set_0", "there")
+CASES = {
+    "a tensor is truncated once and widened once per device": Case(
+        READ,
+        f"""x = input(3, on='here'); {SENT}; {X_HERE}; home = identity({name_of(X_HERE)}, on='here')
+        {X_THERE}; a = neg({name_of(X_THERE)}, on='there'); b = exp({name_of(X_THERE)}, on='there')
+        {X_FAR}; c = concat({name_of(X_FAR)}, {name_of(X_FAR)}, axis=0, on='far')""",
+        fetch="x home c",
+    ),
+    "only on devices that read it": Case(
+        "x = input(3, on='here'); a = neg(x, on='there')",
+        f"x = input(3, on='here'); {SENT}; {X_THERE}; a = neg({name_of(X_THERE)}, on='there')",
+    ),
+    "new nodes have the layer of the truncated tensor": Case(
+        "x = input(3, on='here', layer='fc1'); a = neg(x, on='there')",
+        f"""x = input(3, on='here', layer='fc1'); {SENT[:-1]}, layer='fc1'); {X_THERE[:-1]}, layer='fc1')
+        a = neg({name_of(X_THERE)}, on='there')""",
+    ),
+    "the value of a variable is whole on its device": Case(
+        f"{STATE}; home = identity(set, on='here'); away = add(w, set, on='there')",
+        f"""{STATE}; home = identity(set, on='here')
+        compress__w_0 = truncate_to_bfloat16(w, on='here'); {W}
+        compress__set_0 = truncate_to_bfloat16(set, on='here'); {SET}
+        away = add({name_of(W)}, {name_of(SET)}, on='there')""",
+        fetch="w set away",
+    ),
+    "a tensor of one number": Case(
+        "x = input(1, on='here'); a = neg(x, on='there')",
+        f"x = input(1, on='here'); {SENT}; {X_THERE}; a = neg({name_of(X_THERE)}, on='there')",
+    ),
+    "edges on one device and control edges": Case(
+        "x = input(3, on='here'); first = neg(x, on='here'); e = input(3, on='there', after='first')", fetch="x first e"
+    ),
+    **{
+        f"{dtype} of shape {shape}": Case(
+            f"x = input{shape}; home = identity(x); a = identity(x, on='there')", dtype=dtype, fetch="x a"
+        )
+        for dtype, shape in [
+            *((dtype, (3,)) for dtype in ("float64", "bfloat16", "int64", "bool")),
+            *(("float32", shape) for shape in ((2, 0), ())),
+        ]
+    },
+}
 
 
-def test_tensor_is_widened_only_on_devices_that_read_it() -> None:
-    source = Graph()
-    with source.device(HERE):
-        x = ops.placeholder(source, (3,), "float32", name="x")
-    with source.device(THERE):
-        ops.neg(source, x)
-    graph, _ = compress_transfers(source, NOTHING)
-    assert [node.device for node in of_op(graph, "cast")] == [THERE]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "shape"),
-    [("float64", (3,)), ("bfloat16", (3,)), ("int64", (3,)), ("bool", (3,)), ("float32", (2, 0)), ("float32", ())],
-)
-def test_other_dtypes_empty_tensors_and_scalars_are_not_compressed(dtype: str, shape: tuple[int, ...]) -> None:
-    source = spread(dtype, shape)
-    graph, moved = compress_transfers(source, Roots.of([X]))
-    assert (graph.nodes, moved) == (source.nodes, {})
-
-
-def test_edges_on_one_device_and_control_edges_are_not_compressed() -> None:
-    source = Graph()
-    with source.device(HERE):
-        x = ops.placeholder(source, (3,), "float32", name="x")
-        ops.neg(source, x, name="first")
-    with source.device(THERE), source.control_dependencies(["first"]):
-        ops.fill(source, 0.0, (3,), "float32")
-    graph, moved = compress_transfers(source, Roots.of([X, Tensor("first")]))
-    assert (graph.nodes, moved) == (source.nodes, {})
+@pytest.mark.parametrize("name", CASES)
+def test_transfers_are_compressed_as_the_table_says(name: str) -> None:
+    check(CASES[name], compress_transfers, same_bits=False)
 
 
 def test_fetch_reads_the_widened_tensor() -> None:
     graph, moved = compress_transfers(spread(), Roots.of([X, HOME]))
     at_home = next(node for node in of_op(graph, "cast") if node.device == HERE)
     assert moved == {X: at_home[0]}
-
-
-def test_value_of_a_variable_is_whole_on_its_device_and_truncated_elsewhere() -> None:
-    source = Graph()
-    with source.device(HERE):
-        w = ops.variable(source, (3,), "float32", name="w")
-        kept = ops.assign(source, w, ops.neg(source, w, name="update"), name="set")
-        ops.identity(source, kept, name="home")
-    with source.device(THERE):
-        ops.add(source, w, kept, name="away")
-    graph, moved = compress_transfers(source, Roots.of([w, kept]))
-    verify(graph)
-    assert moved == {}
-    assert [graph.nodes[name].inputs for name in ("update", "set", "home")] == [(w,), (w, Tensor("update")), (kept,)]
-    assert [node.device for node in of_op(graph, "cast")] == [THERE, THERE]
-    assert {tensor.node for tensor in graph.nodes["away"].inputs} == {node.name for node in of_op(graph, "cast")}
 
 
 @settings(max_examples=60)

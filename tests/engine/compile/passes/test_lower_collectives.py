@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from runner.engine.compile.compile import Compiled, Signature, compile_signature
 from runner.engine.compile.passes.lower_collectives import gathered, lower_collectives
 from runner.engine.compile.passes.prune import remove_dead_code
-from runner.engine.compile.passes.rewriting import Roots, needed_by
+from runner.engine.compile.passes.rewriting import Rewrite, Roots, needed_by
 from runner.engine.graph import ops
 from runner.engine.graph.device import Cluster, Gpus, local_cluster
 from runner.engine.graph.graph import Graph
@@ -19,11 +19,13 @@ from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.verify import verify
 from runner.strategies.sync_data import SyncData
+from tests.engine.compile.passes.graph_text import DEVICES, Case, Text, check
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.strategies.test_sync_data import task_for
 
-DEVICES = [f"/job:worker/task:{k}/device:gpu:0" for k in range(3)]
+GPUS = [f"/job:worker/task:{k}/device:gpu:0" for k in range(3)]
+MEMBERS = tuple(DEVICES)
 
 
 def on_gpus(workers: int, **more: float) -> Cluster:
@@ -40,7 +42,7 @@ def parts_on(graph: Graph, devices: Sequence[str], name: str = "part") -> list[T
     return parts
 
 
-def summed(graph: Graph, parts: Sequence[Tensor], group: str, devices: Sequence[str] = DEVICES) -> list[Tensor]:
+def summed(graph: Graph, parts: Sequence[Tensor], group: str, devices: Sequence[str] = GPUS) -> list[Tensor]:
     """A group of sums of all parts, one on each device."""
     totals = []
     for k, device in enumerate(devices):
@@ -49,144 +51,107 @@ def summed(graph: Graph, parts: Sequence[Tensor], group: str, devices: Sequence[
     return totals
 
 
-def lowered(graph: Graph, *fetches: Tensor, members: Sequence[str] = DEVICES) -> Graph:
-    result, moved = lower_collectives(graph, Roots.of(fetches), members)
-    assert moved == {}
-    verify(result)
-    return result
-
-
 def sums(graph: Graph, device: str) -> list[Node]:
     return [node for node in graph if node.op == "collective_sum" and node.device == device]
 
 
-def test_each_device_passes_its_own_part_to_the_library() -> None:
-    graph = Graph()
-    parts = parts_on(graph, DEVICES)
-    result = lowered(graph, *summed(graph, parts, "g"))
-    for k, device in enumerate(DEVICES):
-        (node,) = sums(result, device)
-        assert (node.name, node.inputs) == (f"g_{k}", (parts[k],))
-        assert node.attributes == {"group": "g", "rank": k, "size": 3}
-    assert all(result.nodes[t.node].device == node.device for node in result for t in node.inputs)
+def inputs(name: str, devices: Sequence[str] = MEMBERS) -> str:
+    """Parts of a sum, one per device."""
+    return "".join(f"{name}_{k} = input(4, on='{device}'); " for k, device in enumerate(devices))
 
 
-def test_groups_have_the_same_order_on_every_device_and_edges_that_keep_it() -> None:
-    graph = Graph()
-    first, second = (summed(graph, parts_on(graph, DEVICES, f"of_{g}"), g) for g in ("a", "b"))
-    result = lowered(graph, *first, *second)
-    for k, device in enumerate(DEVICES):
-        one, other = sums(result, device)
-        assert (one.attributes["group"], one.control_inputs) == ("a", ())
-        assert (other.attributes["group"], other.control_inputs) == ("b", (f"a_{k}",))
+def whole(group: str, rank: int, device: str, of: str, size: int = 3) -> str:
+    """A sum that reads the parts of all devices."""
+    parts = ", ".join(f"{of}_{k}" for k in range(size))
+    return f"{group}_{rank} = all_reduce({parts}, group='{group}', rank={rank}, on='{device}'); "
 
 
-def test_groups_whose_nodes_alternate_have_the_same_order_too() -> None:
-    graph = Graph()
-    of_a, of_b = (parts_on(graph, DEVICES[:2], f"of_{g}") for g in ("a", "b"))
-    for device, groups in ((0, "ab"), (1, "ba")):
-        for group in groups:
-            with graph.device(DEVICES[device]):
-                ops.all_reduce(graph, of_a if group == "a" else of_b, group=group, rank=device)
-    result = lowered(graph, members=DEVICES[:2])
-    orders = [[node.attributes["group"] for node in sums(result, device)] for device in DEVICES[:2]]
-    assert orders[0] == orders[1]
+def wholes(group: str, of: str) -> str:
+    return "".join(whole(group, rank, device, of) for rank, device in enumerate(MEMBERS))
 
 
-def test_sum_may_be_a_part_of_a_later_sum() -> None:
-    graph = Graph()
-    totals = summed(graph, summed(graph, parts_on(graph, DEVICES), "a"), "b")
-    result = lowered(graph, *totals)
-    assert [len(sums(result, device)) for device in DEVICES] == [2, 2, 2]
+def library(group: str, of: str, after: str = "") -> str:
+    """A sum by the library on each device, after the one with a name that begins with ``after``."""
+    return "".join(
+        f"{group}_{k} = collective_sum({of}_{k}, group='{group}', rank={k}, size=3, on='{device}', "
+        f"after='{after and after + str(k)}'); "
+        for k, device in enumerate(MEMBERS)
+    )
 
 
-def incomplete(graph: Graph) -> None:
-    parts = parts_on(graph, DEVICES)
-    for k in (0, 2):
-        with graph.device(DEVICES[k]):
-            ops.all_reduce(graph, parts, group="g", rank=k)
+TWO = inputs("p") + inputs("q")
+CASES = {
+    "each device passes its own part": Case(inputs("p") + wholes("a", "p"), inputs("p") + library("a", "p")),
+    "groups have one order on every device": Case(
+        TWO + wholes("a", "p") + wholes("b", "q"), TWO + library("a", "p") + library("b", "q", after="a_")
+    ),
+    "groups whose nodes alternate": Case(
+        TWO
+        + "".join(
+            whole(group, rank, MEMBERS[rank], {"a": "p", "b": "q"}[group])
+            for rank, groups in enumerate(("ab", "ba", "ba"))
+            for group in groups
+        ),
+        TWO + library("b", "q") + library("a", "p", after="b_"),
+    ),
+    "a sum is a part of a later sum": Case(
+        inputs("p") + wholes("a", "p") + wholes("b", "a"),
+        inputs("p") + library("a", "p") + library("b", "a", after="a_"),
+    ),
+    "a device has no sum": Case(inputs("p") + whole("a", 0, "here", "p") + whole("a", 2, "far", "p")),
+    "a device adds other parts": Case(
+        TWO + "".join(whole("a", rank, device, "pqq"[rank]) for rank, device in enumerate(MEMBERS))
+    ),
+    "another order of devices": Case(
+        inputs("p", ("there", "here", "far"))
+        + "".join(whole("a", rank, device, "p") for rank, device in enumerate(("there", "here", "far")))
+    ),
+    "parts on another device": Case(inputs("p", ["here"] * 3) + wholes("a", "p")),
+    "a group twice": Case(inputs("p") + wholes("a", "p") + wholes("a", "p").replace("a_", "again_")),
+    "a member is missing": Case(
+        inputs("p", MEMBERS[:2]) + "".join(whole("a", rank, MEMBERS[rank], "p", size=2) for rank in range(2))
+    ),
+}
 
 
-def of_other_parts(graph: Graph) -> None:
-    parts, others = parts_on(graph, DEVICES), parts_on(graph, DEVICES, "other")
-    for k, device in enumerate(DEVICES):
-        with graph.device(device):
-            ops.all_reduce(graph, parts if k else others, group="g", rank=k)
+def lower(graph: Graph, roots: Roots) -> Rewrite:
+    return lower_collectives(graph, roots, list(DEVICES.values()))
 
 
-def in_other_order(graph: Graph) -> None:
-    devices = [DEVICES[1], DEVICES[0], DEVICES[2]]
-    summed(graph, parts_on(graph, devices), "g", devices)
-
-
-def of_parts_elsewhere(graph: Graph) -> None:
-    summed(graph, parts_on(graph, [DEVICES[0]] * 3), "g")
-
-
-def twice(graph: Graph) -> None:
-    parts = parts_on(graph, DEVICES)
-    for _ in range(2):
-        summed(graph, parts, "g")
-
-
-def without_one(graph: Graph) -> None:
-    summed(graph, parts_on(graph, DEVICES[:2]), "g", DEVICES[:2])
-
-
-@pytest.mark.parametrize(
-    "built",
-    [incomplete, of_other_parts, in_other_order, of_parts_elsewhere, twice, without_one],
-    ids=lambda b: b.__name__,
-)
-def test_group_that_the_library_cannot_sum_does_not_change(built: Callable[[Graph], None]) -> None:
-    graph = Graph()
-    built(graph)
-    result = lowered(graph)
-    assert list(result) == list(graph)
+@pytest.mark.parametrize("name", CASES)
+def test_sums_are_lowered_as_the_table_says(name: str) -> None:
+    check(CASES[name], lower, same_bits=False)
 
 
 def test_sum_that_other_devices_wait_for_is_no_dead_code() -> None:
-    graph = Graph()
-    totals = summed(graph, parts_on(graph, DEVICES), "g")
-    result = lowered(graph, totals[0])
-    kept, _ = remove_dead_code(result, Roots.of(totals[:1]))
-    assert [len(sums(kept, device)) for device in DEVICES] == [1, 1, 1]
-
-
-def in_pieces() -> tuple[Graph, list[str]]:
-    """Two devices, a sum over them, and on each a node before it, after it and independent of it."""
-    graph = Graph()
-    for k in range(2):
-        with graph.device(DEVICES[k]):
-            part = ops.placeholder(graph, (4,), "float32", name=f"before_{k}")
-            total = ops.collective_sum(graph, part, group="g", rank=k, size=2, name=f"sum_{k}")
-            ops.neg(graph, total, name=f"after_{k}")
-            ops.neg(graph, part, name=f"beside_{k}")
-    return graph, ["before_0", "sum_0", "after_0", "beside_0", "before_1", "beside_1", "sum_1", "after_1"]
+    text = Text.parse(inputs("p") + library("a", "p"))
+    kept, _ = remove_dead_code(text.graph, Roots.of(text.names("a_0")))
+    assert [node.name for node in kept if node.op == "collective_sum"] == ["a_0", "a_1", "a_2"]
 
 
 def test_group_has_the_place_of_its_last_node_without_other_nodes_in_between() -> None:
-    graph, order = in_pieces()
-    assert gathered(graph, order) == [
-        *("before_0", "beside_0", "before_1", "beside_1"),
-        *("sum_0", "sum_1", "after_0", "after_1"),
+    """Two devices, a sum over them, and on each a node before it, after it and independent of it."""
+    sums_of_two = "".join(
+        f"""p_{k} = input(4, on='{device}'); a_{k} = collective_sum(p_{k}, group='a', rank={k}, size=2, on='{device}')
+        after_{k} = neg(a_{k}, on='{device}'); beside_{k} = neg(p_{k}, on='{device}')\n"""
+        for k, device in enumerate(MEMBERS[:2])
+    )
+    order = ["p_0", "a_0", "after_0", "beside_0", "p_1", "beside_1", "a_1", "after_1"]
+    assert gathered(Text.parse(sums_of_two).graph, order) == [
+        *("p_0", "beside_0", "p_1", "beside_1"),
+        *("a_0", "a_1", "after_0", "after_1"),
     ]
 
 
 def test_order_without_sums_does_not_change() -> None:
-    graph = Graph()
-    parts_on(graph, DEVICES)
-    assert gathered(graph, ["part_2", "part_0", "part_1"]) == ["part_2", "part_0", "part_1"]
+    assert gathered(Text.parse(inputs("p")).graph, ["p_2", "p_0", "p_1"]) == ["p_2", "p_0", "p_1"]
 
 
 def test_sums_that_wait_for_each_other_are_refused() -> None:
-    graph = Graph()
-    with graph.device(DEVICES[0]):
-        one = ops.collective_sum(graph, parts_on(graph, DEVICES[:1])[0], group="g", rank=0, size=2, name="one")
-    with graph.device(DEVICES[1]):
-        ops.collective_sum(graph, one, group="g", rank=1, size=2, name="other")
+    text = Text.parse("""p = input(4, on='here'); one = collective_sum(p, group='a', rank=0, size=2, on='here')
+    other = collective_sum(one, group='a', rank=1, size=2, on='there')""")
     with pytest.raises(ShapeError, match=r"nodes one: one device computes these after a sum over all devices"):
-        gathered(graph, ["one", "part_0", "other"])
+        gathered(text.graph, ["one", "p", "other"])
 
 
 def compiled(workers: int, cluster: Cluster, folder: Path) -> Compiled:
@@ -234,18 +199,18 @@ def test_all_devices_finish_a_training_step(compiled_sources: Path) -> None:
 def test_device_sends_an_awaited_tensor_before_it_begins_a_sum(compiled_sources: Path) -> None:
     """The second device has its part late, and meanwhile needs a tensor from the first."""
     graph = Graph()
-    first, second = parts_on(graph, DEVICES[:2])
-    with graph.device(DEVICES[1]):
+    first, second = parts_on(graph, GPUS[:2])
+    with graph.device(GPUS[1]):
         question = ops.neg(graph, second, name="question")
-    with graph.device(DEVICES[0]):
+    with graph.device(GPUS[0]):
         answer = ops.exp(graph, question, name="answer")
-    with graph.device(DEVICES[1]):
+    with graph.device(GPUS[1]):
         known = ops.abs(graph, answer)
         late = ops.fill(graph, 0.5, (1 << 22,), "float32")
         for _ in range(20):
             late = ops.exp(graph, late)
         late = ops.add(graph, second, ops.slice(graph, late, begin=(0,), size=(4,)))
-    totals = summed(graph, [first, late], "g", DEVICES[:2])
+    totals = summed(graph, [first, late], "g", GPUS[:2])
     signature = Signature((known, *totals), feeds=(first, second))
     cluster = on_gpus(2, latency_s=1e-7)
     expect_all_end(compile_signature(graph, signature, cluster, registry_of(EmulatedRuntime(compiled_sources))))
@@ -266,14 +231,14 @@ def test_parts_are_sent_without_the_library(compiled_sources: Path) -> None:
     cluster = local_cluster(2, gpus=Gpus((0, 1)))
     graphs = [part.graph for part in compiled(2, cluster, compiled_sources).parts.values()]
     assert {node.op for graph in graphs for node in graph} >= {"all_reduce", "send"}
-    assert not any(sums(graph, device) for graph in graphs for device in DEVICES)
+    assert not any(sums(graph, device) for graph in graphs for device in GPUS)
 
 
 def test_parts_of_a_sum_that_one_device_needs_are_sent(compiled_sources: Path) -> None:
     graph = Graph()
-    parts = parts_on(graph, DEVICES)
+    parts = parts_on(graph, GPUS)
     totals = summed(graph, parts, "g")
-    with graph.device(DEVICES[0]):
+    with graph.device(GPUS[0]):
         whole = ops.neg(graph, totals[0])
     signature = Signature((whole,), feeds=tuple(parts))
     found = compile_signature(graph, signature, on_gpus(3), registry_of(EmulatedRuntime(compiled_sources)))
