@@ -152,7 +152,7 @@ def test_a_built_in_set_that_changed_is_refused_too(tmp_path: Path) -> None:
     path = tmp_path / "data.json"
     path.write_text(path.read_text().replace('"train_examples": 1438', '"train_examples": 1439'))
     with pytest.raises(
-        DataError, match=r"data=digits changed .*there are 1438 train examples, there were 1439\. Bring"
+        DataError, match=r"data=digits changed .*there are 1438 train examples, there were 1439\. Restore"
     ):
         train(tmp_path, "train.steps=4", resume=True)
 

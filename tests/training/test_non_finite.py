@@ -12,7 +12,7 @@ import pytest
 
 from runner.config.outcome import outcome_hash
 from runner.engine.run.session import Session
-from runner.errors import NumericError
+from runner.errors import NonFiniteLossError, NumericError
 from runner.records.endings import read_endings
 from runner.records.run_directory import RunDirectory
 from runner.training import non_finite as origin
@@ -123,8 +123,11 @@ def test_a_run_over_an_emulated_network_is_repeated_without_it(directory: RunDir
 def test_a_record_that_is_damaged_leaves_the_first_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(RunDirectory, "endings_jsonl", property(lambda directory: directory.path / "config.yaml"))
-    monkeypatch.setattr("runner.training.trainer.NotingClients.finished", lambda clients: clients._clients.finished())
+    def damage(error: NonFiniteLossError, experiment: Experiment, directory: RunDirectory) -> None:
+        directory.endings_jsonl.write_text("{}")
+        origin.name_the_node(error, experiment, directory)
+
+    monkeypatch.setattr("runner.training.run.name_the_node", damage)
     with pytest.raises(NumericError, match=r"^the loss of step \d+ is .*: lower optimizer.lr or optimizer.clip_norm$"):
         run(small_config(*RUINED), tmp_path / "run", overrides=[])
     assert any(message.startswith("the origin was not found: ") for message in caplog.messages)
