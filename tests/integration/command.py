@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ def run_command(folder: Path, *arguments: str) -> Ended:
     load_kernels()  # the tables are restored to a state with all kernels
     output, errors = io.StringIO(), io.StringIO()
     with (
+        warnings.catch_warnings(action="ignore"),  # tests turn warnings of libraries into errors
         chdir(folder),
         redirect_stdout(output),
         redirect_stderr(errors),
