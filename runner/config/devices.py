@@ -28,7 +28,7 @@ def take_collectives(config: Config, found: Found) -> LocalCluster:
     why = hindrance(config)
     if cluster.collectives == NCCL and why:
         raise ConfigError(
-            f"cluster.collectives={NCCL}: expected two workers or more, each with a GPU and in a process of its own, "
+            f"cluster.collectives={NCCL}: expected two workers or more, each with a separate GPU and process, "
             f"but {why}; use cluster.collectives=null"
         )
     if cluster.collectives is None and config.parallelism.sums_by_all_reduce:

@@ -1,6 +1,6 @@
-"""On what these tests run: ``--on=gpu``, ``--on=emulated``, or by default the small ones on the emulated GPU.
+"""Where these tests run: ``--on=gpu``, ``--on=emulated``, or by default only the small ones on the emulated GPU.
 
-`make gpu` asks for the GPU, and fails where there is none. The suite collects the small ones only.
+`make gpu` needs a GPU and fails without one. The suite collects the small tests only.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SMALL, EMULATED, GPU = "small", "emulated", "gpu"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where to run, and real digits for those who have them."""
+    """Add the options for the device and for a file of MNIST."""
     parser.addoption("--on", choices=(SMALL, EMULATED, GPU), default=SMALL, help="the GPU, or the emulated one")
     parser.addoption("--mnist", type=Path, metavar="FILE", help="an .npz with x_train, y_train, x_test and y_test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marks of these tests."""
+    """Register the markers of these tests."""
     config.addinivalue_line("markers", "small: quick on the emulated GPU, and part of the suite")
     config.addinivalue_line("markers", "gpu_only: needs libraries, memory or speed that only a real GPU has")
     if config.getoption("--on", SMALL) == GPU:
@@ -35,13 +35,13 @@ def pytest_configure(config: pytest.Config) -> None:
             found = open_gpus(False)
         except GpusError as error:
             pytest.exit(f"make gpu needs a GPU: {error}", returncode=4)
-        # Here, where warnings of modules that are not ours are no errors yet.
+        # Loaded here, before warnings of these modules become errors.
         for name in ("cublas", "cudnn", "nccl"):
             found.library(name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not for where it would run; nothing is skipped."""
+    """Deselect tests that are not for the chosen device; none is skipped."""
     here = Path(__file__).parent
     wanted = WANTED[config.getoption("--on", SMALL)]
     left_out = [item for item in items if here in item.path.parents and not wanted(item)]
@@ -62,7 +62,7 @@ WANTED: dict[str, Callable[[pytest.Item], bool]] = {
 
 @pytest.fixture(scope="session")
 def _compiled(request: pytest.FixtureRequest) -> Path:
-    """Where sources compiled for the emulated GPU are kept, also those of the kernels' own tests."""
+    """The folder of sources compiled for the emulated GPU, shared with the tests of the kernels."""
     return sources_folder(request)
 
 
@@ -74,7 +74,7 @@ def _gpus() -> Callable[[bool], Runtime]:
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> Gpu:
-    """The GPU under test. An emulated one keeps all memory it ever gave, so it is another for every test."""
+    """The GPU under test. An emulated GPU never frees memory, so every test gets a new one."""
     if request.config.getoption("--on", SMALL) == GPU:
         return Gpu(request.getfixturevalue("_gpus"))
     folder = request.getfixturevalue("_compiled")

@@ -1,7 +1,7 @@
-"""The first steps of whole networks; ``python -m tests.gpu.courses`` writes down those of CPUs, in float32.
+"""The first steps of whole networks; ``python -m tests.gpu.courses`` stores the losses of CPUs, in float32.
 
-Without the libraries of fast kernels, as on a machine that has a GPU and little else, CPUs need minutes for
-them. The losses stand in a file instead, which the suite holds to what CPUs compute.
+On a GPU machine without the libraries of fast CPU kernels, CPUs would need minutes for these steps. The losses are
+therefore stored in a file, which the suite compares with those of CPUs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILE = Path(__file__).with_name("losses.json")
 
 @dataclass(frozen=True)
 class Network:
-    """What is trained on one batch. shape: of an image."""
+    """A network that is trained on one batch. shape: of an image."""
 
     model: Model
     shape: tuple[int, int, int]
@@ -46,19 +46,19 @@ NETWORKS: Mapping[str, Network] = {
     "resnet20": Network(ResNetCifar(depth=20), (3, 32, 32), 8, 0.01),
     "alexnet": Network(AlexNet(dropout=0.0), (3, 224, 224), 4, 0.001),
 }
-"""AlexNet is without dropout, whose noise would be all that is seen in ten steps."""
+"""AlexNet has no dropout, because its noise would dominate ten steps."""
 
 
 class OneBatch(Examples):
     """The same examples in every step, so that the loss falls and a wrong update shows."""
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Return those of the first step."""
+        """Return the examples of the first step."""
         return super().read(split, 0, lo, hi)
 
 
 def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> list[float]:
-    """Of the first steps of ``single``; clipping acts, so that an explosion would not."""
+    """Return the losses of the first steps of ``single``; gradient clipping is active."""
     network = NETWORKS[name]
     optimizer = Momentum(lr=network.rate, clip_norm=1.0)
     forward = network.model.network(CLASSES)
@@ -72,7 +72,7 @@ def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> 
 
 
 def of_cpus(name: str) -> list[float]:
-    """What the file says."""
+    """Return the stored losses."""
     found: list[float] = json.loads(FILE.read_text())[name]
     return found
 

@@ -1,4 +1,4 @@
-"""The GPU under test, a real one or the emulated one, and all that a session on it is opened with."""
+"""The GPU under test, real or emulated, with the kernels and clusters of its sessions."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from runner.kernels.registry import Registry
 
 @dataclass(frozen=True)
 class Gpu:
-    """What is tested. opened: the runtime, for tf32 or not. emulated: there is no GPU, its sources run on the host."""
+    """The tested GPU. opened: returns the runtime, with tf32 or without. emulated: whether sources run on the host."""
 
     opened: Callable[[bool], Runtime]
     emulated: bool = False
 
     def registry(self, *, tf32: bool = False) -> Registry:
-        """The kernels of the host and of the GPU, every op of which has one."""
+        """Return the kernels of the host and of the GPU."""
         return registry_of(self.opened(tf32))
 
     def counted(self) -> tuple[Counted, Registry]:
-        """A runtime that counts what is asked of it, and the kernels made for it."""
+        """Return a runtime that counts calls, and the kernels for it."""
         runtime = Counted(self.opened(False))
         return runtime, registry_of(runtime)
 
 
 def registry_of(runtime: Runtime) -> Registry:
-    """The kernels of the host and, made for a runtime, of the GPU; raises KernelError for an op that has none."""
+    """Return the kernels of the host and of the GPU; raises KernelError for an op without a GPU kernel."""
     registry = load_kernels().copy()
     register_gpus(registry, runtime)
     require_gpu_kernels(registry)
@@ -41,13 +41,13 @@ def registry_of(runtime: Runtime) -> Registry:
 
 
 def on_gpu(workers: int, servers: int = 0, *, tf32: bool = False, **more: Any) -> Cluster:
-    """Logical devices that all are on the first GPU."""
+    """Return a cluster of logical devices on the first GPU."""
     return local_cluster(workers, servers, gpus=Gpus((0,) * workers, (0,) * servers, GpuOptions(tf32)), **more)
 
 
 @dataclass
 class Counted:
-    """A runtime that counts calls by name, and bytes of the GPU that were taken and given back.
+    """A runtime that counts calls by name and allocated bytes.
 
     See :class:`~runner.kernels.gpu.runtime.Runtime`.
     """
@@ -70,7 +70,7 @@ class Counted:
         return call
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """Memory of the GPU, counted."""
+        """Allocate GPU memory and count its bytes."""
         with self._lock:
             self.calls["allocate"] += 1
             self.allocated += nbytes

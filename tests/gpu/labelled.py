@@ -1,4 +1,4 @@
-"""Labelled images for training on a GPU: what is at hand there, where nothing can be fetched."""
+"""Labelled images for training on a GPU machine without network access."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.data.digits import Digits
 Array = NDArray[Any]
 
 _SEGMENTS = ("abcdef", "bc", "abged", "abgcd", "fgbc", "afgcd", "afgedc", "abc", "abcdefg", "abfgcd")
-"""Which of the seven segments each digit lights, as on a display."""
+"""The segments of each digit on a seven-segment display."""
 
 _PLACES = {
     "a": (slice(0, 1), slice(1, 5)),
@@ -32,7 +32,7 @@ _PLACES = {
 
 @dataclass(frozen=True)
 class Labelled:
-    """Images (N, 1, H, W) float32 near zero mean, labels (N,) int64, and those that are held back for a test."""
+    """Images (N, 1, H, W) float32 with a mean near zero and labels (N,) int64, for training and for the test."""
 
     x: Array
     y: Array
@@ -54,7 +54,7 @@ def drawn(count: int = 4096, test: int = 1024, side: int = 16) -> Labelled:
 
 
 def digits() -> Labelled:
-    """The 1,797 handwritten digits of scikit-learn, whose test split is the one that runner makes."""
+    """The 1,797 handwritten digits of scikit-learn with the test split of runner."""
     found = Digits().load()
     x, x_test = (found.normalisation.apply(s.images, np.dtype(np.float32)) - 0.3 for s in (found.train, found.test))
     return Labelled(x, found.train.labels, x_test, found.test.labels)
@@ -69,20 +69,20 @@ def mnist(path: Path) -> Labelled:
 
 
 def available(mnist_file: Path | None) -> list[str]:
-    """Names of what there is here."""
+    """Return the names of the available data sets."""
     return ["drawn", *(["digits"] if find_spec("sklearn") else []), *(["mnist"] if mnist_file else [])]
 
 
 @dataclass(frozen=True)
 class Shuffled:
-    """An input source: batches of the examples in another order in every pass, and the test split as it is."""
+    """An input source: batches of the examples in a new order in every epoch, and the test split in order."""
 
     data: Labelled
     batch: int
     test_batch: int
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, Array]:
-        """Examples lo..hi-1 of a batch; a test batch beyond the end is filled up with examples that do not count."""
+        """Return examples lo..hi-1 of a batch; a test batch beyond the end is padded with masked examples."""
         if split == "test":
             wanted = np.arange(step * self.test_batch, (step + 1) * self.test_batch)[lo:hi]
             count, x, y = len(self.data.y_test), self.data.x_test, self.data.y_test

@@ -1,4 +1,4 @@
-"""What `make gpu-bench` measures of ours: the network of a case, from a problem's values, on the GPU."""
+"""The subject of `make gpu-bench`: the network of a case with the values of a problem, on the GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CASE = GPU_CASES["smoke"]
 
 
 def losses(engine: Engine, problem: Problem) -> tuple[list[float], float]:
-    """Of four steps and of the gradients after them, and the memory of a step."""
+    """Return the losses of four steps and of the gradients after them, and the memory of a step."""
     with ExitStack() as stack:
         subject = OursOnGpu(engine, task_of(CASE, "float32"), problem, stack)
         subject.load()

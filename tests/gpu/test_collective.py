@@ -1,4 +1,4 @@
-"""The library that sums over GPUs, with one GPU alone: it can be loaded, joined, and put on streams."""
+"""NCCL with a single GPU: it can be loaded, joined, and enqueued."""
 
 from __future__ import annotations
 

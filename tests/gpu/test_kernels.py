@@ -12,20 +12,21 @@ from runner.engine.graph.op import OPS
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from tests.gpu.gpus import Gpu
 from tests.kernels.gpu.running import DTYPES, able, drawn_for, reference, require_close, run_op
-from tests.op_cases import CASES, Case, all_cases
+from tests.op_cases import CASES, all_cases
+from tests.samples import Case
 
 TOLERANCES = {"float64": 1e-10, "bfloat16": 0.02}
-"""Relative and absolute. bfloat16 keeps 8 bits: sums that round at other places differ in the last of them."""
+"""Relative and absolute. bfloat16 has 8 bits: sums that are rounded at other places differ in the last one."""
 
 TF32_TOLERANCE = 5e-3
-"""Factors of 10 bits, sums of a few of them."""
+"""For factors of 10 bits and sums of a few products."""
 
 ROUNDED = frozenset(op for op in CASES if op.startswith(("conv2d", "matmul")))
-"""What has products, which tf32 rounds."""
+"""Ops with products, which tf32 rounds."""
 
 
 def _parameters() -> Iterator[Any]:
-    """Every case in every dtype, and with channels last where an input has four axes."""
+    """Every case in every dtype, and with channels last if an input has four axes."""
     for op, case, name in all_cases():
         dtypes = DTYPES if any(each.dtype.kind == "f" for each in case.draw(0)) or not case.inputs else DTYPES[:1]
         layouts = (None, CHANNELS_LAST) if any(each.ndim == 4 for each in case.draw(0)) else (None,)
@@ -38,7 +39,7 @@ PARAMETERS = list(_parameters())
 
 
 def check(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any, *, tf32: bool, tolerance: float) -> None:
-    """Hold every kernel that takes a case to the reference."""
+    """Compare every kernel that takes a case with the reference."""
     registry, runtime = gpu.registry(tf32=tf32), gpu.opened(tf32)
     runtime.use(0)
     arrays, attributes = drawn_for(op, case, dtype)
@@ -50,7 +51,7 @@ def check(gpu: Gpu, op: str, case: Case, dtype: str, layout: Any, *, tf32: bool,
 
 @pytest.mark.small
 def test_every_case_is_a_node_that_a_kernel_takes(gpu: Gpu) -> None:
-    """Without running any, so that the suite knows before a GPU is there."""
+    """No kernel runs, so that the suite needs no GPU."""
     registry = gpu.registry()
     for op, case, dtype, layout in (each.values for each in PARAMETERS):
         assert able(registry, op, *drawn_for(op, case, dtype), layout)
@@ -73,7 +74,7 @@ def test_with_tf32_products_are_near_the_reference(gpu: Gpu, op: str, case: Case
 
 @pytest.mark.gpu_only
 @pytest.mark.parametrize("tf32", [False, True])
-def test_tf32_rounds_products_where_it_is_allowed_and_nowhere_else(gpu: Gpu, tf32: bool) -> None:
+def test_tf32_rounds_products_only_if_allowed(gpu: Gpu, tf32: bool) -> None:
     """Factors that need 11 bits and more: a product of 1 + 2**-12 and 1 is one or the other."""
     registry, runtime = gpu.registry(tf32=tf32), gpu.opened(tf32)
     a, b = np.full((256, 256), 1 + 2.0**-12, np.float32), np.eye(256, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Whole networks: the losses of the first ten steps are those of CPUs, within what float32 allows."""
+"""Whole networks: the losses of the first ten steps equal those of CPUs up to float32 rounding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.gpu.courses import NETWORKS, losses, of_cpus
 from tests.gpu.gpus import Gpu
 
 TOLERANCE = 1e-3
-"""Relative, of float32 with exact products; the first loss, before any update, is held to a hundredth of it."""
+"""Relative, of float32 with exact products; for the first loss, before any update, a hundredth of it."""
 
 NEAR = {"tf32": 0.02, "bfloat16": 0.05}
 """Relative, of rounded products."""
@@ -18,7 +18,7 @@ NEAR = {"tf32": 0.02, "bfloat16": 0.05}
 
 @pytest.mark.small
 @pytest.mark.parametrize("name", ["lenet", "resnet20"])
-def test_what_is_written_down_is_what_cpus_compute(name: str) -> None:
+def test_the_stored_losses_are_those_of_cpus(name: str) -> None:
     known = of_cpus(name)
     np.testing.assert_allclose(losses(name, "float32", load_kernels()), known, rtol=TOLERANCE / 10)
 

@@ -1,4 +1,4 @@
-"""What a step on a GPU is: the same captured as not, without the host waiting, in memory that was planned."""
+"""Steps on a GPU: replayed ones equal eager ones, the host does not wait, and memory is as planned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.strategies.training import Trainer, opened
 
 STEPS = 6
 TABLES = 1024
-"""Bytes that the updates of a network of four layers may take to find each other."""
+"""Bytes of the tables of combined updates of a network of four layers."""
 
 SMALL_LENET = LeNet(filters=[3, 4], units=10).network(classes=3)
 
@@ -33,7 +33,7 @@ def task() -> Task:
 
 @contextmanager
 def begun(strategy: Strategy, registry: Registry) -> Iterator[Trainer]:
-    """LeNet on a GPU, initialised."""
+    """LeNet on a GPU, initialized."""
     with opened(strategy, task(), registry, gpus=True) as trainer:
         trainer.session.run("init")
         yield trainer
@@ -59,7 +59,7 @@ def test_a_replayed_step_is_the_eager_one(gpu: Gpu) -> None:
 
 
 @pytest.mark.small
-def test_every_replay_is_one_launch_and_nothing_is_captured_twice(gpu: Gpu) -> None:
+def test_every_replay_is_one_launch_and_captures_happen_once(gpu: Gpu) -> None:
     runtime, registry = gpu.counted()
     with begun(Single(), registry) as trainer:
         trainer.train(range(2))
@@ -77,7 +77,7 @@ def test_every_replay_is_one_launch_and_nothing_is_captured_twice(gpu: Gpu) -> N
 
 @pytest.mark.parametrize("strategy", [Single(), SyncData(workers=2)], ids=["single", "sync_data"])
 def test_a_step_waits_for_the_gpu_once_to_fetch(gpu: Gpu, strategy: Any) -> None:
-    """Each device is waited for once, for all that is fetched; beside that, for stages of inputs still on their way."""
+    """Each device is waited for once, for all fetched values."""
     runtime, registry = gpu.counted()
     with begun(strategy, registry) as trainer:
         trainer.train(range(3))
@@ -98,18 +98,18 @@ def allocations(runtime: Counted, registry: Registry) -> tuple[int, int]:
 
 
 @pytest.mark.small
-def test_what_is_allocated_is_what_was_planned(gpu: Gpu) -> None:
-    """The arena of the step, and two stages for each input on its way; variables are there since "init".
+def test_the_allocated_memory_is_the_planned_memory(gpu: Gpu) -> None:
+    """The plan counts the arena of the step and two stages for each input; variables exist since "init".
 
-    Beside that, launches that several updates share read from a table of a few words for each where they are.
+    Combined updates additionally read a table with a few words per update.
     """
     allocated, planned = allocations(*gpu.counted())
     assert planned <= allocated <= planned + TABLES
 
 
 @pytest.mark.small
-def test_what_cannot_be_is_said_in_the_words_of_cpus(gpu: Gpu) -> None:
-    """A label out of range is found by the GPU while the step is under way, and told when it is over."""
+def test_refused_values_have_the_message_of_cpus(gpu: Gpu) -> None:
+    """The GPU finds a label out of range during the step, and the error is raised after the step."""
 
     class Mislabelled(Examples):
         def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, Any]:

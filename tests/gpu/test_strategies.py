@@ -1,7 +1,7 @@
 """The laws of the strategies on logical devices of one GPU: all of them equal ``single`` on CPUs.
 
 Stated tolerances, products not rounded: float64, after six steps, 1e-9 for weights and losses; float32 2e-5 for
-weights and 1e-4 for losses. In float64 only kernels of our own run.
+weights and 1e-4 for losses. In float64 only our own kernels run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.strategies.training import Weights, difference, expect_same_bits, ope
 
 STEPS = 6
 BATCH = 13
-"""Odd, so that no number of workers divides it but 1."""
+"""A prime number, so that no number of workers divides it."""
 
 TOLERANCES = {"float64": (1e-9, 1e-9), "float32": (2e-5, 1e-4)}
 """Of weights, absolute; of losses and accuracies, relative."""
@@ -60,7 +60,7 @@ PER_EXAMPLE: Mapping[str, Made] = {
     "ring_of_4": made(SyncData(workers=4, combine="ring_all_reduce")),
     "parameter_server": made(SyncData(workers=3, combine="parameter_server", servers=2)),
 }
-"""Strategies whose shares have statistics of their own: they equal ``single`` where a network mixes no examples."""
+"""Strategies with separate statistics per share: they equal ``single`` if a network mixes no examples."""
 
 POOLED: Mapping[str, Made] = {
     "single": made(Single()),
@@ -77,7 +77,7 @@ SMALL = {
     ("hybrid_b", "hybrid", "float32"),
     ("model", "batch_normalised", "float64"),
 }
-"""Strategy, network and dtype of those that the suite runs on the emulated GPU."""
+"""Strategy, network and dtype of the cases that the suite runs on the emulated GPU."""
 
 
 def cases() -> list[Any]:
@@ -92,7 +92,7 @@ def cases() -> list[Any]:
 
 
 def momentum() -> Optimizer:
-    """Slots, weight decay and a clipping that acts: all that an update may depend on."""
+    """An optimizer with slots, weight decay and active clipping."""
     return Momentum(weight_decay=1e-3, clip_norm=0.5)
 
 
@@ -107,7 +107,7 @@ def on_cpus(network: str, dtype: str) -> tuple[Weights, list[Any]]:
 
 
 def expect_near(found: tuple[Weights, list[Any]], expected: tuple[Weights, list[Any]], dtype: str) -> None:
-    """Require the same variables, in whatever order they were made, and the same course of training."""
+    """Require the same variables, in any order, and the same history of training."""
     of_weights, of_losses = TOLERANCES[dtype]
     (weights, history), (known, reference) = found, expected
     assert difference({name: weights[name] for name in known}, known) <= of_weights
@@ -126,7 +126,7 @@ def test_it_equals_single_on_cpus(gpu: Gpu, strategy: str, network: str, dtype: 
 @pytest.mark.parametrize("dtype", sorted(TOLERANCES))
 @pytest.mark.parametrize("network", ["dense", "convolutional", "dropped_out"])
 def test_shares_on_devices_equal_shares_one_after_the_other_bit_for_bit(gpu: Gpu, network: str, dtype: str) -> None:
-    """Same kernels, same shapes, same order of sums: where they lie changes no bit."""
+    """Kernels, shapes and the order of sums are the same, so the placement changes no bit."""
     registry = gpu.registry()
     found = trained(SyncData(workers=3), task_for(network, dtype), registry, STEPS, gpus=True)
     expected = trained(Single(), task_for(network, dtype, microbatches=3), registry, STEPS, gpus=True)
@@ -159,15 +159,15 @@ def test_lbfgs_on_portions_makes_the_iterations_of_cpus(gpu: Gpu, workers: int, 
 
 
 @pytest.mark.parametrize("optimizer", [momentum(), Adam(lr=0.01)], ids=["momentum", "adam"])
-def test_the_same_run_has_the_same_bits(gpu: Gpu, optimizer: Optimizer) -> None:
-    """Reductions have one order, whatever the GPU schedules first."""
+def test_equal_runs_are_equal_bit_for_bit(gpu: Gpu, optimizer: Optimizer) -> None:
+    """Reductions have one order, independently of the scheduling of the GPU."""
     registry, task = gpu.registry(), task_for("batch_normalised", "float32", optimizer=optimizer)
     first, second = (trained(Single(), task, registry, STEPS, gpus=True) for _ in range(2))
     expect_same_bits(first[0], second[0])
     assert first[1] == second[1]
 
 
-def test_a_run_goes_on_on_a_gpu_where_cpus_left_it(gpu: Gpu) -> None:
+def test_a_run_of_cpus_continues_on_a_gpu(gpu: Gpu) -> None:
     registry, task = gpu.registry(), task_for("dropped_out", "float64")
     with opened(Single(), task, load_kernels()) as first:
         first.session.run("init")
@@ -179,7 +179,7 @@ def test_a_run_goes_on_on_a_gpu_where_cpus_left_it(gpu: Gpu) -> None:
         assert difference(second.weights(), on_cpus("dropped_out", "float64")[0]) <= TOLERANCES["float64"][0]
 
 
-def test_what_is_scored_is_what_cpus_score(gpu: Gpu) -> None:
+def test_evaluation_equals_that_of_cpus(gpu: Gpu) -> None:
     task = task_for("hybrid", "float64")
     scored = []
     for registry, gpus in ((gpu.registry(), True), (load_kernels(), False)):

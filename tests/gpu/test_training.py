@@ -25,7 +25,7 @@ from tests.gpu.labelled import Labelled, Shuffled, available, digits, drawn, mni
 BATCH, TEST_BATCH = 32, 256
 
 ACCURACY = {"drawn": 0.98, "digits": 0.95, "mnist": 0.985}
-"""Share of the test split; on CPUs LeNet comes to 0.998 on what is drawn and to 0.969 on digits."""
+"""Share of the test split; on CPUs LeNet reaches 0.998 on the drawn digits and 0.969 on digits."""
 
 EPOCHS = {"drawn": 1, "digits": 20, "mnist": 2}
 
@@ -33,14 +33,14 @@ STRATEGIES: dict[str, Strategy] = {"single": Single(), "sync_data": SyncData(wor
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every set of images there is."""
+    """Parametrize with every available data set."""
     if "name" in metafunc.fixturenames:
         metafunc.parametrize("name", available(metafunc.config.getoption("--mnist", None)))
 
 
 @pytest.fixture
 def data(name: str, request: pytest.FixtureRequest) -> Labelled:
-    """The images of a name."""
+    """The images of a data set."""
     if name == "mnist":
         path: Path = request.config.getoption("--mnist")
         return mnist(path)
@@ -48,7 +48,7 @@ def data(name: str, request: pytest.FixtureRequest) -> Labelled:
 
 
 def accuracy(session: LocalSession, data: Labelled) -> float:
-    """Share of the test split that is told right."""
+    """Return the share of the test split that is classified correctly."""
     batches = math.ceil(len(data.y_test) / TEST_BATCH)
     answers = [session.run("eval", step=batch, feeds={"step": scalar(0, "int64")}) for batch in range(batches)]
     return float(sum(float(each["correct"]) for each in answers)) / len(data.y_test)
@@ -70,8 +70,8 @@ def learned(strategy: str, name: str, data: Labelled, dtype: str, registry: Regi
 
 
 @pytest.mark.small
-def test_cpus_learn_what_is_drawn() -> None:
-    """Else a GPU that does not would be held to what nothing can do."""
+def test_cpus_learn_the_drawn_digits() -> None:
+    """The required accuracy is possible."""
     assert learned("single", "drawn", drawn(), "float32", load_kernels(), local_cluster(1)) >= ACCURACY["drawn"]
 
 

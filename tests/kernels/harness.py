@@ -1,7 +1,6 @@
-"""Runs one kernel by itself, as planner and executor would: buffers of the layouts it asks for, conversions between.
+"""Run a single kernel, as planner and executor do: with buffers in the requested layouts and conversions between them.
 
-Everything a kernel may not rely on is made hostile: outputs and scratch memory hold garbage, and every buffer ends in
-a line of guard bytes that nobody may touch.
+Outputs and scratch memory hold garbage, and every buffer is followed by guard bytes.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from runner.kernels.memory import ALIGNMENT, allocate, numpy_dtype
 from runner.kernels.registry import Registry
 
 GARBAGE = 0xFF
-"""Read as a float it is NaN."""
+"""As bytes of a float: NaN."""
 
 
 @dataclass(frozen=True)
 class Shaped:
-    """What a kernel knows of a tensor; any dtype NumPy knows."""
+    """The spec of a tensor, with any dtype of NumPy."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -51,7 +50,7 @@ class Shaped:
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a kernel: its outputs as arrays, how it arranged the node, and its operands as they lie."""
+    """The result of a kernel: outputs as arrays, the arrangement, and the operands in memory."""
 
     outputs: list[Array]
     arrangement: Arrangement
@@ -76,10 +75,9 @@ def run(
     registry: Registry | None = None,
     in_place: bool = False,
 ) -> Ran:
-    """Run a kernel on arrays that lie as ``offered`` says (None: plain) before it is asked, or on operands as they lie.
+    """Run a kernel on arrays in the ``offered`` layouts (None: plain), or on operands in memory.
 
-    registry: has the kernels of op ``convert`` for layouts that are not plain. in_place: outputs take the place of
-    inputs wherever the kernel allows it.
+    registry: has the kernels of op ``convert``. in_place: outputs share the memory of inputs if the kernel allows it.
     """
     layouts = [plain(spec) for spec in in_specs] if offered is None else offered
     arrangement = kernel.arrange(attributes, in_specs, out_specs, layouts)
@@ -116,7 +114,7 @@ def call_bound(
     inputs: Sequence[Operand],
     outputs: Sequence[Operand],
 ) -> None:
-    """Bind a kernel to operands, run it, and look at the guard bytes behind all of them."""
+    """Bind a kernel to operands, run it, and check the guard bytes after all of them."""
     scratch = filled(Shaped((arrangement.scratch_bytes,), "uint8"), Layout("", arrangement.scratch_bytes))
     bound = kernel.bind(attributes, arrangement, Buffers(tuple(inputs), tuple(outputs), scratch.data))
     invoke(bound)
@@ -129,7 +127,7 @@ def invoke(bound: Bound) -> None:
     if callable(bound):
         bound()
     elif calls := native_calls(bound):
-        # Where neither cffi nor a call of machine code is, kernels of GPUs are tested all the same.
+        # Imported here, because GPU kernels are also tested without cffi.
         from runner.kernels.cpu.dispatch import join_in_python
 
         status = join_in_python(calls)() & 0xFFFF
@@ -137,7 +135,7 @@ def invoke(bound: Bound) -> None:
 
 
 def filled(spec: Spec, layout: Layout) -> Operand:
-    """Memory that holds garbage, with guard bytes behind it."""
+    """Return memory that holds garbage, with guard bytes after it."""
     memory = allocate(layout.nbytes + ALIGNMENT)
     memory.fill(GARBAGE)
     return Operand(spec, layout, memory[: layout.nbytes])
@@ -173,7 +171,7 @@ def as_plain(registry: Registry | None, operand: Operand) -> Array:
 def _brought(
     registry: Registry | None, spec: Spec, value: Array | Operand, offered: Layout | None, wanted: Layout
 ) -> Operand:
-    """A value that lies as offered, then as wanted; a layout that is open is the wanted one."""
+    """Return a value in the requested layout, converted from the offered one."""
     operand = value if isinstance(value, Operand) else converted(registry, holding(value, spec), offered or wanted)
     return converted(registry, operand, wanted)
 

@@ -1,4 +1,4 @@
-"""Convolution against loops, and what its sums may not depend on."""
+"""Convolution against loops, and the order of its sums."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_convolution_by_loops(geometry: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_input_gradient_by_loops(geometry: dict[str, Any]) -> None:
-    """Each element of dx is how much the weighed output moves with that element of x."""
+    """Each element of dx is the derivative of the weighted output with respect to this element of x."""
     x, w = _samples(geometry["groups"])
     dy = np.random.default_rng(9).standard_normal(by_loops(x, w, **geometry).shape)
     dx = conv2d_input_gradient(dy, w, input_shape=x.shape, **geometry)
@@ -83,7 +83,7 @@ def _layer() -> tuple[Array, Array, Array]:
     return x, w, dy
 
 
-def test_an_example_is_computed_alike_in_every_batch() -> None:
+def test_the_result_of_an_example_does_not_depend_on_the_batch() -> None:
     x, w, dy = _layer()
     for n in range(len(x)):
         one = slice(n, n + 1)

@@ -1,4 +1,4 @@
-"""The language of element-wise programs: what is known of a program before it runs."""
+"""The language of element-wise programs: which values have the shape of the result."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def test_values_are_wide_that_have_the_shape_of_a_wide_input(case: Case) -> None
     assert case.program.widened(case.wide) == [value.shape == (3,) for value in values]
 
 
-def test_what_is_computed_from_scalars_and_literals_is_a_scalar() -> None:
+def test_values_computed_from_scalars_and_literals_are_scalars() -> None:
     program = parse("mul 1 #0.9; sub #1.0 2; add 0 3", 2, (4,))
     assert program.widened([True, False]) == [True, False, False, False, True]

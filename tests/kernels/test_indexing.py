@@ -1,4 +1,4 @@
-"""Rows by number: what is chosen, in which order rows add, and what is refused."""
+"""Rows by number: selection, the order of additions, and indices out of range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_gather_takes_rows() -> None:
 
 
 def test_scatter_add_adds_rows_in_the_order_of_the_indices() -> None:
-    # In float32 1e8 swallows a 1 that comes after it.
+    # In float32 1e8 + 1 is 1e8.
     updates = np.array([1e8, 1.0, -1e8, 1.0, 5.0], np.float32)
     assert scatter_add(np.array([1, 1, 1, 1, 0]), updates, rows=3).tolist() == [5.0, 1.0, 0.0]
 

@@ -32,13 +32,13 @@ def test_sigmoid_cross_entropy() -> None:
     np.testing.assert_allclose(sigmoid_cross_entropy(logits, targets), expected, rtol=1e-12)
 
 
-def test_sigmoid_cross_entropy_far_out() -> None:
+def test_sigmoid_cross_entropy_of_large_logits() -> None:
     loss = sigmoid_cross_entropy(np.array([1000.0, -1000.0, 1000.0]), np.array([0.0, 1.0, 1.0]))
     assert loss.tolist() == [1000.0, 1000.0, 0.0]
 
 
 @pytest.mark.parametrize("label", [-1, 3])
-def test_a_label_that_is_no_class_is_named(label: int) -> None:
+def test_a_label_out_of_range_is_named(label: int) -> None:
     message = rf"op 'softmax_cross_entropy': index {label} at \[1\] is outside 0..2"
     with pytest.raises(IndexError, match=message):
         softmax_cross_entropy(np.zeros((2, 3)), np.array([0, label]))

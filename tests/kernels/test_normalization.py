@@ -1,4 +1,4 @@
-"""Batch normalisation and local response normalisation against loops."""
+"""Batch normalization and local response normalization against loops."""
 
 from __future__ import annotations
 

@@ -39,20 +39,20 @@ def test_draws_of_an_index_do_not_depend_on_its_neighbours() -> None:
     np.testing.assert_array_equal(philox.bits(key, np.array([3]), 5, step=2)[0], whole[3, :5])
 
 
-def test_steps_and_large_indices_have_draws_of_their_own() -> None:
+def test_steps_and_large_indices_have_separate_draws() -> None:
     key = philox.key(0, "augment")
     rows = [philox.bits(key, np.array([index]), 4, step)[0].tobytes() for index in (0, 2**32, 5) for step in (0, 1)]
     assert len(set(rows)) == 6
 
 
-def test_uniform_draws_lie_below_one() -> None:
+def test_uniform_draws_are_below_one() -> None:
     draws = philox.uniform(philox.key(1, "u"), np.arange(10), 1000)
     assert 0.0 <= draws.min() < 0.001
     assert 0.999 < draws.max() < 1.0
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_normal_draws_come_in_any_number(count: int) -> None:
+def test_normal_draws_exist_in_any_number(count: int) -> None:
     drawn = np.full(count, np.nan)
     for place, part in philox.normal_parts(philox.key(1, "n"), count):
         assert np.isnan(drawn[place]).all()

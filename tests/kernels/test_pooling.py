@@ -22,7 +22,7 @@ Window = tuple[tuple[int, ...], list[tuple[int, tuple[int, int]]]]
 
 
 def windows(x: Array, window: Ints, strides: Ints, padding: Ints) -> Iterator[Window]:
-    """For every output: its place, and (position in the window, place in the image) of what it sees."""
+    """Yield for every output its place, and (position in the window, place in the image) of its inputs."""
     top, bottom, left, right = padding
     rows = (x.shape[2] + top + bottom - window[0]) // strides[0] + 1
     columns = (x.shape[3] + left + right - window[1]) // strides[1] + 1

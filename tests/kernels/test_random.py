@@ -1,4 +1,4 @@
-"""Draws are functions of their keys, whoever makes them and beside whatever else."""
+"""Draws are functions of their keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _mask(index: list[int], step: int = 0, rate: float = 0.3, width: int = 500, 
     return mask
 
 
-def test_a_row_of_a_mask_does_not_depend_on_the_rows_beside_it() -> None:
+def test_a_row_of_a_mask_does_not_depend_on_other_rows() -> None:
     whole = _mask([10, 11, 12, 13])
     np.testing.assert_array_equal(np.concatenate([_mask([10, 11]), _mask([12, 13])]), whole)
     np.testing.assert_array_equal(_mask([13, 10]), whole[[3, 0]])

@@ -1,4 +1,4 @@
-"""The table of kernels: who is chosen for a node, and what a kernel made of a function does."""
+"""The table of kernels: the choice for a node, and kernels made of functions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_kernel_that_cannot_do_the_node_is_passed_over() -> None:
     assert choice.arrangement == Arrangement((plain(PAIR),), (plain(PAIR),))
 
 
-def test_a_kernel_is_told_attributes_specs_and_what_is_offered() -> None:
+def test_a_kernel_receives_attributes_specs_and_offered_layouts() -> None:
     asked: list[object] = []
 
     def arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement:
@@ -126,7 +126,7 @@ def test_devices_of_an_op() -> None:
     assert registry.device_types("relu") == {"cpu", "gpu"}
 
 
-def test_machine_code_needs_somebody_who_joins_it() -> None:
+def test_machine_code_needs_a_library_that_joins_calls() -> None:
     with pytest.raises(KernelError, match="1 machine-code calls: no library that joins them is loaded"):
         Registry().join([NativeCall(0, (0, 0, 0, 0), None)])
 
@@ -173,7 +173,7 @@ def test_a_function_may_return_its_input() -> None:
         (1, r"int64\[\]"),
     ],
 )
-def test_a_function_that_gives_another_shape_or_dtype_than_its_op_says_is_wrong(result: object, came: str) -> None:
+def test_a_function_result_of_another_shape_or_dtype_is_an_error(result: object, came: str) -> None:
     call = _bound(lambda: result, [], [_operand(PAIR)])
     assert callable(call)
     with pytest.raises(TypeError, match=rf"the kernel returned {came}, expected float32\[2\]"):

@@ -1,4 +1,4 @@
-"""The order of additions is fixed: a function of shapes, never of the layout in memory."""
+"""The order of additions depends on shapes only, not on the layout in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_reductions_give_the_same_bits_for_every_layout(reduction: Callable[...,
 
 
 def test_numpys_own_sum_depends_on_the_layout() -> None:
-    """The reason for what the kernels do; were it gone, they could be simpler."""
+    """The reason why the kernels copy to C order first."""
     assert any((X.sum(axis=axis) != TURNED.sum(axis=axis)).any() for axis in range(3))
 
 
@@ -43,7 +43,7 @@ def test_batch_normalisation_gives_the_same_bits_for_every_layout() -> None:
 
 
 def test_a_sum_of_many_runs_from_left_to_right() -> None:
-    # In float32 1e8 swallows a 1 that comes after it.
+    # In float32 1e8 + 1 is 1e8.
     terms = [np.full(1, value, np.float32) for value in (1e8, 1.0, -1e8, 1.0)]
     assert add_n(*terms).tolist() == [1.0]
     assert add_n(*reversed(terms)).tolist() == [0.0]

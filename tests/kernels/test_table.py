@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.op_cases import Array, Case, all_cases
+from tests.op_cases import all_cases
 from tests.oracles import evaluate
+from tests.samples import Array, Case
 
 ALL = [pytest.param(op, case, id=label) for op, case, label in all_cases()]
 SEED = 4
@@ -19,7 +20,7 @@ def _run(op: str, case: Case, arrays: list[Array], dtype: str = "float64") -> li
 
 @pytest.mark.parametrize(("op", "case"), ALL)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_outputs_are_what_the_shape_rule_says(op: str, case: Case, dtype: str) -> None:
+def test_outputs_have_the_inferred_shapes_and_dtypes(op: str, case: Case, dtype: str) -> None:
     outputs = _run(op, case, case.draw(SEED, dtype), dtype)  # evaluate compares shapes and dtypes
     assert all(np.isfinite(output).all() for output in outputs)
 

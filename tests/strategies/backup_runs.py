@@ -37,7 +37,7 @@ def backed(workers: int, backups: int, servers: int = 1, replay: str | None = No
 
 
 def drawn_time(seed: int) -> VirtualTime:
-    """A clock on which every part takes a time of its own, now and then a very long one."""
+    """A clock with a random duration for every part, of which a few are very long."""
 
     def seconds(client: str, device: str, step: int) -> float:
         rng = np.random.default_rng([seed, step, *f"{client} {device}".encode()])
@@ -53,7 +53,7 @@ def rate_of(step: int, dtype: str) -> Array:
 
 @dataclass
 class Run:
-    """A program with backup workers at work."""
+    """A program with backup workers and its session."""
 
     program: Program
     session: Session
@@ -88,7 +88,7 @@ def running(
     *,
     initialised: bool = True,
 ) -> Iterator[Run]:
-    """A program of a strategy at work; source: of other examples than there usually are."""
+    """Open a program of a strategy. source: of other examples than usual."""
     made = strategy.build(task)
     source = source or Examples(strategy.examples_per_update(task.batch_size), task.example_shape, task.state_dtype)
     cluster = local_cluster(made.workers, made.servers)
@@ -102,7 +102,7 @@ def running(
 
 
 def single_over(task: Task, contributors: Sequence[int], backups: int) -> Program:
-    """A program on one device that trains on some shares of what a step gives out, one after the other."""
+    """A program on one device that trains on some shares of a step's examples, as microbatches."""
     workers = len(contributors)
     given_out = -(-task.batch_size * (workers + backups) // workers)
     cut = shares(given_out, workers + backups)
@@ -133,7 +133,7 @@ def single_over(task: Task, contributors: Sequence[int], backups: int) -> Progra
 def expected_of(
     task: Task, lines: Sequence[Line], backups: int, registry: Registry, source: InputSource
 ) -> tuple[Weights, list[tuple[float, float]]]:
-    """Weights and history of ``single`` over the recorded shares, a program for every set of them."""
+    """Weights and history of ``single`` over the recorded shares, with a program for each set of shares."""
     sessions: dict[tuple[int, ...], LocalSession] = {}
     weights: Weights | None = None
     history = []

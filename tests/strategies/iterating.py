@@ -25,7 +25,7 @@ COMMAND_S, WIRE_S = 0.01, 0.1
 
 @dataclass
 class Course:
-    """What a run of iterations came to. told: loss, accuracy and objective of each. sent: bytes by device."""
+    """The results of a run. told: loss, accuracy and objective of each iteration. sent: bytes by device."""
 
     weights: Weights
     told: list[tuple[float, float, float]]
@@ -36,17 +36,17 @@ class Course:
 
     @property
     def evaluations(self) -> int:
-        """Of a batch, in all."""
+        """Portions of a batch."""
         return int(sum(each["train/evaluations"] for each in self.metrics))
 
     @property
     def duplicated(self) -> int:
-        """How often portions were computed beside the first time."""
+        """Number of portions that were computed again."""
         return sum(each["duplicated"] for each in self.record["evaluations"])
 
 
 def speeds(*seconds: float) -> VirtualTime:
-    """Workers that take so many seconds for a portion; commands and fetches are quick."""
+    """A clock with the seconds of a portion for each worker; commands and fetches are fast."""
 
     def part_s(client: str, device: str, step: int) -> float:
         return seconds[int(client.split("_")[1])] if client.startswith("compute") else COMMAND_S
@@ -105,6 +105,6 @@ def iterated(
             metrics.append(step_driver.metrics())
             told.append((float(answer["loss"]), float(answer["accuracy"]), metrics[-1]["train/objective"]))
         step_driver.synchronize()
-        # Before variables are read: their bytes are sent by nobody.
+        # Count before the variables are read, because that sends bytes too.
         sent = session.sent_bytes()
         return Course(session.run("save"), told, metrics, step_driver.decisions(), sent, program)

@@ -1,4 +1,4 @@
-"""Small networks, one for each thing a strategy must get right, and endless examples for them."""
+"""Small networks, one for each property that a strategy must preserve, and endless examples for them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Examples:
     dtype: str = "float64"
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """Draw the whole batch and cut it: a share sees what the whole sees."""
+        """Return rows of the whole batch, so that shares have the batch's examples."""
         size = TEST_BATCH if split == "test" else self.batch_size
         rng = np.random.default_rng([step, split == "test"])
         x = rng.standard_normal((size, *self.example_shape))

@@ -1,4 +1,4 @@
-"""Strategies that leave devices open, placed: as a run does it, for tests in this process."""
+"""Placement of strategies that leave devices open, in this process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from runner.strategies.model import ModelParallel
 
 
 def near(workers: int) -> Cluster:
-    """Devices with wires that cost next to nothing, so that work is spread."""
+    """Devices with nearly free links, so that layers are distributed."""
     return local_cluster(workers, latency_s=1e-9, bytes_per_s=1e15)
 
 
 @dataclass
 class Placed:
-    """A model-parallel strategy whose program is placed on a cluster, on near devices if None.
+    """A model-parallel strategy whose program is placed on a cluster; None for :func:`near`.
 
     registry: the kernels there are; those of the host if None.
     """

@@ -1,4 +1,4 @@
-"""``async_data``: with one worker it is ``single``; with several a seed decides one interleaving to the bit."""
+"""``async_data``: one worker equals ``single``; with several, a seed determines the interleaving bit for bit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def task_for(network: str, optimizer: str = "momentum", dtype: str = "float64", 
 
 
 def expect_equal_bits(found: Weights, expected: Weights) -> None:
-    """Equal to the bit, in whatever order variables were created."""
+    """Require equal bits, in any order of variables."""
     assert sorted(found) == sorted(expected)
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)
@@ -101,7 +101,7 @@ def virtual(workers: int, variant: str, **more: Any) -> AsyncData:
 
 @cache
 def run_of(workers: int, variant: str, seed: int, again: int = 0) -> tuple[Weights, list[Any], Any]:
-    """again: another run of the same."""
+    """again: number of the repetition."""
     with opened(
         virtual(workers, variant), task_for("batch_normalised", "adagrad", seed=seed), load_kernels()
     ) as trainer:
@@ -160,7 +160,7 @@ def test_it_learns(variant: str, registry: Registry) -> None:
 
 
 def bytes_of(trainer: Trainer, *, statistics: bool) -> list[int]:
-    """What shards keep of the network, in bytes: parameters, or all that a push brings."""
+    """Bytes on each shard: of parameters, or of a push."""
     kept = {node.name: node.device for node in trainer.program.graph if node.op == "variable"}
     network = {name: spec.nbytes for name, spec in trainer.program.variables.items() if "/squares" not in name}
     sums = [0] * trainer.program.servers
@@ -208,7 +208,7 @@ def test_bytes_of_a_run_are_counted_by_fetch_and_push(registry: Registry) -> Non
 
 
 def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Registry) -> None:
-    """Two steps on a copy that moves by itself, then one push: against the gradients that single takes."""
+    """Two steps on a copy with local updates, then one push, against the gradients of ``single``."""
     task = task_of(NETWORKS["dense"], Sgd(), batch_size=BATCH)
     strategy = AsyncData(workers=1, n_fetch=2, n_push=2, loop="sequential")
     with opened(strategy, task, registry) as trainer:
@@ -228,7 +228,7 @@ def test_gradients_between_pushes_are_summed_and_applied_locally(registry: Regis
 
 
 def test_moving_averages_advance_once_a_push_by_the_mean(registry: Registry) -> None:
-    """The parameters stand still, so that both steps see the same convolution."""
+    """The parameters do not change, so that both steps have the same convolution."""
     still = Sgd(lr=1e-9)
     task = task_of(NETWORKS["batch_normalised"], still, batch_size=BATCH)
     averages = []
@@ -250,7 +250,7 @@ def test_moving_averages_advance_once_a_push_by_the_mean(registry: Registry) -> 
 
 
 def test_one_worker_continues_from_a_checkpoint_as_the_undisturbed_run(registry: Registry) -> None:
-    """Adam's corrections need the number of updates, which no checkpoint holds."""
+    """Adam's corrections need the number of updates, which is not saved."""
     task, strategy = task_for("dropped_out", "adam"), AsyncData(workers=1, servers=2, loop="sequential")
     undisturbed, _ = trained(strategy, task, registry, 6)
     with opened(strategy, task, registry) as trainer:
@@ -284,7 +284,7 @@ def test_a_run_in_virtual_time_continues_from_a_checkpoint_as_the_undisturbed_on
 
 
 def test_accumulated_gradients_at_a_checkpoint_are_applied(registry: Registry) -> None:
-    """Without local moves, a run that is checkpointed before its only push equals one that pushes there."""
+    """Without local updates, a run with a checkpoint before its only push equals one that pushes there."""
     task, weights = task_for("dense", "adagrad"), []
     for n_push in (2, 3):
         strategy = AsyncData(workers=1, servers=2, n_fetch=1, n_push=n_push, loop="sequential")
@@ -316,7 +316,7 @@ def test_evaluation_scores_the_servers_variables(registry: Registry) -> None:
 
 
 def test_fetches_and_pushes_are_compressed(registry: Registry) -> None:
-    """A power of two keeps its value in 16 bits; other weights lose some."""
+    """Powers of two are exact in 16 bits; other weights are rounded."""
     task = task_for("dense", "sgd", "float32")
     strategy = AsyncData(workers=1, loop="sequential")
     with opened(strategy, task, registry, compression="high16") as trainer:
@@ -374,7 +374,7 @@ OWN = [
     ("overlapped", 4, 2, 2),
     ("direct", 1, 1, 0),
 ]
-"""How stale its own pushes make those of a replica: loop, n_fetch, n_push, staleness."""
+"""The staleness by own pushes: loop, n_fetch, n_push, staleness."""
 
 
 @pytest.mark.parametrize(("loop", "n_fetch", "n_push", "own"), OWN)
@@ -400,7 +400,7 @@ def test_a_single_replica_has_the_staleness_of_its_own_pushes(
         trainer.session.run("init")
         trainer.train(range(20))
         (found,) = trainer.step_driver.record()["staleness"]
-    # Overlapped, a push may still be under way when the fetch behind it is answered.
+    # With overlapped, a push may still be running when the next fetch ends.
     assert own <= max(map(int, found)) <= own + (loop == "overlapped")
 
 

@@ -1,4 +1,4 @@
-"""Training in bfloat16: float32 wherever something outlives a step, and otherwise half the bytes."""
+"""Training in bfloat16: variables are float32, activations have half the bytes."""
 
 from __future__ import annotations
 

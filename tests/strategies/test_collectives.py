@@ -1,4 +1,4 @@
-"""Every collective is the ordered sum, with the bytes on the wire that its formula says."""
+"""Every collective is the ordered sum and sends the bytes of its formula."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 
 
 def parts_of(shape: tuple[int, ...], workers: int, dtype: str = "float64") -> Parts:
-    """Values of all magnitudes, so that another order of summation gives other bits."""
+    """Values of many magnitudes, so that another order of summation has other bits."""
     rng = np.random.default_rng(workers)
     return [np.asarray(rng.standard_normal(shape) * 10.0 ** rng.integers(-8, 8, shape), dtype) for _ in range(workers)]
 

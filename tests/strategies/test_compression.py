@@ -1,4 +1,4 @@
-"""``sync_data`` over compressed wires: half the bytes, equal replicas, sums of what came, and it still learns."""
+"""``sync_data`` with compression: half the bytes, equal replicas, sums of the received values, and it learns."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def begun(strategy: SyncData, task: Task, registry: Registry, compression: str) 
 
 
 def reduced(parts: list[Array], combine: Combine, registry: Registry) -> list[Array]:
-    """Every worker's total over compressed wires."""
+    """Every worker's total with compressed transfers."""
     graph = Graph()
     placed = []
     for k, part in enumerate(parts):
@@ -69,7 +69,7 @@ def reduced(parts: list[Array], combine: Combine, registry: Registry) -> list[Ar
 
 
 def sum_of_slice(parts: list[Array], owner: int, combine: Combine) -> Array:
-    """What the owner of a slice makes of everybody's part of it, written down without graphs."""
+    """The sum of a slice on its owner, in NumPy."""
     if combine is sharded_reduce:
         arrived = [part if k == owner else cut(part) for k, part in enumerate(parts)]
         return cut(np.add.reduce(arrived))
@@ -123,7 +123,7 @@ def test_replicas_stay_identical(network: str, workers: int, combine: str, stati
 def test_two_bytes_are_sent_where_there_were_four(
     network: str, combine: str, bucket_bytes: int, registry: Registry
 ) -> None:
-    """Scores, which are scalars, go on to take four: two from each worker but the first."""
+    """Scalar scores keep four bytes: two from each worker but the first."""
     workers, sent = 3, {}
     for compression in ("none", "high16"):
         strategy = SyncData(workers=workers, combine=combine, bucket_bytes=bucket_bytes)

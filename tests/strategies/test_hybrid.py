@@ -1,4 +1,4 @@
-"""``hybrid`` is ``single`` with the same batch, however it is cut; its variables are those of the whole network."""
+"""``hybrid`` equals ``single`` with the same batch, for any shards; its variables are those of the whole network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.strategies.training import Weights, difference, expect_same_bits, ope
 
 STEPS = 6
 BATCH = 13
-"""Odd, so that no K divides it but 1."""
+"""Odd, so that no K above 1 divides it."""
 
 ALL: dict[str, NetworkFunction] = {**NETWORKS, "hybrid": hybrid, "logistic": partial(hybrid, loss="logistic")}
 
@@ -44,7 +44,7 @@ def normalised_between(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def momentum() -> Optimizer:
-    """Slots, weight decay and a clipping that acts: all that an update may depend on."""
+    """An optimizer with slots, weight decay and active clipping."""
     return Momentum(weight_decay=1e-3, clip_norm=0.5)
 
 

@@ -1,4 +1,4 @@
-"""Large dense layers: the gradient of their weights goes into the update and is nowhere kept."""
+"""Large dense layers: the gradient of their weights is part of the update and is not stored."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def train_plan(dtype: str, registry: Registry) -> DevicePlan:
 
 
 def of_large_weights(plan: DevicePlan) -> list[Instruction]:
-    """The instructions that give something of the large weights' shape."""
+    """The instructions with an output of the large weights' shape."""
     shape = (INNER, COLUMNS)
     return [each for each in plan.instructions if any(plan.slots[slot].spec.shape == shape for slot in each.outputs)]
 

@@ -1,4 +1,4 @@
-"""``model`` computes what ``single`` computes, wherever its layers are, and in n parts what n microbatches do."""
+"""``model`` equals ``single`` under any placement, and with n parts ``single`` with n microbatches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.strategies.training import Weights, difference, expect_same_bits, ope
 
 STEPS = 6
 BATCH = 13
-"""Odd, so that no number of parts divides it but 1."""
+"""Odd, so that no number of parts above 1 divides it."""
 
 LAYERS = {
     "dense": {"fc1": 0, "fc[23]": 1},
@@ -39,11 +39,11 @@ LAYERS = {
     "batch_normalised": {"conv1": 1, "norm1": 0, "fc": 1},
     "dropped_out": {"fc1": 1, "drop": 0, "fc2": 1},
 }
-"""Constraints for two workers and more; layers that they do not name are free."""
+"""Constraints for two workers or more; other layers are free."""
 
 
 def adam() -> Optimizer:
-    """Slots, the number of the step, weight decay and a clipping that acts: all that an update may depend on."""
+    """An optimizer with slots, the step number, weight decay and active clipping."""
     return Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5)
 
 
@@ -72,7 +72,7 @@ def test_it_equals_single_in_as_many_microbatches_bit_for_bit(network: str, work
 
 @pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"batch_normalised"}))
 def test_in_parts_it_equals_single_with_the_same_batch(network: str) -> None:
-    """Batch normalisation takes the statistics of parts, and so is left out."""
+    """Batch normalisation uses the statistics of parts, so it is left out."""
     found, history = model(network, ModelParallel(workers=3, concurrent_steps=3))
     expected, reference = single(network)
     assert 0 < difference(found, expected) <= 1e-10
@@ -92,7 +92,7 @@ def test_constrained_layers_compute_the_same_bits(network: str, workers: int, pa
 
 @pytest.mark.parametrize("network", ["convolutional", "batch_normalised"])
 def test_float32_on_fast_kernels_differs_by_rounding(network: str) -> None:
-    """Fast kernels may round a node that was joined with its neighbour otherwise than the two apart."""
+    """Fast kernels may round a fused node differently from its parts."""
     strategy = ModelParallel(workers=2, concurrent_steps=2, constraints=LAYERS[network])
     found, _ = model(network, strategy, "float32")
     expected, _ = single(network, 2, "float32")
@@ -114,7 +114,7 @@ def test_all_nodes_of_a_layer_are_on_its_device(network: str) -> None:
     assert all(len(own) == 1 for own in devices.values())
     stamped = {node.layer.name for node in program.graph if node.layer is not None}
     assert set(devices) == stamped
-    # With parts to compute at once and free wires there is something to win.
+    # With concurrent parts and free links, distribution saves time.
     assert len(set().union(*devices.values())) > 1
 
 
@@ -201,7 +201,7 @@ def test_each_cut_tensor_is_sent_once_per_destination(network: str, parts: int, 
 
 
 def test_a_cut_between_dense_layers_costs_the_activations_their_gradient_and_the_rate(registry: Registry) -> None:
-    """By hand: fc1 puts out 8 values of 8 bytes for each example; the learning rate is one value."""
+    """By hand: fc1 has 8 outputs of 8 bytes for each example; the learning rate is one value."""
     constraints = {"flat": 0, "fc1": 0, "relu1": 0, "fc[23]": 1, "relu2": 1, "loss": 1}
     task = task_of(NETWORKS["dense"], Momentum(), batch_size=BATCH)
     step = compiled(Placed(ModelParallel(constraints=constraints)).build(task), registry)
@@ -212,7 +212,7 @@ def test_a_cut_between_dense_layers_costs_the_activations_their_gradient_and_the
 
 
 def _bytes_cut(graph: Graph) -> Counter[tuple[str, str]]:
-    """By wire, of a graph that is not cut yet: each tensor once for each device that reads it elsewhere."""
+    """Bytes by link, before partitioning: each tensor once for each other device that reads it."""
     wires: Counter[tuple[str, str]] = Counter()
     for tensor, readers in graph.consumers().items():
         source = graph.nodes[tensor.node].device
@@ -222,7 +222,7 @@ def _bytes_cut(graph: Graph) -> Counter[tuple[str, str]]:
 
 
 def test_the_parts_of_a_pipeline_overlap_as_simulated(registry: Registry) -> None:
-    """While the second device computes one part forward, the first device is at the other, whichever it took first."""
+    """While the second device computes one part forward, the first device computes the other."""
     constraints = {"fc1": 0, "relu1": 0, "fc2": 1, "relu2": 1, "fc3": 1}
     program = program_of("dense", ModelParallel(workers=2, concurrent_steps=2, constraints=constraints))
     step = compiled(program, registry)
@@ -233,7 +233,7 @@ def test_the_parts_of_a_pipeline_overlap_as_simulated(registry: Registry) -> Non
 
 
 def _forward(step: Compiled, device: str, part: int) -> tuple[float, float]:
-    """When a device begins and ends the forward pass of a part, in simulated seconds."""
+    """Simulated start and end of the forward pass of a part on a device, in seconds."""
     graph, cluster = step.parts[device].graph, near(2)
     names = [name for name in graph.nodes if name.startswith(f"train/share_{part}/") and "/gradients/" not in name]
     nodes = [graph.nodes[name] for name in names]

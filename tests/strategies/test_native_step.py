@@ -1,4 +1,4 @@
-"""A training step of a small network is machine code from end to end: no call of Python between its calls."""
+"""A training step of a small network is one call of machine code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lenet(net: NetworkBuilder, batch: Batch) -> Outputs:
 
 
 def watched(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """For every stretch of machine code that is run, the number of its calls."""
+    """The number of calls in every fused call group that runs."""
     runs: list[int] = []
     join = registry.join
 
@@ -56,7 +56,7 @@ def test_a_step_of_lenet_is_one_fused_call_group(registry: Registry, monkeypatch
         runs.clear()
         trainer.session.run(STEP, feeds=fed)
         (plan,) = trainer.session.plans(STEP).values()
-    # What is the same in every step need not be computed in every step.
+    # Values that are the same in every step need not be computed in every step.
     computed = [instruction for instruction in plan.instructions if instruction.op != "fill"]
     assert len(runs) == 1
     assert len(computed) <= runs[0] <= len(plan.instructions)

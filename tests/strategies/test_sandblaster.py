@@ -1,4 +1,4 @@
-"""``sandblaster`` makes the iterations of ``single``, to the bit, whoever computes what and however late."""
+"""``sandblaster`` equals ``single`` bit for bit, for any assignment and speed of replicas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.strategies.networks import NETWORKS, dense, task_of
 from tests.strategies.training import expect_same_bits
 
 BATCH = 27
-"""Portions of two sizes, whatever their number here."""
+"""A batch with portions of two sizes."""
 
 STEPS = 4
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
@@ -48,14 +48,14 @@ def blasted(
     interleaving: Interleaving | None = None,
     dtype: str = "float64",
 ) -> Course:
-    """portions: in all."""
+    """portions: total number."""
     strategy = Sandblaster(workers=workers, servers=servers, portions_per_worker=portions // workers)
     task = task_for(network, dtype=dtype)
     return iterated(strategy, task, load_kernels(), range(STEPS), interleaving=interleaving)
 
 
 def expect_same(found: Course, expected: Course) -> None:
-    """Require the same objective at every iteration, and the same variables at the end, history and all."""
+    """Require the same objective at every iteration, and the same variables and history at the end."""
     assert found.told == expected.told
     expect_same_bits(found.weights, expected.weights)
 
@@ -109,7 +109,7 @@ def test_with_slow_workers_time_is_saved_by_backups(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Portions, "_again", lambda portions: None)
     without = speeds(1.0, 100.0)
     expect_same(blasted("dense", 2, 1, 4, without), single("dense", 4))
-    # Whoever is late at the end of the run is waited for.
+    # The run waits for late replicas at its end.
     assert with_backups.now < 0.5 * without.now
 
 

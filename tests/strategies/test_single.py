@@ -1,4 +1,4 @@
-"""``single`` is the oracle of the other strategies; here it is held against plain NumPy and against itself."""
+"""``single``, the oracle of the other strategies, against NumPy and against itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.strategies.training import Array, Weights, difference, opened, traine
 
 
 def loss_and_gradients(weights: Weights, x: Array, y: Array) -> tuple[float, float, dict[str, Array]]:
-    """The dense network by hand: mean loss, accuracy and the gradient of every parameter."""
+    """The dense network in NumPy: mean loss, accuracy and the gradient of every parameter."""
     layers = ["fc1", "fc2", "fc3"]
     inputs, h = [], x.reshape(len(x), -1)
     for layer in layers:

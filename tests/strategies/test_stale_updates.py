@@ -1,4 +1,4 @@
-"""``pipeline: stale``: updates in order, each by a gradient at the weights from the start of the step."""
+"""``pipeline: stale``: ordered updates by gradients at the weights of the start of the step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stale(workers: int, parts: int) -> Placed:
 
 
 def momentum_by_hand(weights: Weights, batch: int, parts: int, step: int, momentum: float) -> Weights:
-    """One step of the dense network: part i's gradient at the start, applied after those of the parts before."""
+    """One step of the dense network: each part's gradient at the start, applied in order."""
     rate = 0.1 / (1 + step)
     examples = Examples(batch).read("train", step, 0, batch)
     now = dict(weights)
@@ -67,12 +67,12 @@ def test_the_first_step_has_the_loss_of_the_batch_at_its_start(network: str, reg
 
 
 def adam() -> Optimizer:
-    """An optimizer that wants the number of the update, with a clipping that acts."""
+    """An optimizer that uses the number of the update, with active clipping."""
     return Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5)
 
 
 class OneStalePart:
-    """What the configuration refuses as pointless."""
+    """Settings that the configuration refuses."""
 
     name = "one stale part"
     workers = 1
@@ -91,7 +91,7 @@ def test_a_single_part_is_not_stale(network: str, registry: Registry) -> None:
 
 
 def test_updates_are_numbered_through_and_averages_advance_part_by_part(registry: Registry) -> None:
-    """Oracle: single on halves, put back to the start for each gradient; slots and averages go on from half to half."""
+    """Oracle: ``single`` on halves, reset to the start for each gradient; slots and averages continue."""
     optimizer = Adam(lr=0.01, clip_norm=0.5)
     task, half = (task_of(NETWORKS["batch_normalised"], optimizer, batch_size=size) for size in (12, 6))
     with opened(stale(2, 2), task, registry) as trainer:
@@ -112,7 +112,7 @@ def test_updates_are_numbered_through_and_averages_advance_part_by_part(registry
 
 
 def _goes_on(name: str) -> bool:
-    """Whether a variable goes on from the part before: slots and moving averages."""
+    """Return whether a variable continues from the part before: slots and moving averages."""
     return name.endswith(("_moment", "moving_mean", "moving_variance"))
 
 

@@ -1,4 +1,4 @@
-"""``sync_data`` with K workers is ``single`` with the same batch, and bit for bit ``single`` in K microbatches."""
+"""``sync_data`` with K workers equals ``single`` with the same batch, and bit for bit with K microbatches."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.strategies.training import Weights, difference, expect_same_bits, ope
 
 STEPS = 12
 BATCH = 13
-"""Odd, so that no K divides it but 1."""
+"""Odd, so that no K above 1 divides it."""
 
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
-"""Networks that treat every example by itself."""
+"""Networks that treat every example separately."""
 
 
 def momentum() -> Optimizer:
-    """Slots, weight decay and a clipping that acts: all that an update may depend on."""
+    """An optimizer with slots, weight decay and active clipping."""
     return Momentum(weight_decay=1e-3, clip_norm=0.5)
 
 
@@ -148,7 +148,7 @@ def test_bytes_sent_in_a_step_are_gradients_statistics_and_two_scores(
         trainer.train(range(3))
         counted = trainer.session.sent_bytes()
         planned = [plan.sent_bytes for plan in trainer.session.plans("train").values()]
-        # Exchanged is every variable but the optimizer's own: trained ones as gradient, averages as statistic.
+        # All variables except slots are exchanged: trained ones as gradients, averages as statistics.
         exchanged = {name: s for name, s in trainer.program.variables.items() if "velocity" not in name}
         gradients = [spec.size for name, spec in exchanged.items() if "moving" not in name][::-1]
         sizes = gradients + [spec.size for name, spec in exchanged.items() if "moving" in name]

@@ -26,7 +26,7 @@ Weights = Mapping[str, Array]
 
 
 class Trainer:
-    """A program in a session: what the training loop does with one."""
+    """A program in a session, and the calls of the training loop."""
 
     def __init__(self, program: Program, session: LocalSession, dtype: str) -> None:
         self.program = program
@@ -62,7 +62,7 @@ def opened(
 ) -> Iterator[Trainer]:
     """A program of a strategy, not initialised.
 
-    compression: of transfers. source: of its examples, if not the endless ones. gpus: whether all devices are on the
+    compression: of transfers. source: of examples, None for endless ones. gpus: whether all devices are on the
     first GPU. more: clients besides its own.
     """
     program = strategy.build(task)
@@ -101,7 +101,7 @@ def difference(a: Weights, b: Weights) -> float:
 
 
 def expect_same_bits(a: Weights, b: Weights) -> None:
-    """Require equal names, shapes, dtypes and values, each to the last bit."""
+    """Require equal names, shapes, dtypes and bits."""
     assert list(a) == list(b)
     for name in a:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name, strict=True)

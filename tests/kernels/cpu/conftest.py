@@ -12,6 +12,6 @@ from tests.kernels.cpu.onednn.checking import library
 
 @pytest.fixture(autouse=True, scope="package")
 def _one_thread() -> Iterator[None]:
-    library()  # there is nothing to limit before it is loaded
+    library()  # only a loaded library can be limited
     with threadpool_limits(1, user_api="openmp"):
         yield

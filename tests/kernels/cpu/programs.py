@@ -1,4 +1,4 @@
-"""Random element-wise programs and awkward numbers to feed them."""
+"""Random element-wise programs, and inputs with special values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runner.kernels.contract import Array
 from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step
 
-# Elsewhere NumPy may take the other one of two zeros for the maximum, and that is nobody's promise.
+# On other CPUs NumPy may return the other of two zeros as the maximum.
 _SIGNED_ZERO = [-0.0] if platform.machine() in ("x86_64", "AMD64") else []
 SPECIAL = [0.0, *_SIGNED_ZERO, 1.0, -1.5, np.nan, np.inf, -np.inf, 1e-40, -3e-320, 1e30, -1e300]
 
@@ -21,7 +21,7 @@ _LITERALS = st.sampled_from([float(value) for value in SPECIAL]) | st.floats(-4,
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and which of its inputs have an element per element of the result."""
+    """A program, and which of its inputs have the shape of the result."""
 
     program: Program
     wide: tuple[bool, ...]
@@ -49,7 +49,7 @@ def cases(draw: st.DrawFn) -> Case:
 @st.composite
 def _steps(draw: st.DrawFn, known: int) -> Step:
     function = draw(st.sampled_from(sorted(FUNCTIONS)))
-    # A shrunken example reads the values made last.
+    # Shrinking prefers the latest values.
     numbers: st.SearchStrategy[Operand] = st.integers(0, known - 1).map(lambda back: known - 1 - back)
     count, _ = FUNCTIONS[function]
     return Step(function, tuple(draw(numbers | _LITERALS) for _ in range(count)))

@@ -1,4 +1,4 @@
-"""Cross-entropy in machine code, and its gradient: values, what is no number, and labels that are no class."""
+"""Cross-entropy in machine code, and its gradient: values, NaN, and labels out of range."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kernels.harness import Ran, Shaped, filled, holding, run
 LOSS, GRADIENT = "softmax_cross_entropy", "softmax_cross_entropy_gradient"
 SHAPES = [(1, 1), (1, 10), (32, 10), (7, 3), (2, 1000), (3, 8), (2, 17)]
 ROUNDING = 2e-6
-"""Relative: a difference of logits is rounded, and that is an error of its exponential as large as itself."""
+"""Relative: the rounding error of a difference of logits is the relative error of its exponential."""
 
 
 def kernel(op: str) -> Kernel:
@@ -46,7 +46,7 @@ def losses(kernel: Kernel, logits: Array, labels: Array) -> list[Array]:
 
 
 def gradient(kernel: Kernel, arrays: list[Array], *, in_place: bool = False) -> Ran:
-    """Of the logits; arrays: probabilities, labels, gradient of the loss."""
+    """Run the gradient. arrays: probabilities, labels, gradient of the loss."""
     outputs = [Shaped.of(arrays[0])]
     return run(kernel, {}, [Shaped.of(array) for array in arrays], outputs, arrays, in_place=in_place)
 
@@ -67,7 +67,7 @@ def test_logits_that_would_overflow() -> None:
     np.testing.assert_allclose(probabilities[1:], [[0, 1, 0], [0, 0.5, 0.5], [0.5, 0.5, 0]])
 
 
-def test_a_confident_prediction_costs_little_but_not_nothing() -> None:
+def test_the_loss_of_a_certain_prediction_is_small_but_not_zero() -> None:
     logits = np.array([[0, 12], [0, 30]], np.float32)
     loss, _ = losses(kernel(LOSS), logits, np.array([1, 1]))
     np.testing.assert_allclose(loss, np.log1p(np.exp([-12.0, -30.0])), rtol=3e-3)
@@ -75,7 +75,7 @@ def test_a_confident_prediction_costs_little_but_not_nothing() -> None:
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 @pytest.mark.parametrize("place", [0, 3, 9])
-def test_a_broken_logit_does_not_look_like_a_loss(broken: float, place: int) -> None:
+def test_a_broken_logit_gives_a_nan_loss(broken: float, place: int) -> None:
     logits = np.zeros((2, 10), np.float32)
     logits[1, place] = broken
     loss, _ = losses(kernel(LOSS), logits, np.array([0, 0]))
@@ -85,7 +85,9 @@ def test_a_broken_logit_does_not_look_like_a_loss(broken: float, place: int) -> 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("label_dtype", ["int32", "int64"])
 @pytest.mark.parametrize("shape", [*SHAPES, (100, 100)])
-def test_gradient_to_the_bit(shape: tuple[int, int], label_dtype: str, in_place: bool) -> None:
+def test_the_gradient_equals_the_reference_bit_for_bit(
+    shape: tuple[int, int], label_dtype: str, in_place: bool
+) -> None:
     dloss = np.random.default_rng(3).standard_normal(shape[0]).astype(np.float32)
     arrays = [logits_of(shape), labels_of(shape, label_dtype), dloss]
     ran = gradient(kernel(GRADIENT), arrays, in_place=in_place)
@@ -97,7 +99,7 @@ def test_gradient_to_the_bit(shape: tuple[int, int], label_dtype: str, in_place:
 @pytest.mark.parametrize("label_dtype", ["int32", "int64"])
 @pytest.mark.parametrize("label", [-1, 3, 2**31 - 1])
 @pytest.mark.parametrize("op", [LOSS, GRADIENT])
-def test_a_label_that_is_no_class_has_a_status_and_an_explanation(op: str, label: int, label_dtype: str) -> None:
+def test_a_label_out_of_range_has_a_status_and_a_message(op: str, label: int, label_dtype: str) -> None:
     logits, labels = logits_of((3, 3)), np.array([0, label, 1], label_dtype)
     arrays = [logits, labels] if op == LOSS else [logits, labels, np.ones(3, np.float32)]
     outputs = [Shaped((3,), "float32"), Shaped.of(logits)] if op == LOSS else [Shaped.of(logits)]
@@ -115,7 +117,7 @@ def test_a_label_that_is_no_class_has_a_status_and_an_explanation(op: str, label
 
 @pytest.mark.parametrize("check_finite", [False, True])
 @pytest.mark.parametrize("batch", [2, 1000])
-def test_the_user_reads_the_same_of_a_wrong_label_whoever_computes(batch: int, check_finite: bool) -> None:
+def test_the_message_of_a_wrong_label_is_the_same_for_all_kernels(batch: int, check_finite: bool) -> None:
     graph = Graph()
     logits = ops.placeholder(graph, (batch, 10), "float32", name="logits")
     labels = ops.placeholder(graph, (batch,), "int64", name="labels")
@@ -132,7 +134,7 @@ def test_the_user_reads_the_same_of_a_wrong_label_whoever_computes(batch: int, c
 
 
 @pytest.mark.parametrize(("shape", "label_dtype"), [((3, 1000), "int64"), ((1, 2049), "int64"), ((2, 3), "uint8")])
-def test_what_is_large_or_labelled_otherwise_is_left_to_others(shape: tuple[int, int], label_dtype: str) -> None:
+def test_many_classes_and_other_label_dtypes_are_refused(shape: tuple[int, int], label_dtype: str) -> None:
     logits, labels = Shaped(shape, "float32"), Shaped(shape[:1], label_dtype)
     assert kernel(LOSS).arrange({}, [logits, labels], [Shaped(shape[:1], "float32"), logits], [None, None]) is None
 

@@ -49,7 +49,7 @@ gave_up:
 
 
 class Log:
-    """Calls that note that they were made, and what was noted."""
+    """Calls that record themselves, and the record."""
 
     def __init__(self, code: MachineCode) -> None:
         self._code = code
@@ -86,7 +86,7 @@ def test_calls_are_made_in_order_every_time(join: Join, log: Log) -> None:
 
 @both
 @pytest.mark.parametrize("failing", [0, 1, 4])
-def test_the_first_failure_ends_it_and_is_told(join: Join, log: Log, failing: int) -> None:
+def test_the_first_failure_ends_the_call_and_is_returned(join: Join, log: Log, failing: int) -> None:
     statuses = [3 if position >= failing else 0 for position in range(5)]
     joined = join([log.call(position, status) for position, status in enumerate(statuses)])
     assert divmod(joined(), 1 << 16) == (failing + 1, 3)
@@ -105,11 +105,11 @@ def test_nothing_to_call_is_a_success(join: Join) -> None:
 
 
 class _Kept:
-    """Something that can be seen to be gone."""
+    """An object for weak references."""
 
 
 @both
-def test_what_calls_keep_lives_as_long_as_the_joined_call(join: Join, log: Log) -> None:
+def test_a_joined_call_keeps_the_objects_of_its_calls_alive(join: Join, log: Log) -> None:
     kept = _Kept()
     seen = weakref.ref(kept)
     joined: Callable[[], int] | None = join([log.call(1, keep=kept)])
@@ -120,7 +120,7 @@ def test_what_calls_keep_lives_as_long_as_the_joined_call(join: Join, log: Log) 
 
 
 @both
-def test_other_threads_run_meanwhile(join: Join, code: MachineCode) -> None:
+def test_other_threads_run_during_a_call(join: Join, code: MachineCode) -> None:
     flag: Array = np.zeros(1, np.int64)
     patience = 3_000_000_000
     waits: Sequence[NativeCall] = [

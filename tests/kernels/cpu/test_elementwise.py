@@ -1,4 +1,4 @@
-"""Element-wise kernels in machine code: the bits of the definition, in every way memory may lie."""
+"""Element-wise kernels in machine code: equal to the definition bit for bit, in all layouts and in place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.kernels.harness import Shaped, call_bound, filled, holding, invoke, r
 DTYPES = ["float32", "bfloat16"]
 WITH_SCALARS_ALONE = [*DTYPES, "float64"]
 PARALLEL = PARALLEL_BYTES // 4 + 5
-"""Elements of a tensor that is shared out among threads, whatever the program; no multiple of anything."""
+"""Elements of a tensor that is divided among threads for any program; no multiple of a vector."""
 
 MOMENTUM = parse("mul 1 #0.9; mul 2 3; sub 4 5; add 0 6", 4, (6, 7))
 """Inputs: parameters, velocity, gradient, learning rate. Outputs: velocity, parameters."""
@@ -70,7 +70,7 @@ def expected(program: Program, arrays: list[Array]) -> tuple[Array, ...]:
 
 @settings(max_examples=80)
 @given(case=cases(), size=st.integers(1, 40), dtype=st.sampled_from(WITH_SCALARS_ALONE), seed=st.integers(0, 1000))
-def test_any_program_gives_the_bits_of_its_definition(
+def test_any_program_equals_its_definition_bit_for_bit(
     llvm: Registry, case: Case, size: int, dtype: str, seed: int
 ) -> None:
     shape = () if dtype == "float64" else (size,)
@@ -114,7 +114,7 @@ def test_a_program_longer_than_the_registers_last(llvm: Registry) -> None:
     assert all_same_bits(found, expected(program, arrays))
 
 
-def test_a_literal_is_not_the_value_of_its_number(llvm: Registry) -> None:
+def test_a_literal_differs_from_a_value_number(llvm: Registry) -> None:
     kernel, arrays = llvm.find("elementwise", "cpu", "llvm"), arrays_of(Case(MOMENTUM, (True, True)), 20, "float32")
     for text in ("add 0 1", "add 0 #1.0", "add 0 #0.0", "add 0 #-0.0"):
         program = parse(text, 2, (2,))
@@ -160,7 +160,7 @@ def test_threads_share_out_every_element_once(llvm: Registry, threads: Any, monk
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("function", sorted(FUNCTIONS))
-def test_single_functions_are_ops_of_their_own(llvm: Registry, function: str, dtype: str) -> None:
+def test_single_functions_are_separate_ops(llvm: Registry, function: str, dtype: str) -> None:
     arrays = [awkward(k, (3, 50), dtype) for k in range(FUNCTIONS[function][0])]
     assert_like_reference(llvm, function, arrays)
 
@@ -194,7 +194,7 @@ def test_a_scalar_operand_is_broadcast(llvm: Registry, position: int) -> None:
 
 
 def assert_like_reference(llvm: Registry, op: str, arrays: list[Array]) -> None:
-    """Hold the kernel of an op to the reference kernel's bits."""
+    """Require the bits of the reference kernel."""
     specs = [Shaped.of(array) for array in arrays]
     result = Shaped(max((array.shape for array in arrays), key=len), arrays[0].dtype.name)
     with np.errstate(all="ignore"):
@@ -223,7 +223,7 @@ def test_a_bound_call_holds_its_arguments(llvm: Registry) -> None:
     operand = filled(spec, plain(spec))
     bound = kernel.bind({}, arrangement, Buffers((operand,), (operand,), operand.data[:0]))
     assert isinstance(bound, NativeCall)
-    # What is set free is given away next, to arrays of the same size.
+    # Freed memory would be reused by arrays of the same size.
     others = [np.zeros(2, np.intp) for _ in range(100)]
     assert all(other.ctypes.data not in bound.arguments for other in others)
 
@@ -297,7 +297,7 @@ def numbers(operand: Operand) -> Array:
     ],
     ids=["integers", "float16", "float64", "broadcast", "one term"],
 )
-def test_what_it_cannot_do_is_left_to_others(llvm: Registry, op: str, inputs: list[Shaped], result: Shaped) -> None:
+def test_unsupported_nodes_are_refused(llvm: Registry, op: str, inputs: list[Shaped], result: Shaped) -> None:
     assert llvm.find(op, "cpu", "llvm").arrange({}, inputs, [result], [None] * len(inputs)) is None
 
 
@@ -313,6 +313,6 @@ def test_a_fill_keeps_every_bit_of_its_value(llvm: Registry, shape: tuple[int, .
     assert [each.tobytes() for each in made] == [each.tobytes() for each in expected]
 
 
-def test_a_fill_of_integers_is_left_to_others(llvm: Registry) -> None:
+def test_a_fill_of_integers_is_refused(llvm: Registry) -> None:
     fill = llvm.find("fill", "cpu", "llvm")
     assert fill.arrange({"value": 1.0, "shape": (2,), "dtype": "int64"}, [], [Shaped((2,), "int64")], []) is None

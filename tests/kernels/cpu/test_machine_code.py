@@ -1,4 +1,4 @@
-"""The compiler, and what happens on a machine that lacks something."""
+"""The compiler, and machines without its requirements."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_package_is_imported_without_llvmlite() -> None:
 
 @pytest.fixture
 def forgetful() -> Iterator[None]:
-    """What was found out about the machine is found out again, and afterwards once more."""
+    """Clear the caches of facts about the machine before and after a test."""
     probes = (compiler.host, openmp.load)
     for each in probes:
         each.cache_clear()
@@ -64,7 +64,7 @@ def forgetful() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("forgetful")
-def test_a_machine_that_forbids_new_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_forbids_new_code_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise OSError(13, "cannot allocate executable memory")
 
@@ -77,7 +77,7 @@ def test_a_machine_that_forbids_new_code_says_so(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("forgetful")
-def test_without_openmp_one_thread_does_all_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_openmp_loops_run_on_one_thread_and_this_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = threads.Loop(1, 2, 3, 4, None)
     assert threads.on_all(loop).function != threads.on_one(loop).function
     monkeypatch.setattr(openmp, "LIBRARY", "libnothing.so.1")
@@ -113,7 +113,7 @@ def test_an_unknown_function_is_named() -> None:
         MachineCode(ANSWER).address("question")
 
 
-def test_external_functions_are_called_where_they_are() -> None:
+def test_external_functions_are_called_at_their_addresses() -> None:
     inner = MachineCode("define i32 @inner() {\n ret i32 5\n}")
     outer = MachineCode(
         "declare i32 @elsewhere()\n"

@@ -66,7 +66,7 @@ def test_kept_axes() -> None:
     np.testing.assert_array_equal(total(x, (1,), (3, 1), keepdims=True), [[6], [22], [38]])
 
 
-def test_the_order_is_lanes_then_what_is_left() -> None:
+def test_the_order_is_lanes_then_remaining_elements() -> None:
     # Large numbers cancel, so that the result depends on the order of the additions in float64.
     rng = np.random.default_rng(2)
     large = rng.standard_normal(102) * 10.0 ** rng.integers(0, 20, 102)
@@ -83,7 +83,7 @@ def test_the_order_is_lanes_then_what_is_left() -> None:
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 @pytest.mark.parametrize("place", [0, 9, 18])
-def test_what_is_not_finite_reaches_the_sum(broken: float, place: int) -> None:
+def test_nan_and_infinity_reach_the_sum(broken: float, place: int) -> None:
     x = np.zeros(19, np.float32)
     x[place] = broken
     np.testing.assert_array_equal(total(x, (0,), ()), np.float32(broken))
@@ -100,7 +100,7 @@ def test_what_is_not_finite_reaches_the_sum(broken: float, place: int) -> None:
         ((3,), (0,), "float64"),
     ],
 )
-def test_other_sums_are_left_to_others(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None:
+def test_other_sums_are_refused(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None:
     x = Shaped(shape, dtype)
     kept = tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
     assert kernel().arrange({"axes": axes, "keepdims": False}, [x], [Shaped(kept, dtype)], [plain(x)]) is None

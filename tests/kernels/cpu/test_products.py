@@ -1,4 +1,4 @@
-"""Products that are computed where they are used up: values, bits, memory, and what is left to others."""
+"""Products computed inside updates: values, bits, shared memory, and refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOMENTUM = parse("mul 1 4; add 5 2; mul 6 3; sub 0 7", 5, (8, 6))
 GRADIENT = 2
 
 SIZES = [(1, 1, 1), (1, 9, 100), (7, 33, 1), (5, 17, 48), (33, 24, 67), (3, 1, 40), (64, 8, 113), (2, 16, 16)]
-"""(rows of dy, inner extent, columns): whole blocks, rests of rows, of vectors and of single numbers."""
+"""(rows of dy, inner extent, columns): whole blocks, and remainders of rows, of vectors and of single numbers."""
 
 
 def kernel(library: str = "llvm") -> Kernel:
@@ -49,7 +49,7 @@ def momentum_arrays(size: tuple[int, int, int]) -> list[Array]:
 
 
 def expected(attributes: Attributes, arrays: Sequence[Array]) -> list[Array]:
-    """What the reference kernel makes of the same numbers in float64."""
+    """Return the results of the reference kernel in float64."""
     exact = [array.astype(np.float64) for array in arrays]
     outputs = [Shaped((arrays[0].shape[1], arrays[1].shape[1]), "float64")] * len(attributes["outputs"])
     reference = REGISTRY.find("matmul_elementwise", "cpu", "numpy")
@@ -74,7 +74,7 @@ def test_terms_are_added_one_by_one_each_rounded_once(size: tuple[int, int, int]
     (came,) = computed(attributes_of(parse("mul 0 #1", 1, (1,)), 0), [x, dy])
     total = np.zeros((x.shape[1], dy.shape[1]), np.float32)
     for one, other in zip(x.astype(np.float64), dy.astype(np.float64), strict=True):
-        # A product of float32 is exact in float64; its sum is rounded there first, which matters in one of 2**29.
+        # A float32 product is exact in float64; the double rounding of its sum matters in one of 2**29 cases.
         total = (total + np.outer(one, other)).astype(np.float32)
     np.testing.assert_array_equal(came, total)
 
@@ -117,7 +117,7 @@ W, V = 2, 3
 
 
 @pytest.mark.parametrize("places", [(W, V), (V, W), (W, None), (None, W)])
-def test_outputs_may_lie_where_operands_were(places: tuple[int | None, int | None]) -> None:
+def test_outputs_may_share_memory_with_operands(places: tuple[int | None, int | None]) -> None:
     arrays, attributes = momentum_arrays((5, 20, 70)), attributes_of(MOMENTUM, GRADIENT)
     result = Shaped((20, 70), "float32")
     arrangement = kernel().arrange(attributes, list(map(Shaped.of, arrays)), [result] * 2, [None] * 6)
@@ -143,13 +143,13 @@ def floats(*shape: int) -> Shaped:
 
 
 @pytest.mark.parametrize("turned", [(False, False), (False, True), (True, True)])
-def test_other_products_are_left_to_others(turned: tuple[bool, bool]) -> None:
+def test_other_products_are_refused(turned: tuple[bool, bool]) -> None:
     assert not refused(floats(40, 40), floats(40, 40))
     given = dict(zip(("transpose_a", "transpose_b"), turned, strict=True))
     assert refused(floats(40, 40), floats(40, 40), **given)
 
 
-def test_sums_of_many_terms_and_of_none_are_left_to_others() -> None:
+def test_sums_of_many_terms_and_of_none_are_refused() -> None:
     assert not refused(floats(MOST_TERMS, 40), floats(MOST_TERMS, 50))
     assert refused(floats(MOST_TERMS + 1, 40), floats(MOST_TERMS + 1, 50))
     assert refused(floats(0, 40), floats(0, 50))

@@ -1,4 +1,4 @@
-"""Sign analysis: what is said to keep zeros does, and what optimizers do is seen to."""
+"""Sign analysis: programs reported to keep zeros do so, and those of optimizers are reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCALARS = st.floats(1e-3, 1e3) | st.floats(-1e3, -1e-3)
 
 
 @given(case=cases(), scalars=st.lists(SCALARS, min_size=5, max_size=5))
-def test_zeros_stay_zeros_whatever_the_scalars(case: Case, scalars: list[float]) -> None:
+def test_zeros_stay_zeros_for_all_scalars(case: Case, scalars: list[float]) -> None:
     if keeps_zeros(case.program, case.wide, "float64"):
         given = zip(case.wide, scalars, strict=False)
         inputs = [np.zeros(1) if wide else np.array(scalar) for wide, scalar in given]
@@ -65,7 +65,7 @@ def test_every_output_must_keep_them() -> None:
     assert keeps_zeros(parse("add 0 #1.0; neg 0", 1, (2,)), [True], "float32")
 
 
-def test_a_literal_is_what_its_dtype_makes_of_it() -> None:
+def test_a_literal_is_rounded_to_its_dtype() -> None:
     small, large = parse("add 0 #1e-60; div 0 1", 1, (2,)), parse("mul 0 #1e60", 1, (1,))
     assert keeps_zeros(small, [True], "float64")
     assert not keeps_zeros(small, [True], "float32")
@@ -74,5 +74,5 @@ def test_a_literal_is_what_its_dtype_makes_of_it() -> None:
 
 
 def _keeps(text: str) -> bool:
-    """Of a program whose inputs 0 and 1 are tensors and 2 is a scalar; its last step is its output."""
+    """Analyse a program with tensors 0 and 1 and scalar 2, whose last step is its output."""
     return keeps_zeros(parse(text, 3, (3 + text.count(";"),)), [True, True, False], "float32")

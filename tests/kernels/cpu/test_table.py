@@ -45,7 +45,7 @@ TOLERANCES = {"float32": 1e-5, "bfloat16": 2.0**-7}
 """Of the largest magnitude of a result, by its dtype."""
 
 FILTERS = {"conv2d": 1, "conv2d_fused": 1, "conv2d_input_gradient": 1}
-"""Op -> its input that is no image."""
+"""Op -> its input that is not an image."""
 
 
 @pytest.mark.parametrize(("kernel", "dtype"), KERNELS)

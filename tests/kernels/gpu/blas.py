@@ -1,4 +1,4 @@
-"""An emulated GPU with cuBLAS: column-major products of NumPy, done when somebody waits for them."""
+"""An emulated GPU with cuBLAS: column-major products by NumPy, computed at synchronization."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ COMPUTED = {68: "float32", 77: "float32", 70: "float64"}
 
 
 class NumpyCublas:
-    """CuPy's module of cuBLAS, as far as handles go, and the library itself, as far as products do.
+    """CuPy's module of cuBLAS for handles, and the library itself for products.
 
-    One handle for each GPU, one workspace for each time that a stream is set.
+    There is one handle per GPU; setting a stream resets the workspace.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class NumpyCublas:
         assert self._workspace is not None, "a stream that was set has no workspace of the caller's yet"
         workspace = self._workspace
         self.computed.append(told[16])
-        # Factors on the host are read by the call, not by the GPU.
+        # Scalars in host memory are read during the call, not by the GPU.
         scalar = COMPUTED[told[16]]
         alpha, beta = (matrix_at(told[place], scalar, 1, 1, 1)[0, 0] for place in (5, 12))
         assert (alpha, beta) == (1, 0)

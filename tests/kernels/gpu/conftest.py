@@ -1,4 +1,4 @@
-"""An emulated GPU for each test; the sources that were compiled for it serve all tests and all later runs."""
+"""An emulated GPU for each test; compiled sources are shared by all tests and later runs."""
 
 from __future__ import annotations
 

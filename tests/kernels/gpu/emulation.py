@@ -1,8 +1,8 @@
-"""A GPU that is not there: our CUDA sources compiled for the host, and streams that do as little as they may.
+"""An emulated GPU: our CUDA sources compiled for the host, and streams that run work as late as possible.
 
-Work on a stream is done when somebody waits for it, and no sooner: what forgets to wait finds memory as it was.
-Memory begins as NaN and has guards around it; a kernel that is launched with arguments of other sizes than it
-declares, or whose threads wait for different things, fails.
+Work on a stream runs only at synchronization, so code that forgets to synchronize finds stale memory. Memory starts as
+NaN and has guard bytes around it. A kernel fails if it is launched with arguments of wrong sizes or if its threads
+wait at different barriers.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from runner.kernels.gpu.runtime import Argument, DeviceMemory, Size
 HEADER = Path(__file__).with_name("emulation.hpp")
 GUARD = 256
 UNSET, FENCE = 0xFF, 0xFE
-"""Bytes of memory that nobody has written, NaN, and around it: numbers so large that a sum shows them."""
-# -fno-gnu-unique: two sources of one process must not share the memory of a block because their kernels have one name.
+"""Bytes of unwritten memory, NaN, and of the guards around it: numbers so large that they show in a sum."""
+# -fno-gnu-unique: kernels of equal name from different sources must not share static memory.
 COMPILER = ("g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC")
 WORKING = threading.Condition(threading.RLock())
 PATIENCE_S = 30.0
@@ -41,20 +41,20 @@ Work = Callable[[], None]
 
 @dataclass
 class Capture:
-    """What is being captured: works in an order in which they may be done, and the streams that take part."""
+    """A capture: works in a valid order, and the streams that take part."""
 
     works: list[Work] = field(default_factory=list)
     streams: list[EmulatedStream] = field(default_factory=list)
 
     def join(self, stream: EmulatedStream) -> None:
-        """What comes on the stream is captured from now on."""
+        """Capture later work of the stream."""
         stream.capturing = self
         self.streams.append(stream)
 
 
 @dataclass
 class EmulatedStream:
-    """Work that has not been done yet."""
+    """A stream: a queue of pending work."""
 
     handle: int
     gpu: int = 0
@@ -64,13 +64,13 @@ class EmulatedStream:
     capturing: Capture | None = None
 
     def put(self, work: Work) -> None:
-        """Do it later, or keep it for a graph."""
+        """Queue work, or record it in the capture."""
         (self.queue if self.capturing is None else self.capturing.works).append(work)
 
     def drain(self, until: int) -> None:
-        """Do the first so many works there ever were; one thread at a time, for compiled kernels share their state.
+        """Run the works up to a position; one thread at a time, because compiled kernels share state.
 
-        A work may wait for other threads and let them work meanwhile; its own stream stands still until then.
+        A work may wait for other threads and let them work meanwhile; its own stream stays blocked.
         """
         me = threading.get_ident()
         with WORKING:
@@ -89,7 +89,7 @@ class EmulatedStream:
 
 @dataclass
 class EmulatedEvent:
-    """A place in a stream, or none before it is recorded; inside a capture, work that is done once."""
+    """A position in a stream, or none before it is recorded."""
 
     gpu: int = 0
     stream: EmulatedStream | None = None
@@ -99,12 +99,12 @@ class EmulatedEvent:
 
 @dataclass
 class EmulatedGraph:
-    """Work to be done anew by every launch."""
+    """Captured work, which every launch runs again."""
 
     works: list[Work]
 
     def launch(self, stream: EmulatedStream) -> None:
-        """Put all of it on a stream."""
+        """Enqueue all captured work."""
         for work in self.works:
             stream.put(work)
 
@@ -148,9 +148,8 @@ class EmulatedFunction:
 class EmulatedRuntime:
     """The runtime of an emulated GPU; see :class:`~runner.kernels.gpu.runtime.Runtime`.
 
-    folder: where compiled sources are kept. reversed: the last thread of a block goes first. nbytes: of its memory.
-    gpus: how many there are. What was made on one fails on a stream of another. libraries: there are none, but those
-    that a test puts there.
+    folder: cache of compiled sources. reversed: whether the last thread of a block runs first. nbytes: size of the
+    memory. gpus: number of GPUs; objects of one GPU fail on a stream of another. libraries: set by tests.
     """
 
     name = "emulated GPU"
@@ -229,8 +228,8 @@ class EmulatedRuntime:
         if event.capture is not None:
             assert source.capturing is event.capture, "an event of a capture is waited for when that is over"
         if event.capture is not None and stream.capturing is None:
-            # The stream joins the capture: one list keeps an order in which all of it may be done. What was recorded
-            # before the capture of its stream began is none of it: another device may wait for that meanwhile.
+            # The stream joins the capture. Events recorded before a capture are not part of it, because another
+            # device may wait for them meanwhile.
             event.capture.join(stream)
         if stream.capturing is None:
             stream.put(lambda: source.drain(position))
@@ -266,7 +265,7 @@ class EmulatedRuntime:
         return self.libraries.get(name)
 
     def check_guards(self) -> None:
-        """Fail when something was written right before or behind an allocation."""
+        """Fail if something was written directly before or after an allocation."""
         for raw, nbytes in self._allocated:
             start = GUARD + (-(raw.ctypes.data + GUARD) % 256)
             intact = (raw[:start] == FENCE).all() and (raw[start + nbytes :] == FENCE).all()
@@ -274,9 +273,9 @@ class EmulatedRuntime:
 
 
 def sources_folder(request: pytest.FixtureRequest) -> Path:
-    """Where compiled sources are kept, by what they were made of: for all processes of a run, and for later runs.
+    """Return the cache folder of compiled sources, shared by all processes and later runs.
 
-    Skips the test where there is nothing to compile them with.
+    Skips the test if there is no compiler.
     """
     if shutil.which("g++") is None:
         pytest.skip("an emulated GPU needs g++")
@@ -288,7 +287,7 @@ def sources_folder(request: pytest.FixtureRequest) -> Path:
 
 
 def compiled(source: str, folder: Path) -> ctypes.PyDLL:
-    """The source as a library of the host; what was compiled before is taken from the folder."""
+    """Compile a source to a library of the host, or take it from the folder."""
     names = _KERNEL.findall(source)
     assert names, 'a source has kernels: extern "C" __global__ void NAME('
     entries = "".join(
@@ -303,12 +302,12 @@ def compiled(source: str, folder: Path) -> ctypes.PyDLL:
     if not library.exists():
         stem.with_suffix(".cpp").write_text(whole)
         _compile(library, f"-I{header}", "-shared", str(stem.with_suffix(".cpp")))
-    # It keeps the lock of the interpreter, so that one launch at a time has what is static.
+    # PyDLL holds the GIL, so that only one launch at a time uses static memory.
     return ctypes.PyDLL(str(library))
 
 
 def _compiled_header(folder: Path) -> Path:
-    """A folder with the header, compiled too: most of the time that a small source takes is its."""
+    """Return a folder with the precompiled header, which takes most of the time of a small source."""
     inside = folder / f"header_{_digest(HEADER.read_text())}"
     made = inside / f"{HEADER.name}.gch"
     if not made.exists():
@@ -318,7 +317,7 @@ def _compiled_header(folder: Path) -> Path:
 
 
 def _compile(made: Path, *arguments: str) -> None:
-    """Whoever looks finds all of the file or none of it, also when two processes make it at once."""
+    """Compile to a temporary name and rename it, so that concurrent processes never see a partial file."""
     own = made.with_suffix(f".{os.getpid()}")
     done = subprocess.run([*COMPILER, *arguments, "-o", own], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"the source does not compile:\n{done.stderr[:4000]}"

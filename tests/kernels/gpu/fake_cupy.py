@@ -1,4 +1,4 @@
-"""CuPy as far as our runtime uses it, writing down in order what it is told."""
+"""The used part of CuPy, which records its calls in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class CUDARuntimeError(RuntimeError):
-    """As CuPy's. status: a cudaError."""
+    """Like CuPy's. status: a cudaError."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"cudaError {status}")
@@ -20,8 +20,7 @@ class CUDARuntimeError(RuntimeError):
 class FakeCupy:
     """The module.
 
-    gpus: how many there are, or the status of having none. memory: bytes that a GPU has. capabilities: of GPUs that
-    are other than 9.0.
+    gpus: their number, or minus the status of a failure. memory: bytes of a GPU. capabilities: of GPUs other than 9.0.
     """
 
     gpus: int = 2
@@ -122,7 +121,7 @@ class FakeModule:
 
 @dataclass
 class FakeStream:
-    """A stream; a graph that it captured writes down where it is launched."""
+    """A stream; its captured graph records its launches."""
 
     cupy: FakeCupy
     ptr: int

@@ -1,6 +1,6 @@
-"""CuPy's module of NCCL for emulated GPUs: ranks meet, and a sum is done when all have come to it.
+"""CuPy's module of NCCL for emulated GPUs: a sum runs when all ranks have reached it.
 
-Signatures are those of CuPy 14.2, ``cupy.cuda.nccl``; numbers of types those of nccl.h.
+Signatures are those of CuPy 14.2, ``cupy.cuda.nccl``; type numbers those of nccl.h.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPES: dict[int, Any] = {2: np.int32, 4: np.int64, 7: np.float32, 8: np.float64
 
 
 class NcclError(RuntimeError):
-    """As CuPy's."""
+    """Like CuPy's."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"ncclError {status}")
@@ -41,7 +41,7 @@ class _Call:
 
 @dataclass
 class _World:
-    """Ranks that met by one id. sums: by their number, what each rank gave to it. done: numbers of those."""
+    """The ranks of one id. sums: number -> the call of each rank. done: numbers of finished sums."""
 
     size: int
     ranks: set[int] = field(default_factory=set)
@@ -53,8 +53,8 @@ class _World:
 class FakeNccl:
     """The module.
 
-    background: the status of what failed there meanwhile, 0 for none. refuses: the status of who wants to join. log:
-    rank, number of elements and stream of what was put on one.
+    background: status of an asynchronous failure, or 0. refuses: status of failing joins. log: rank, number of
+    elements and stream of each sum.
     """
 
     available = True
@@ -126,7 +126,7 @@ class FakeCommunicator:
             WORKING.notify_all()
 
     def _meet(self, number: int) -> None:
-        """The first that comes does it for all, when all that they do before is done."""
+        """Compute the sum for all ranks once all have enqueued it and their earlier work is done."""
         world, calls = self.world, self.world.sums[number]
         came = WORKING.wait_for(lambda: len(calls) == world.size or number in world.done, PATIENCE_S)
         assert came, f"sum {number}: only ranks {sorted(calls)} came"
@@ -139,7 +139,7 @@ class FakeCommunicator:
 
 
 def _sum(calls: list[_Call]) -> None:
-    """From rank to rank, which NCCL does not promise."""
+    """Add in the order of ranks, which NCCL does not guarantee."""
     assert len({(call.count, call.datatype) for call in calls}) == 1, "all ranks give the same number of one type"
     parts = [_at(call.source, call).copy() for call in calls]
     total = reduce(np.add, parts)
@@ -154,14 +154,14 @@ def _at(address: int, call: _Call) -> Any:
 
 
 def with_nccl(runtime: EmulatedRuntime) -> FakeNccl:
-    """Give emulated GPUs the library; nobody has joined yet."""
+    """Give emulated GPUs the library, without communicators."""
     nccl = FakeNccl(runtime)
     runtime.libraries["nccl"] = NcclLibrary(nccl, lambda: runtime.gpu, runtime.allocate)
     return nccl
 
 
 def joined(runtime: EmulatedRuntime, gpus: int) -> FakeNccl:
-    """Give emulated GPUs the library, and let the first so many of them join in their order."""
+    """Give emulated GPUs the library, and let the first ``gpus`` join in order."""
     nccl = with_nccl(runtime)
     library: NcclLibrary = runtime.library("nccl")
     unique_id = library.unique_id()

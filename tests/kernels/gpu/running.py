@@ -1,7 +1,7 @@
-"""Runs one kernel of a GPU by itself, as planner and executor would, on an emulated GPU or on a real one.
+"""Run a single GPU kernel, as planner and executor do, on an emulated or a real GPU.
 
-Memory is that of the GPU: each operand has its own, which begins as garbage. Values come and go through pinned memory
-on the stream of the kernel, so that a kernel that does not wait for what it needs finds garbage.
+Each operand has separate GPU memory, which starts as garbage. Values are copied through pinned memory on the stream of
+the kernel, so a kernel that does not synchronize finds garbage.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream
 from runner.kernels.registry import Registry
 from tests.kernels import harness
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.op_cases import CASES, PRECISION, Case
+from tests.op_cases import CASES
+from tests.samples import PRECISION, Case
 
 Array = NDArray[Any]
 LayoutsOfInputs = str | Sequence[Layout | None] | None
-"""Layouts of the inputs as they are: None for plain, "nhwc" for channels last wherever there are four axes."""
+"""Offered layouts of the inputs: None for plain, "nhwc" for channels last if there are four axes."""
 
 DTYPES = ("float32", "float64", "bfloat16")
 
@@ -36,7 +37,7 @@ _INNERMOST_LAST, _INNERMOST_SECOND = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def registry_of(runtime: Runtime, *modules: ModuleType) -> Registry:
-    """The kernels that modules of ``runner.kernels.gpu`` offer for a GPU."""
+    """Return the kernels of modules of ``runner.kernels.gpu``."""
     registry = Registry()
     for module in modules:
         for kernel in module.kernels(runtime):
@@ -55,11 +56,11 @@ def run_op(
     library: str | None = None,
     in_place: bool = False,
 ) -> list[Array]:
-    """The outputs of a node, as plain arrays.
+    """Run a node and return its outputs as plain arrays.
 
-    library: whose kernel is to run; without it the first by priority that takes the node. in_place: outputs take the
-    place of inputs wherever the kernel allows it. Raises KernelError where no kernel takes the node, AssertionError
-    where one writes to what it may not, and RuntimeError with the kernel's words where it refuses a value.
+    library: whose kernel runs; by default the first by priority that takes the node. in_place: outputs share the memory
+    of inputs if the kernel allows it. Raises KernelError if no kernel takes the node, AssertionError if it writes to
+    other memory, and RuntimeError with the message of the kernel if it refuses a value.
     """
     node = node_of(op, inputs, attributes or {})
     specs = [harness.Shaped.of(array) for array in inputs]
@@ -68,7 +69,7 @@ def run_op(
 
 
 def node_of(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Node:
-    """A node of the op, whose rule says which outputs it has."""
+    """Return a node of the op."""
     graph = Graph()
     placeholders = [
         graph.add("placeholder", (), {"shape": each.shape, "dtype": each.dtype.name}, name=f"input_{number}")[0]
@@ -78,7 +79,7 @@ def node_of(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> 
 
 
 def offers_for(specs: Sequence[Spec], layouts: LayoutsOfInputs) -> Sequence[Layout | None]:
-    """The layouts that the inputs have before a kernel is asked."""
+    """Return the offered layouts of the inputs."""
     if layouts is None:
         return [plain(spec) for spec in specs]
     if isinstance(layouts, str):
@@ -90,7 +91,7 @@ def offers_for(specs: Sequence[Spec], layouts: LayoutsOfInputs) -> Sequence[Layo
 def chosen(
     registry: Registry, node: Node, specs: Sequence[Spec], offered: Sequence[Layout | None], library: str | None
 ) -> Choice:
-    """The kernel for a node, and how it arranges it."""
+    """Return the kernel for a node and its arrangement."""
     if library is None:
         return registry.choose(node.op, "gpu", node.attributes, specs, node.outputs, offered)
     kernel = registry.find(node.op, "gpu", library)
@@ -102,7 +103,7 @@ def chosen(
 def able(
     registry: Registry, op: str, inputs: Sequence[Array], attributes: Mapping[str, Any], layouts: LayoutsOfInputs = None
 ) -> list[tuple[Kernel, Arrangement]]:
-    """The kernels that take a node, each with its arrangement of the node; fails if there is none."""
+    """Return the kernels that take a node, each with its arrangement; fails if there is none."""
     node, specs = node_of(op, inputs, attributes), [harness.Shaped.of(array) for array in inputs]
     floats = {spec.dtype for spec in (*specs, *node.outputs) if spec.dtype in DTYPES}
     offered = offers_for(specs, layouts)
@@ -119,7 +120,7 @@ def able(
 def run_choice(
     runtime: Runtime, node: Node, choice: Choice, inputs: Sequence[Array], *, in_place: bool = False
 ) -> list[Array]:
-    """Bind and run what was chosen, and look at everything that it might have spoiled."""
+    """Bind and run a choice, and check all memory that it could have overwritten."""
     arrangement, stream = choice.arrangement, runtime.stream()
     specs = [harness.Shaped.of(array) for array in inputs]
     sources = [_allocated(runtime, *each) for each in zip(specs, arrangement.inputs, strict=True)]
@@ -171,12 +172,12 @@ def put(runtime: Runtime, stream: Stream, operand: Operand, array: Array) -> Non
     pinned = runtime.pinned(operand.layout.nbytes)
     pinned[:] = np.frombuffer(np.ascontiguousarray(lying).tobytes(), np.uint8)
     runtime.copy(operand.address, pinned.ctypes.data, operand.layout.nbytes, stream)
-    # Only now may the pinned memory go.
+    # The pinned memory must exist until here.
     runtime.synchronize(stream)
 
 
 def got(runtime: Runtime, stream: Stream, operand: Operand) -> Array:
-    """A plain copy of what an operand holds when all that is on the stream is done."""
+    """Return a plain copy of an operand after all work of the stream."""
     pinned = runtime.pinned(operand.layout.nbytes)
     runtime.copy(pinned.ctypes.data, operand.address, operand.layout.nbytes, stream)
     runtime.synchronize(stream)
@@ -188,7 +189,7 @@ def got(runtime: Runtime, stream: Stream, operand: Operand) -> Array:
 
 
 def reference(op: str, inputs: Sequence[Array], attributes: Mapping[str, Any] | None = None) -> list[Array]:
-    """What the reference kernel gives."""
+    """Return the results of the reference kernel."""
     node = node_of(op, inputs, attributes or {})
     specs = [harness.Shaped.of(array) for array in inputs]
     kernel = load_kernels().find(op, "cpu", "numpy")
@@ -207,13 +208,13 @@ def table_of(ops: Iterable[str]) -> list[Any]:
 
 
 def drawn(case: Case, dtype: str, seed: int = 4) -> tuple[list[Array], dict[str, Any]]:
-    """Inputs and attributes of a case of the table, with floats of ``dtype``."""
+    """Return inputs and attributes of a case, with floats of ``dtype``."""
     attributes = {name: dtype if value == PRECISION else value for name, value in case.attributes.items()}
     return case.draw(seed, dtype), attributes
 
 
 def drawn_for(op: str, case: Case, dtype: str) -> tuple[list[Array], dict[str, Any]]:
-    """The same; what an op takes in float32 beside bfloat16 is: what is known of channels, weights to be rounded."""
+    """Return the same with float32 inputs where bfloat16 nodes have them: vectors of channels, weights to cast."""
     arrays, attributes = drawn(case, dtype)
     for number, array in enumerate(arrays):
         of_channels = op.startswith("batch_norm") and array.ndim == 1
@@ -223,7 +224,7 @@ def drawn_for(op: str, case: Case, dtype: str) -> tuple[list[Array], dict[str, A
 
 
 def require_close(found: Iterable[Array], expected: Iterable[Array], tolerance: float = 0.0) -> None:
-    """Fail where shapes, dtypes or values differ; NaN equals NaN. tolerance: relative and absolute, 0 for the bits."""
+    """Fail if shapes, dtypes or values differ; NaN equals NaN. tolerance: relative and absolute, 0 for equal bits."""
     for one, other in zip(found, expected, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
         wide = [each.astype(np.float32) if each.dtype.name == "bfloat16" else each for each in (one, other)]

@@ -1,4 +1,4 @@
-"""Many element-wise calls as one launch: which may be, and what comes of them."""
+"""Many element-wise calls as one launch: the grouping and the results."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.kernels.gpu.running import Array, got, put, reference, registry_of, r
 from tests.kernels.harness import Shaped
 
 UPDATE = {"program": "mul 1 #0.9; add 3 0; mul 4 2; sub 1 5", "outputs": (4, 6)}
-"""Of a gradient, a variable and a rate: two outputs, and one input that is a single element for all."""
+"""An update from a gradient, a variable and a scalar rate, with two outputs."""
 
 
 def touching(reads: Iterable[int], writes: Iterable[int]) -> Touched:
-    """A work on places, each of 64 bytes."""
+    """Return a work on places of 64 bytes."""
     spans = [tuple((64 * place, 64 * place + 64) for place in places) for places in (reads, writes)]
     return Touched(*spans)
 
 
-def test_updates_between_the_gradients_that_they_read_wait_for_each_other() -> None:
+def test_updates_are_collected_in_one_launch() -> None:
     gradients = [touching([9], [place]) for place in (0, 1, 2)]
     updates = [touching([place, 10 + place], [10 + place]) for place in (0, 1, 2)]
     works = [work for pair in zip(gradients, updates, strict=True) for work in pair]
@@ -41,17 +41,17 @@ def test_two_programs_are_two_launches() -> None:
     assert groups(works, ["a", "b"] * 3) == [[0, 2, 4], [1, 3, 5]]
 
 
-def test_a_work_whose_result_is_read_later_waits_for_nobody() -> None:
+def test_a_work_whose_result_is_read_later_is_not_delayed() -> None:
     works = [touching([0], [1]), touching([1], [2]), touching([3], [4])]
     assert groups(works, ["a", None, "a"]) == [[0], [1], [2]]
 
 
-def test_a_work_does_not_wait_until_what_it_reads_is_overwritten() -> None:
+def test_a_work_is_not_delayed_until_its_input_is_overwritten() -> None:
     works = [touching([0], [1]), touching([], [0]), touching([0], [2])]
     assert groups(works, ["a", None, "a"]) == [[0], [1], [2]]
 
 
-def test_works_of_one_launch_do_not_read_what_others_of_it_write() -> None:
+def test_works_of_one_launch_do_not_read_each_others_outputs() -> None:
     works = [touching([2], [1]), touching([0], [2])]
     assert groups(works, ["a", "a"]) == [[0], [1]]
 
@@ -66,7 +66,7 @@ WORKS = st.lists(st.tuples(st.builds(Touched, SPANS.map(tuple), SPANS.map(tuple)
 
 
 @given(WORKS)
-def test_groups_give_what_the_works_give_one_after_the_other(works: list[tuple[Touched, str | None]]) -> None:
+def test_groups_give_the_results_of_the_works_in_order(works: list[tuple[Touched, str | None]]) -> None:
     touched, programs = [work for work, _ in works], [program for _, program in works]
     found = groups(touched, programs)
     forwards = [number for group in found for number in group]
@@ -79,7 +79,7 @@ def test_groups_give_what_the_works_give_one_after_the_other(works: list[tuple[T
 
 
 def _memory(works: Sequence[Touched], order: Iterable[int]) -> list[int]:
-    """What places hold when each work writes what depends on it and on all that it reads."""
+    """Return the contents of places if each work writes a hash of itself and its inputs."""
     memory = list(range(16))
     for number in order:
         seen = tuple(memory[place] for span in works[number].reads for place in range(*span))
@@ -88,7 +88,7 @@ def _memory(works: Sequence[Touched], order: Iterable[int]) -> list[int]:
     return memory
 
 
-def test_one_launch_gives_the_bits_of_many(runtime: EmulatedRuntime) -> None:
+def test_one_launch_equals_many_bit_for_bit(runtime: EmulatedRuntime) -> None:
     rng, stream = np.random.default_rng(0), runtime.stream()
     rate = np.asarray(0.01, "float32")
     rate_there = operand(runtime, stream, rate)
@@ -113,7 +113,7 @@ def operand(runtime: EmulatedRuntime, stream: EmulatedStream, array: Array) -> O
 
 
 def update_of(runtime: EmulatedRuntime, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> FlatCall:
-    """The program of an update, bound to operands as they are."""
+    """Return the program of an update, bound to operands."""
     kernel = registry_of(runtime, elementwise).find("elementwise", "gpu", "cuda")
     arrangement = Arrangement(tuple(each.layout for each in inputs), tuple(each.layout for each in outputs))
     call = kernel.bind(UPDATE, arrangement, Buffers(tuple(inputs), tuple(outputs), DeviceMemory(0, 0)))

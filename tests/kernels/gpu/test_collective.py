@@ -1,4 +1,4 @@
-"""Sums over emulated GPUs, by the library that CuPy's fake is: what it is told, and what it says when it cannot."""
+"""Sums over emulated GPUs with a fake NCCL: its calls and its errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def gpus(compiled_sources: Path) -> EmulatedRuntime:
 
 
 def operand(runtime: EmulatedRuntime, array: Array) -> Operand:
-    """An array in the memory of the GPU that is used."""
+    """Copy an array to the current GPU."""
     spec = Shaped.of(array)
     found = Operand(spec, plain(spec), runtime.allocate(spec.nbytes))
     put(runtime, runtime.stream(), found, array)
@@ -39,7 +39,7 @@ def operand(runtime: EmulatedRuntime, array: Array) -> Operand:
 
 
 def bound(runtime: EmulatedRuntime, rank: int, size: int, part: Operand, total: Operand) -> StreamCall:
-    """The sum, on the GPU that is used."""
+    """Return the bound sum on the current GPU."""
     kernel = registry_of(runtime, collective).find("collective_sum", "gpu", "nccl")
     attributes = {"group": "g", "rank": rank, "size": size}
     arrangement = kernel.arrange(attributes, [part.spec], [total.spec], [part.layout])
@@ -68,7 +68,7 @@ def test_every_gpu_gets_the_sum_of_all(gpus: EmulatedRuntime, dtype: str, in_pla
         np.testing.assert_array_equal(got(gpus, stream, total), arrays[0] + arrays[1] + arrays[2], strict=True)
 
 
-def test_nothing_is_not_summed(gpus: EmulatedRuntime) -> None:
+def test_an_empty_sum_is_not_enqueued(gpus: EmulatedRuntime) -> None:
     told = joined(gpus, 2)
     gpus.use(0)
     part = operand(gpus, np.zeros(0, np.float32))
@@ -81,7 +81,7 @@ def test_without_the_library_there_is_no_kernel(runtime: EmulatedRuntime) -> Non
 
 
 def test_sums_of_one_gpu_keep_their_order_and_are_not_captured(gpus: EmulatedRuntime) -> None:
-    """Other kernels that have nothing to do with each other are put on streams of their own, and captured."""
+    """Other independent kernels would be captured on separate streams."""
     told = joined(gpus, 2)
     steps = []
     for gpu in range(2):
@@ -111,7 +111,7 @@ def test_sums_of_one_gpu_keep_their_order_and_are_not_captured(gpus: EmulatedRun
         assert len({stream for rank, _, stream in told.log if rank == gpu}) == 1, "their order is that of a stream"
 
 
-def test_sums_count_as_writing_the_same_memory(gpus: EmulatedRuntime) -> None:
+def test_sums_count_as_writes_to_the_same_memory(gpus: EmulatedRuntime) -> None:
     joined(gpus, 2)
     gpus.use(1)
     part = operand(gpus, np.ones(2))
@@ -121,7 +121,7 @@ def test_sums_count_as_writing_the_same_memory(gpus: EmulatedRuntime) -> None:
     assert not calls[0].captured
 
 
-def test_a_gpu_that_has_joined_no_others_cannot_sum(gpus: EmulatedRuntime) -> None:
+def test_a_gpu_without_a_communicator_cannot_sum(gpus: EmulatedRuntime) -> None:
     with_nccl(gpus)
     gpus.use(2)
     part = operand(gpus, np.ones(2))
@@ -129,7 +129,7 @@ def test_a_gpu_that_has_joined_no_others_cannot_sum(gpus: EmulatedRuntime) -> No
         bound(gpus, 0, 2, part, part)
 
 
-def test_a_gpu_that_joined_others_than_the_sum_is_of_is_refused(gpus: EmulatedRuntime) -> None:
+def test_a_sum_over_other_gpus_than_the_joined_ones_is_refused(gpus: EmulatedRuntime) -> None:
     joined(gpus, 2)
     gpus.use(0)
     part = operand(gpus, np.ones(2))
@@ -144,7 +144,7 @@ def test_a_gpu_joins_once(gpus: EmulatedRuntime) -> None:
         gpus.library("nccl").join(bytes(128), 0, 3)
 
 
-def test_what_the_library_refuses_is_said_with_gpu_and_number(gpus: EmulatedRuntime) -> None:
+def test_errors_of_the_library_name_gpu_and_rank(gpus: EmulatedRuntime) -> None:
     told = with_nccl(gpus)
     told.refuses = 2
     gpus.use(1)
@@ -154,7 +154,7 @@ def test_what_the_library_refuses_is_said_with_gpu_and_number(gpus: EmulatedRunt
         gpus.library("nccl").unique_id()
 
 
-def test_what_failed_in_the_background_is_said_before_the_next_sum(gpus: EmulatedRuntime) -> None:
+def test_a_background_failure_is_raised_before_the_next_sum(gpus: EmulatedRuntime) -> None:
     told = joined(gpus, 2)
     gpus.use(0)
     part = operand(gpus, np.ones(2, np.float32))
@@ -163,8 +163,8 @@ def test_what_failed_in_the_background_is_said_before_the_next_sum(gpus: Emulate
         call.enqueue(gpus.stream())
 
 
-def test_after_a_failure_sums_that_are_under_way_are_given_up(gpus: EmulatedRuntime) -> None:
-    """They would wait for others for ever, and with them whoever waits for the GPU to come to rest."""
+def test_after_a_failure_running_sums_are_aborted(gpus: EmulatedRuntime) -> None:
+    """Running sums would wait for other GPUs forever, and so would a synchronization."""
     told = joined(gpus, 2)
     gpus.use(0)
     part = operand(gpus, np.ones(2, np.float32))
@@ -177,7 +177,7 @@ def test_after_a_failure_sums_that_are_under_way_are_given_up(gpus: EmulatedRunt
     assert native.aborted
 
 
-def test_who_leaves_may_join_again(gpus: EmulatedRuntime) -> None:
+def test_a_gpu_may_join_again_after_it_left(gpus: EmulatedRuntime) -> None:
     joined(gpus, 2)
     gpus.use(0)
     library = gpus.library("nccl")
@@ -193,7 +193,7 @@ def test_who_leaves_may_join_again(gpus: EmulatedRuntime) -> None:
     ("module", "found"),
     [(None, False), (SimpleNamespace(available=False), False), (SimpleNamespace(available=True), True)],
 )
-def test_the_library_is_there_where_cupy_finds_it(
+def test_the_library_is_available_if_cupy_finds_it(
     monkeypatch: pytest.MonkeyPatch, runtime: EmulatedRuntime, module: Any, found: bool
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(__path__=[]))

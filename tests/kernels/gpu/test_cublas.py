@@ -1,4 +1,4 @@
-"""cuBLAS: the arguments of its calls, its handles and workspaces, its errors, and the products it is not given."""
+"""cuBLAS: the arguments of its calls, its handles and workspaces, its errors, and the refused products."""
 
 from __future__ import annotations
 

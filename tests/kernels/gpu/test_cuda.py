@@ -1,4 +1,4 @@
-"""The runtime of real GPUs: what CuPy is told, without a GPU; what is said where there is none."""
+"""The runtime of real GPUs: its calls of a fake CuPy, and the errors without a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def runtime(cupy: FakeCupy) -> CudaRuntime:
     return CudaRuntime(cupy, 2, KeptCode(None), tf32=False)
 
 
-def test_without_cupy_it_is_said_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cupy_the_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(GpusError, match=r"CuPy cannot be imported .*: pip install 'runner-dataflow\[gpu\]'"):
         open_gpus(tf32=False)
@@ -39,7 +39,7 @@ def test_without_cupy_it_is_said_what_to_type(monkeypatch: pytest.MonkeyPatch) -
     ("gpus", "message"),
     [(-35, "CUDA finds none: cudaError 35; `runner doctor` lists"), (0, "CUDA finds none; look at CUDA_VISIBLE_DEV")],
 )
-def test_without_a_gpu_it_is_said_where_to_look(monkeypatch: pytest.MonkeyPatch, gpus: int, message: str) -> None:
+def test_without_a_gpu_the_error_says_where_to_look(monkeypatch: pytest.MonkeyPatch, gpus: int, message: str) -> None:
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy(gpus))
     with pytest.raises(GpusError, match=message):
         open_gpus(tf32=False)
@@ -51,19 +51,19 @@ def test_the_gpus_of_the_process_are_opened(monkeypatch: pytest.MonkeyPatch) -> 
     assert (found.name, found.capability, found.multiprocessors) == ("A GPU", 90, 132)
 
 
-def test_sources_are_compiled_for_the_gpu_that_the_run_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of a machine may be an older one that nobody asked for."""
+def test_sources_are_compiled_for_the_home_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first GPU of a machine may be an older one."""
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy(capabilities={0: 75}))
     assert open_gpus(tf32=False, home=1).capability == 90
 
 
-def test_a_run_on_a_gpu_that_is_not_there_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_home_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
     with pytest.raises(GpusError, match="GPU 2 was asked for; this process sees 2, from 0"):
         open_gpus(tf32=False, home=2)
 
 
-def test_a_gpu_that_is_not_there_cannot_be_used(runtime: CudaRuntime) -> None:
+def test_a_missing_gpu_cannot_be_used(runtime: CudaRuntime) -> None:
     runtime.use(1)
     for gpu in (-1, 2):
         with pytest.raises(RuntimeError, match=f"GPU {gpu} was asked for; this process sees 2, from 0"):
@@ -79,14 +79,14 @@ def test_gpus_that_are_used_reach_each_other_if_they_can() -> None:
     assert sorted(cupy.log) == [("reach", 0, 1), ("reach", 1, 0), ("reach", 1, 2), ("reach", 2, 1)]
 
 
-def test_who_has_chosen_no_gpu_uses_the_one_that_the_run_is_on(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the master does, which plans for its workers and must not take memory of a GPU that is not theirs."""
+def test_a_thread_without_a_chosen_gpu_uses_the_home_gpu(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the master, which plans for its workers and must not use memory of other GPUs."""
     monkeypatch.setattr(nvrtc, "compiled", lambda *_: b"code")
     CudaRuntime(cupy, 2, KeptCode(None), tf32=False, home=1).function(SOURCE, "nothing")
     assert cupy.log == [("load", 1, b"code")]
 
 
-def test_a_library_plans_for_the_gpu_that_the_run_is_on(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_plans_for_the_home_gpu(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     for library in (cuda.cudnn, cuda.cublas):
         monkeypatch.setattr(library, "open_library", lambda gpu, *_, **__: asked.append(gpu))
@@ -110,7 +110,7 @@ def test_a_source_is_compiled_once_and_loaded_once_on_each_gpu(
     assert [each for each in cupy.log if each[0] == "load"] == [("load", 0, b"code"), ("load", 1, b"code")]
 
 
-def test_gpus_of_several_kinds_have_code_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_different_capability_have_different_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "compiled", lambda source, capability: f"for {capability}".encode())
     cupy = FakeCupy(3, capabilities={1: 80})
     runtime = CudaRuntime(cupy, 3, KeptCode(None), tf32=False)
@@ -121,7 +121,7 @@ def test_gpus_of_several_kinds_have_code_of_their_own(monkeypatch: pytest.Monkey
     assert loaded == [(0, b"for 90"), (1, b"for 80"), (2, b"for 90")]
 
 
-def test_a_launch_says_grid_block_arguments_and_stream(
+def test_a_launch_passes_grid_block_arguments_and_stream(
     runtime: CudaRuntime, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvrtc, "compiled", lambda *_: b"code")
@@ -130,7 +130,7 @@ def test_a_launch_says_grid_block_arguments_and_stream(
     assert cupy.log[-1] == ("launch", "nothing", (5, 1, 1), (256, 1, 1), tuple(arguments), stream.handle)
 
 
-def test_streams_do_not_wait_for_the_default_one_and_events_keep_no_time(runtime: CudaRuntime) -> None:
+def test_streams_are_non_blocking_and_events_have_no_timing(runtime: CudaRuntime) -> None:
     assert runtime.stream().native.non_blocking
     assert runtime.event().disable_timing
 
@@ -141,7 +141,7 @@ def test_memory_has_the_size_that_was_asked_for(runtime: CudaRuntime) -> None:
     runtime.pinned(8)[:] = 1
 
 
-def test_memory_that_is_not_there_is_an_error_of_memory(runtime: CudaRuntime) -> None:
+def test_failed_allocations_raise_memory_error(runtime: CudaRuntime) -> None:
     with pytest.raises(MemoryError, match=r"2,000,000 bytes of memory of a GPU: cudaError 2"):
         runtime.allocate(2_000_000)
     with pytest.raises(MemoryError, match=r"2,000,000 bytes of pinned memory: cudaError 2"):
@@ -153,7 +153,7 @@ def test_another_fault_of_an_allocation_is_passed_on(runtime: CudaRuntime) -> No
         runtime.allocate(1 << 40)
 
 
-def test_copies_are_between_addresses_and_nothing_is_not_copied(runtime: CudaRuntime, cupy: FakeCupy) -> None:
+def test_copies_are_between_addresses_and_empty_ones_are_omitted(runtime: CudaRuntime, cupy: FakeCupy) -> None:
     stream = runtime.stream()
     runtime.copy(1, 2, 3, stream)
     runtime.copy(1, 2, 0, stream)
@@ -170,7 +170,7 @@ def test_events_order_streams(runtime: CudaRuntime, cupy: FakeCupy) -> None:
     assert cupy.log == [("record", handles[0]), ("wait", handles[1]), ("wait on host",), ("synchronize", handles[1])]
 
 
-def test_what_is_captured_is_launched_where_it_is_wanted(runtime: CudaRuntime, cupy: FakeCupy) -> None:
+def test_captured_work_is_launched_on_the_given_stream(runtime: CudaRuntime, cupy: FakeCupy) -> None:
     stream, other = runtime.stream(), runtime.stream()
     runtime.capture(stream, lambda: cupy.log.append(("work",))).launch(other)
     ptr = stream.handle
@@ -188,10 +188,10 @@ def test_a_capture_whose_work_fails_is_ended(runtime: CudaRuntime, cupy: FakeCup
     assert cupy.log[-1][0] == "end capture"
 
 
-def test_while_a_thread_captures_no_other_tells_a_library_anything(
+def test_during_a_capture_no_other_thread_calls_a_library(
     runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handle of cuDNN has streams of its own: what another thread computed with it would be captured."""
+    """A cuDNN handle has internal streams: work of another thread would be captured."""
     locks: list[Any] = []
     for library in (cuda.cudnn, cuda.cublas):
         monkeypatch.setattr(library, "open_library", lambda *_, lock, **__: locks.append(lock))
@@ -216,7 +216,7 @@ def test_libraries_that_are_not_installed_are_none(runtime: CudaRuntime, monkeyp
     assert [runtime.library(name) for name in ("cudnn", "cublas")] == [None, None]
 
 
-def test_a_front_end_without_cudnn_is_no_cudnn(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_front_end_without_cudnn_counts_as_missing(runtime: CudaRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     class FrontEnd:
         def backend_version(self) -> Any:
             raise RuntimeError("Unable to find symbol cudnnGetVersion")
@@ -232,7 +232,7 @@ def test_a_library_is_opened_once(runtime: CudaRuntime, monkeypatch: pytest.Monk
     assert opened == [{"tf32": False, "bench": None}]
 
 
-def test_plans_are_compared_on_the_gpu_where_that_is_wanted(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_compared_on_the_gpu_if_requested(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
     monkeypatch.setattr(cuda.cudnn, "open_library", lambda gpu, lock, **told: opened.append(told))
     runtime = CudaRuntime(cupy, 1, KeptCode(None), tf32=True, compare_plans=True)
@@ -245,7 +245,7 @@ def test_work_is_timed_by_the_gpu_after_it_was_done_once(runtime: CudaRuntime, c
     assert [each[0] for each in cupy.log] == ["work", "record", *["work"] * 4, "record", "wait on host"]
 
 
-def test_products_and_sums_are_rounded_one_by_one_unless_the_source_says_otherwise() -> None:
+def test_products_and_sums_are_contracted_in_marked_sources_only() -> None:
     assert nvrtc.options("float x;\n", 90) == ("-arch=sm_90", "-std=c++17", "-fmad=false")
     assert nvrtc.options("float x;\n// fmad\nfloat y;", 80)[-1] == "-fmad=true"
     assert nvrtc.options("// fmad or not", 80)[-1] == "-fmad=false"

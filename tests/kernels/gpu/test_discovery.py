@@ -1,4 +1,4 @@
-"""Which GPUs can be used with which libraries, and what to type where they cannot."""
+"""Usable GPUs and libraries, and the advice if there are none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = {
 
 
 def found(installed: Mapping[str, str], cuda: int = 13000, gpu: GpuFacts = GPU) -> Found:
-    """What is found on a machine with one GPU."""
+    """Return the findings on a machine with one GPU."""
     return discover(lambda: DriverFacts("580.1", cuda, (gpu,)), lambda: installed)
 
 
@@ -55,7 +55,7 @@ def test_a_gpu_with_its_libraries_can_be_used() -> None:
         (ALL, 13000, 70, "compute capability 7.0, 80.0 GiB: CUDA 13 compiles for 7.5 and newer; let CUDA_VISIBLE_"),
     ],
 )
-def test_what_keeps_a_gpu_from_being_used_is_said(
+def test_the_obstacle_of_an_unusable_gpu_is_reported(
     installed: dict[str, str], cuda: int, capability: int, obstacle: str
 ) -> None:
     assert obstacle in found(installed, cuda, GpuFacts(0, "Big GPU", capability, 80 << 30)).obstacle
@@ -71,12 +71,12 @@ def test_older_drivers_and_gpus_work_with_libraries_made_for_them(
     assert found(installed, cuda, GpuFacts(0, "Old GPU", capability, 1 << 34)).obstacle == ""
 
 
-def test_without_a_gpu_it_is_the_driver_that_says_why() -> None:
+def test_without_a_gpu_the_driver_reports_the_reason() -> None:
     nothing = discover(lambda: DriverFacts(fault="there is no NVIDIA driver"), lambda: ALL)
     assert nothing.obstacle == "there is no NVIDIA driver"
 
 
-def test_nothing_is_imported_to_find_out() -> None:
+def test_discovery_imports_no_gpu_package() -> None:
     script = (
         "import sys; from runner.kernels.gpu.discovery import discover; discover(); "
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'cupy', 'cudnn', 'cuda', 'numpy'}))"

@@ -1,4 +1,4 @@
-"""What the driver is asked, against a library with the driver's functions that the test compiles."""
+"""Queries of the driver, with a compiled substitute for its library."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler
 
 
 def driver(folder: Path, **settings: int) -> str:
-    """A library of the functions of the driver and of what manages it. settings: what some of them answer."""
+    """Compile a library with the functions of the driver and of NVML. settings: results of some functions."""
     assert COMPILER is not None
     (folder / "driver.c").write_text(DRIVER)
     answers: dict[str, int | str] = {"init": 0, "gpus": 2, "memory": 0, "managed": 0, "unknown": 0} | settings
@@ -67,7 +67,7 @@ def test_gpus_have_number_name_capability_and_memory(tmp_path: Path) -> None:
     ("settings", "free"),
     [({}, [71, 72]), ({"uuid": 1}, [71, 72]), ({"managed": 9}, [None, None]), ({"unknown": 3}, [None, None])],
 )
-def test_what_is_free_is_asked_by_the_names_that_gpus_and_parts_of_them_have(
+def test_free_memory_is_queried_for_gpus_and_mig_partitions(
     settings: dict[str, int], free: list[int | None], tmp_path: Path
 ) -> None:
     library = driver(tmp_path, **settings)
@@ -78,7 +78,7 @@ def test_what_is_free_is_asked_by_the_names_that_gpus_and_parts_of_them_have(
     ]
 
 
-def test_what_sessions_that_ended_have_of_gpus_is_free_when_that_is_asked(tmp_path: Path) -> None:
+def test_memory_of_closed_sessions_counts_as_free(tmp_path: Path) -> None:
     class Session:
         def __init__(self) -> None:
             self.itself = self
@@ -103,7 +103,7 @@ def test_what_sessions_that_ended_have_of_gpus_is_free_when_that_is_asked(tmp_pa
         ({"gpus": 0}, "the driver sees no GPU"),
     ],
 )
-def test_a_driver_without_a_gpu_says_why(settings: dict[str, int], fault: str, tmp_path: Path) -> None:
+def test_a_driver_without_a_gpu_reports_the_reason(settings: dict[str, int], fault: str, tmp_path: Path) -> None:
     found = ask_driver(driver(tmp_path, **settings), tmp_path / "absent")
     assert found.fault.startswith(fault)
     assert found.gpus == ()

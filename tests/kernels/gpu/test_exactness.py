@@ -1,4 +1,4 @@
-"""Results of GPU kernels that a tolerance would not tell from wrong ones, and how work is divided among blocks."""
+"""Results of GPU kernels that need more than a tolerance, and the division of work among blocks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.op_cases import CASES
 
 
 def compare(runtime: EmulatedRuntime, module: Any, op: str, inputs: list[Array], attributes: dict[str, Any]) -> None:
-    """The kernel of a module gives the bits of the reference."""
+    """Require that the kernel of a module gives the bits of the reference."""
     found = run_op(runtime, op, inputs, attributes, registry=registry_of(runtime, module))
     require_close(found, reference(op, inputs, attributes))
 
@@ -113,7 +113,7 @@ def test_the_variance_of_large_numbers_is_accurate(runtime: EmulatedRuntime) -> 
 
 
 def test_the_special_cases_are_cut_into_several_parts() -> None:
-    """Without this the table would not compare what adds the parts."""
+    """Otherwise the table would not cover the addition of parts."""
     multiprocessors = EmulatedRuntime.multiprocessors
     for shape, last in [((65, 3, 8, 9), False), ((17, 5, 13, 11), True)]:
         assert division(multiprocessors, Shaped(shape, "float32"), last).splits > 1

@@ -1,4 +1,4 @@
-"""What the fake CuPy has, the real one has too, under these names; skipped where it is missing. No GPU is needed."""
+"""The names of the fake CuPy exist in the real one; skipped if CuPy is missing. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ cupy = pytest.importorskip("cupy", reason="needs the extra gpu")
 
 
 def names(thing: type) -> set[str]:
-    """Of what we call. Methods of the fake that begin with _ are CuPy's as well, those with __ are Python's."""
+    """Return the names of a fake class. Those with one leading underscore are CuPy's, those with two are Python's."""
     return {name for name in vars(thing) if not name.startswith("__") and name != "cupy"}
 
 
@@ -30,7 +30,7 @@ def test_classes_are_there() -> None:
 
 
 @pytest.mark.parametrize(("fake", "name"), [(FakeStream, "Stream"), (FakeEvent, "Event")])
-def test_methods_take_what_they_are_given(fake: type, name: str) -> None:
+def test_methods_have_the_signatures_of_cupy(fake: type, name: str) -> None:
     real = getattr(cupy.cuda, name)
     for method in names(fake) - {"non_blocking", "disable_timing"}:
         told: Any = inspect.signature(getattr(fake, method)).parameters

@@ -1,4 +1,4 @@
-"""Machine code that is kept: what is compiled anew, and what becomes of files that are damaged or cannot be written."""
+"""The cache of machine code: its key, damaged files, and folders that cannot be written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Asked = list[tuple[str, int]]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What the compiler was asked for; it gives different code for all that it can be told."""
+    """The calls of a compiler that gives different code for different arguments."""
     asked: Asked = []
 
     def compiled(source: str, capability: int) -> bytes:
@@ -28,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return asked
 
 
-def test_another_process_compiles_what_the_first_one_did_not(tmp_path: Path, asked: Asked) -> None:
+def test_another_process_uses_the_cached_code(tmp_path: Path, asked: Asked) -> None:
     folder = tmp_path / "not" / "there"
     found = [KeptCode(folder).compiled(source, 90) for source in ("a", "b", "a")]
     assert found == [b"a for 90 by 13.5", b"b for 90 by 13.5", b"a for 90 by 13.5"]
@@ -37,7 +37,7 @@ def test_another_process_compiles_what_the_first_one_did_not(tmp_path: Path, ask
     assert folder.stat().st_mode & 0o077 == 0
 
 
-def test_another_gpu_another_compiler_and_other_options_have_code_of_their_own(
+def test_the_cache_key_has_gpu_compiler_and_options(
     tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = KeptCode(tmp_path)
@@ -49,7 +49,7 @@ def test_another_gpu_another_compiler_and_other_options_have_code_of_their_own(
     assert len(asked) == 4
 
 
-def test_a_damaged_file_is_compiled_anew_with_a_warning(
+def test_a_damaged_file_is_compiled_again_with_a_warning(
     tmp_path: Path, asked: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
     code = KeptCode(tmp_path)
@@ -65,7 +65,7 @@ def test_a_damaged_file_is_compiled_anew_with_a_warning(
     assert len(asked) == 6
 
 
-def test_where_none_can_be_written_none_is_kept_and_it_is_said_once(
+def test_if_the_cache_cannot_be_written_one_warning_is_logged(
     tmp_path: Path, asked: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")

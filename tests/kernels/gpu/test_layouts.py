@@ -1,4 +1,4 @@
-"""Where the elements of tensors lie on a GPU, and which layout a kernel takes of those it is offered."""
+"""Layouts of tensors on a GPU, and the layouts that kernels choose."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def registry(runtime: EmulatedRuntime) -> Any:
 def arranged(
     runtime: EmulatedRuntime, op: str, shapes: list[Shape], attributes: dict[str, Any], tags: list[str | None]
 ) -> Arrangement | None:
-    """The arrangement of our own kernel for float32 inputs that lie as tagged; None: the layout is open."""
+    """Return the arrangement of our own kernel for float32 inputs with these tags; None: the layout is open."""
     node = node_of(op, [np.zeros(shape, "float32") for shape in shapes], attributes)
     specs = [Shaped(shape, "float32") for shape in shapes]
     offered = [

@@ -1,4 +1,4 @@
-"""Every op has a kernel on a GPU, and a plan for one names no other device's."""
+"""Registration of GPU kernels: every op has one, and the registry of the host does not change."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def test_every_op_has_a_kernel_of_our_own(runtime: EmulatedRuntime) -> None:
     assert [op for op in ops if "cuda" not in {kernel.library for kernel in registry.of(op, "gpu")}] == []
 
 
-def test_kernels_of_gpus_do_not_touch_a_registry_that_they_are_added_to_a_copy_of(
-    runtime: EmulatedRuntime, registry: Registry
-) -> None:
+def test_gpu_kernels_added_to_a_copy_do_not_change_the_registry(runtime: EmulatedRuntime, registry: Registry) -> None:
     extended = registry.copy()
     register_gpus(extended, runtime)
     assert extended.device_types("conv2d") == {"cpu", "gpu"}

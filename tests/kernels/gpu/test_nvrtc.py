@@ -1,4 +1,4 @@
-"""The run-time compiler takes every source that our kernels ask for; skipped where it is missing. No GPU is needed."""
+"""NVRTC compiles all sources of our kernels; skipped if it is missing. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import DTYPES, chosen, drawn_for, node_of, offers_for, registry_of
 from tests.kernels.harness import Shaped
-from tests.op_cases import CASES, Case
+from tests.op_cases import CASES
+from tests.samples import Case
 
 pytest.importorskip("cupy", reason="needs the extra gpu")
 
 
 class CollectingRuntime(EmulatedRuntime):
-    """A GPU whose kernels are asked for and never launched. sources: what they are compiled from."""
+    """A GPU that collects sources and launches nothing."""
 
     def __init__(self) -> None:
         super().__init__(Path())
@@ -45,7 +46,7 @@ def sources() -> list[str]:
 
 
 def bind(runtime: EmulatedRuntime, registry: Registry, op: str, case: Case, dtype: str, layouts: str | None) -> None:
-    """Have a kernel ask for what it needs."""
+    """Bind a kernel, so that it requests its sources."""
     inputs, attributes = drawn_for(op, case, dtype)
     specs = [Shaped.of(array) for array in inputs]
     node = node_of(op, inputs, attributes)
@@ -68,7 +69,7 @@ def test_our_sources_compile(sources: list[str], capability: int) -> None:
         assert nvrtc.compiled(source, capability)[:4] == b"\x7fELF"
 
 
-def test_a_source_that_does_not_compile_is_told_with_what_the_compiler_says() -> None:
+def test_a_source_that_does_not_compile_raises_the_log_of_the_compiler() -> None:
     with pytest.raises(nvrtc.CompileError, match=r'(?s)does not compile with -arch=sm_90 .* "nobody" is undefined'):
         nvrtc.compiled('extern "C" __global__ void wrong() { nobody = 1; }', 90)
 

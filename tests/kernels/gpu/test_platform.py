@@ -1,4 +1,4 @@
-"""The platform of a GPU, on an emulated one that does nothing before it has to."""
+"""The platform of a GPU, on an emulated GPU that runs work at synchronization."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def platform(runtime: EmulatedRuntime) -> GpuPlatform:
 
 
 def put(platform: GpuPlatform, place: Operand, value: NDArray[np.float32]) -> None:
-    """Write a value with a writer that is not used again."""
+    """Write a value with a new writer."""
     write = platform.writer(place)
     write(value)
     platform.synchronize()
@@ -60,7 +60,7 @@ def axpy(runtime: Runtime, x: Operand, y: Operand, factor: float) -> Work:
     return Work(launch(function, 1, arguments), (x.data, y.data), (y.data,))
 
 
-def test_what_is_written_is_read(platform: GpuPlatform) -> None:
+def test_written_values_are_read(platform: GpuPlatform) -> None:
     one, other = operand(platform), operand(platform)
     put(platform, one, values(1))
     put(platform, other, values(2))
@@ -80,7 +80,7 @@ def test_a_written_array_may_change_at_once(platform: GpuPlatform) -> None:
         assert (found == step).all()
 
 
-def test_values_come_over_ahead_of_their_step(runtime: EmulatedRuntime, platform: GpuPlatform) -> None:
+def test_values_are_copied_ahead_of_their_step(runtime: EmulatedRuntime, platform: GpuPlatform) -> None:
     x, y = operand(platform), operand(platform)
     write, add = platform.writer(x), platform.join([axpy(runtime, x, y, 1.0)])
     put(platform, y, np.zeros(COUNT, np.float32))
@@ -96,7 +96,7 @@ def test_values_come_over_ahead_of_their_step(runtime: EmulatedRuntime, platform
     np.testing.assert_array_equal(found, total)
 
 
-def test_what_was_brought_ahead_for_nothing_is_left(platform: GpuPlatform) -> None:
+def test_a_value_copied_ahead_may_be_replaced(platform: GpuPlatform) -> None:
     place = operand(platform)
     write = platform.writer(place)
     write.ahead(values(1))
@@ -155,7 +155,7 @@ def test_branches_are_captured_together(runtime: EmulatedRuntime, platform: GpuP
 
 
 @pytest.mark.parametrize("failing_turn", [0, 1], ids=["eagerly", "captured"])
-def test_a_call_that_fails_is_named_and_the_next_step_is_as_if_it_had_not(
+def test_a_failed_call_is_named_and_later_steps_succeed(
     runtime: EmulatedRuntime, platform: GpuPlatform, failing_turn: int
 ) -> None:
     x, y = operand(platform), operand(platform)
@@ -177,11 +177,11 @@ def test_a_call_that_fails_is_named_and_the_next_step_is_as_if_it_had_not(
         else:
             assert joined.call() == 0
     (found,) = platform.reader([y])()
-    # What comes before the call that fails has been put on the stream, unless it was captured for a graph.
+    # The calls before the failing one were enqueued, unless they were captured.
     assert (found == 1 + 4 - failing_turn).all()
 
 
-def test_what_is_no_work_on_a_stream_is_refused(platform: GpuPlatform) -> None:
+def test_calls_other_than_work_on_a_stream_are_refused(platform: GpuPlatform) -> None:
     assert not platform.joinable(lambda: None)
     with pytest.raises(TypeError, match="function is not work on a stream"):
         platform.join([Work(lambda: None, (), ())])
@@ -198,7 +198,7 @@ def test_a_copy_is_a_call_like_any_other(platform: GpuPlatform) -> None:
     np.testing.assert_array_equal(platform.snapshot(target.data).view(np.float32), values(3))
 
 
-def test_a_kernel_that_refuses_is_told_of_when_it_is_done(runtime: EmulatedRuntime, platform: GpuPlatform) -> None:
+def test_the_refusal_of_a_kernel_is_reported_after_the_step(runtime: EmulatedRuntime, platform: GpuPlatform) -> None:
     x = operand(platform)
     write = platform.writer(x)
     fails = failures(runtime, lambda status: f"status {status} means negative")
@@ -219,7 +219,7 @@ def test_a_kernel_that_refuses_is_told_of_when_it_is_done(runtime: EmulatedRunti
     assert joined.late() == 0
 
 
-def test_what_does_not_fit_is_said_with_numbers(runtime: EmulatedRuntime) -> None:
+def test_an_allocation_that_does_not_fit_reports_the_free_bytes(runtime: EmulatedRuntime) -> None:
     platform = GpuPlatform(EmulatedRuntime(runtime.folder, nbytes=1000), 0)
     platform.allocate(600)
     with pytest.raises(MemoryError, match=r"GPU 0 \(emulated GPU\) has 400 of 1,000 bytes free: 600 bytes"):
@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_said_with_numbers(runtime: EmulatedRuntime) -> Non
     assert platform.allocated_bytes == 600
 
 
-def test_memory_that_a_session_which_ended_still_has_is_given_to_the_next(runtime: EmulatedRuntime) -> None:
+def test_memory_of_closed_sessions_is_freed_for_the_next(runtime: EmulatedRuntime) -> None:
     class Session:
         def __init__(self) -> None:
             self.itself = self

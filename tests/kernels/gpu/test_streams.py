@@ -1,4 +1,4 @@
-"""Streams change when things are done, never what comes of it."""
+"""The assignment of streams keeps dependencies and omits redundant waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def touched(reads: Sequence[int], writes: Sequence[int]) -> Touched:
 
 
 def before(turns: Sequence[Turn]) -> list[set[int]]:
-    """For each work all that is done before it begins: by its stream, by what it waits for, and what those have."""
+    """Return, for each work, all works that finish before it starts."""
     found: list[set[int]] = []
     last: dict[int, int] = {}
     for number, turn in enumerate(turns):
@@ -34,7 +34,7 @@ def conflicts(first: Touched, second: Touched) -> bool:
 
 
 def random_works(seed: int) -> list[Touched]:
-    """Works over a few cells, so that most of them meet; spans of several cells overlap in part."""
+    """Return works over a few cells, so that most of them conflict; spans overlap partly."""
     rng = np.random.default_rng(seed)
     works = []
     for _ in range(40):
@@ -45,7 +45,7 @@ def random_works(seed: int) -> list[Touched]:
 
 @pytest.mark.parametrize("streams", [1, 2, 4])
 @pytest.mark.parametrize("seed", range(20))
-def test_what_touches_the_same_memory_keeps_its_order(seed: int, streams: int) -> None:
+def test_works_on_the_same_memory_keep_their_order(seed: int, streams: int) -> None:
     works = random_works(seed)
     turns = assign_streams(works, streams)
     earlier = before(turns)
@@ -56,7 +56,7 @@ def test_what_touches_the_same_memory_keeps_its_order(seed: int, streams: int) -
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nothing_is_waited_for_that_is_done_already(seed: int) -> None:
+def test_waits_are_not_redundant(seed: int) -> None:
     turns = assign_streams(random_works(seed), 3)
     for number, turn in enumerate(turns):
         for each in turn.after:
@@ -69,7 +69,7 @@ def test_a_chain_stays_on_one_stream() -> None:
     assert assign_streams(chain, 4) == [Turn(0, ())] * 10
 
 
-def test_branches_have_streams_of_their_own_and_meet_again() -> None:
+def test_branches_have_separate_streams_and_join_again() -> None:
     works = [
         touched([], [0]),
         touched([0], [1]),

@@ -16,14 +16,14 @@ from runner.strategies.downpour.order import Downpour, Rules
 
 
 class Stuck(Exception):
-    """An ending was awaited, and none comes."""
+    """The driver waits for a client, and none is running."""
 
 
 @dataclass
 class Played:
     """Clients that end in the order of a list of names; after it in the order of launches, or, if strict, never.
 
-    noted: what was run (!), launched (+) and told to have ended (-).
+    noted: clients that were run (!), launched (+) and reported as ended (-).
     """
 
     order: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a shard does with a push, by how stale it is; clients are launched by hand."""
+"""A shard's treatment of a push by its staleness; the test launches the clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def task() -> Task:
 
 
 def step(trainer: Trainer, client: str, number: int = 0) -> Mapping[str, Any]:
-    """One step of a client from beginning to end."""
+    """One step of a client from start to end."""
     fed: dict[str, Any] = {}
     if client.startswith("compute"):
         fed = {"step": np.int64(number), "learning_rate": RATE}
@@ -35,9 +35,9 @@ def step(trainer: Trainer, client: str, number: int = 0) -> Mapping[str, Any]:
 
 
 def pushed(trainer: Trainer, staleness: int) -> tuple[Weights, int, Weights]:
-    """Replica 0 computes on what it fetched; replica 1 pushes so often; replica 0 pushes.
+    """Replica 0 fetches and computes; replica 1 pushes ``staleness`` times; replica 0 pushes.
 
-    Returns the variables before and after that push, and how stale it was.
+    Returns the variables before and after that push, and its staleness.
     """
     trainer.session.run("init")
     trainer.session.run("begin", feeds={"applied": np.int64(40)})
@@ -115,7 +115,7 @@ def test_the_rate_is_divided_by_the_staleness_where_that_is_above_one(
     sgd = task_of(NETWORKS["dense"], Sgd(), batch_size=12)
     moves = []
     for policy in ("none", "scale"):
-        # Up to the last push nothing was stale, so that both have come to the same variables.
+        # No push before the last one was stale, so that both have the same variables.
         with opened(AsyncData(staleness=Staleness(policy)), sgd, registry) as trainer:
             before, _, after = pushed(trainer, staleness)
             moves.append({name: after[name] - before[name] for name in after})
@@ -125,7 +125,7 @@ def test_the_rate_is_divided_by_the_staleness_where_that_is_above_one(
 
 
 def test_a_shard_counts_from_its_start_value(registry: Registry) -> None:
-    """Momentum has no use for it, so that the count itself is looked at."""
+    """Momentum does not use the count, so that the test reads it."""
     with opened(AsyncData(), task(), registry) as trainer:
         _, told, _ = pushed(trainer, 2)
         assert told == 2

@@ -1,4 +1,4 @@
-"""Portions are handed out once each, then again, as long as any is not finished."""
+"""Each portion is given out once, and then again until all are finished."""
 
 from __future__ import annotations
 

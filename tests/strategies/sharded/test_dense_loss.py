@@ -1,4 +1,4 @@
-"""The loss over classes that are cut: what one worker says of all logits, said by many of their own."""
+"""The loss over sharded classes equals the loss over whole logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hybrid parallelism sends, to the byte and by wire, and that passes wait for nothing they do not need."""
+"""Bytes of hybrid parallelism on each link, and the dependences between passes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sizes(total: int, workers: int) -> list[int]:
 
 
 def wires(program: Program) -> Wires:
-    """What the plans of a training step send."""
+    """Bytes that the plans of a training step send."""
     workers = program.workers
     number = {worker_device(k): k for k in range(workers)}
     compiled = compile_signature(
@@ -84,7 +84,7 @@ def loss(examples: list[int], classes: list[int], told: int = 2) -> Wires:
 
 
 def formula(workers: int, batch: int = BATCH) -> Wires:
-    """Bytes on every wire in a step with one update, in whatever scheme."""
+    """Bytes on every link in a step with one update, in any scheme."""
     examples = sizes(batch, workers)
     fc1, fc2, fc3 = (sizes(units, workers) for units in UNITS)
     sent = gathered(examples, fc1, FEATURES * B, backward=True)
@@ -201,7 +201,7 @@ def test_no_pass_waits_for_another_unless_it_is_updated_in_between(scheme: str) 
 @pytest.mark.parametrize("fc_batch", [None, 4])
 @pytest.mark.parametrize("scheme", ["b", "c"])
 def test_activations_are_sent_before_dense_layers_are_computed(scheme: str, fc_batch: int | None) -> None:
-    """So the transfer of the next pass is under way while the present one is computed."""
+    """The transfer of the next pass overlaps with the computation of the present pass."""
     program = Hybrid(workers=3, scheme=scheme, fc_batch=fc_batch).build(task_for(12))
     compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(3), load_kernels())
     for part in compiled.parts.values():

@@ -1,4 +1,4 @@
-"""Dense layers updated several times in a step, and at a rate of their own, against the algorithm in plain NumPy."""
+"""Dense layers with several updates in a step and a separate rate, against the algorithm in NumPy."""
 
 from __future__ import annotations
 

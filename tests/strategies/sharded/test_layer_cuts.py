@@ -1,4 +1,4 @@
-"""Which layers are cut with the dense layers that were asked for, and which dense layers cannot be."""
+"""Which layers are sharded together with the chosen dense layers, and which dense layers cannot be."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ways(network: NetworkFunction, **asked: Way) -> dict[str, Way]:
 
 
 def residual(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Two dense layers beside each other whose sum is normalised, and one behind them."""
+    """Two parallel dense layers whose sum is normalised, and one after them."""
     x = nn.flatten(net, batch["x"], name="flat")
     left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
     with net.layer("sum", "merge"):
@@ -59,7 +59,7 @@ def test_a_merge_is_sharded_if_all_its_inputs_are_but_normalisation_and_loss_are
 
 
 def gated(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Units that are all multiplied with the one unit of another dense layer."""
+    """Units that are multiplied by the single unit of another dense layer."""
     x = nn.flatten(net, batch["x"], name="flat")
     units, gate = nn.dense(net, x, CLASSES, name="units"), nn.dense(net, x, 1, name="gate")
     with net.layer("gated", "merge"):
@@ -72,7 +72,7 @@ def test_layers_with_other_units_are_not_sharded() -> None:
 
 
 def squared(net: NetworkBuilder, x: Tensor) -> Tensor:
-    """A layer that calls itself dense, and multiplies twice."""
+    """A layer with the kind "dense" that has two products."""
     with net.layer("fc", "dense"):
         y = ops.matmul(net.graph, x, x, transpose_a=True)
         return ops.matmul(net.graph, x, y)

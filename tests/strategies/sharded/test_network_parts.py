@@ -1,4 +1,4 @@
-"""Where a network is cut into body, dense layers and head, and which networks are not."""
+"""How a network is split into body, dense layers and head, and which networks are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dense layers of ``model`` cut over workers: the network of ``single``, whatever is cut and over how many."""
+"""Sharded dense layers of ``model`` equal ``single``, for any shards and number of workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.strategies.training import Weights, difference, expect_same_bits, ope
 STEPS = 4
 BATCH = 13
 FEATURES, UNITS = 8, [7, 5, 3]
-"""Of the dense layers of the network "hybrid": no number of workers but 1 divides them all."""
+"""Units of the network "hybrid"; no number of workers above 1 divides them all."""
 B = 8
 """Bytes of a float64, and of an index."""
 
@@ -52,7 +52,7 @@ Run = tuple[Weights, list[Any]]
 
 
 def task_for(dtype: str = "float64") -> Task:
-    """Slots, the number of the step, weight decay and a clipping that acts: all that an update may depend on."""
+    """An optimizer with slots, the step number, weight decay and active clipping."""
     return task_of(hybrid, Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5), batch_size=BATCH, dtype=dtype)
 
 
@@ -91,7 +91,7 @@ def test_all_dense_layers_of_a_network_can_be_sharded(network: str, way: str, re
 
 
 def beside_each_other(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Two dense layers that read the same, their sum normalised by statistics of the batch, and one behind them."""
+    """Two dense layers with one input, whose sum is batch-normalised, and one after them."""
     x = nn.flatten(net, batch["x"], name="flat")
     left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
     h = nn.batch_norm(net, nn.add(net, left, right, name="sum"), name="norm")
@@ -183,7 +183,7 @@ def test_products_of_rows_are_summed_in_the_order_of_the_workers_and_the_bias_is
 
 
 def read_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A dense layer that two others read, whose outputs are added."""
+    """A dense layer that two others read; their outputs are added."""
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="first")
     left, right = (nn.dense(net, h, CLASSES, name=name) for name in ("left", "right"))
     return nn.classify(net, nn.add(net, left, right, name="sum"), batch["y"])
@@ -207,7 +207,7 @@ Wires = Counter[tuple[int, int]]
 
 
 def both_ways(held: dict[tuple[int, int], int]) -> Wires:
-    """What goes forward on wires, and as many bytes of gradients backward; nothing where it is already."""
+    """Bytes forward, and the same bytes of gradients backward; none within a worker."""
     sent: Wires = Counter()
     for (source, destination), count in held.items():
         if source != destination and count:
@@ -217,7 +217,7 @@ def both_ways(held: dict[tuple[int, int], int]) -> Wires:
 
 
 def formula(workers: int, case: str) -> Wires:
-    """Bytes on every wire; what is before the cut layers is on worker 0, what is behind them on worker 1."""
+    """Bytes on every link; layers before the shards are on worker 0, layers after them on worker 1."""
     all_of = range(workers)
     first, second = ([hi - lo for lo, hi in shares(units, workers)] for units in UNITS[:2])
     features = {(0, j): FEATURES for j in all_of}
@@ -242,7 +242,7 @@ BESIDE = {
     "column, row": {"relu3": 1},
     "column, column": {},
 }
-"""Where the whole dense layers are, and what is among them."""
+"""The devices of the whole dense layers, and the layers between them."""
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
@@ -263,7 +263,7 @@ def test_every_wire_carries_the_bytes_of_the_formula(workers: int, case: str, re
 
 
 def wires(program: Program) -> Wires:
-    """What the plans of a training step send."""
+    """Bytes that the plans of a training step send."""
     number = {worker_device(k): k for k in range(program.workers)}
     cluster = near(program.workers)
     step = compile_signature(program.graph, program.clients["train"].signature, cluster, load_kernels())

@@ -1,4 +1,4 @@
-"""Backup workers in real processes, with slow workers emulated: every step equals ``single`` over what counted."""
+"""Backup workers in real processes, some with emulated delays: each step equals ``single`` over the counted shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backup workers: the first shares that come make the update, to the bit as ``single`` would from them alone."""
+"""Backup workers: an update equals bit for bit that of ``single`` over the shares that arrived first."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SIZES = [(m, b, b) for m, b in product([1, 2, 3], [1, 2])]
 
 
 def task_for(network: str, batch_size: int = 13, optimizer: Optimizer | None = None) -> Task:
-    """A batch that no number of workers divides but 1, and an update with all it may depend on."""
+    """A batch that no number of workers above 1 divides, and an optimizer with all kinds of state."""
     chosen = optimizer or Momentum(weight_decay=1e-3, clip_norm=0.5)
     return task_of(NETWORKS[network], chosen, batch_size=batch_size)
 
 
 def late(worker: int, steps: Mapping[int, float], client: str = "share") -> VirtualTime:
-    """A clock on which every part takes a second, but a client's on one worker so long in some steps."""
+    """A clock on which every part takes a second, except a client's on one worker in some steps."""
     slow = f"{client}_{worker}"
 
     def seconds(client: str, device: str, step: int) -> float:
@@ -47,7 +47,7 @@ def late(worker: int, steps: Mapping[int, float], client: str = "share") -> Virt
 
 
 def together() -> VirtualTime:
-    """A clock on which all keep pace, the first workers ahead."""
+    """A clock on which all workers have the same speed."""
     return late(0, {})
 
 
@@ -94,7 +94,7 @@ def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step(registry:
     assert [line["contributors"] for line in lines] == [[0, 1], [1, 2], [1, 2], [1, 2], [0, 1], [0, 1]]
     assert [line["step"] for line in lines] == list(range(6))
     dropped = {line["step"]: line["dropped"] for line in lines}
-    # In steps 2 and 3 the slow worker begins nothing; in those where it is in time the last one is late.
+    # In steps 2 and 3 the slow worker starts no share; in steps where it is in time, the last worker is late.
     assert dropped[1] == [{"worker": 0, "examples": 6}]
     assert (dropped[2], dropped[3]) == ([], [])
     assert dropped[0] == dropped[4] == dropped[5] == [{"worker": 2, "examples": 6}]
@@ -122,13 +122,13 @@ def test_a_dropped_share_is_counted_once(registry: Registry) -> None:
 
 @dataclass(frozen=True)
 class Spoilt(Examples):
-    """Examples of which those from ``lo`` on, to ``hi``, are not finite."""
+    """Examples of which ``lo`` to ``hi`` are not finite."""
 
     lo: int = 0
     hi: int = 0
 
     def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, NDArray[Any]]:
-        """As without spoiling, but for x."""
+        """The usual examples, with another x."""
         batch = super().read(split, step, lo, hi)
         spoilt = (np.arange(lo, hi) >= self.lo) & (np.arange(lo, hi) < self.hi) & (split == "train")
         batch["x"] = np.where(spoilt[:, None, None, None], np.nan, batch["x"])

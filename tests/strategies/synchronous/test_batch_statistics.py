@@ -1,4 +1,4 @@
-"""Whose statistics batch normalisation takes: each worker's, the first one's for the averages, or those of all."""
+"""Statistics of batch normalisation: of shares, of the first worker, or of the batch."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tests.strategies.training import Trainer, Weights, difference, expect_same_
 
 STEPS = 8
 BATCH = 13
-"""Odd, so that no K divides it but 1."""
+"""Odd, so that no K above 1 divides it."""
 DECAY = 0.8
 
 
 def normalised_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Images and features normalised, one upon the other, and a part of the network that is not."""
+    """Normalised images and features, and a branch without normalisation."""
     h = nn.conv(net, batch["x"], 3, 3, name="conv1", bias=None)
     h = nn.flatten(net, nn.relu(net, nn.batch_norm(net, h, name="norm1", decay=DECAY), name="relu1"), name="flat")
     h = nn.dense(net, h, 5, name="fc1", bias=None)
@@ -116,12 +116,12 @@ def test_a_mean_far_from_zero_costs_no_digits(registry: Registry) -> None:
     (weights, _), (expected, _) = (
         trained(s, task, registry, 1) for s in (SyncData(workers=3, statistics="pooled"), Single())
     )
-    # The square of the mean has 1e8 times the size of the variance: from a difference of squares 1e-8 would be lost.
+    # The square of the mean is 1e8 times the variance, so that a difference of squares would lose 8 digits.
     np.testing.assert_allclose(weights["norm1/moving_variance"], expected["norm1/moving_variance"], rtol=1e-11)
 
 
 def test_gradients_flow_through_pooled_statistics(registry: Registry) -> None:
-    """One step of gradient descent tells the gradient; the loss along it is measured at two points."""
+    """One step of gradient descent yields the gradient; the loss along it is measured at two points."""
     task, rate, width = task_for(optimizer=Sgd(), batch_size=7), 0.1, 1e-5
     rng = np.random.default_rng(3)
     with opened(SyncData(workers=3, statistics="pooled"), task, registry) as trainer:
@@ -198,7 +198,7 @@ def test_bytes_sent_in_a_step_are_those_of_the_formula(workers: int, statistics:
     summed = sum(spec.size for name, spec in specs.items() if "moving" not in name and "velocity" not in name)
     if statistics == "shares":
         summed += 2 * channels
-    # All that is summed goes in one bucket: what others own, and what is owned to all others. Then two scores.
+    # One bucket has all sums: slices to their owners, and sums to all others. Then two scores.
     expected = [summed + (workers - 2) * (hi - lo) + 2 * (k > 0) for k, (lo, hi) in enumerate(shares(summed, workers))]
     if statistics == "first_worker":
         expected[0] += 2 * channels * (workers - 1)

@@ -1,4 +1,4 @@
-"""``overlap=false``: the same bits and bytes, and no gradient that leaves before all exist."""
+"""``overlap=false``: the same bits and bytes, and no gradient is sent before all exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def task_for(network: str) -> Task:
 
 
 def strategy(combine: str, *, overlap: bool, **more: str) -> SyncData:
-    """With buckets for more than one gradient, and more than one of them."""
+    """A strategy with several buckets of several gradients."""
     return SyncData(workers=WORKERS, combine=combine, bucket_bytes=200, overlap=overlap, **more)
 
 
@@ -37,7 +37,7 @@ def parts(combine: str, network: str, registry: Registry, *, overlap: bool) -> l
 
 
 def sends_of_gradients(part: Graph) -> list[int]:
-    """When the worker sends anything but loss and accuracy."""
+    """Positions of the worker's sends, without those of loss and accuracy."""
     scores = ("/train/loss_", "/train/accuracy_")
     return [i for i, node in enumerate(part) if node.op == "send" and not any(each in node.name for each in scores)]
 

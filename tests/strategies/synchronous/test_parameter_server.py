@@ -1,4 +1,4 @@
-"""``combine=parameter_server`` obeys the laws of ``sync_data``, with one copy of the variables on their servers."""
+"""``combine=parameter_server`` obeys the laws of ``sync_data``, with one copy of the variables on servers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from tests.strategies.training import Weights, difference, expect_same_bits, ope
 
 STEPS = 8
 BATCH = 13
-"""Odd, so that no K divides it but 1."""
+"""Odd, so that no K above 1 divides it."""
 
 PER_EXAMPLE = sorted(set(NETWORKS) - {"batch_normalised"})
-"""Networks that treat every example by itself."""
+"""Networks that treat every example separately."""
 
 SIZES = list(product([1, 2, 3, 4], [1, 2, 3]))
 """Numbers of workers and of servers."""
@@ -47,7 +47,7 @@ Run = tuple[Weights, list[Any]]
 
 
 def momentum(clip_norm: float | None = CLIP_NORM) -> Optimizer:
-    """Slots, weight decay and a clipping that acts: all that an update may depend on."""
+    """An optimizer with slots, weight decay and active clipping."""
     return Momentum(weight_decay=1e-3, clip_norm=clip_norm)
 
 
@@ -204,7 +204,7 @@ def test_parameters_are_sent_twice_per_worker_in_total(registry: Registry) -> No
 
 
 def tied(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """A matrix that multiplies twice."""
+    """A matrix that is used in two products."""
     h = nn.flatten(net, batch["x"], name="flat")
     with net.layer("tied", "dense"):
         weights = net.parameter("weights", (36, 36), Normal(0.1)).tensor

@@ -1,4 +1,4 @@
-"""Files to replay by: read strictly, and refused where they are not of a run with as many workers."""
+"""Records of contributors are read strictly, and refused if the number of workers differs."""
 
 from __future__ import annotations
 

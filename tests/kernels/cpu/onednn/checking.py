@@ -1,4 +1,4 @@
-"""oneDNN kernels against the reference kernels in float64, over layouts; blocks that are not full stay zero."""
+"""Comparison of oneDNN kernels with the reference kernels in float64, over layouts; padding of blocks stays zero."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.kernels.registry import REGISTRY, Registry
 from tests.kernels.harness import Ran, Shaped, converted, run
 
 IMAGE_TAGS = ("", "aBcd16b", "aBcd8b", "acdb")
-"""How images (N, C, H, W) may lie."""
+"""Layouts of images (N, C, H, W)."""
 
 TOLERANCE = 1e-5
 """Allowed deviation of a float32 result from the float64 one, relative to the largest magnitude of the result."""
@@ -41,7 +41,7 @@ def kernel(op: str) -> Kernel:
 
 
 def layout(spec: Spec, tag: str) -> Layout:
-    """The layout of a tensor under a tag."""
+    """Return the layout of a tensor with this tag."""
     if not tag:
         return plain(spec)
     prefix, name = split_tag(tag)
@@ -50,12 +50,12 @@ def layout(spec: Spec, tag: str) -> Layout:
 
 
 def refused(op: str, attributes: Mapping[str, Any], inputs: Specs, outputs: Specs) -> bool:
-    """Whether the kernel leaves a node with plain inputs to another."""
+    """Whether the kernel refuses a node with plain inputs."""
     return kernel(op).arrange(attributes, inputs, outputs, [plain(spec) for spec in inputs]) is None
 
 
 def expected(op: str, attributes: Mapping[str, Any], arrays: Sequence[Array], outputs: Sequence[Spec]) -> list[Array]:
-    """What the reference kernel makes of the same numbers in float64."""
+    """Return the results of the reference kernel in float64."""
     exact = [array.astype(np.float64) if _is_float(array.dtype.name) else array for array in arrays]
     exact_outputs = [Shaped(spec.shape, "float64" if _is_float(spec.dtype) else spec.dtype) for spec in outputs]
     reference = REGISTRY.find(op, "cpu", "numpy")
@@ -73,7 +73,7 @@ def check(
     tolerance: float = TOLERANCE,
     in_place: bool = False,
 ) -> Ran:
-    """Run the oneDNN kernel on arrays that lie as ``tags`` say and compare every output with the reference."""
+    """Run the oneDNN kernel on arrays in the layouts of ``tags`` and compare every output with the reference."""
     inputs = [Shaped.of(array) for array in arrays]
     offered = [layout(spec, tag) for spec, tag in zip(inputs, tags or [""] * len(inputs), strict=True)]
     ran = run(kernel(op), attributes, inputs, outputs, arrays, offered, registry=kernels(), in_place=in_place)
@@ -85,7 +85,7 @@ def check(
 
 
 def assert_close(came: Array, wanted: Array, tolerance: float = TOLERANCE) -> None:
-    """Floats within the tolerance of the largest magnitude, others equal."""
+    """Require floats within the tolerance of the largest magnitude, others equal."""
     assert came.shape == wanted.shape
     if _is_float(came.dtype.name):
         deviation = np.abs(came.astype(np.float64) - wanted).max()
@@ -95,7 +95,7 @@ def assert_close(came: Array, wanted: Array, tolerance: float = TOLERANCE) -> No
 
 
 def assert_broken_alike(came: Array, wanted: Array) -> None:
-    """NaN in the same places, of which there are some but not only, and the rest within the tolerance."""
+    """Require NaN in the same places, at least one but not all, and other numbers within the tolerance."""
     broken = np.isnan(wanted)
     assert 0 < broken.sum() < broken.size
     np.testing.assert_array_equal(np.isnan(came), broken)
@@ -103,7 +103,7 @@ def assert_broken_alike(came: Array, wanted: Array) -> None:
 
 
 def assert_padding_is_zero(operand: Operand) -> None:
-    """Blocks that a tensor does not fill hold zeros."""
+    """Require zeros in the padding of blocks."""
     if operand.layout.is_plain or split_tag(operand.layout.tag)[0] == BITS:
         return
     there_and_back = converted(kernels(), converted(kernels(), operand, plain(operand.spec)), operand.layout)

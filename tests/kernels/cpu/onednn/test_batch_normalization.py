@@ -1,4 +1,4 @@
-"""Batch normalisation over ranks, layouts and blocks that are not full; the mask of what ReLU let through."""
+"""Batch normalization: layouts, NaN before a ReLU, and the mask of the ReLU; the table compares the other values."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_with_relu(shape: tuple[int, ...], tag: str) -> None:
 
 @pytest.mark.parametrize("broken", [0, 1, 2], ids=["x", "gamma", "beta"])
 @pytest.mark.parametrize(("shape", "tag"), CASES)
-def test_relu_lets_nan_through(shape: tuple[int, ...], tag: str, broken: int) -> None:
+def test_nan_passes_the_relu(shape: tuple[int, ...], tag: str, broken: int) -> None:
     arrays = _inputs(shape)
     arrays[broken].flat[-1] = np.nan
     ran = _with_relu(shape, tag, arrays)
@@ -93,7 +93,7 @@ def test_relu_lets_nan_through(shape: tuple[int, ...], tag: str, broken: int) ->
 
 
 @pytest.mark.parametrize(("shape", "tag"), CASES)
-def test_relu_lets_nan_of_a_mean_that_overflows_through(shape: tuple[int, ...], tag: str) -> None:
+def test_nan_of_a_mean_that_overflows_passes_the_relu(shape: tuple[int, ...], tag: str) -> None:
     arrays = _inputs(shape)
     arrays[0][:, 0] = 3e38
     with np.errstate(all="ignore"):  # as in every step
@@ -101,7 +101,7 @@ def test_relu_lets_nan_of_a_mean_that_overflows_through(shape: tuple[int, ...], 
     assert np.isnan(y[:, 0]).all()
 
 
-def test_relu_of_what_is_infinite_is_not_nan() -> None:
+def test_relu_of_infinity_is_not_nan() -> None:
     arrays = _inputs((4, 20, 5, 6))
     arrays[2][3] = np.inf
     with np.errstate(all="ignore"):  # as in every step
@@ -129,8 +129,8 @@ def test_the_gradient_with_relu(shape: tuple[int, ...], tag: str, in_place: bool
     assert_padding_is_zero(ran.outputs_in_memory[0])
 
 
-def test_a_plain_mask_is_refused_where_masks_are_bits_and_converted_where_they_are_bytes() -> None:
-    """oneDNN keeps bits with AVX-512, and bytes without it."""
+def test_a_plain_mask_is_refused_if_masks_are_bits_and_converted_if_they_are_bytes() -> None:
+    """oneDNN stores bits with AVX-512 and bytes without it."""
     shape = (2, 16, 3, 3)
     forward = _with_relu(shape, "aBcd16b")
     _, mean, variance, mask = forward.outputs

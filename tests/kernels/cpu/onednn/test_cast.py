@@ -1,4 +1,4 @@
-"""Casts between float32 and bfloat16: rounded like everywhere else, from any layout to any other."""
+"""Casts between float32 and bfloat16, between all layouts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.skipif(
 SHAPE = (20, 33, 3, 2)
 TAGS = ("", "ABcd16b16a", "Acdb16a")
 NARROW_TAGS = ("", "ABcd8b16a2b", "acdb")
-"""The first is the one weights are wanted in: two neighbouring inputs lie side by side."""
+"""The second is the layout that oneDNN requests for weights, with pairs of adjacent inputs."""
 
 
 def _cast(array: Array, dtype: str, *tags: str | None) -> Array:
-    """Through a source and a result that lie as told; a result of which nothing is told lies as the source."""
+    """Cast between these layouts; a result without one takes the layout of the source."""
     x, y = Shaped.of(array), Shaped(array.shape, dtype)
     offered = [layout(spec, tag) for spec, tag in zip((x, y), tags, strict=False) if tag is not None]
     arrangement = kernel("cast").arrange({"dtype": dtype}, [x], [y], offered)
@@ -48,7 +48,7 @@ def test_bfloat16_to_float32_is_exact(source: str, result: str) -> None:
 
 
 @pytest.mark.parametrize("tag", ["", "ABcd16b16a", "acdb"])
-def test_a_result_of_which_nothing_is_told_lies_as_the_source(tag: str) -> None:
+def test_a_result_of_open_layout_takes_the_layout_of_the_source(tag: str) -> None:
     array = normal(1, *SHAPE)
     x, y = Shaped.of(array), Shaped(SHAPE, "bfloat16")
     arrangement = kernel("cast").arrange({"dtype": "bfloat16"}, [x], [y], [layout(x, tag)])
@@ -64,7 +64,7 @@ def test_a_source_that_is_open_is_taken_plain() -> None:
     assert (arrangement.inputs, arrangement.outputs) == ((plain(x),), (plain(y),))
 
 
-def test_ties_infinities_and_what_is_no_number() -> None:
+def test_ties_infinities_and_nan() -> None:
     values = [1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8), np.inf, -np.inf, np.nan, 3.4e38, 0.0, -0.0]
     array = np.array(values, np.float32)
     came = _cast(array, "bfloat16", "")
@@ -90,5 +90,5 @@ def test_ties_infinities_and_what_is_no_number() -> None:
         ),
     ],
 )
-def test_what_is_left_to_others(x: Shaped, y: Shaped, offered: list[Layout | None]) -> None:
+def test_unsupported_conversions_are_refused(x: Shaped, y: Shaped, offered: list[Layout | None]) -> None:
     assert kernel("cast").arrange({"dtype": y.dtype}, [x], [y], offered) is None

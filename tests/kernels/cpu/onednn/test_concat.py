@@ -1,4 +1,4 @@
-"""Joining tensors that lie in different layouts."""
+"""Concatenation of tensors in different layouts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCKS = "aBcd16b"
     [
         ((32, 16, 48), (BLOCKS, BLOCKS, BLOCKS), BLOCKS),
         ((32, 16, 20), (BLOCKS, BLOCKS, BLOCKS), BLOCKS),  # only the last block is not full
-        ((20, 32, 16), (BLOCKS, BLOCKS, BLOCKS), ""),  # the second would begin inside a block
+        ((20, 32, 16), (BLOCKS, BLOCKS, BLOCKS), ""),  # the second would start inside a block
         ((32, 16, 64), ("", "aBcd8b", BLOCKS), BLOCKS),
         ((24, 40, 8), ("aBcd8b", "aBcd8b", ""), "aBcd8b"),
         ((7, 5, 12), ("acdb", "acdb", BLOCKS), ""),
@@ -53,7 +53,7 @@ def test_whole_numbers() -> None:
     check("concat", {"axis": 1}, arrays, [Shaped((2, 5), "int32")])
 
 
-def test_what_onednn_cannot_know_is_left_to_others() -> None:
+def test_unsupported_tensors_are_refused() -> None:
     numbers = Shaped((2, 3), "int64")
     assert refused("concat", {"axis": 1}, [numbers, numbers], [Shaped((2, 6), "int64")])
     assert refused("concat", {"axis": 1}, [floats(2, 0), floats(2, 3)], [floats(2, 3)])

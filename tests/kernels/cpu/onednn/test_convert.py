@@ -1,4 +1,4 @@
-"""Changes of layout: exact, over every pair of formats, and refused where two layouts have no common view."""
+"""Conversions of layouts: exact for every pair of formats, and refused for layouts without a common prefix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAIRS = [
 
 
 def _there_and_back(array: Array, before: Layout, after: Layout) -> Array:
-    """Through both layouts into plain memory, changed anew each time, same layouts or not."""
+    """Convert through both layouts into plain memory, even if the layouts are equal."""
     operand = holding(array)
     for wanted in (before, after, plain(operand.spec)):
         arrangement = kernel("convert").arrange({}, [operand.spec], [operand.spec], [operand.layout, wanted])
@@ -53,7 +53,7 @@ def test_every_pair_of_formats(shape: tuple[int, ...], before: str, after: str) 
 
 @pytest.mark.parametrize("dtype", ["int32", "bool", "uint8"])
 @pytest.mark.parametrize("tag", ["", "aBcd16b", "acdb"])
-def test_what_is_not_float(dtype: str, tag: str) -> None:
+def test_other_dtypes_than_floats(dtype: str, tag: str) -> None:
     array = np.random.default_rng(1).integers(0, 2, (2, 20, 3, 3)).astype(dtype)
     spec = Shaped.of(array)
     np.testing.assert_array_equal(_there_and_back(array, layout(spec, tag), layout(spec, "aBcd8b")), array)
@@ -89,11 +89,11 @@ def test_truth_values_in_bits(name: str, wanted: str) -> None:
         pytest.param(Shaped((4, 6), "int64"), "", "", id="a dtype that oneDNN does not know"),
     ],
 )
-def test_what_is_left_to_others(spec: Shaped, before: str, after: str) -> None:
+def test_unsupported_conversions_are_refused(spec: Shaped, before: str, after: str) -> None:
     layouts = [Layout(tag, spec.nbytes) for tag in (before, after)]
     assert kernel("convert").arrange({}, [spec], [spec], layouts) is None
 
 
-def test_open_layouts_are_left_to_others() -> None:
+def test_open_layouts_are_refused() -> None:
     spec = Shaped((4, 6), "float32")
     assert kernel("convert").arrange({}, [spec], [spec], [plain(spec), None]) is None

@@ -1,4 +1,4 @@
-"""Functions of one variable: accuracy, layouts, and blocks that are not full."""
+"""Functions of one variable: accuracy, layouts, and padded blocks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_accuracy(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_far_out_it_is_at_its_limit(op: str) -> None:
+def test_large_arguments_give_the_limits(op: str) -> None:
     x = np.array([-np.inf, -3e38, -104, 104, 3e38, np.inf], np.float32)
     with np.errstate(over="ignore"):
         limits = _exact(op, x).astype(np.float32)
@@ -44,19 +44,19 @@ def test_far_out_it_is_at_its_limit(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_nothing_that_is_not_a_number_becomes_finite(op: str) -> None:
+def test_nan_never_becomes_finite(op: str) -> None:
     assert not np.isfinite(_computed(op, np.array([np.nan] * 17, np.float32))).any()
 
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("tag", ["", "acdb", "aBcd16b"])
 @pytest.mark.parametrize("op", OPS)
-def test_full_blocks_are_taken_as_they_come(op: str, tag: str, in_place: bool) -> None:
+def test_full_blocks_keep_their_layout(op: str, tag: str, in_place: bool) -> None:
     ran = check(op, {}, [normal(1, 2, 32, 5, 3)], [floats(2, 32, 5, 3)], [tag], in_place=in_place)
     assert ran.tags == ([tag], [tag])
 
 
 @pytest.mark.parametrize(("op", "taken"), [("exp", ""), ("sigmoid", ""), ("tanh", "aBcd16b")])
-def test_only_what_keeps_zero_takes_blocks_that_are_not_full(op: str, taken: str) -> None:
+def test_only_functions_that_keep_zero_take_padded_blocks(op: str, taken: str) -> None:
     ran = check(op, {}, [normal(1, 2, 20, 5, 3)], [floats(2, 20, 5, 3)], ["aBcd16b"])
     assert ran.tags == ([taken], [taken])

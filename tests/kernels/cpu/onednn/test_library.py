@@ -1,4 +1,4 @@
-"""Loading oneDNN: which file is taken, and what is said where there is none."""
+"""Loading oneDNN: the chosen file, and the error without a library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.kernels.cpu.onednn.library import Library, OneDnnError, OneDnnUnavai
 
 @pytest.fixture
 def fresh() -> Any:
-    """Loading as in a process that has not loaded anything."""
+    """The loading function without its cache."""
     return load.__wrapped__
 
 
@@ -48,7 +48,7 @@ def test_a_named_library_that_is_missing_is_not_replaced_by_another(
     assert str(refusal.value).endswith("RUNNER_LIBDNNL names a file; let it name another, or unset it")
 
 
-def test_a_machine_without_the_library_is_told_what_to_install(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_says_what_to_install(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RUNNER_LIBDNNL", raising=False)
     monkeypatch.setattr(loading, "files", _not_installed)
     monkeypatch.setattr(loading, "SYSTEM_LIBRARY", "libdnnl-that-nobody-has.so.3")
@@ -58,7 +58,7 @@ def test_a_machine_without_the_library_is_told_what_to_install(fresh: Any, monke
     assert str(refusal.value).endswith("; pip install onednn-cpu-gomp")
 
 
-def test_every_failed_call_says_which_and_why() -> None:
+def test_errors_name_the_function_and_the_reason() -> None:
     library = load()
     with pytest.raises(OneDnnError, match="dnnl_memory_desc_create_with_tag: invalid_arguments"):
         library.create("memory_desc_create_with_tag", -1, library.ints((2,)), 3, 2)

@@ -1,4 +1,4 @@
-"""Which layouts local response normalisation takes; the table compares its values."""
+"""Layouts of local response normalization; the table compares its values."""
 
 from __future__ import annotations
 

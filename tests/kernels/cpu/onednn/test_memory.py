@@ -1,4 +1,4 @@
-"""Names of memory formats, and tensors seen in other ways."""
+"""Names of memory formats, and tensors under prefixes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_prefixes_are_cut_off_names() -> None:
     assert split_tag("g2:aBCde16c16b") == ("g2:", "aBCde16c16b")
 
 
-def test_prefixes_say_what_is_seen() -> None:
+def test_prefixes_define_the_seen_shape() -> None:
     assert viewed((6, 4), "") == (6, 4)
     assert viewed((6, 4), "t:") == (4, 6)
     assert viewed((6, 4, 3, 3), "g2:") == (2, 3, 4, 3, 3)

@@ -1,4 +1,4 @@
-"""Split, slice and pad: between blocks where the cuts allow it, in C order elsewhere."""
+"""Split, slice and pad: in blocks if the parts end at blocks, else in C order."""
 
 from __future__ import annotations
 

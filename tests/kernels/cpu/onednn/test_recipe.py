@@ -1,4 +1,4 @@
-"""What all oneDNN kernels share: answers that are remembered, nodes that are refused, calls in turn."""
+"""The common part of oneDNN kernels: cached answers, refused nodes, calls in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kernels.harness import Shaped, filled, holding
 
 
 class _Asked:
-    """An arrange function that counts how often it is asked."""
+    """An arrange function that records its calls."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -46,7 +46,7 @@ def test_an_answer_is_remembered_for_the_same_node_and_offer() -> None:
     assert len(asked.nodes) == 4
 
 
-def test_an_answer_is_that_for_the_threads_there_are() -> None:
+def test_answers_are_cached_per_number_of_threads() -> None:
     asked = _Asked()
     arrange = answering(library(), asked)
     x = floats(2, 3)
@@ -57,20 +57,20 @@ def test_an_answer_is_that_for_the_threads_there_are() -> None:
 
 
 def test_threads_that_are_added_have_memory_to_work_in() -> None:
-    """What is written behind it is found by the guard bytes of ``check``. oneDNN wants some with AVX-512 only."""
+    """The guard bytes of ``check`` reveal writes past the end. oneDNN needs scratch memory here with AVX-512 only."""
     attributes = {"transpose_a": False, "transpose_b": False, "bias": False, "relu": False, "dtype": "float32"}
     for threads in (1, 2, 7):
         with threadpool_limits(threads, user_api="openmp"):
             check("matmul_fused", attributes, [normal(1, 32, 64), normal(2, 64, 8)], [floats(32, 8)])
 
 
-def test_what_is_not_implemented_is_left_to_others() -> None:
+def test_nodes_that_are_not_implemented_are_refused() -> None:
     x = floats(2, 3)
     assert answering(library(), _Asked())({"unknown": True}, [x], [x], [None]) is None
 
 
 @pytest.mark.parametrize("spec", [floats(), floats(2, 0), Shaped((2,), "int64"), Shaped((2,), "float64")])
-def test_what_onednn_cannot_hold_is_not_even_asked_for(spec: Shaped) -> None:
+def test_tensors_that_onednn_does_not_support_cause_no_query(spec: Shaped) -> None:
     asked = _Asked()
     good = floats(2, 3)
     assert answering(library(), asked)({}, [good, spec], [good], [None, None]) is None
@@ -79,7 +79,7 @@ def test_what_onednn_cannot_hold_is_not_even_asked_for(spec: Shaped) -> None:
 
 
 @pytest.mark.parametrize(("isa", "asks"), [(0x7, 0), (0x1F, 0), (0x27, 1)], ids=["AVX2", "AVX2_VNNI_2", "AVX512_CORE"])
-def test_bfloat16_is_left_to_others_without_avx512(isa: int, asks: int) -> None:
+def test_bfloat16_is_refused_without_avx512(isa: int, asks: int) -> None:
     asked, spec = _Asked(), Shaped((2, 3), "bfloat16")
     cpu = replace(library(), dtypes=supported_dtypes(SimpleNamespace(dnnl_get_effective_cpu_isa=lambda: isa)))
     answering(cpu, asked)({}, [spec], [spec], [None])
@@ -125,7 +125,7 @@ def test_calls_run_in_turn() -> None:
     assert z.array.tolist() == (3 * normal(1, 4)).tolist()
 
 
-def test_a_call_that_fails_says_why() -> None:
+def test_a_failed_call_reports_the_reason() -> None:
     failing = library().ffi.callback("int(intptr_t, intptr_t, intptr_t, intptr_t)", lambda *_: 2)
     call = NativeCall(library().address(failing), (0, 0, 0, 0), failing)
     with pytest.raises(OneDnnError, match="dnnl_primitive_execute: invalid_arguments"):

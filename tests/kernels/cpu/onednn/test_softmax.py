@@ -1,4 +1,4 @@
-"""Softmax and cross-entropy over sizes, extreme logits, dtypes of labels, and labels that are no class."""
+"""Softmax and cross-entropy: sizes, extreme logits, dtypes of labels, and labels out of range."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_softmax(shape: tuple[int, ...], in_place: bool) -> None:
     check("softmax", {}, [4 * normal(1, *shape)], [floats(*shape)], in_place=in_place, tolerance=1e-6)
 
 
-def test_softmax_of_what_would_overflow() -> None:
+def test_softmax_of_large_logits() -> None:
     check("softmax", {}, [np.array([[0, 2000, 1999], [-1e30, 3e38, 0]], np.float32)], [floats(2, 3)])
 
 
@@ -32,7 +32,7 @@ def _cross_entropy(logits: Array, labels: Array, tolerance: float = 1e-6) -> Ran
 @pytest.mark.parametrize("shape", SHAPES)
 def test_cross_entropy(shape: tuple[int, int], dtype: str) -> None:
     labels = np.random.default_rng(2).integers(0, min(shape[1], 256), shape[0]).astype(dtype)
-    # One row of one class costs nothing: the tolerance is relative to the largest loss.
+    # The tolerance is relative to the largest loss.
     _cross_entropy(4 * normal(1, *shape), labels)
 
 
@@ -40,21 +40,21 @@ def test_the_last_and_the_first_class() -> None:
     _cross_entropy(normal(1, 2, 5), np.array([4, 0]))
 
 
-def test_extreme_logits_cost_what_they_should() -> None:
+def test_extreme_logits_have_exact_losses() -> None:
     logits = np.array([[0, 2000, 1999], [0, 2000, 0], [-3e38, 0, 0], [1e30, 1e30, 0]], np.float32)
     ran = _cross_entropy(logits, np.array([0, 1, 1, 0]))
     assert ran.outputs[0][1] == 0
 
 
-def test_a_confident_prediction_costs_little_but_not_nothing() -> None:
+def test_the_loss_of_a_certain_prediction_is_small_but_not_zero() -> None:
     logits = np.array([[0, 8], [0, 12]], np.float32)
     ran = _cross_entropy(logits, np.array([1, 1]), tolerance=1e-3)
-    # Probabilities near 1 are rounded to 6e-8, and so are such losses.
+    # Probabilities near 1 are rounded to multiples of 6e-8, and so are these losses.
     np.testing.assert_allclose(ran.outputs[0], np.log1p(np.exp([-8.0, -12.0])), rtol=0, atol=1.2e-7)
 
 
 def _alone(logits: Array, labels: Array) -> Ran:
-    """Without the reference beside it."""
+    """Run the kernel without a comparison."""
     outputs = [floats(len(labels)), floats(*logits.shape)]
     inputs = [Shaped.of(logits), Shaped.of(labels)]
     return run(kernel("softmax_cross_entropy"), {}, inputs, outputs, [logits, labels])
@@ -62,7 +62,7 @@ def _alone(logits: Array, labels: Array) -> Ran:
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 @pytest.mark.parametrize("label", [0, 1])
-def test_a_broken_logit_does_not_look_like_a_loss(broken: float, label: int) -> None:
+def test_a_broken_logit_gives_a_nan_loss(broken: float, label: int) -> None:
     with np.errstate(all="ignore"):
         ran = _alone(np.array([[broken, 0, 1]], np.float32), np.array([label]))
     assert np.isnan(ran.outputs[0]).all()
@@ -70,7 +70,7 @@ def test_a_broken_logit_does_not_look_like_a_loss(broken: float, label: int) -> 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("label", [-1, 3, 2**31 - 1])
-def test_a_label_that_is_no_class_is_named(label: int, dtype: str) -> None:
+def test_a_label_out_of_range_is_named(label: int, dtype: str) -> None:
     with pytest.raises(IndexError, match=rf"op 'softmax_cross_entropy': index {label} at \[1\] is outside 0\.\.2"):
         _alone(normal(1, 3, 3), np.array([0, label, 1], dtype))
 
@@ -83,7 +83,7 @@ def test_logits_in_another_layout_are_asked_for_plain() -> None:
     np.testing.assert_allclose(ran.outputs[0].sum(axis=1), 1, rtol=1e-6)
 
 
-def test_no_rows_are_left_to_others() -> None:
+def test_no_rows_are_refused() -> None:
     labels = Shaped((0,), "int64")
     assert refused("softmax_cross_entropy", {}, [floats(0, 3), labels], [floats(0), floats(0, 3)])
     assert refused("softmax", {}, [floats(0, 3)], [floats(0, 3)])

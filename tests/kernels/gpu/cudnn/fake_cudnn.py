@@ -1,4 +1,4 @@
-"""The front end of cuDNN as far as we use it, writing down what it is told."""
+"""The used part of cuDNN's front end, which records its calls."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ NOTES = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "N
 
 
 class NotSupportedError(Exception):
-    """As ``cudnn.cudnnGraphNotSupportedError``, which is no RuntimeError either."""
+    """Like ``cudnn.cudnnGraphNotSupportedError``, not a RuntimeError."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One plan that is offered. compiled: whether it has to be. fails: whether it cannot be built after all."""
+    """One offered plan. compiled: whether it is compiled at run time. fails: whether building it fails."""
 
     name: str
     notes: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Engine:
 
 @dataclass
 class FakeGraph:
-    """A graph whose plans are given. refused_in: the call that says that there are none, "" for none."""
+    """A graph with given plans. refused_in: the call that refuses the graph, or ""."""
 
     offered: Sequence[Engine]
     target: dict[str, Any]
@@ -104,7 +104,7 @@ class FakeGraph:
 
 @dataclass
 class FakeTensor:
-    """A tensor, and all that was said of it."""
+    """A tensor and its attributes."""
 
     told: dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Plans convolutions with the real cuDNN for GPUs that are not there; a program, since it may load a stub driver.
+"""Plan convolutions with the real cuDNN for absent GPUs; a separate program, because it may load a stub driver.
 
 Reads from standard input a JSON object: driver (path of the stub), and jobs, each [gpu, tf32, fields of a
 Convolution]. Writes a JSON list: for each job [name of the plan, its workspace in bytes], or null without a plan.
@@ -33,7 +33,7 @@ ALIKE = {
     "cudaDeviceId": 0,
     "driverVer": 13000,
 }
-"""What cuDNN wants to know of a GPU, as far as all have it alike."""
+"""Properties that cuDNN needs and all these GPUs share."""
 
 GPUS = {
     "A100": {"deviceVer": 800, "multiProcessorCount": 108, "maxSharedMemoryPerBlockOptin": 166912}
@@ -64,7 +64,7 @@ def planned(gpu: str, tf32: bool, fields: dict[str, Any]) -> tuple[str, int] | N
 
 @cache
 def library(gpu: str, tf32: bool) -> Any:
-    """cuDNN for a GPU that is described."""
+    """cuDNN for a described GPU."""
     import cudnn
 
     from runner.kernels.gpu.cudnn.library import CudnnLibrary

@@ -1,4 +1,4 @@
-"""A cuDNN that is not there: plans that compute with the reference kernels, on the stream, between addresses."""
+"""A substitute for cuDNN: plans that compute with the reference kernels on a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 @dataclass
 class ReferencePlan:
-    """See :class:`~runner.kernels.gpu.cudnn.library.Plan`. It spoils all of its workspace."""
+    """See :class:`~runner.kernels.gpu.cudnn.library.Plan`. It overwrites its whole workspace."""
 
     convolution: Convolution
     workspace_bytes: int
@@ -46,7 +46,7 @@ class ReferencePlan:
 
 @dataclass
 class ReferencePlanner:
-    """See :class:`~runner.kernels.gpu.cudnn.library.Planner`. refuses: what it has no plan for."""
+    """See :class:`~runner.kernels.gpu.cudnn.library.Planner`. refuses: whether it has no plan for a convolution."""
 
     workspace_bytes: int = 131
     refuses: Callable[[Convolution], bool] = lambda _: False
@@ -73,7 +73,7 @@ class GpuWithLibraries(GpuWithCublas):
 
 
 def lying(address: int, convolution: Convolution, role: Role) -> Array:
-    """A tensor in memory, its channels last, seen as (N, C, H, W)."""
+    """A tensor in memory with channels last, viewed as (N, C, H, W)."""
     n, c, h, w = convolution.shapes[role]
     dtype = np.dtype(convolution.dtype)
     raw = (ctypes.c_char * (n * c * h * w * dtype.itemsize)).from_address(address)
@@ -81,7 +81,7 @@ def lying(address: int, convolution: Convolution, role: Role) -> Array:
 
 
 def computed(convolution: Convolution, tensors: Mapping[Role, Array]) -> Array:
-    """What a convolution gives."""
+    """Return the result of a convolution."""
     geometry: dict[str, Any] = {
         "strides": convolution.strides,
         "padding": convolution.padding,

@@ -1,4 +1,4 @@
-"""What cuDNN is told of a convolution."""
+"""The graph of a convolution in cuDNN."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def built(convolution: Convolution) -> FakeGraph:
 
 
 def roles(tensors: tuple[FakeTensor, ...]) -> list[Role]:
-    """What tensors are."""
+    """Return the roles of tensors."""
     return [Role(tensor.told["uid"]) for tensor in tensors]
 
 
@@ -39,7 +39,7 @@ def roles(tensors: tuple[FakeTensor, ...]) -> list[Role]:
         (WEIGHT_GRADIENT, "conv_wgrad", [Role.X, Role.Y]),
     ],
 )
-def test_each_kind_is_told_its_inputs_and_where_the_windows_lie(kind: str, op: str, inputs: list[Role]) -> None:
+def test_each_kind_has_its_inputs_and_geometry(kind: str, op: str, inputs: list[Role]) -> None:
     convolution = replace(UNEVEN, kind=kind)
     graph = built(convolution)
     result = graph.tensors[-1].told

@@ -1,4 +1,4 @@
-"""Which plan is taken, how often it is made, and what an execution is told."""
+"""The choice of plans, their cache, and the arguments of an execution."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CONVOLUTION = Convolution(FORWARD, "float32", (2, 3, 5, 5), (4, 3, 3, 3), (2, 4,
 def library(
     cudnn: FakeCudnn, *, tf32: bool = False, gpu: Callable[[], int] = lambda: 0, bench: Bench | None = None
 ) -> CudnnLibrary:
-    """A library of a fake cuDNN whose handles are "handle 0", "handle 1", ... in the order of their making."""
+    """A library with a fake cuDNN whose handles are "handle 0", "handle 1", ... in order of creation."""
     numbers = count()
     return CudnnLibrary(cudnn, lambda: {"handle": f"handle {next(numbers)}"}, gpu, tf32=tf32, bench=bench)
 
 
 @dataclass
 class FakeBench:
-    """Plans take the time that their names say; memory is only counted."""
+    """A bench on which plans take the time given by their names."""
 
     cudnn: FakeCudnn
     allocated: list[int] = field(default_factory=list)
@@ -70,7 +70,7 @@ def test_there_may_be_no_plan(engines: tuple[Engine, ...]) -> None:
 
 @pytest.mark.parametrize("call", ["validate", "build_operation_graph", "create_execution_plans"])
 def test_a_graph_may_be_refused_in_every_call_that_makes_it(call: str) -> None:
-    """The front end lowers a graph as soon as it is validated, and refuses it then."""
+    """The front end may refuse a graph already at its validation."""
     assert library(FakeCudnn([Engine("any")], call)).plan(CONVOLUTION) is None
 
 
@@ -83,14 +83,14 @@ def test_a_plan_is_made_once_for_each_gpu() -> None:
     assert [graph.target for graph in cudnn.graphs] == [{"handle": "handle 0"}, {"handle": "handle 1"}]
 
 
-def test_that_there_is_no_plan_is_found_out_once() -> None:
+def test_the_absence_of_a_plan_is_cached() -> None:
     cudnn = FakeCudnn()
     planner = library(cudnn)
     assert [planner.plan(CONVOLUTION), planner.plan(CONVOLUTION)] == [None, None]
     assert len(cudnn.graphs) == 1
 
 
-def test_an_execution_is_between_addresses_on_its_stream() -> None:
+def test_an_execution_passes_addresses_and_stream() -> None:
     cudnn = FakeCudnn([Engine("failing", fails=True), Engine("any")])
     plan = library(cudnn).plan(CONVOLUTION)
     assert plan is not None
@@ -99,7 +99,7 @@ def test_an_execution_is_between_addresses_on_its_stream() -> None:
     assert cudnn.executed == [("any", {1: 0x100, 2: 0x200, 3: 0x300}, 0x400, "handle 0")]
 
 
-def test_of_plans_that_are_compared_the_fastest_is_taken() -> None:
+def test_the_fastest_of_the_compared_plans_is_taken() -> None:
     cudnn = FakeCudnn([Engine("3", workspace=10), Engine("1", workspace=20), Engine("2"), Engine("1")])
     bench = FakeBench(cudnn)
     plan = library(cudnn, bench=bench).plan(CONVOLUTION)
@@ -118,7 +118,7 @@ def test_few_plans_are_compared_and_fewer_compiled() -> None:
 
 
 @pytest.mark.parametrize("engines", [(), (Engine("only"),)])
-def test_what_needs_no_comparison_is_not_executed(engines: tuple[Engine, ...]) -> None:
+def test_a_single_plan_is_not_executed_for_comparison(engines: tuple[Engine, ...]) -> None:
     cudnn = FakeCudnn(engines)
     bench = FakeBench(cudnn)
     plan = library(cudnn, bench=bench).plan(CONVOLUTION)
@@ -126,15 +126,15 @@ def test_what_needs_no_comparison_is_not_executed(engines: tuple[Engine, ...]) -
     assert (cudnn.executed, bench.allocated) == ([], [])
 
 
-def test_the_fastest_is_looked_for_among_those_that_fit() -> None:
-    """As in a process that did not arrange the memory: what was the fastest there is not always the fastest here."""
+def test_the_fastest_of_the_plans_that_fit_is_taken() -> None:
+    """As in another process, where another plan may be the fastest."""
     cudnn = FakeCudnn([Engine("2", workspace=10), Engine("1", workspace=20), Engine("3")])
     plan = library(cudnn, bench=FakeBench(cudnn)).plan(CONVOLUTION, room=19)
     assert plan is not None
     assert plan.name == "2"
 
 
-def test_a_plan_that_is_known_is_not_taken_where_it_has_too_little_room() -> None:
+def test_a_known_plan_is_not_returned_if_its_workspace_is_too_large() -> None:
     planner = library(FakeCudnn([Engine("any", workspace=20)]))
     assert planner.plan(CONVOLUTION) is not None
     assert planner.plan(CONVOLUTION, room=19) is None

@@ -1,4 +1,4 @@
-"""The real cuDNN plans what our networks need, for GPUs that need not be there; skipped where it is not installed."""
+"""The real cuDNN has plans for our networks, also for absent GPUs; skipped if it is not installed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GEOMETRIES = {
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A driver without GPUs, for a machine that has none."""
+    """A stub driver, for machines without a GPU."""
     library = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
     command = ["gcc", "-w", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, HERE / "no_driver.c"]
     subprocess.run(command, check=True)
