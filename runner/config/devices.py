@@ -11,7 +11,7 @@ from runner.engine.graph.device import CPU, GPU, NCCL, NO_LIBRARY
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import BFLOAT16_CAPABILITY, NO_GPUS, Found, discover
 from runner.kernels.gpu.driver import GpuFacts
-from runner.system.cpu_info import BFLOAT16_FLAGS, bfloat16_flags
+from runner.system.machine import BFLOAT16_FLAGS, bfloat16_flags
 
 _LIBRARY = "NCCL"
 
@@ -28,7 +28,7 @@ def take_collectives(config: Config, found: Found) -> LocalCluster:
     why = hindrance(config)
     if cluster.collectives == NCCL and why:
         raise ConfigError(
-            f"cluster.collectives={NCCL}: expected two workers or more, each with a GPU and in a process of its own, "
+            f"cluster.collectives={NCCL}: expected two workers or more, each with a separate GPU and process, "
             f"but {why}; use cluster.collectives=null"
         )
     if cluster.collectives is None and config.parallelism.sums_by_all_reduce:

@@ -40,14 +40,14 @@ def describe(error: Exception, where: str = "") -> str:
     return text.rstrip()
 
 
-def _without_group(said: re.Match[str]) -> str:
+def _without_group(found: re.Match[str]) -> str:
     """Return a message that names the options with a nested group; for any other group, Hydra's message."""
     for nested in nested_groups(conf_dir()):
-        if nested.name == said[1]:
+        if nested.name == found[1]:
             group = nested.name.partition("/")[0]
             owners = ", ".join(f"{group}={name}" for name in nested.owners)
-            return f"{said[1]}: the chosen {group} has no such group; expected {owners}, or no {said[1]}"
-    return said[0]
+            return f"{found[1]}: the chosen {group} has no such group; expected {owners}, or no {found[1]}"
+    return found[0]
 
 
 def _value_error(error: OmegaConfBaseException, where: str) -> str:

@@ -71,8 +71,8 @@ def _run_client(command: list[str], folder: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise DataError(f"{' '.join(command)} took more than {_TOTAL_SECONDS:.0f} s") from error
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()[-_MESSAGE_LIMIT:]
-        raise DataError(f"{' '.join(command)} ended with exit code {done.returncode}: {said!r}")
+        output = (done.stderr or done.stdout).strip()[-_MESSAGE_LIMIT:]
+        raise DataError(f"{' '.join(command)} ended with exit code {done.returncode}: {output!r}")
 
 
 UNPACKED_LIMIT = 1 << 30

@@ -42,6 +42,6 @@ class Lbfgs(Optimizer):
     def rule(self, learning_rate: Expr, step: Expr) -> Rule:
         """Raise ConfigError: one gradient does not determine the update."""
         raise ConfigError(
-            "optimizer=lbfgs: no gradient alone says where its step ends; use it with parallelism=single or "
+            "optimizer=lbfgs: its step needs more than one gradient; use it with parallelism=single or "
             "parallelism=sandblaster, which evaluate the batch along a line"
         )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.commands.resume import _continued
+from runner.commands.train import _continued
 from runner.config.configuration import fix_machine_values, to_plain
 from runner.config.devices import retake_devices, sums_text, take_devices
 from runner.config.hydra_app import compose
@@ -82,8 +82,8 @@ def test_requested_nccl_is_accepted_or_refused() -> None:
     assert taken(WITHOUT, "cluster.collectives=nccl").cluster.collectives == "nccl"
     with pytest.raises(
         ConfigError,
-        match=r"cluster\.collectives=nccl: expected two workers or more, each with a GPU and in a process of its "
-        r"own, but some share a GPU: cluster\.gpus=\[0, 0\]; use cluster\.collectives=null",
+        match=r"cluster\.collectives=nccl: expected two workers or more, each with a separate "
+        r"GPU and process, but some share a GPU: cluster\.gpus=\[0, 0\]; use cluster\.collectives=null",
     ):
         taken(with_nccl(0), "cluster.collectives=nccl")
     with pytest.raises(ConfigError, match=r"cluster\.collectives=nccl with cluster\.device=cpu: the run uses no GPU"):

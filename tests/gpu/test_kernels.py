@@ -12,7 +12,8 @@ from runner.engine.graph.op import OPS
 from runner.kernels.gpu.layouts import CHANNELS_LAST
 from tests.gpu.gpus import Gpu
 from tests.kernels.gpu.running import DTYPES, able, drawn_for, reference, require_close, run_op
-from tests.op_cases import CASES, Case, all_cases
+from tests.op_cases import CASES, all_cases
+from tests.samples import Case
 
 TOLERANCES = {"float64": 1e-10, "bfloat16": 0.02}
 """Relative and absolute. bfloat16 has 8 bits: sums that are rounded at other places differ in the last one."""

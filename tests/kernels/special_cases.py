@@ -7,13 +7,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from runner.kernels.elementwise import FUNCTIONS
-from tests.op_cases import PRECISION, Array, Case, Sample, Shape, booleans, integers, normal, positive
+from tests.samples import (
+    PRECISION,
+    Case,
+    Sample,
+    Shape,
+    booleans,
+    but,
+    few,
+    integers,
+    normal,
+    numbered,
+    pairs,
+    positive,
+    spread,
+    values,
+)
 
 Attributes = dict[str, Any]
 
@@ -22,44 +36,6 @@ FAR_OUT = (0.0, -0.0, math.inf, -math.inf, math.nan, 1000.0, -1000.0, 1e-30, -2.
 COMPARISONS = ("greater", "greater_equal", "less", "equal")
 INTEGERS = ("int32", "int64")
 ONE_STEP: Attributes = {"strides": (1, 1), "padding": (0, 0, 0, 0), "groups": 1}
-
-
-def values(numbers: Any, dtype: str = "float64") -> Sample:
-    """These numbers."""
-    return lambda rng: np.array(numbers).astype(dtype)
-
-
-def pairs(numbers: Sequence[float], dtype: str = "float64") -> tuple[Sample, Sample]:
-    """Two inputs that pair every number with every number."""
-    return values(np.repeat(numbers, len(numbers)).tolist(), dtype), values([*numbers] * len(numbers), dtype)
-
-
-def few(*shape: int, dtype: str = "float64") -> Sample:
-    """Whole numbers within -3 and 2, many of them equal."""
-    return lambda rng: rng.integers(-3, 3, shape).astype(dtype)
-
-
-def spread(*shape: int, scale: float = 20.0, mean: float = 0.0) -> Sample:
-    """Normal numbers with this standard deviation and mean."""
-    return lambda rng: rng.normal(mean, scale, shape)
-
-
-def numbered(*shape: int, dtype: str = "float64") -> Sample:
-    """0, 1, 2, ... in C order."""
-    return lambda rng: np.arange(math.prod(shape)).reshape(shape).astype(dtype)
-
-
-def but(sample: Sample, **places: Any) -> Sample:
-    """A sample with other values at some places. nan, inf: index of that value; at: (index, value)."""
-
-    def draw(rng: np.random.Generator) -> Array:
-        array = np.asarray(sample(rng)).copy()
-        for name, place in places.items():
-            index, number = place if name == "at" else (place, float(name))
-            array[index] = number
-        return array
-
-    return draw
 
 
 def _functions() -> dict[str, list[Case]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.op_cases import Array, Case, all_cases
+from tests.op_cases import all_cases
 from tests.oracles import evaluate
+from tests.samples import Array, Case
 
 ALL = [pytest.param(op, case, id=label) for op, case, label in all_cases()]
 SEED = 4

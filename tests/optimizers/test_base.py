@@ -33,7 +33,7 @@ def test_gradient_may_be_any_tensor_of_the_graph(name: str) -> None:
 
 
 def test_lbfgs_has_no_rule() -> None:
-    with pytest.raises(ConfigError, match="optimizer=lbfgs: no gradient alone says where its step ends"):
+    with pytest.raises(ConfigError, match="optimizer=lbfgs: its step needs more than one gradient"):
         Trainer(Lbfgs())
 
 

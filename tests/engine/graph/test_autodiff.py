@@ -15,8 +15,8 @@ from runner.engine.graph.op import OPS, ShapeError
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.engine.graph.verify import verify
 from tests.engine.compile.passes.graph_text import Text
-from tests.op_cases import Array
 from tests.oracles import assert_gradients, evaluate
+from tests.samples import Array
 
 CPU_1 = "/job:worker/task:1/device:cpu:0"
 

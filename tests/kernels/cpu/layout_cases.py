@@ -10,8 +10,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from tests.kernels.special_cases import Attributes, few, spread
-from tests.op_cases import PRECISION, Case, Shape, booleans, integers, normal, positive
+from tests.kernels.special_cases import Attributes
+from tests.samples import PRECISION, Case, Shape, booleans, few, integers, normal, positive, spread
 
 LAYERS: dict[str, tuple[Shape, Shape, Attributes]] = {
     name: (x, w, {"strides": strides, "padding": padding, "groups": groups})

@@ -228,8 +228,8 @@ class EmulatedRuntime:
         if event.capture is not None:
             assert source.capturing is event.capture, "an event of a capture is waited for when that is over"
         if event.capture is not None and stream.capturing is None:
-            # The stream joins the capture. Work recorded
-            # before the capture of its stream began is none of it: another device may wait for that meanwhile.
+            # The stream joins the capture. Events recorded before a capture are not part of it, because another
+            # device may wait for them meanwhile.
             event.capture.join(stream)
         if stream.capturing is None:
             stream.put(lambda: source.drain(position))

@@ -24,7 +24,8 @@ from runner.kernels.gpu.runtime import DeviceMemory, Runtime, Stream
 from runner.kernels.registry import Registry
 from tests.kernels import harness
 from tests.kernels.gpu.emulation import EmulatedRuntime
-from tests.op_cases import CASES, PRECISION, Case
+from tests.op_cases import CASES
+from tests.samples import PRECISION, Case
 
 Array = NDArray[Any]
 LayoutsOfInputs = str | Sequence[Layout | None] | None

@@ -9,7 +9,7 @@ import pytest
 from runner.kernels.gpu import matmul_cast
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import drawn_for, reference, registry_of, require_close, run_op, table_of
-from tests.op_cases import Case
+from tests.samples import Case
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 2e-2}
 

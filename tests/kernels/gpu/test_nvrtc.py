@@ -16,7 +16,8 @@ from runner.kernels.registry import Registry
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.kernels.gpu.running import DTYPES, chosen, drawn_for, node_of, offers_for, registry_of
 from tests.kernels.harness import Shaped
-from tests.op_cases import CASES, Case
+from tests.op_cases import CASES
+from tests.samples import Case
 
 pytest.importorskip("cupy", reason="needs the extra gpu")
 

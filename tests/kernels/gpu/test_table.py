@@ -19,7 +19,8 @@ from runner.kernels.registry import Registry
 from tests.kernels.gpu.cudnn.planning import GpuWithLibraries
 from tests.kernels.gpu.running import DTYPES, able, drawn_for, reference, registry_of, require_close, run_op
 from tests.kernels.special_cases import SPECIAL
-from tests.op_cases import CASES, PRECISION, Case
+from tests.op_cases import CASES
+from tests.samples import PRECISION, Case
 
 TOLERANCES: dict[tuple[str, ...], tuple[float, float, float]] = {
     ("conv2d",): (2e-5, 1e-12, 2e-2),

@@ -103,5 +103,5 @@ def test_moving_averages_are_refused() -> None:
 
 
 def test_other_strategies_refuse_it() -> None:
-    with pytest.raises(ConfigError, match="optimizer=lbfgs: no gradient alone says where its step ends"):
+    with pytest.raises(ConfigError, match="optimizer=lbfgs: its step needs more than one gradient"):
         SyncData().build(task_of(dense, Lbfgs(), batch_size=8))

@@ -23,7 +23,7 @@ from tests.engine.compile.passes.graph_text import DEVICES, FAR, HERE, THERE, Ca
 from tests.engine.compile.verified_parts import verify_partition
 from tests.engine.graph.random_graphs import TrainingSample, training_samples
 from tests.engine.running import session
-from tests.op_cases import Array
+from tests.samples import Array
 
 X, HOME = Tensor("x"), Tensor("home")
 NOTHING = Roots()

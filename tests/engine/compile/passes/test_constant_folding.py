@@ -90,6 +90,7 @@ FOLDED = {
         f"a = {fill(0.5, 600)}; b = {fill(0.5, 700)}; y = concat(a, b, axis=0)",
         fill(0.5, 1300),
     ),
+    "one part": (f"a = {fill(0.5, 600)}; y = concat(a, axis=0)", fill(0.5, 600)),
 }
 KEPT = {
     "a table beyond the limit": f"a = {table(LINE, 'float64')}; y = tanh(a)",

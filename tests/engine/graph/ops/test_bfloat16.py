@@ -12,8 +12,8 @@ from runner.engine.graph.op import OPS, ShapeError
 from runner.engine.graph.tensor import Tensor, TensorSpec, state_dtype
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.graph.ops.calls import built
-from tests.op_cases import Array
 from tests.oracles import evaluate
+from tests.samples import Array
 
 NARROW = "bfloat16"
 ULP = 2**-7

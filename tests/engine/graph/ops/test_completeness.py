@@ -15,7 +15,8 @@ from runner.engine.graph.op import OPS, ByDecomposition, NotDifferentiable, OpDe
 from runner.engine.graph.ops.common import MADE_BY_PASSES
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
-from tests.op_cases import CASES, Case
+from tests.op_cases import CASES
+from tests.samples import Case
 
 CHECKED_BY_HAND = {"stop_gradient"}
 """Ops whose gradient is deliberately not the derivative; test_gradient_rules checks them."""

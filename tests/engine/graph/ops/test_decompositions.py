@@ -7,8 +7,9 @@ import pytest
 
 from runner.engine.graph.op import OPS
 from runner.engine.graph.ops.common import MADE_BY_PASSES
-from tests.op_cases import Case, all_cases
+from tests.op_cases import all_cases
 from tests.oracles import evaluate
+from tests.samples import Case
 
 EXACT = {
     "batch_norm_inference",

@@ -12,8 +12,8 @@ from runner.engine.graph.autodiff import gradients
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor, TensorSpec
-from tests.op_cases import Array
 from tests.oracles import evaluate
+from tests.samples import Array
 
 Unary = Callable[[Graph, Tensor], Tensor]
 Binary = Callable[[Graph, Tensor, Tensor], Tensor]

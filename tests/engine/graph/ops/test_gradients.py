@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.op_cases import Case, all_cases
+from tests.op_cases import all_cases
 from tests.oracles import assert_gradients
+from tests.samples import Case
 
 _DIFFERENTIABLE = [
     pytest.param(op, case, id=label)

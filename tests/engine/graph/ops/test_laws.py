@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import BroadcastableShapes, mutually_broadcastable_s
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.tensor import Tensor
-from tests.op_cases import Array
 from tests.oracles import evaluate
+from tests.samples import Array
 
 Ints = tuple[int, ...]
 

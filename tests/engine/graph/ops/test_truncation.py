@@ -14,8 +14,8 @@ from runner.engine.graph.op import ShapeError
 from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
 from tests.engine.running import run_once
-from tests.op_cases import Array
 from tests.oracles import evaluate
+from tests.samples import Array
 
 KEPT = {
     "one": (0x3F800000, 0x3F800000),
