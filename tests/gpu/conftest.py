@@ -13,7 +13,7 @@ import pytest
 
 from runner.kernels.gpu.cuda import GpusError, open_gpus
 from runner.kernels.gpu.runtime import Runtime
-from runner.system.cache_folder import gpu_code_folder
+from runner.system.files import gpu_code_folder
 from tests.gpu.gpus import Gpu
 from tests.kernels.gpu.emulation import EmulatedRuntime, sources_folder
 
